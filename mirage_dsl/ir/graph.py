@@ -1,0 +1,293 @@
+"""The nodes of the μGraph: kernel graphs, and the block graphs inside them.
+
+Values are named; a node names its operands and its results, so a graph prints and
+parses without loss.  A kernel graph's nodes are pre-defined kernels (`Apply`: a
+library call) and graph-defined ones (`BlockGraph`).  Thread graphs are not stored:
+they are the operators between two shared-memory values, formed by rule when a block
+graph is lowered.
+
+Structural nodes are a closed set of frozen dataclasses, to be handled by `match` with
+`assert_never`; operators are data (`ops.table`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from mirage_dsl.errors import SourceLocation
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType
+
+AttrValue = int | float | str | tuple[str, ...]
+Attrs = tuple[tuple[str, AttrValue], ...]
+"""Attributes sorted by name."""
+
+Operand = str | Scalar
+"""The name of a value, or a constant."""
+
+AccumulatorKind = Literal["sum", "max", "concat"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that the caller passes."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A pre-defined operator.
+
+    In a kernel graph it is a kernel of its own (a library call), but for views
+    (`Kind.VIEW`), which cost nothing.  Attribute `over` of reductions and contractions
+    names dims; `dtype` of `cast` is a dtype's short name.
+    """
+
+    result: str
+    op: Operator
+    operands: tuple[Operand, ...]
+    attrs: Attrs = ()
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+    def attr(self, name: str) -> AttrValue:
+        """The attribute called `name`.
+
+        Raises:
+            KeyError: The node has none of that name.
+        """
+        return dict(self.attrs)[name]
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """Names of the dims that the operator sums over; `()` if it sums none."""
+        value = dict(self.attrs).get("over", ())
+        assert isinstance(value, tuple)
+        return value
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The operands that are values, in order, without constants."""
+        return tuple(o for o in self.operands if isinstance(o, str))
+
+
+@dataclass(frozen=True)
+class Split:
+    """A dim cut into tiles of `tile` elements; the last one may be ragged."""
+
+    dim: str
+    tile: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """An input of a block (the paper's input iterator).
+
+    `axes` follow the source's axes; each dim says whether the block sees the part of
+    its grid coordinate, of the iteration, of both, or all of it: imap and fmap.
+    """
+
+    result: str
+    source: str
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """A value over all iterations: their sum or maximum, or joined along the loop dim.
+
+    The result exists after the loop.  Sum and maximum are elementwise over tiles: a
+    dim `k/loop` of the operand stays in the result as the index within a tile, to be
+    summed after the loop; where the last tile is ragged, what lies outside counts as
+    the neutral element.
+
+    With `rescale`, the name of a `RunningMax` m, the result is the sum over iterations
+    i of operand_i * exp(m_i - m_last): the operand was computed relative to m_i.
+    """
+
+    result: str
+    operand: str
+    kind: AccumulatorKind = "sum"
+    rescale: str | None = None
+
+
+@dataclass(frozen=True)
+class RunningMax:
+    """The maximum of a body value over this and all earlier iterations.
+
+    A body value itself.  It serves only to keep exponentials in range: verification
+    replaces it by random numbers, which must not change any output.  Where it is
+    -inf (everything masked so far) it counts as 0.
+    """
+
+    result: str
+    operand: str
+
+
+@dataclass(frozen=True)
+class Store:
+    """An output of a block (the paper's output saver).
+
+    `result` is the kernel-level tensor.  `axes` are its axes, with `/grid` where a
+    block writes only its part: the omap.  A dim `k#` is indexed by the coordinate of
+    the grid dim `k`.  `dtype` is the storage format.
+    """
+
+    result: str
+    operand: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+
+
+BlockNode = Load | Apply | Accumulate | RunningMax | Store
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a block graph is lowered; it never changes what is computed.
+
+    Attributes:
+        num_warps: Warps of a block.
+        num_stages: Software-pipeline depth of the loop.
+        swap_operands: Compute matmuls transposed, so that the long side of the
+            product is the matrix unit's M.
+        descriptors: Load through tensor descriptors (TMA) instead of pointers.
+        second_load: Load a tile again for register code if a matmul also reads it.
+        pdl: Programmatic dependent launch.
+    """
+
+    num_warps: int = 4
+    num_stages: int = 3
+    swap_operands: bool = False
+    descriptors: bool = False
+    second_load: bool = True
+    pdl: bool = False
+
+
+@dataclass(frozen=True)
+class BlockGraph:
+    """A graph-defined kernel: what one block computes.
+
+    Attributes:
+        grid: Up to three splits, by which blocks are numbered.
+        loop: The split over which the block iterates, or None.
+        nodes: In an order that respects operands.  Stages (before the loop, body,
+            after the loop) follow from the wiring.
+        schedule: Parameters of the lowering.
+    """
+
+    grid: tuple[Split, ...]
+    loop: Split | None
+    nodes: tuple[BlockNode, ...]
+    schedule: Schedule = Schedule()
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """Loads in order."""
+        return tuple(n for n in self.nodes if isinstance(n, Load))
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Stores in order."""
+        return tuple(n for n in self.nodes if isinstance(n, Store))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Kernel-level tensors that the block reads, each once, in order."""
+        return tuple(dict.fromkeys(n.source for n in self.loads))
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Kernel-level tensors that the block writes."""
+        return tuple(n.result for n in self.stores)
+
+    def grid_split(self, dim: str) -> Split | None:
+        """The grid's split of `dim`, or None."""
+        return next((s for s in self.grid if s.dim == dim), None)
+
+
+KernelNode = Apply | BlockGraph
+
+
+@dataclass(frozen=True)
+class Return:
+    """One output: a value, and the type under which the caller gets it.
+
+    The type's axes may order or group the value's dims in another way.
+    """
+
+    value: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class KernelGraph:
+    """A whole μGraph: kernels over device tensors.  A traced program is one too.
+
+    Attributes:
+        name: Name of the user's function.
+        inputs: In the caller's order.
+        nodes: Kernels in launch order.
+        returns: Outputs in the caller's order.
+        extents: Extent of every dim by name, sorted; None where it is symbolic.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    nodes: tuple[KernelNode, ...]
+    returns: tuple[Return, ...]
+    extents: tuple[tuple[str, int | None], ...]
+
+    @cached_property
+    def extent_of(self) -> Mapping[str, int | None]:
+        """Extents by dim name."""
+        return dict(self.extents)
+
+    @cached_property
+    def blocks(self) -> tuple[BlockGraph, ...]:
+        """The graph-defined kernels, in launch order."""
+        return tuple(n for n in self.nodes if isinstance(n, BlockGraph))
+
+    def with_extents(self, extents: Mapping[str, int | None]) -> KernelGraph:
+        """The same graph at other sizes; dims not listed stay as they are."""
+        merged = {**self.extent_of, **extents}
+        return replace(self, extents=tuple(sorted(merged.items())))
+
+
+def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]]:
+    """The stage of every value of a block, by name (stores have none).
+
+    A value is in the body if it depends on a looped load without an accumulator
+    between, after the loop if it depends on an accumulator, else before the loop.
+    """
+    stages: dict[str, Literal["before", "body", "after"]] = {}
+    for node in block.nodes:
+        match node:
+            case Load():
+                looped = any(d.loop for axis in node.axes for d in axis)
+                stages[node.result] = "body" if looped else "before"
+            case Apply():
+                operands = {stages[v] for v in node.values}
+                body, after = "body" in operands, "after" in operands
+                stages[node.result] = "body" if body else "after" if after else "before"
+            case RunningMax():
+                stages[node.result] = "body"
+            case Accumulate():
+                stages[node.result] = "after"
+            case Store():
+                pass
+    return stages
+
+
+def partial_dim(name: str) -> str:
+    """The dim over the blocks between which the dim `name` is split."""
+    return f"{name}#"
+
+
+def dims_of(axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
+    """All dims of `axes`, flattened."""
+    return tuple(d for axis in axes for d in axis)

@@ -1,0 +1,143 @@
+"""What an operator is: one record with all its facets.
+
+The table in `ops.table` has one `Operator` per row.  The printer, parser, tracer,
+search, verifier and backends read these records and name no operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from mirage_dsl.types import Scalar
+
+Array = NDArray[Any]
+V = TypeVar("V")
+
+
+class Kind(Enum):
+    """How an operator treats dims; it decides the type rule and the evaluation.
+
+    ELEMENTWISE: operands broadcast by name; the result has the union of their dims.
+    REDUCTION: one operand; attribute `over` names the dims that vanish.
+    CONTRACTION: two operands; the sum of their product over the shared dims named by
+        `over`; the other shared dims are batch dims.
+    VIEW: one operand; the same elements under another type, without arithmetic.
+    CONCAT: operands joined into the new dim `to`; attribute `dims` names the dim of
+        each operand that is joined; all other dims are shared.
+    """
+
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    VIEW = "view"
+    CONCAT = "concat"
+
+
+class Term(Enum):
+    """The abstract expression of an operator (paper, section 4.3).
+
+    ADD to DIV: field operations on the operands' abstract expressions.
+    SUM: times the formal constant of the dims summed; CONTRACT: product, then SUM.
+    FUNCTION: an uninterpreted function of the operands, keyed by name and attributes.
+    IDENTITY: the operand itself.
+    """
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    SUM = "sum"
+    CONTRACT = "contract"
+    FUNCTION = "function"
+    IDENTITY = "identity"
+
+
+class Algebra(Protocol[V]):
+    """The arithmetic in which field semantics and expansions are written.
+
+    Values broadcast against each other.
+    """
+
+    def constant(self, value: Scalar) -> V: ...
+    def add(self, a: V, b: V) -> V: ...
+    def sub(self, a: V, b: V) -> V: ...
+    def mul(self, a: V, b: V) -> V: ...
+    def div(self, a: V, b: V) -> V: ...
+    def exp(self, a: V) -> V: ...
+    def sqrt(self, a: V) -> V: ...
+    def maximum(self, a: V, b: V) -> V: ...
+
+
+class FieldAlgebra(Algebra[V], Protocol[V]):
+    """What residues can do beyond arithmetic; `verify` implements it.
+
+    `axes` are positions.  `oracle` is a random function of its operands, keyed by
+    `name`: sound for any function, complete only up to rewriting inside it.
+    `indicator` is an oracle with values 0 and 1; `choose` takes `a` where such a
+    condition is 1.  `matmul` multiplies (batch, m, k) by (batch, k, n).  `shift` is a
+    fresh random value at each call, with the axes dropped.
+    """
+
+    def sum(self, a: V, axes: tuple[int, ...]) -> V: ...
+    def max(self, a: V, axes: tuple[int, ...]) -> V: ...
+    def matmul(self, a: V, b: V) -> V: ...
+    def shift(self, a: V, axes: tuple[int, ...]) -> V: ...
+    def concat(self, axis: int, *operands: V) -> V: ...
+    def oracle(self, name: str, *operands: V) -> V: ...
+    def indicator(self, name: str, *operands: V) -> V: ...
+    def choose(self, condition: V, a: V, b: V) -> V: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One row of the operator table.
+
+    Attributes:
+        name: Its name in `.mu` text and in `mirage`'s functions.
+        kind: How it treats dims.
+        arity: Number of operands.
+        numpy: Reference semantics on NumPy arrays.  Elementwise: broadcasting arrays.
+            Reduction: `(array, axes)`, dropping the axes.  Contraction: matrix product
+            of (batch, m, k) and (batch, k, n).  View and concat: the identity and
+            `(axis, *arrays)`; the evaluator moves the dims.
+        field: The same over residues, first argument the `FieldAlgebra`.
+        field_note: `exact`, or why the surrogate is safe.
+        term: Its abstract expression.
+        triton: Emission template; `{0}`, `{1}` are names of operands, `{axis}` an
+            axis, `{dtype}` a Triton dtype.  Names only, never expressions.
+        flops: f32 operations per element of the result (of the operand, for a
+            reduction; per product, for a contraction), for the cost model.
+        sign: Python's infix sign, or None.
+        attributes: Names of the attributes it requires.
+        commutative: Operands may be swapped.
+        expansion: For a derived row: the same function by other rows, first argument
+            an `Algebra`.  The search expands derived rows.
+        gradient: `(algebra, operands, result, upstream)` to one gradient per operand,
+            where known.
+        domain: Open interval of operand values on which the function is smooth, for
+            the laws in `tests/ops`.
+    """
+
+    name: str
+    kind: Kind
+    arity: int
+    numpy: Callable[..., Array]
+    field: Callable[..., Any]
+    field_note: str
+    term: Term
+    triton: str
+    flops: float
+    sign: str | None = None
+    attributes: tuple[str, ...] = ()
+    commutative: bool = False
+    expansion: Callable[..., Any] | None = None
+    gradient: Callable[..., tuple[Any, ...]] | None = None
+    domain: tuple[float, float] = (-4.0, 4.0)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"

@@ -1,0 +1,415 @@
+"""The operator table: everything the compiler knows of an operator is one row here.
+
+Adding an operator is adding a row.  `tests/ops` holds each row's facets to each
+other: dims to NumPy's, residues to integers, expansions to reference semantics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from mirage_dsl.ops.definition import Array, Kind, Operator, Term
+from mirage_dsl.types import scalar
+
+EXACT = "exact"
+ORACLE = "random oracle: equal operands give equal values, nothing else is assumed"
+ORDER = "a fixed random order per trial: axioms of a total order, no more"
+
+_rows: dict[str, Operator] = {}
+OPERATORS: Mapping[str, Operator] = MappingProxyType(_rows)
+"""All rows by name."""
+
+
+def _row(operator: Operator) -> Operator:
+    assert operator.name not in _rows, operator.name
+    _rows[operator.name] = operator
+    return operator
+
+
+def _unary(
+    name: str,
+    numpy: Callable[[Array], Array],
+    triton: str,
+    *,
+    field: Callable[..., Any] | None = None,
+    flops: float = 1.0,
+    **facets: Any,
+) -> Operator:
+    """A row of one operand; without `field` the residue semantics is an oracle."""
+    return _row(
+        Operator(
+            name=name,
+            kind=Kind.ELEMENTWISE,
+            arity=1,
+            numpy=numpy,
+            field=field or (lambda f, x: f.oracle(name, x)),
+            field_note=EXACT if field else ORACLE,
+            term=Term.FUNCTION,
+            triton=triton,
+            flops=flops,
+            **facets,
+        )
+    )
+
+
+def _binary(
+    name: str,
+    numpy: Callable[[Array, Array], Array],
+    triton: str,
+    *,
+    field: Callable[..., Any],
+    term: Term = Term.FUNCTION,
+    field_note: str = EXACT,
+    flops: float = 1.0,
+    **facets: Any,
+) -> Operator:
+    """A row of two operands."""
+    return _row(
+        Operator(
+            name=name,
+            kind=Kind.ELEMENTWISE,
+            arity=2,
+            numpy=numpy,
+            field=field,
+            field_note=field_note,
+            term=term,
+            triton=triton,
+            flops=flops,
+            **facets,
+        )
+    )
+
+
+def _comparison(name: str, numpy: Callable[[Array, Array], Array], sign: str) -> None:
+    """A row that is 1 where the comparison holds and 0 elsewhere."""
+    _binary(
+        name,
+        lambda a, b: np.asarray(numpy(a, b), dtype=np.result_type(a, b)),
+        f"({{0}} {sign} {{1}}).to(tl.float32)",
+        field=lambda f, a, b: f.indicator(name, a, b),
+        field_note=ORACLE,
+        sign=sign,
+    )
+
+
+_one, _half = scalar(1), scalar(0.5)
+
+
+def _sigmoid_field(f: Any, x: Any) -> Any:
+    one = f.constant(_one)
+    return f.div(one, f.add(one, f.exp(f.sub(f.constant(scalar(0)), x))))
+
+
+def _tanh_field(f: Any, x: Any) -> Any:
+    return f.sub(
+        f.mul(f.constant(scalar(2)), _sigmoid_field(f, f.add(x, x))), f.constant(_one)
+    )
+
+
+def _erf(x: Array) -> Array:
+    values = np.asarray(x)
+    exact = np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64))
+    return exact.astype(values.dtype)
+
+
+def _stable_sigmoid(x: Array) -> Array:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.asarray(x).dtype)
+
+
+def _rowshift(a: Array, axes: tuple[int, ...]) -> Array:
+    """The maximum, by which a row of exponents is shifted; 0 for a masked row."""
+    largest = np.max(a, axis=axes)
+    return np.where(np.isneginf(largest), np.zeros_like(largest), largest)
+
+
+# -- Arithmetic ------------------------------------------------------------------
+
+ADD = _binary(
+    "add",
+    np.add,
+    "{0} + {1}",
+    field=lambda f, a, b: f.add(a, b),
+    term=Term.ADD,
+    sign="+",
+    commutative=True,
+    gradient=lambda m, x, y, g: (g, g),
+)
+SUB = _binary(
+    "sub",
+    np.subtract,
+    "{0} - {1}",
+    field=lambda f, a, b: f.sub(a, b),
+    term=Term.SUB,
+    sign="-",
+    gradient=lambda m, x, y, g: (g, m.sub(m.constant(scalar(0)), g)),
+)
+MUL = _binary(
+    "mul",
+    np.multiply,
+    "{0} * {1}",
+    field=lambda f, a, b: f.mul(a, b),
+    term=Term.MUL,
+    sign="*",
+    commutative=True,
+    gradient=lambda m, x, y, g: (m.mul(g, x[1]), m.mul(g, x[0])),
+)
+DIV = _binary(
+    "div",
+    np.divide,
+    "{0} / {1}",
+    field=lambda f, a, b: f.div(a, b),
+    term=Term.DIV,
+    flops=4.0,
+    sign="/",
+    gradient=lambda m, x, y, g: (
+        m.div(g, x[1]),
+        m.sub(m.constant(scalar(0)), m.div(m.mul(g, y), x[1])),
+    ),
+    domain=(0.25, 4.0),
+)
+MAXIMUM = _binary(
+    "maximum",
+    np.maximum,
+    "tl.maximum({0}, {1})",
+    field=lambda f, a, b: f.maximum(a, b),
+    field_note=ORDER,
+    commutative=True,
+)
+MINIMUM = _binary(
+    "minimum",
+    np.minimum,
+    "tl.minimum({0}, {1})",
+    field=lambda f, a, b: f.sub(
+        f.constant(scalar(0)),
+        f.maximum(f.sub(f.constant(scalar(0)), a), f.sub(f.constant(scalar(0)), b)),
+    ),
+    field_note=ORDER,
+    commutative=True,
+)
+_comparison("less", np.less, "<")
+_comparison("less_equal", np.less_equal, "<=")
+_comparison("equal", np.equal, "==")
+
+WHERE = _row(
+    Operator(
+        name="where",
+        kind=Kind.ELEMENTWISE,
+        arity=3,
+        numpy=lambda c, a, b: np.where(c != 0, a, b),
+        field=lambda f, c, a, b: f.choose(c, a, b),
+        field_note=ORACLE,
+        term=Term.FUNCTION,
+        triton="tl.where({0} != 0, {1}, {2})",
+        flops=1.0,
+    )
+)
+
+# -- Functions -------------------------------------------------------------------
+
+EXP = _unary(
+    "exp",
+    np.exp,
+    "tl.exp({0})",
+    field=lambda f, x: f.exp(x),
+    flops=4.0,
+    gradient=lambda m, x, y, g: (m.mul(g, y),),
+)
+LOG = _unary(
+    "log",
+    np.log,
+    "tl.log({0})",
+    flops=4.0,
+    gradient=lambda m, x, y, g: (m.div(g, x[0]),),
+    domain=(0.25, 4.0),
+)
+SQRT = _unary(
+    "sqrt",
+    np.sqrt,
+    "tl.sqrt({0})",
+    field=lambda f, x: f.sqrt(x),
+    flops=4.0,
+    gradient=lambda m, x, y, g: (m.div(m.mul(g, m.constant(_half)), y),),
+    domain=(0.25, 4.0),
+)
+ABS = _unary("abs", np.abs, "tl.abs({0})", domain=(0.25, 4.0))
+RELU = _unary(
+    "relu",
+    lambda x: np.maximum(x, 0),
+    "tl.maximum({0}, 0.0)",
+    field=lambda f, x: f.maximum(x, f.constant(scalar(0))),
+    domain=(0.25, 4.0),
+)
+SIGMOID = _unary(
+    "sigmoid", _stable_sigmoid, "tl.sigmoid({0})", field=_sigmoid_field, flops=8.0
+)
+TANH = _unary(
+    "tanh",
+    np.tanh,
+    "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
+    field=_tanh_field,
+    flops=10.0,
+)
+SILU = _unary(
+    "silu",
+    lambda x: x * _stable_sigmoid(x),
+    "{0} * tl.sigmoid({0})",
+    field=lambda f, x: f.mul(x, _sigmoid_field(f, x)),
+    flops=9.0,
+)
+ERF = _unary("erf", _erf, "tl.erf({0})", flops=12.0)
+GELU = _unary(
+    "gelu",
+    lambda x: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))),
+    "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
+    flops=15.0,
+)
+
+# -- Derived rows: the search sees their expansions -------------------------------
+
+NEG = _unary(
+    "neg",
+    np.negative,
+    "-{0}",
+    field=lambda f, x: f.sub(f.constant(scalar(0)), x),
+    expansion=lambda m, x: m.mul(x, m.constant(scalar(-1))),
+    gradient=lambda m, x, y, g: (m.sub(m.constant(scalar(0)), g),),
+)
+SQUARE = _unary(
+    "square",
+    np.square,
+    "{0} * {0}",
+    field=lambda f, x: f.mul(x, x),
+    expansion=lambda m, x: m.mul(x, x),
+    gradient=lambda m, x, y, g: (m.mul(g, m.add(x[0], x[0])),),
+)
+RSQRT = _unary(
+    "rsqrt",
+    lambda x: 1.0 / np.sqrt(x),
+    "tl.rsqrt({0})",
+    field=lambda f, x: f.div(f.constant(_one), f.sqrt(x)),
+    flops=4.0,
+    expansion=lambda m, x: m.div(m.constant(_one), m.sqrt(x)),
+    domain=(0.25, 4.0),
+)
+
+# -- Operators on dims -----------------------------------------------------------
+
+SUM = _row(
+    Operator(
+        name="sum",
+        kind=Kind.REDUCTION,
+        arity=1,
+        numpy=lambda a, axes: np.sum(a, axis=axes),
+        field=lambda f, a, axes: f.sum(a, axes),
+        field_note=EXACT,
+        term=Term.SUM,
+        triton="tl.sum({0}, axis={axis})",
+        flops=1.0,
+        attributes=("over",),
+    )
+)
+MAX = _row(
+    Operator(
+        name="max",
+        kind=Kind.REDUCTION,
+        arity=1,
+        numpy=lambda a, axes: np.max(a, axis=axes),
+        field=lambda f, a, axes: f.max(a, axes),
+        field_note=ORDER,
+        term=Term.FUNCTION,
+        triton="tl.max({0}, axis={axis})",
+        flops=1.0,
+        attributes=("over",),
+    )
+)
+ROWSHIFT = _row(
+    Operator(
+        name="rowshift",
+        kind=Kind.REDUCTION,
+        arity=1,
+        numpy=_rowshift,
+        field=lambda f, a, axes: f.shift(a, axes),
+        field_note="a fresh random value at every site: no output may depend on it",
+        term=Term.FUNCTION,
+        triton="tl.max({0}, axis={axis})",
+        flops=1.0,
+        attributes=("over",),
+    )
+)
+MATMUL = _row(
+    Operator(
+        name="matmul",
+        kind=Kind.CONTRACTION,
+        arity=2,
+        numpy=np.matmul,
+        field=lambda f, a, b: f.matmul(a, b),
+        field_note=EXACT,
+        term=Term.CONTRACT,
+        triton="tl.dot({0}, {1})",
+        flops=2.0,
+        sign="@",
+        attributes=("over",),
+        commutative=True,
+    )
+)
+CAST = _row(
+    Operator(
+        name="cast",
+        kind=Kind.VIEW,
+        arity=1,
+        numpy=np.asarray,
+        field=lambda f, a: a,
+        field_note="rounding is outside of the algebra; stability measures it",
+        term=Term.IDENTITY,
+        triton="{0}.to({dtype})",
+        flops=0.5,
+        attributes=("dtype",),
+    )
+)
+RENAME = _row(
+    Operator(
+        name="rename",
+        kind=Kind.VIEW,
+        arity=1,
+        numpy=np.asarray,
+        field=lambda f, a: a,
+        field_note=EXACT,
+        term=Term.IDENTITY,
+        triton="{0}",
+        flops=0.0,
+        attributes=("dims", "to"),
+    )
+)
+SLICE = _row(
+    Operator(
+        name="slice",
+        kind=Kind.VIEW,
+        arity=1,
+        numpy=np.asarray,
+        field=lambda f, a: a,
+        field_note=EXACT,
+        term=Term.FUNCTION,
+        triton="{0}",
+        flops=0.0,
+        attributes=("dim", "start", "stop", "to"),
+    )
+)
+CONCAT = _row(
+    Operator(
+        name="concat",
+        kind=Kind.CONCAT,
+        arity=-1,
+        numpy=lambda axis, *arrays: np.concatenate(arrays, axis),
+        field=lambda f, axis, *arrays: f.concat(axis, *arrays),
+        field_note=EXACT,
+        term=Term.FUNCTION,
+        triton="",
+        flops=0.0,
+        attributes=("dims", "to"),
+    )
+)

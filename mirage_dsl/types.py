@@ -1,0 +1,221 @@
+"""Dtypes, named dims, spaces and tensor types.
+
+A dim is a name; its extent stands once, in the graph.  So one μGraph serves all
+sizes, and verification at other sizes is evaluation with other extents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+
+
+@dataclass(frozen=True)
+class DType:
+    """A floating-point storage format.
+
+    Attributes:
+        name: Short name, as printed in `.mu` text: `f16`.
+        long_name: NumPy's and PyTorch's name: `float16`.
+        itemsize: Bytes per element.
+        max: Largest finite value.
+        epsilon: Distance from 1 to the next larger value.
+    """
+
+    name: str
+    long_name: str
+    itemsize: int
+    max: float
+    epsilon: float
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"mirage.{self.name}"
+
+    def __getitem__(self, dims: int | str | tuple[int | str, ...]) -> TensorSpec:
+        """The annotation `mirage.f16["m", 4096]`."""
+        return TensorSpec(self, dims if isinstance(dims, tuple) else (dims,))
+
+
+f16 = DType("f16", "float16", 2, 65504.0, 2.0**-10)
+bf16 = DType("bf16", "bfloat16", 2, 3.3895313892515355e38, 2.0**-7)
+f32 = DType("f32", "float32", 4, 3.4028234663852886e38, 2.0**-23)
+DTYPES: tuple[DType, ...] = (f16, bf16, f32)
+_BY_NAME = {n: d for d in DTYPES for n in (d.name, d.long_name)}
+
+
+def dtype_named(name: str) -> DType | None:
+    """The dtype called `name` (`f16` or `float16`), or None."""
+    return _BY_NAME.get(name)
+
+
+def promote(*dtypes: DType) -> DType:
+    """The dtype that holds all of `dtypes`: equal ones stay, a mixture is f32."""
+    first, *rest = dtypes
+    return first if all(d == first for d in rest) else f32
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a user states of a tensor: dtype and, per axis, an extent or a dim name.
+
+    `strides` are in elements, None for row-major.
+    """
+
+    dtype: DType
+    shape: tuple[int | str, ...]
+    strides: tuple[int, ...] | None = None
+
+
+class Space(Enum):
+    """The memory that a value lives in."""
+
+    DEVICE = "device"
+    SHARED = "shared"
+    REGISTER = "register"
+
+
+@dataclass(frozen=True, order=True)
+class Dim:
+    """A named index of a tensor, or the piece of one that a block sees.
+
+    `grid`: only the part of the block's coordinate; `loop`: only the part of one
+    iteration; both: the iteration's part of the block's part.  At the kernel level
+    both are False.  Written `k`, `k/grid`, `k/loop`, `k/grid/loop`.
+
+    The name `k#` is the dim that runs over the blocks between which `k` was split:
+    partial sums over `k` are stored along it, and a later kernel sums it.
+    """
+
+    name: str
+    grid: bool = False
+    loop: bool = False
+
+    def __str__(self) -> str:
+        return self.name + "/grid" * self.grid + "/loop" * self.loop
+
+    @property
+    def whole(self) -> Dim:
+        """The unsplit dim of the same name."""
+        return Dim(self.name)
+
+
+Axis = tuple[Dim, ...]
+"""Dims in row-major order whose product is one axis; `()` has extent 1."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Dtype, axes and space of a value.
+
+    Attributes:
+        dtype: Element format.
+        axes: Each axis is a row-major product of dims, `()` where the extent is 1.
+        space: Memory of the value.
+        layout: Axes from the slowest to the fastest in memory; None is row-major.
+            Only device tensors have one.
+    """
+
+    dtype: DType
+    axes: tuple[Axis, ...]
+    space: Space = Space.DEVICE
+    layout: tuple[int, ...] | None = None
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """All dims, in axis order."""
+        return tuple(d for axis in self.axes for d in axis)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all dims, in axis order."""
+        return tuple(d.name for d in self.dims)
+
+    def dim(self, name: str) -> Dim | None:
+        """The dim called `name`, or None where the type has none."""
+        return next((d for d in self.dims if d.name == name), None)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        """The same type with another element format."""
+        return replace(self, dtype=dtype)
+
+    def __str__(self) -> str:
+        axes = ", ".join(axis_text(a) for a in self.axes)
+        order = "" if self.layout is None else f" layout{self.layout}"
+        return f"{self.dtype}[{axes}]{order}"
+
+
+def axis_text(axis: Axis) -> str:
+    """`1`, `k/loop` or `(h d)`."""
+    if not axis:
+        return "1"
+    if len(axis) == 1:
+        return str(axis[0])
+    return f"({' '.join(map(str, axis))})"
+
+
+def flat_type(dtype: DType, dims: tuple[Dim, ...], space: Space) -> TensorType:
+    """A type with one dim per axis."""
+    return TensorType(dtype, tuple((d,) for d in dims), space)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A constant operand: `value` times integer powers of extents.
+
+    The mean over `k` multiplies by `Scalar(1, (("k", -1),))`, so it stays right at
+    every size.  `value` is exact: a float is the dyadic fraction that it stores; only
+    the infinities stay floats.  `extents` is sorted by name and has no zero power.
+    """
+
+    value: Fraction | float
+    extents: tuple[tuple[str, int], ...] = ()
+
+    def at(self, extents: Mapping[str, int]) -> float:
+        """The number at the given extents."""
+        number = self.value
+        for name, power in self.extents:
+            number *= Fraction(extents[name]) ** power
+        return float(number)
+
+    def rename(self, names: Mapping[str, str]) -> Scalar:
+        """The same constant with dims renamed; names not listed stay."""
+        renamed = sorted((names.get(n, n), p) for n, p in self.extents)
+        return Scalar(self.value, tuple(renamed))
+
+    def times(self, other: Scalar) -> Scalar:
+        """The product."""
+        powers = dict(self.extents)
+        for name, power in other.extents:
+            powers[name] = powers.get(name, 0) + power
+        kept = tuple(sorted((n, p) for n, p in powers.items() if p))
+        return Scalar(self.value * other.value, kept)
+
+    def __str__(self) -> str:
+        if isinstance(self.value, float):
+            text = repr(self.value)
+        elif Fraction(float(self.value)) == self.value and abs(self.value) < 2**53:
+            number = float(self.value)
+            text = repr(int(number)) if number.is_integer() else repr(number)
+        else:
+            text = str(self.value)
+        for name, power in self.extents:
+            text += "*" if power > 0 else "/"
+            text += name if abs(power) == 1 else f"{name}^{abs(power)}"
+        return text
+
+
+def scalar(value: float | Fraction) -> Scalar:
+    """The constant `value`, without extents.
+
+    Raises:
+        ValueError: `value` is not a number.
+    """
+    if isinstance(value, float) and math.isinf(value):
+        return Scalar(value)
+    return Scalar(Fraction(value))
