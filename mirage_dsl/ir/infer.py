@@ -43,7 +43,9 @@ def union_dims(types: Sequence[TensorType]) -> tuple[Dim, ...]:
     for dim in (d for t in types for d in t.dims):
         other = found.setdefault(dim.name, dim)
         if other != dim:
-            raise CheckError(f"operands have different pieces of one dim: {other}, {dim}")
+            raise CheckError(
+                f"operands have different pieces of one dim: {other}, {dim}"
+            )
     return tuple(found.values())
 
 
@@ -148,9 +150,7 @@ def _view_type(node: Apply, source: TensorType, space: Space) -> TensorType:
     return flat_type(source.dtype, dims, space)
 
 
-def _concat_type(
-    node: Apply, types: Sequence[TensorType], space: Space
-) -> TensorType:
+def _concat_type(node: Apply, types: Sequence[TensorType], space: Space) -> TensorType:
     joined, to = dict(node.attrs)["dims"], str(node.attr("to"))
     assert isinstance(joined, tuple)
     rest: list[TensorType] = []

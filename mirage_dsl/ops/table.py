@@ -4,6 +4,11 @@ Adding an operator is adding a row.  `tests/ops` holds each row's facets to each
 other: dims to NumPy's, residues to integers, expansions to reference semantics.
 """
 
+# Facets are lambdas whose first argument is any algebra; the laws in `tests/ops` hold
+# them, types cannot.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import math

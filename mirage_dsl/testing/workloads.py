@@ -169,7 +169,7 @@ PAPER: tuple[Workload, ...] = (
         _ntrans,
         {"x": (8, 4096), "h": (8, 4096), "alpha": (8, 4096)},
         {"x": (6, 96), "h": (6, 96), "alpha": (6, 96)},
-        batched=lambda b: {n: (8 * b, 4096) for n in ("x", "h", "alpha")},
+        batched=lambda b: dict.fromkeys(("x", "h", "alpha"), (8 * b, 4096)),
     ),
 )
 """The paper's six programs (arXiv 2405.05751, table 4)."""
