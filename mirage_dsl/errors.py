@@ -93,3 +93,7 @@ class CompileError(MirageError):
 
 class CacheError(MirageError):
     """An entry of the cache that is missing, damaged or refused."""
+
+
+class SettingError(MirageError):
+    """An environment variable with a value that its setting does not take."""
