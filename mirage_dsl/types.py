@@ -7,6 +7,7 @@ sizes, and verification at other sizes is evaluation with other extents.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -197,17 +198,57 @@ class Scalar:
         return Scalar(self.value * other.value, kept)
 
     def __str__(self) -> str:
-        if isinstance(self.value, float):
-            text = repr(self.value)
-        elif Fraction(float(self.value)) == self.value and abs(self.value) < 2**53:
-            number = float(self.value)
-            text = repr(int(number)) if number.is_integer() else repr(number)
-        else:
-            text = str(self.value)
+        text = _number_text(self.value)
         for name, power in self.extents:
             text += "*" if power > 0 else "/"
             text += name if abs(power) == 1 else f"{name}^{abs(power)}"
         return text
+
+
+def _number_text(value: Fraction | float) -> str:
+    """Decimal where that is exact, else a fraction."""
+    if isinstance(value, float):
+        return repr(value)
+    if value.denominator == 1 and abs(value) < 2**53:
+        return str(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return str(value)
+    return repr(number) if Fraction(number) == value else str(value)
+
+
+_NUMBER = re.compile(
+    r"(?P<value>[+-]?(?:inf|[\d.]+(?:[eE][+-]?\d+)?))(?:/(?P<by>\d+))?"
+)
+_POWER = re.compile(r"(?P<sign>[*/])(?P<name>[^\W\d]\w*#*)(?:\^(?P<power>\d+))?")
+
+
+def parse_scalar(text: str) -> Scalar:
+    """The constant that prints as `text`: `3`, `0.5`, `1/3`, `-inf`, `2*k^2/m`.
+
+    Raises:
+        ValueError: `text` is not a constant.
+    """
+    number = _NUMBER.match(text)
+    if number is None:
+        raise ValueError(f"not a constant: {text}")
+    digits = number["value"]
+    if digits.endswith("inf"):
+        result = Scalar(float(digits))
+    elif digits.lstrip("+-").isdecimal():
+        result = Scalar(Fraction(int(digits), int(number["by"] or 1)))
+    else:
+        result = Scalar(Fraction(float(digits)) / int(number["by"] or 1))
+    at = number.end()
+    while at < len(text):
+        factor = _POWER.match(text, at)
+        if factor is None:
+            raise ValueError(f"not a constant: {text}")
+        power = int(factor["power"] or 1) * (1 if factor["sign"] == "*" else -1)
+        result = result.times(Scalar(Fraction(1), ((factor["name"], power),)))
+        at = factor.end()
+    return result
 
 
 def scalar(value: float | Fraction) -> Scalar:

@@ -6,7 +6,7 @@ adds the place and collects all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_dsl.errors import CheckError
@@ -14,6 +14,7 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
+    BlockNode,
     KernelGraph,
     Load,
     RunningMax,
@@ -165,7 +166,7 @@ def _concat_type(node: Apply, types: Sequence[TensorType], space: Space) -> Tens
 
 
 def block_types(
-    block: BlockGraph, outer: dict[str, TensorType]
+    block: BlockGraph, outer: Mapping[str, TensorType]
 ) -> dict[str, TensorType]:
     """Types of all values of a block, given those of the kernel level.
 
@@ -174,29 +175,52 @@ def block_types(
     """
     types: dict[str, TensorType] = {}
     for node in block.nodes:
-        match node:
-            case Load():
-                types[node.result] = _load_type(node, outer)
-            case Apply():
-                operands = [_lookup(v, types) for v in node.values]
-                types[node.result] = apply_type(node, operands, in_block=True)
-            case Accumulate():
-                types[node.result] = _accumulator_type(node, types, block)
-            case RunningMax():
-                dims = _lookup(node.operand, types).dims
-                types[node.result] = flat_type(f32, dims, Space.REGISTER)
-            case Store():
-                _lookup(node.operand, types)
+        inferred = block_node_type(node, block, types, outer)
+        if not isinstance(node, Store):
+            types[node.result] = inferred
     return types
 
 
-def _lookup(name: str, types: dict[str, TensorType]) -> TensorType:
+def block_node_type(
+    node: BlockNode,
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    outer: Mapping[str, TensorType],
+) -> TensorType:
+    """The type of one node's result; for a store, that of the tensor it writes.
+
+    Args:
+        node: The node.
+        block: The block that it stands in.
+        types: Types of the block's values so far.
+        outer: Types of the kernel-level values.
+
+    Raises:
+        CheckError: A type rule does not hold.
+    """
+    match node:
+        case Load():
+            return _load_type(node, outer)
+        case Apply():
+            operands = [_lookup(v, types) for v in node.values]
+            return apply_type(node, operands, in_block=True)
+        case Accumulate():
+            return _accumulator_type(node, types, block)
+        case RunningMax():
+            dims = _lookup(node.operand, types).dims
+            return flat_type(f32, dims, Space.REGISTER)
+        case Store():
+            _lookup(node.operand, types)
+            return store_type(node)
+
+
+def _lookup(name: str, types: Mapping[str, TensorType]) -> TensorType:
     if name not in types:
         raise CheckError(f"unknown value {name}")
     return types[name]
 
 
-def _load_type(node: Load, outer: dict[str, TensorType]) -> TensorType:
+def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
     source = _lookup(node.source, outer)
     whole = tuple(tuple(d.whole for d in axis) for axis in node.axes)
     if whole != source.axes:
@@ -205,7 +229,7 @@ def _load_type(node: Load, outer: dict[str, TensorType]) -> TensorType:
 
 
 def _accumulator_type(
-    node: Accumulate, types: dict[str, TensorType], block: BlockGraph
+    node: Accumulate, types: Mapping[str, TensorType], block: BlockGraph
 ) -> TensorType:
     operand = _lookup(node.operand, types)
     dims = operand.dims
@@ -246,6 +270,7 @@ def kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
 
 __all__ = [
     "apply_type",
+    "block_node_type",
     "block_types",
     "kernel_types",
     "store_type",

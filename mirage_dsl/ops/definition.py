@@ -6,7 +6,8 @@ search, verifier and backends read these records and name no operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -36,6 +37,21 @@ class Kind(Enum):
     CONTRACTION = "contraction"
     VIEW = "view"
     CONCAT = "concat"
+
+
+class AttributeKind(Enum):
+    """What the value of an attribute is, and so how it is written.
+
+    DIMS: a tuple of names of dims that an operand has; NEW_DIMS: of dims that the
+    result gets.  DIM, NEW_DIM: one name.  INTEGER; DTYPE: a dtype's short name.
+    """
+
+    DIMS = "dims"
+    NEW_DIMS = "new dims"
+    DIM = "dim"
+    NEW_DIM = "new dim"
+    INTEGER = "integer"
+    DTYPE = "dtype"
 
 
 class Term(Enum):
@@ -113,7 +129,7 @@ class Operator:
         flops: f32 operations per element of the result (of the operand, for a
             reduction; per product, for a contraction), for the cost model.
         sign: Python's infix sign, or None.
-        attributes: Names of the attributes it requires.
+        attributes: The attributes it requires, in the order of printing.
         commutative: Operands may be swapped.
         expansion: For a derived row: the same function by other rows, first argument
             an `Algebra`.  The search expands derived rows.
@@ -133,7 +149,9 @@ class Operator:
     triton: str
     flops: float
     sign: str | None = None
-    attributes: tuple[str, ...] = ()
+    attributes: Mapping[str, AttributeKind] = dataclasses.field(
+        default_factory=dict[str, AttributeKind]
+    )
     commutative: bool = False
     expansion: Callable[..., Any] | None = None
     gradient: Callable[..., tuple[Any, ...]] | None = None

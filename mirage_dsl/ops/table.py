@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.ops.definition import Array, Kind, Operator, Term
+from mirage_dsl.ops.definition import Array, AttributeKind, Kind, Operator, Term
 from mirage_dsl.types import scalar
 
 EXACT = "exact"
@@ -315,7 +315,7 @@ SUM = _row(
         term=Term.SUM,
         triton="tl.sum({0}, axis={axis})",
         flops=1.0,
-        attributes=("over",),
+        attributes={"over": AttributeKind.DIMS},
     )
 )
 MAX = _row(
@@ -329,7 +329,7 @@ MAX = _row(
         term=Term.FUNCTION,
         triton="tl.max({0}, axis={axis})",
         flops=1.0,
-        attributes=("over",),
+        attributes={"over": AttributeKind.DIMS},
     )
 )
 ROWSHIFT = _row(
@@ -343,7 +343,7 @@ ROWSHIFT = _row(
         term=Term.FUNCTION,
         triton="tl.max({0}, axis={axis})",
         flops=1.0,
-        attributes=("over",),
+        attributes={"over": AttributeKind.DIMS},
     )
 )
 MATMUL = _row(
@@ -358,7 +358,7 @@ MATMUL = _row(
         triton="tl.dot({0}, {1})",
         flops=2.0,
         sign="@",
-        attributes=("over",),
+        attributes={"over": AttributeKind.DIMS},
         commutative=True,
     )
 )
@@ -373,7 +373,7 @@ CAST = _row(
         term=Term.IDENTITY,
         triton="{0}.to({dtype})",
         flops=0.5,
-        attributes=("dtype",),
+        attributes={"dtype": AttributeKind.DTYPE},
     )
 )
 RENAME = _row(
@@ -387,7 +387,7 @@ RENAME = _row(
         term=Term.IDENTITY,
         triton="{0}",
         flops=0.0,
-        attributes=("dims", "to"),
+        attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIMS},
     )
 )
 SLICE = _row(
@@ -401,7 +401,12 @@ SLICE = _row(
         term=Term.FUNCTION,
         triton="{0}",
         flops=0.0,
-        attributes=("dim", "start", "stop", "to"),
+        attributes={
+            "dim": AttributeKind.DIM,
+            "start": AttributeKind.INTEGER,
+            "stop": AttributeKind.INTEGER,
+            "to": AttributeKind.NEW_DIM,
+        },
     )
 )
 CONCAT = _row(
@@ -415,6 +420,6 @@ CONCAT = _row(
         term=Term.FUNCTION,
         triton="",
         flops=0.0,
-        attributes=("dims", "to"),
+        attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIM},
     )
 )
