@@ -1,0 +1,50 @@
+# Each target sets up .venv with pinned versions first, where it is missing or the pins
+# have changed.  Needs Python 3.11 or later, pip and make: `make test PYTHON=python3.12`.
+
+PYTHON ?= python3
+# Test processes.
+JOBS ?= 2
+
+VENV := .venv
+PIP := $(PYTHON) -m pip --python $(VENV)/bin/python --disable-pip-version-check
+PINS := requirements-torch.txt requirements.txt requirements-dev.txt
+READY := $(VENV)/ready-$(shell cat $(PINS) pyproject.toml | cksum | cut -d ' ' -f 1)
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test check golden bench-search venv clean
+.DEFAULT_GOAL := test
+
+demo: $(READY)
+	$(RUN) examples/demo.py
+
+test: $(READY)
+	$(RUN) -m pytest -n $(JOBS) --dist loadscope
+
+check: $(READY)
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m pyright
+	$(RUN) -m mirage_dsl fmt --check examples
+
+# Rewrites the expected outputs of the golden tests; review the difference.
+golden: $(READY)
+	$(RUN) -m pytest -n $(JOBS) --dist loadscope -m golden --update-golden
+
+bench-search: $(READY)
+	$(RUN) -m mirage_dsl.testing.bench_search
+
+venv: $(READY)
+
+# The stamp's name holds the checksum of the pins.
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "mirage_dsl needs Python 3.11 or later, found %d.%d: set PYTHON" % sys.version_info[:2])'
+	test -x $(RUN) || $(PYTHON) -m venv --without-pip $(VENV)
+	$(PIP) install --quiet -r requirements-torch.txt
+	$(PIP) install --quiet -r requirements.txt -r requirements-dev.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	rm -f $(VENV)/ready-*
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
