@@ -1,0 +1,219 @@
+"""Where the pieces of a dim lie: tiles, grid parts, iterations and derived extents.
+
+Every level that needs the geometry of a block (evaluator, checker, cost model,
+emitter) takes it from here.  With tiles `Tg` (grid) and `Tl` (loop), a block sees of a
+dim of extent `N`, for grid coordinate `g` and iteration `i`:
+
+    d             0 .. N
+    d/grid        g*Tg .. g*Tg + Tg
+    d/loop        i*Tl .. i*Tl + Tl
+    d/grid/loop   g*Tg + i*Tl .. g*Tg + i*Tl + Tl, inside of d/grid
+
+What lies at or beyond `N` is padding, and so is what lies beyond the grid part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirage_dsl.errors import ShapeError
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, partial_dim
+from mirage_dsl.types import Axis, Dim, axis_text
+
+Extents = Mapping[str, int | None]
+
+
+def parts(extent: int, tile: int) -> int:
+    """How many tiles cover `extent`."""
+    return -(-extent // tile)
+
+
+def looped_dims(block: BlockGraph) -> tuple[Dim, ...]:
+    """The looped pieces among the block's loads, each once."""
+    found = (d for n in block.loads for axis in n.axes for d in axis if d.loop)
+    return tuple(dict.fromkeys(found))
+
+
+def loops_inside_grid(block: BlockGraph) -> bool:
+    """Whether the loop runs over the block's part of its dim, not over all of it."""
+    return any(d.grid for d in looped_dims(block))
+
+
+def grid_parts(block: BlockGraph, extents: Mapping[str, int]) -> tuple[int, ...]:
+    """Number of blocks along each grid dim."""
+    return tuple(parts(extents[s.dim], s.tile) for s in block.grid)
+
+
+def iterations(block: BlockGraph, extents: Mapping[str, int]) -> int:
+    """Largest number of iterations of any block; 1 without a loop."""
+    if block.loop is None:
+        return 1
+    span = extents[block.loop.dim]
+    split = block.grid_split(block.loop.dim)
+    if split is not None and loops_inside_grid(block):
+        span = min(span, split.tile)
+    return parts(span, block.loop.tile)
+
+
+def piece_extent(dim: Dim, block: BlockGraph, extents: Mapping[str, int]) -> int:
+    """Elements of a piece, padding included."""
+    if dim.loop and block.loop is not None:
+        return block.loop.tile
+    split = block.grid_split(dim.name)
+    if dim.grid and split is not None:
+        return split.tile
+    if dim.grid and partial_base(dim.name, block) is not None:
+        return 1
+    return extents[dim.name]
+
+
+def partial_base(name: str, block: BlockGraph) -> str | None:
+    """For `k#` in a store of a block whose grid splits `k`: `k`; else None."""
+    if block.grid_split(name) is not None:
+        return None
+    return next((s.dim for s in block.grid if partial_dim(s.dim) == name), None)
+
+
+def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | None]:
+    """All extents, those that follow from others computed anew.
+
+    These are the dims that views and concatenations make, and the dims `k#` over the
+    parts of a split dim.  What follows wins over what `extents` says; where nothing
+    follows, because an extent is unknown, the entry stays as it is.
+    """
+    known = dict(extents)
+    for node in graph.nodes:
+        if isinstance(node, Apply):
+            _learn(known, _made_by(node, known))
+            continue
+        split = {s.dim for s in node.grid}
+        if node.loop is not None:
+            split.add(node.loop.dim)
+        for inner in node.nodes:
+            if isinstance(inner, Apply):
+                _learn(known, _made_by(inner, known, split))
+        _learn(known, _partial_extents(node, known))
+    return known
+
+
+def _learn(known: dict[str, int | None], made: Extents) -> None:
+    for name, extent in made.items():
+        if extent is not None or name not in known:
+            known[name] = extent
+
+
+def _partial_extents(block: BlockGraph, known: Extents) -> dict[str, int | None]:
+    made: dict[str, int | None] = {}
+    for name in {d.name for s in block.stores for axis in s.axes for d in axis}:
+        base = partial_base(name, block)
+        split = block.grid_split(base) if base is not None else None
+        if split is not None:
+            whole = known.get(split.dim)
+            made[name] = None if whole is None else parts(whole, split.tile)
+    return made
+
+
+def _made_by(
+    node: Apply, known: Extents, split: set[str] | None = None
+) -> dict[str, int | None]:
+    """Extents of the dims that a view or a concatenation makes.
+
+    In a block, a concatenation of split dims (`split`) has no extent of its own.
+    """
+    attrs = dict(node.attrs)
+    if "to" not in attrs:
+        return {}
+    to, old = attrs["to"], attrs.get("dims")
+    if isinstance(to, str) and isinstance(old, tuple):
+        if split and split.intersection(old):
+            return {}
+        joined = [known.get(d) for d in old]
+        sizes = [e for e in joined if e is not None]
+        return {to: sum(sizes) if len(sizes) == len(joined) else None}
+    if isinstance(to, tuple) and isinstance(old, tuple):
+        return {n: known.get(d) for d, n in zip(old, to, strict=False)}
+    start, stop = attrs.get("start"), attrs.get("stop")
+    if isinstance(to, str) and isinstance(start, int) and isinstance(stop, int):
+        return {to: stop - start}
+    return {}
+
+
+def bind_extents(
+    graph: KernelGraph, shapes: Sequence[tuple[int, ...]]
+) -> dict[str, int]:
+    """The extent of every dim, from the graph and the shapes of its inputs.
+
+    Raises:
+        ShapeError: The shapes contradict the input types, the extents or each other.
+    """
+    if len(shapes) != len(graph.inputs):
+        names = ", ".join(i.name for i in graph.inputs)
+        raise ShapeError(
+            f"{graph.name} takes {len(graph.inputs)} tensors ({names}), "
+            f"found {len(shapes)}"
+        )
+    known: dict[str, int | None] = dict(graph.extents)
+    for item, shape in zip(graph.inputs, shapes, strict=True):
+        if len(shape) != len(item.type.axes):
+            raise ShapeError(
+                f"input {item.name} of {graph.name} has {len(item.type.axes)} axes "
+                f"({item.type}), found an array of shape {shape}"
+            )
+    # A merged axis may need an extent that another input tells, so go round twice.
+    for last in (False, True):
+        for item, shape in zip(graph.inputs, shapes, strict=True):
+            for axis, extent in zip(item.type.axes, shape, strict=True):
+                _bind_axis(known, axis, extent, f"input {item.name}", last)
+        known = derived_extents(graph, known)
+    for item, shape in zip(graph.inputs, shapes, strict=True):
+        for axis, extent in zip(item.type.axes, shape, strict=True):
+            _bind_axis(known, axis, extent, f"input {item.name}", True)
+    return _all_known(graph, known)
+
+
+def _bind_axis(
+    known: dict[str, int | None], axis: Axis, extent: int, what: str, last: bool
+) -> None:
+    unknown = [d.name for d in axis if known.get(d.name) is None]
+    product = 1
+    for dim in axis:
+        product *= known.get(dim.name) or 1
+    if len(unknown) == 1 and product and extent % product == 0:
+        known[unknown[0]] = extent // product
+        return
+    if len(unknown) > 1 and not last:
+        return
+    if len(unknown) > 1:
+        raise ShapeError(
+            f"{what}: axis {axis_text(axis)} of extent {extent} does not determine "
+            f"{' and '.join(unknown)}; state all but one of them"
+        )
+    if unknown or product != extent:
+        have = f"a multiple of {product}" if unknown else str(product)
+        raise ShapeError(
+            f"{what}: axis {axis_text(axis)} has extent {extent}, expected {have}"
+        )
+
+
+def _all_known(graph: KernelGraph, known: Extents) -> dict[str, int]:
+    missing = sorted(n for n, e in known.items() if e is None)
+    if missing:
+        raise ShapeError(
+            f"{graph.name}: no input has the dims {', '.join(missing)}; "
+            "state their extents"
+        )
+    return {n: e for n, e in known.items() if e is not None}
+
+
+__all__ = [
+    "Extents",
+    "bind_extents",
+    "derived_extents",
+    "grid_parts",
+    "iterations",
+    "looped_dims",
+    "loops_inside_grid",
+    "partial_base",
+    "parts",
+    "piece_extent",
+]
