@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from mirage_dsl.errors import SettingError
 
@@ -87,6 +87,9 @@ def _to_text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
+    if isinstance(value, dict):
+        areas = cast("dict[str, str]", value)
+        return ",".join(f"{area}:{level}" for area, level in areas.items())
     return str(value)
 
 

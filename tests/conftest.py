@@ -1,0 +1,76 @@
+"""What all tests share: an isolated cache, the `gpu` marker, golden files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from mirage_dsl.settings import CACHE_DIR
+
+hypothesis_settings.register_profile(
+    "mirage_dsl", deadline=None, derandomize=True, database=None
+)
+hypothesis_settings.load_profile("mirage_dsl")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite the golden files instead of comparing with them",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the user's cache out of the tests; compiled search code stays warm."""
+    compiled = Path(config.rootpath) / ".pytest_cache" / "numba"
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled))
+    os.environ[CACHE_DIR.name] = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the users of `golden`; skip `gpu` tests where there is no GPU."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    for item in items:
+        if "golden" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.golden)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path) -> Iterator[Path]:
+    """An empty cache directory for one test."""
+    directory = tmp_path / "cache"
+    with CACHE_DIR.scope(directory):
+        yield directory
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` compares with `golden/NAME` beside the test file."""
+
+    def compare(name: str, text: str) -> None:
+        file = request.path.parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            return
+        assert file.exists(), f"{file} is missing: run `make golden`"
+        assert text == file.read_text(encoding="utf-8"), (
+            f"{file.name} differs: if the new text is right, run `make golden`"
+        )
+
+    return compare
