@@ -1,0 +1,201 @@
+"""The cost model: an estimate of a sized μGraph's time, to rank by.
+
+A kernel takes a launch, a ramp, and the larger of memory and arithmetic, combined by a
+p-norm since they never overlap fully:
+
+    memory      bytes from DRAM at a rate bounded by the bytes in flight, and bytes
+                from L2, where an operand that several blocks read is read again
+    arithmetic  of the busiest multiprocessor: products on the matrix units (by rate,
+                or by the chain of dependent steps) and f32 operations; the two overlap
+                only between blocks that share the multiprocessor
+
+Pre-defined kernels are priced by their roofline; views are free.  The constants are in
+`search.hardware`; `tests/search/test_cost.py` holds the model to measured times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.block_cost import block_cost
+from mirage_dsl.search.footprint import (
+    Footprint,
+    facts_of,
+    points_of,
+    size_of,
+    tensor_bytes,
+)
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.types import TensorType, f32
+
+LIBRARY_SLACK = 1.1
+"""Library products take a tenth more than their roofline (measured 20.3 of 18.4 µs)."""
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """Parts of one kernel's estimate; times in µs, amounts in bytes and FLOP.
+
+    Attributes:
+        microseconds: The estimate.
+        dram_bytes: Moved to and from DRAM.
+        l2_bytes: Read through L2, re-reads included.
+        tensor_flops: Of products.
+        flops: Of all other operators.
+        memory: Time of the memory system.
+        arithmetic: Time of the arithmetic.
+        blocks: Blocks of the launch (0 for a library kernel).
+        iterations: Iterations of the loop.
+        resident: Blocks that share a multiprocessor.
+        waves: Rounds until all blocks have run.
+        shared: Bytes of shared memory of a block.
+        registers: Registers of a thread.
+        in_flight: Bytes in stage buffers of the whole GPU.
+    """
+
+    microseconds: float
+    dram_bytes: float
+    l2_bytes: float
+    tensor_flops: float
+    flops: float
+    memory: float
+    arithmetic: float
+    blocks: int = 0
+    iterations: int = 0
+    resident: int = 0
+    waves: int = 0
+    shared: int = 0
+    registers: int = 0
+    in_flight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The estimate for a μGraph: the sum over its kernels.
+
+    Attributes:
+        microseconds: Estimated time of one call inside a CUDA graph, cold inputs.
+        bytes: Moved to and from DRAM.
+        flops: All operations.
+        launches: Kernels launched.
+        kernels: The parts, one for each node of the μGraph but for views.
+    """
+
+    microseconds: float
+    bytes: float
+    flops: float
+    launches: int
+    kernels: tuple[KernelCost, ...] = field(default=(), repr=False)
+
+
+def estimate(graph: KernelGraph, hardware: Hardware = H100) -> Cost:
+    """The cost of a sized μGraph.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    types = kernel_types(graph)
+    extents = derived_extents(graph, graph.extent_of)
+    inside: set[str] = set()
+    parts: list[KernelCost] = []
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            parts.append(_block_kernel(node, types, extents, inside, hardware))
+            made = node.results
+        else:
+            if node.op.kind is not Kind.VIEW or "dtype" in dict(node.attrs):
+                parts.append(library_kernel(node, types, extents, inside, hardware))
+            elif node.values[0] not in inside:
+                continue
+            made = (node.result,)
+        # What an earlier kernel wrote is still in L2 unless it is too large.
+        inside.update(
+            name
+            for name in made
+            if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
+        )
+    return Cost(
+        sum(p.microseconds for p in parts),
+        sum(p.dram_bytes for p in parts),
+        sum(p.tensor_flops + p.flops for p in parts),
+        len(parts),
+        tuple(parts),
+    )
+
+
+# -- Library kernels -----------------------------------------------------------------
+
+
+def library_kernel(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    inside: AbstractSet[str],
+    hardware: Hardware,
+) -> KernelCost:
+    """The cost of a pre-defined kernel: its roofline, a launch and a ramp."""
+    moved = [tensor_bytes(types[v], extents) for v in set(node.values)]
+    cold = [tensor_bytes(types[v], extents) for v in set(node.values) - inside]
+    written = tensor_bytes(types[node.result], extents)
+    dram, through = sum(cold) + written, sum(moved) + written
+    tensor = flops = 0.0
+    if node.op.kind is Kind.CONTRACTION:
+        names = dict.fromkeys(n for v in node.values for n in types[v].names)
+        tensor = node.op.flops * size_of(tuple(names), extents)
+        exact = types[node.result].dtype == f32
+        rate = hardware.f32_matmul_rate if exact else hardware.tensor_rate
+        arithmetic = tensor / rate
+    else:
+        widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
+        flops = node.op.flops * size_of(types[widest].names, extents)
+        arithmetic = flops / hardware.f32_rate
+    memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+    busy = max(memory, arithmetic) * LIBRARY_SLACK
+    return KernelCost(
+        1e6 * (busy + hardware.launch + hardware.ramp),
+        dram,
+        through,
+        tensor,
+        flops,
+        1e6 * memory,
+        1e6 * arithmetic,
+    )
+
+
+# -- Graph-defined kernels -------------------------------------------------------------
+
+
+def _block_kernel(
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    inside: AbstractSet[str],
+    hardware: Hardware,
+) -> KernelCost:
+    footprint = Footprint(facts_of(block, types, extents), points_of(block))
+    cost = block_cost(footprint, hardware, inside)
+    blocks, resident = float(footprint.blocks[0]), float(cost.resources.resident[0])
+    at_once = max(resident, 1.0) * hardware.sms
+    return KernelCost(
+        microseconds=1e6 * float(cost.seconds[0]),
+        dram_bytes=float(cost.dram_bytes[0]),
+        l2_bytes=float(cost.l2_bytes[0]),
+        tensor_flops=float(cost.tensor_flops[0]),
+        flops=float(cost.flops[0]),
+        memory=1e6 * float(cost.memory[0]),
+        arithmetic=1e6 * float(cost.arithmetic[0]),
+        blocks=int(blocks),
+        iterations=int(footprint.iterations[0]),
+        resident=int(resident),
+        waves=math.ceil(blocks / at_once),
+        shared=int(cost.resources.shared[0]),
+        registers=int(cost.resources.registers[0]),
+        in_flight=float(cost.in_flight[0]),
+    )

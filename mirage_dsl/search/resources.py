@@ -1,0 +1,278 @@
+"""What a block takes of a multiprocessor, and whether it fits.
+
+Shared memory holds the stages of the loop's loads and the operands that products read
+from it; registers hold accumulators and the tiles that are live at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Load,
+    RunningMax,
+    Store,
+)
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.footprint import BlockFacts, Footprint, Numbers
+from mirage_dsl.search.hardware import Hardware
+
+WARP = 32
+
+BASE_REGISTERS = 40
+"""Registers of a thread for addresses, counters and masks."""
+
+BASE_SHARED = 2048
+"""Shared memory for exchanges between warps: reductions, change of layout."""
+
+LARGEST_TILE = 2**20
+"""Most elements that a Triton tensor may have."""
+
+_ORDER = {"before": 0, "body": 1, "after": 2}
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one block takes, and how many blocks share a multiprocessor, by point.
+
+    Attributes:
+        shared: Bytes of shared memory.
+        registers: Registers of a thread.
+        largest: Elements of the largest tile.
+        resident: Blocks that fit on a multiprocessor at once; 0 where none does.
+        too_much: For each limit, by its name in the ledger, where it is exceeded.
+    """
+
+    shared: Numbers
+    registers: Numbers
+    largest: Numbers
+    resident: Numbers
+    too_much: dict[str, Bools]
+
+    @property
+    def feasible(self) -> Bools:
+        """Where the block fits."""
+        return self.resident > 0
+
+    def reason(self, at: int, hardware: Hardware) -> str | None:
+        """Why the point does not fit, or None where it does."""
+        if self.too_much["shared memory"][at]:
+            return (
+                f"{int(self.shared[at])} bytes of shared memory, "
+                f"{hardware.name} has {hardware.shared_per_block} a block"
+            )
+        if self.too_much["registers"][at]:
+            return (
+                f"about {int(self.registers[at])} registers a thread, "
+                f"{hardware.name} has {hardware.registers_per_thread}"
+            )
+        if self.too_much["tile size"][at]:
+            return f"a tile of {int(self.largest[at])} elements, at most {LARGEST_TILE}"
+        return None
+
+
+def resources(footprint: Footprint, hardware: Hardware) -> Resources:
+    """The resources of every point of a footprint."""
+    facts, points = footprint.facts, footprint.points
+    shared = _shared_bytes(footprint)
+    registers = _registers(footprint)
+    largest = np.ones(len(points))
+    for value in facts.types.values():
+        largest = np.maximum(largest, footprint.padded_elements(value.dims))
+    threads = points.num_warps * WARP
+    per_block = registers * threads
+    resident = np.minimum.reduce(
+        [
+            np.floor(hardware.shared_per_sm / (shared + hardware.shared_reserved)),
+            np.floor(hardware.registers_per_sm / per_block),
+            np.floor(hardware.threads_per_sm / threads),
+            np.full(len(points), float(hardware.blocks_per_sm)),
+        ]
+    )
+    too_much = {
+        "shared memory": shared > hardware.shared_per_block,
+        "registers": (registers > hardware.registers_per_thread)
+        | (per_block > hardware.registers_per_sm),
+        "tile size": largest > LARGEST_TILE,
+    }
+    fits = ~np.logical_or.reduce(list(too_much.values()))
+    return Resources(
+        shared, registers, largest, np.where(fits, resident, 0.0), too_much
+    )
+
+
+def _shared_bytes(footprint: Footprint) -> Numbers:
+    """The larger of what the loop and what the code after it needs."""
+    facts, points = footprint.facts, footprint.points
+    looping = np.full(len(points), float(BASE_SHARED))
+    ending = np.full(len(points), float(BASE_SHARED))
+    used_after = _used_only_after(facts)
+    for node in facts.block.nodes:
+        if isinstance(node, Store) or node.result in used_after:
+            continue
+        size = _held(node, footprint)
+        if facts.stages[node.result] == "after":
+            ending = ending + size
+        elif facts.stages[node.result] == "body" and isinstance(node, Load):
+            looping = looping + size * facts.copies(node) * points.num_stages
+        else:
+            looping = looping + size
+    for node in facts.block.nodes:
+        if not isinstance(node, Store) and node.result in used_after:
+            ending = ending + _held(node, footprint)
+    return np.maximum(looping, ending)
+
+
+def _held(node: BlockNode, footprint: Footprint) -> Numbers:
+    """Bytes of shared memory of a value, 0 where it lives in registers."""
+    facts = footprint.facts
+    assert not isinstance(node, Store)
+    name = node.result
+    looped_load = isinstance(node, Load) and facts.stages[name] == "body"
+    if not looped_load and name not in facts.matrix_operands:
+        return np.zeros(len(footprint.points))
+    value = facts.types[name]
+    size = footprint.padded_elements(value.dims) * value.dtype.itemsize
+    if isinstance(node, Load):
+        return size
+    # The first operand of a product may stay in registers; transposed, the second.
+    first = [p.node.values[0] == name for p in facts.products if name in p.node.values]
+    in_registers = ~footprint.points.swap_operands if all(first) else np.False_
+    return np.where(in_registers, 0.0, size)
+
+
+def _used_only_after(facts: BlockFacts) -> frozenset[str]:
+    """Values made before the loop that only code after it reads."""
+    early: set[str] = set()
+    for node in facts.block.nodes:
+        if isinstance(node, Store):
+            continue
+        early.update(
+            v for v in _operands(node) if _position(node, facts) < _ORDER["after"]
+        )
+        if isinstance(node, Accumulate):
+            early.add(node.operand)
+    return frozenset(
+        name
+        for name, stage in facts.stages.items()
+        if stage == "before" and name not in early and facts.block.loop is not None
+    )
+
+
+def _operands(node: BlockNode) -> tuple[str, ...]:
+    match node:
+        case Load():
+            return ()
+        case Apply():
+            return node.values
+        case Accumulate() | RunningMax() | Store():
+            return (node.operand,)
+
+
+def _position(node: BlockNode, facts: BlockFacts) -> int:
+    if isinstance(node, Store):
+        return _ORDER["after"] + 1
+    return _ORDER[facts.stages[node.result]]
+
+
+def _registers(footprint: Footprint) -> Numbers:
+    """Registers of a thread at the point of the program where most are live."""
+    facts, points = footprint.facts, footprint.points
+    names, live = live_tiles(facts)
+    if not names:
+        return np.full(len(points), float(BASE_REGISTERS))
+    threads = points.num_warps * WARP
+    words = np.empty((len(names), len(points)))
+    for row, name in enumerate(names):
+        value = facts.types[name]
+        size = footprint.padded_elements(value.dims) * min(value.dtype.itemsize, 4) / 4
+        words[row] = np.maximum(size / threads, 1.0)
+    return BASE_REGISTERS + np.ceil((live @ words).max(axis=0))
+
+
+def live_tiles(facts: BlockFacts) -> tuple[list[str], Numbers]:
+    """Values that live in registers, and which of them are live at each node.
+
+    Returns:
+        Names, and a matrix of 0 and 1: one row a node (in the order in which the code
+        runs), one column a name.
+    """
+    block = facts.block
+    nodes = sorted(block.nodes, key=lambda n: _position(n, facts))
+    spans = _spans(nodes, facts)
+    names = list(spans)
+    live = np.zeros((len(nodes), len(names)))
+    for column, name in enumerate(names):
+        start, end = spans[name]
+        live[start : max(end, start + 1), column] = 1.0
+    for row, node in enumerate(nodes):
+        # A product reads its operands until its result is complete.
+        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
+            for value in set(node.values) & spans.keys():
+                live[row, names.index(value)] = 1.0
+    return names, live
+
+
+def _spans(nodes: list[BlockNode], facts: BlockFacts) -> dict[str, tuple[int, int]]:
+    """From where to where each value is held in registers, as positions in `nodes`.
+
+    A value dies in the node that reads it last, whose result takes its place.
+    """
+    body = [i for i, n in enumerate(nodes) if _position(n, facts) == _ORDER["body"]]
+    loop = (body[0], body[-1] + 1) if body else (len(nodes), 0)
+    fused = _summed_in_place(nodes)
+    made: dict[str, int] = {}
+    uses: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for name in _operands(node):
+            loaded = name not in made
+            if not (loaded and isinstance(node, Apply) and _is_product(node)):
+                uses.setdefault(name, []).append(at)
+        if not isinstance(node, Store | Load) and node.result not in fused:
+            # Accumulators are held all through the loop.
+            carried = isinstance(node, Accumulate | RunningMax) and bool(body)
+            made[node.result] = loop[0] if carried else at
+            uses.setdefault(node.result, []).append(loop[1] if carried else at + 1)
+    loads = {n.result for n in nodes if isinstance(n, Load)}
+    return {
+        name: _span(made.get(name), uses[name], loop, facts.stages[name] == "before")
+        for name in uses
+        if name in made or name in loads
+    }
+
+
+def _span(
+    made: int | None, uses: list[int], loop: tuple[int, int], before: bool
+) -> tuple[int, int]:
+    start, end = loop
+    first, last = min(uses) if made is None else made, max(uses)
+    if before and any(start <= use < end for use in uses):
+        return min(first, start), max(last, end)
+    return first, last
+
+
+def _is_product(node: Apply) -> bool:
+    return node.op.kind is Kind.CONTRACTION
+
+
+def _summed_in_place(nodes: list[BlockNode]) -> set[str]:
+    """Products that go straight into an accumulator, which the matrix unit adds to."""
+    products = {n.result for n in nodes if isinstance(n, Apply) and _is_product(n)}
+    summed = {n.operand for n in nodes if isinstance(n, Accumulate) and n.kind == "sum"}
+    others = [v for n in nodes if not isinstance(n, Accumulate) for v in _operands(n)]
+    return (products & summed) - set(others)
+
+
+def occupancy(block: BlockGraph, resident: float, hardware: Hardware) -> float:
+    """Share of a multiprocessor's threads that its resident blocks use."""
+    threads = resident * block.schedule.num_warps * WARP
+    return min(1.0, threads / hardware.threads_per_sm)
