@@ -13,6 +13,7 @@ from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
+    AttrValue,
     BlockGraph,
     BlockNode,
     KernelGraph,
@@ -20,7 +21,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.definition import AttributeKind, Kind
 from mirage_dsl.types import (
     Dim,
     DType,
@@ -112,9 +113,28 @@ def _check_form(node: Apply) -> None:
             f"{op.name} takes the attributes {expected}, "
             f"found {', '.join(sorted(given)) or 'none'}"
         )
+    for name, value in node.attrs:
+        distinct = op.kind is not Kind.CONCAT
+        if not _fits(value, op.attributes[name], distinct):
+            raise CheckError(
+                f"{op.name}: the attribute {name} takes {op.attributes[name].value}, "
+                f"found {value!r}"
+            )
     constants = any(isinstance(o, Scalar) for o in node.operands)
     if constants and (op.kind is not Kind.ELEMENTWISE or not node.values):
         raise CheckError(f"{op.name} needs tensors, found a constant")
+
+
+def _fits(value: AttrValue, kind: AttributeKind, distinct: bool) -> bool:
+    match kind:
+        case AttributeKind.DIMS | AttributeKind.NEW_DIMS:
+            if not isinstance(value, tuple):
+                return False
+            return not distinct or len(set(value)) == len(value)
+        case AttributeKind.INTEGER:
+            return isinstance(value, int)
+        case AttributeKind.DIM | AttributeKind.NEW_DIM | AttributeKind.DTYPE:
+            return isinstance(value, str)
 
 
 def _check_over(node: Apply, types: Sequence[TensorType]) -> None:
@@ -139,6 +159,11 @@ def _view_type(node: Apply, source: TensorType, space: Space) -> TensorType:
         old, new = attrs["dims"], attrs["to"]
         assert isinstance(old, tuple)
         assert isinstance(new, tuple)
+        if len(old) != len(new):
+            raise CheckError(
+                f"{node.op.name} takes one new name per dim, "
+                f"found {len(old)} dims and {len(new)} names"
+            )
         names = dict(zip(old, new, strict=True))
     else:
         names = {str(attrs["dim"]): str(attrs["to"])}
@@ -154,6 +179,11 @@ def _view_type(node: Apply, source: TensorType, space: Space) -> TensorType:
 def _concat_type(node: Apply, types: Sequence[TensorType], space: Space) -> TensorType:
     joined, to = dict(node.attrs)["dims"], str(node.attr("to"))
     assert isinstance(joined, tuple)
+    if len(joined) != len(types) or not types:
+        raise CheckError(
+            f"{node.op.name} takes one dim per operand, "
+            f"found {len(joined)} dims and {len(types)} operands"
+        )
     rest: list[TensorType] = []
     for t, name in zip(types, joined, strict=True):
         if name not in t.names:
@@ -161,6 +191,8 @@ def _concat_type(node: Apply, types: Sequence[TensorType], space: Space) -> Tens
         rest.append(flat_type(t.dtype, _without(t.dims, (name,)), space))
     at = types[0].names.index(joined[0])
     others = list(union_dims(rest))
+    if to in {d.name for d in others}:
+        raise CheckError(f"{node.op.name}: another dim is called {to} already")
     others.insert(at, Dim(to))
     return flat_type(promote(*(t.dtype for t in types)), tuple(others), space)
 

@@ -1,0 +1,307 @@
+"""Well-formedness: one table of rules per level.
+
+A rule is a function from a level's view to the diagnostics it finds.  The rules of
+kernel graphs are here, those of block graphs in `ir.check_block`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirage_dsl.errors import CheckError
+from mirage_dsl.ir.block_view import BlockView
+from mirage_dsl.ir.check_block import check_block, slice_problem
+from mirage_dsl.ir.diagnostics import Diagnostic
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode
+from mirage_dsl.ir.infer import apply_type, store_type
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.types import Space, TensorType
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """A kernel graph with what its rules ask of it."""
+
+    graph: KernelGraph
+
+    @cached_property
+    def inferred(self) -> tuple[dict[str, TensorType], list[Diagnostic]]:
+        """Types of kernel-level values as far as they follow, and what broke them."""
+        types = {i.name: i.type for i in self.graph.inputs}
+        problems: list[Diagnostic] = []
+        for node in self.graph.nodes:
+            if isinstance(node, BlockGraph):
+                types.update({s.result: store_type(s) for s in node.stores})
+            elif all(v in types for v in node.values):
+                operands = [types[v] for v in node.values]
+                try:
+                    types[node.result] = apply_type(node, operands, in_block=False)
+                except CheckError as error:
+                    problems.append(_type_problem(node, error))
+        return types, problems
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        """Types of kernel-level values as far as they follow."""
+        return self.inferred[0]
+
+    @cached_property
+    def blocks(self) -> tuple[BlockView, ...]:
+        """The block graphs, each with its place and the kernel level's types."""
+        return tuple(
+            BlockView(node, i, self.types, self.graph.extent_of)
+            for i, node in enumerate(self.graph.nodes)
+            if isinstance(node, BlockGraph)
+        )
+
+
+def _type_problem(node: Apply, error: CheckError) -> Diagnostic:
+    return Diagnostic(
+        "type",
+        f"{node.result}: {error.message}",
+        node.result,
+        "change the operands or the attributes",
+        location=node.location,
+    )
+
+
+def results_of(node: KernelNode) -> tuple[str, ...]:
+    """Names of the kernel-level values that a node makes."""
+    return (node.result,) if isinstance(node, Apply) else node.results
+
+
+def sources_of(node: KernelNode) -> tuple[str, ...]:
+    """Names of the kernel-level values that a node reads."""
+    return node.values if isinstance(node, Apply) else node.sources
+
+
+KernelRule = Callable[[KernelView], Iterator[Diagnostic]]
+
+
+def _unique_names(view: KernelView) -> Iterator[Diagnostic]:
+    graph = view.graph
+    names = [i.name for i in graph.inputs]
+    names += [r for n in graph.nodes for r in results_of(n)]
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield Diagnostic(
+                "unique-names",
+                f"{count} kernel-level values are called {name}",
+                name,
+                "give each a name of its own",
+            )
+
+
+def _defined(view: KernelView) -> Iterator[Diagnostic]:
+    known = {i.name for i in view.graph.inputs}
+    later = {r for n in view.graph.nodes for r in results_of(n)}
+    for i, node in enumerate(view.graph.nodes):
+        block = i if isinstance(node, BlockGraph) else None
+        location = node.location if isinstance(node, Apply) else None
+        for name in sources_of(node):
+            if name in known:
+                continue
+            what = "is defined only later" if name in later else "is not defined"
+            user = ", ".join(results_of(node))
+            yield Diagnostic(
+                "defined",
+                f"{name}, which {user} reads, {what}",
+                name,
+                f"expected one of {', '.join(sorted(known))}",
+                block,
+                location,
+            )
+        known.update(results_of(node))
+
+
+def _types(view: KernelView) -> Iterator[Diagnostic]:
+    yield from view.inferred[1]
+
+
+def _inputs(view: KernelView) -> Iterator[Diagnostic]:
+    for item in view.graph.inputs:
+        repeated = [n for n, c in Counter(item.type.names).items() if c > 1]
+        if repeated:
+            yield Diagnostic(
+                "input",
+                f"input {item.name} has the dim {repeated[0]} twice: {item.type}",
+                item.name,
+                "the axes of one tensor need different dims",
+            )
+        if any(d.grid or d.loop for d in item.type.dims):
+            yield Diagnostic(
+                "input",
+                f"input {item.name} has a split dim: {item.type}",
+                item.name,
+                "write /grid and /loop in the loads of a block",
+            )
+        if item.type.space is not Space.DEVICE:
+            yield Diagnostic(
+                "input",
+                f"input {item.name} lives in {item.type.space.value} memory",
+                item.name,
+                "expected device memory",
+            )
+
+
+def _extents_known(view: KernelView) -> Iterator[Diagnostic]:
+    named = {n: v for v, t in reversed(view.types.items()) for n in t.names}
+    named.update({n: v for b in view.blocks for n, v in b.split_dims.items()})
+    for name, value in named.items():
+        if name not in view.graph.extent_of:
+            yield Diagnostic(
+                "extent",
+                f"the dim {name} of {value} has no extent",
+                name,
+                f"state it: {name} = an integer, or {name} = ? where it is symbolic",
+            )
+    for name, extent in view.graph.extents:
+        if extent is not None and extent < 1:
+            yield Diagnostic(
+                "extent",
+                f"the dim {name} has extent {extent}",
+                name,
+                "expected at least 1",
+            )
+
+
+def _extents_derived(view: KernelView) -> Iterator[Diagnostic]:
+    found = view.graph.extent_of
+    if any(e is not None and e < 1 for e in found.values()):
+        return
+    if any(s.tile < 1 for b in view.graph.blocks for s in b.grid):
+        return
+    for name, extent in derived_extents(view.graph, found).items():
+        if extent is not None and name in found and found[name] != extent:
+            yield Diagnostic(
+                "derived-extent",
+                f"the dim {name} has extent {found[name]}, "
+                f"but what makes it gives {extent}",
+                name,
+                f"set {name} = {extent}, or change the tile or the view that makes it",
+            )
+    yield from _parts_agree(view)
+
+
+def _parts_agree(view: KernelView) -> Iterator[Diagnostic]:
+    made: dict[str, tuple[int, str]] = {}
+    for block in view.blocks:
+        for name, count in block.parts_made.items():
+            other = made.setdefault(name, (count, block.name))
+            if other[0] != count:
+                yield Diagnostic(
+                    "derived-extent",
+                    f"{block.name} stores {count} parts along {name}, "
+                    f"{other[1]} stores {other[0]}",
+                    name,
+                    "give both blocks the same tile of that dim",
+                    block.index,
+                )
+
+
+def _slices(view: KernelView) -> Iterator[Diagnostic]:
+    for node in view.graph.nodes:
+        if isinstance(node, Apply):
+            yield from slice_problem(node, view.graph.extent_of, None)
+
+
+def _returns(view: KernelView) -> Iterator[Diagnostic]:
+    if not view.graph.returns:
+        yield Diagnostic(
+            "return",
+            f"{view.graph.name} returns nothing",
+            view.graph.name,
+            "return at least one value",
+        )
+    known = {i.name for i in view.graph.inputs}
+    known.update(r for n in view.graph.nodes for r in results_of(n))
+    for item in view.graph.returns:
+        if item.value not in known:
+            yield Diagnostic(
+                "return",
+                f"returned value {item.value} is not defined",
+                item.value,
+                f"expected one of {', '.join(sorted(known))}",
+            )
+        elif item.value in view.types:
+            yield from _return_fits(item.value, item.type, view.types[item.value])
+
+
+def _return_fits(
+    name: str, returned: TensorType, value: TensorType
+) -> Iterator[Diagnostic]:
+    if Counter(returned.dims) != Counter(d.whole for d in value.dims):
+        yield Diagnostic(
+            "return",
+            f"{name} is returned as {returned}, but it is {value}",
+            name,
+            "the returned type may order and group the dims of the value, no more",
+        )
+    if returned.dtype != value.dtype:
+        yield Diagnostic(
+            "return",
+            f"{name} is returned as {returned.dtype}, but it is {value.dtype}",
+            name,
+            f"return {value.dtype}, or cast or store it as {returned.dtype}",
+        )
+
+
+def _unused(view: KernelView) -> Iterator[Diagnostic]:
+    used = {r.value for r in view.graph.returns}
+    used.update(v for n in view.graph.nodes for v in sources_of(n))
+    for i, node in enumerate(view.graph.nodes):
+        for name in results_of(node):
+            if name not in used:
+                yield Diagnostic(
+                    "unused",
+                    f"nothing reads {name}",
+                    name,
+                    "remove what computes it, or return it",
+                    i if isinstance(node, BlockGraph) else None,
+                    node.location if isinstance(node, Apply) else None,
+                )
+
+
+def _blocks(view: KernelView) -> Iterator[Diagnostic]:
+    for block in view.blocks:
+        yield from check_block(block)
+
+
+KERNEL_RULES: tuple[KernelRule, ...] = (
+    _unique_names,
+    _defined,
+    _inputs,
+    _types,
+    _extents_known,
+    _extents_derived,
+    _slices,
+    _returns,
+    _unused,
+    _blocks,
+)
+"""The rules of kernel graphs, in order of reporting."""
+
+
+def check(graph: KernelGraph) -> list[Diagnostic]:
+    """All rules that `graph` breaks; an empty list means that it is well formed."""
+    view = KernelView(graph)
+    return [found for rule in KERNEL_RULES for found in rule(view)]
+
+
+def check_or_raise(graph: KernelGraph) -> None:
+    """Check `graph`.
+
+    Raises:
+        CheckError: It breaks a rule; the message lists all of them.
+    """
+    found = check(graph)
+    if not found:
+        return
+    listed = "".join(f"\n  {d}" for d in found)
+    raise CheckError(
+        f"{graph.name} is not well formed:{listed}",
+        next((d.location for d in found if d.location is not None), None),
+    )
