@@ -28,6 +28,9 @@ LATENCY_NORM = 3.0
 SHARED_NORM = 1.5
 """Norms of DRAM and L2; memory and arithmetic; rate and latency; blocks of an SM."""
 
+PRODUCT_SHARE = 0.85
+"""Share of a library product's rate that generated products reach."""
+
 GRAIN = 64
 """Bytes that lie together in memory for full speed."""
 
@@ -216,10 +219,11 @@ def _product_time(
         return work / (hardware.f32_matmul_rate / hardware.sms), work
     long_side = np.where(points.swap_operands, columns, rows)
     grouped = (long_side >= 64) & (points.num_warps >= 4)
-    rate = hardware.tensor_rate / hardware.sms
+    rate = PRODUCT_SHARE * hardware.tensor_rate / hardware.sms
     rate = rate * np.where(grouped, 1.0, hardware.small_tensor_factor)
     # Eight warps on a small tile read their operands twice as often.
     crowded = (points.num_warps > 4) & (rows * columns < 128 * 128)
     rate = rate * np.where(crowded, 0.8, 1.0)
     step = hardware.matrix_step * np.where(grouped, 0.9, 1.0)
+    step = step * np.where(crowded, 1.3, 1.0)
     return np.maximum(work / rate, depth / 16 * step * batch), work
