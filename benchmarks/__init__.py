@@ -1,0 +1,1 @@
+"""Measurements of the project, run as `python -m benchmarks.NAME`."""
