@@ -257,6 +257,12 @@ class KernelGraph:
         merged = {**self.extent_of, **extents}
         return replace(self, extents=tuple(sorted(merged.items())))
 
+    def __str__(self) -> str:
+        """The graph as `.mu` text, which `parse` reads back."""
+        from mirage_dsl.ir.printer import to_text
+
+        return to_text(self)
+
 
 def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]]:
     """The stage of every value of a block, by name (stores have none).

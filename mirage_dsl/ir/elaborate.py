@@ -1,0 +1,352 @@
+"""Makes a `KernelGraph` of the forms of a `.mu` text.
+
+Names are resolved, what the text leaves out (`over`, types, derived extents) is
+inferred, and what it states of types is checked.  The first error is raised with its
+place.  Values inside expressions get fresh names, `r_1`, `r_2` for a result `r`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from typing import Any
+
+from mirage_dsl.ir.applications import Scope, place_of
+from mirage_dsl.ir.extents import complete_extents
+from mirage_dsl.ir.forms import (
+    AccumulateForm,
+    AssignForm,
+    BlockForm,
+    ClauseForm,
+    GraphForm,
+    LoadForm,
+    ReturnForm,
+    RunningForm,
+    StatementForm,
+    StoreForm,
+    TargetForm,
+)
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    AccumulatorKind,
+    Apply,
+    BlockGraph,
+    Input,
+    KernelGraph,
+    KernelNode,
+    Load,
+    Return,
+    RunningMax,
+    Schedule,
+    Split,
+    Store,
+)
+from mirage_dsl.ir.infer import store_type
+from mirage_dsl.ir.parse_errors import Source, Word, suggest
+from mirage_dsl.ir.resolve import Resolver, same_type, shown
+from mirage_dsl.types import Axis, DType, TensorType, axis_text
+
+
+def elaborate(form: GraphForm, source: Source) -> KernelGraph:
+    """The graph that the forms describe.
+
+    Raises:
+        ParseError: A name, number or form that the language does not have.
+        CheckError: A type rule does not hold, or a stated type is another.
+    """
+    return _Kernel(form, source).graph()
+
+
+class _Kernel:
+    """Elaborates the statements of a kernel graph."""
+
+    def __init__(self, form: GraphForm, source: Source) -> None:
+        self.form = form
+        self.source = source
+        self.resolver = Resolver(source, form)
+        taken = set(re.findall(r"[^\W\d]\w*", source.text))
+        self.scope = Scope(self.resolver, taken)
+        self.nodes: list[KernelNode] = []
+        self.returns: tuple[Return, ...] | None = None
+        self.result_types = [self.resolver.type(t, pieces=False) for t in form.returns]
+        self.result_dtypes = self._result_dtypes()
+
+    def _result_dtypes(self) -> dict[str, DType]:
+        """Dtypes that the header gives to returned values."""
+        returned = [s for s in self.form.statements if isinstance(s, ReturnForm)]
+        names = [v.text for r in returned[:1] for v in r.values]
+        pairs = zip(names, self.result_types, strict=False)
+        return {n: t.dtype for n, t in pairs}
+
+    def graph(self) -> KernelGraph:
+        inputs: list[Input] = []
+        for name, form in self.form.inputs:
+            type_ = self.resolver.type(form, pieces=False)
+            self.scope.define(name, type_)
+            inputs.append(Input(name.text, type_))
+        for statement in self.form.statements:
+            self._statement(statement)
+        if self.returns is None:
+            raise self.source.wrong(
+                self.form.name, f"{self.form.name} has no `return` at its end"
+            )
+        graph = KernelGraph(
+            self.form.name.text, tuple(inputs), tuple(self.nodes), self.returns, ()
+        )
+        return complete_extents(graph, self.resolver.extents)
+
+    def _statement(self, statement: StatementForm) -> None:
+        if self.returns is not None:
+            raise self.source.wrong(
+                _first_word(statement), "nothing may follow `return` but `}`"
+            )
+        match statement:
+            case ReturnForm():
+                self.returns = self._returned(statement)
+            case StoreForm():
+                raise self.source.wrong(
+                    statement.name, "`store` stands in a block, found it outside"
+                )
+            case AssignForm():
+                self._assign(statement)
+
+    def _assign(self, statement: AssignForm) -> None:
+        match statement.right:
+            case BlockForm() as form:
+                self._block(statement, form)
+            case LoadForm() | AccumulateForm() | RunningForm():
+                raise self.source.wrong(
+                    statement.targets[0].name,
+                    "`load`, `accumulate` and `running max` stand in a block, found "
+                    "one outside",
+                )
+            case right:
+                target = _only_target(statement, self.source)
+                self.scope.assign(target.name, target.type, right)
+                self.nodes += (n for n in self.scope.nodes if isinstance(n, Apply))
+                self.scope.nodes.clear()
+
+    def _returned(self, form: ReturnForm) -> tuple[Return, ...]:
+        types = self.result_types
+        if len(types) != len(form.values):
+            place = form.values[0] if form.values else self.form.name
+            raise self.source.wrong(
+                place,
+                f"{len(form.values)} values are returned, the header has "
+                f"{len(types)} types behind `->`",
+            )
+        for value, type_ in zip(form.values, types, strict=True):
+            have = self.scope.types[self.scope.lookup(value)]
+            if sorted(have.names) != sorted(type_.names):
+                raise self.source.ill_typed(
+                    value,
+                    f"{value} is {shown(have)}, the header returns {shown(type_)}",
+                )
+        names = [v.text for v in form.values]
+        return tuple(map(Return, names, types))
+
+    def _block(self, statement: AssignForm, form: BlockForm) -> None:
+        block = _Block(self, form).graph()
+        targets = {t.name.text: t for t in statement.targets}
+        if sorted(targets) != sorted(block.results):
+            raise self.source.wrong(
+                statement.targets[0].name,
+                f"the block stores {', '.join(block.results) or 'nothing'}, the line "
+                f"names {', '.join(targets)}",
+            )
+        for store in block.stores:
+            target, type_ = targets[store.result], store_type(store)
+            self.scope.define(target.name, type_)
+            if target.type is None:
+                continue
+            stated = self.resolver.type(target.type, pieces=False)
+            if not same_type(stated, type_, ordered=True):
+                raise self.source.ill_typed(
+                    target.type.dtype,
+                    f"{target.name} is {shown(type_)}, not {shown(stated)}",
+                )
+        self.nodes.append(block)
+
+
+class _Block:
+    """Elaborates one block."""
+
+    def __init__(self, kernel: _Kernel, form: BlockForm) -> None:
+        self.kernel = kernel
+        self.source = kernel.source
+        self.resolver = kernel.resolver
+        self.form = form
+        self.stores: list[str] = []
+        block = BlockGraph((), None, ())
+        given: set[str] = set()
+        for clause in form.clauses:
+            if clause.name.text in given:
+                raise self.source.wrong(clause.name, f"{clause.name} is given twice")
+            given.add(clause.name.text)
+            block = self._with_clause(block, clause)
+        outer = kernel.scope.types
+        self.scope = Scope(self.resolver, kernel.scope.taken, block, outer)
+        self.block = block
+
+    def graph(self) -> BlockGraph:
+        for statement in self.form.statements:
+            self._statement(statement)
+        return replace(self.block, nodes=tuple(self.scope.nodes))
+
+    # -- grid, loop and schedule ---------------------------------------------------
+
+    def _with_clause(self, block: BlockGraph, clause: ClauseForm) -> BlockGraph:
+        match clause.name.text:
+            case "grid":
+                return replace(block, grid=self._splits(clause))
+            case "loop":
+                splits = self._splits(clause)
+                if len(splits) != 1:
+                    raise self.source.wrong(
+                        clause.name, f"loop takes one dim, found {len(splits)}"
+                    )
+                return replace(block, loop=splits[0])
+            case _:
+                return replace(block, schedule=self._scheduled(block.schedule, clause))
+
+    def _splits(self, clause: ClauseForm) -> tuple[Split, ...]:
+        splits: list[Split] = []
+        for dim, tile in clause.values:
+            name = self.resolver.dim_name(dim)
+            if tile is None:
+                raise self.source.wrong(
+                    dim, f"{clause.name} needs a tile: {clause.name}({dim} / 64)"
+                )
+            splits.append(Split(name, self.resolver.integer(tile, 1)))
+        return tuple(splits)
+
+    def _scheduled(self, schedule: Schedule, clause: ClauseForm) -> Schedule:
+        known = [f.name for f in fields(Schedule)]
+        name = clause.name
+        if name.text not in known:
+            hint = suggest(name.text, ["grid", "loop", *known], "parameters")
+            raise self.source.wrong(name, f"a block has no parameter {name}{hint}")
+        if len(clause.values) != 1:
+            raise self.source.wrong(
+                name, f"{name} takes one value, found {len(clause.values)}"
+            )
+        ((word, _),) = clause.values
+        return replace(schedule, **{name.text: self._parameter(name, word)})
+
+    def _parameter(self, name: Word, word: Word) -> Any:
+        """The value of a schedule parameter, of the type of its default."""
+        default = getattr(Schedule(), name.text)
+        if isinstance(default, bool):
+            if word.text not in ("true", "false"):
+                raise self.source.wrong(word, f"{name} is true or false, found {word}")
+            return word.text == "true"
+        if isinstance(default, int):
+            return self.resolver.integer(word, 0)
+        return word.text
+
+    # -- statements ----------------------------------------------------------------
+
+    def _statement(self, statement: StatementForm) -> None:
+        match statement:
+            case ReturnForm():
+                raise self.source.wrong(
+                    _first_word(statement),
+                    "`return` stands at the end of the graph; a block ends in `store`",
+                )
+            case StoreForm():
+                self._store(statement)
+            case AssignForm():
+                self._assign(statement)
+
+    def _assign(self, statement: AssignForm) -> None:
+        target = _only_target(statement, self.source)
+        name, scope = target.name, self.scope
+        match statement.right:
+            case BlockForm():
+                raise self.source.wrong(name, "a block cannot hold another block")
+            case LoadForm() as form:
+                scope.add(self._load(form, statement), name, target.type)
+            case AccumulateForm() as form:
+                operand = scope.value(form.operand, name)
+                rescale = None if form.rescale is None else scope.lookup(form.rescale)
+                kind = _accumulator_kind(form)
+                node = Accumulate(name.text, operand, kind, rescale)
+                scope.add(node, name, target.type)
+            case RunningForm() as form:
+                operand = scope.value(form.operand, name)
+                scope.add(RunningMax(name.text, operand), name, target.type)
+            case right:
+                scope.assign(name, target.type, right)
+
+    def _load(self, form: LoadForm, statement: AssignForm) -> Load:
+        target = statement.targets[0]
+        outer = self.kernel.scope.lookup(form.source)
+        axes = form.axes
+        if axes is None and target.type is not None:
+            axes = target.type.axes
+        if axes is None:
+            known = ", ".join(axis_text(a) for a in self.scope.outer[outer].axes)
+            raise self.source.wrong(
+                form.source,
+                f"which part of {outer}? write {outer}[{known}], with /grid and /loop "
+                "behind the dims that are split",
+            )
+        return Load(target.name.text, outer, self.resolver.axes(axes, pieces=True))
+
+    def _store(self, form: StoreForm) -> None:
+        name = form.name
+        if name.text in self.stores:
+            raise self.source.wrong(name, f"{name} is stored twice")
+        self.stores.append(name.text)
+        operand = self.scope.value(form.operand, name)
+        have = self.scope.types[operand]
+        if form.dtype is not None:
+            dtype = self.resolver.dtype(form.dtype)
+        else:
+            dtype = self.kernel.result_dtypes.get(name.text, have.dtype)
+        axes = self.resolver.axes(form.axes, pieces=True)
+        self._check_stored(place_of(form.operand), name, have, axes)
+        self.scope.nodes.append(Store(name.text, operand, axes, dtype))
+
+    def _check_stored(
+        self, place: Word, name: Word, have: TensorType, axes: tuple[Axis, ...]
+    ) -> None:
+        """The dims of a store are those of its operand, and any `k#`."""
+        splits = {f"{s.dim}#" for s in self.block.grid}
+        stored = [d for axis in axes for d in axis if d.name not in splits]
+        if sorted(stored) != sorted(have.dims):
+            listed = ", ".join(map(axis_text, axes))
+            raise self.source.ill_typed(
+                place, f"{place} is {shown(have)}, but {name} is stored as [{listed}]"
+            )
+
+
+def _accumulator_kind(form: AccumulateForm) -> AccumulatorKind:
+    match form.kind:
+        case Word(text="max"):
+            return "max"
+        case Word(text="concat"):
+            return "concat"
+        case _:
+            return "sum"
+
+
+def _only_target(statement: AssignForm, source: Source) -> TargetForm:
+    """The target of a statement that has one result."""
+    first, *others = statement.targets
+    if others:
+        raise source.wrong(
+            others[0].name, "only a block has several results, found several names"
+        )
+    return first
+
+
+def _first_word(statement: StatementForm) -> Word:
+    """A word by which to show a statement."""
+    match statement:
+        case ReturnForm():
+            return statement.keyword
+        case StoreForm():
+            return statement.name
+        case AssignForm():
+            return statement.targets[0].name

@@ -1,0 +1,142 @@
+"""Errors of `.mu` texts: places, words for what was expected, suggestions."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mirage_dsl.errors import CheckError, ParseError, SourceLocation
+
+
+@dataclass(frozen=True)
+class Word:
+    """A piece of the text and where it stands, counted from 1."""
+
+    text: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text and the name of its file."""
+
+    file: str
+    text: str
+
+    def at(self, word: Word) -> SourceLocation:
+        """The place of a word."""
+        return self._location(word.line, word.column)
+
+    def whole(self) -> SourceLocation:
+        """The place that stands for all of the text."""
+        return self._location(1, None)
+
+    def end(self) -> SourceLocation:
+        """The place behind the last line that is not blank."""
+        lines = self.text.rstrip().split("\n")
+        return self._location(len(lines), len(lines[-1]) + 1)
+
+    def _location(self, line: int, column: int | None) -> SourceLocation:
+        lines = self.text.split("\n")
+        shown = lines[line - 1] if line <= len(lines) else ""
+        return SourceLocation(self.file, line, shown.rstrip(), column)
+
+    def wrong(self, word: Word, message: str) -> ParseError:
+        """The error that `word` is not in the language."""
+        return ParseError(message, self.at(word))
+
+    def ill_typed(self, word: Word, message: str) -> CheckError:
+        """The error that what `word` stands for breaks a type rule."""
+        return CheckError(message, self.at(word))
+
+
+def suggest(name: str, options: Iterable[str], what: str) -> str:
+    """`; did you mean exp?`, or a short list of what there is, or nothing."""
+    known = list(dict.fromkeys(options))
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean `{close[0]}`?"
+    if not known:
+        return f"; there are no {what}"
+    if len(known) <= 12:
+        return f"; {what}: {', '.join(known)}"
+    return ""
+
+
+_NAMES = frozenset(
+    {"NAME", "FUNCTION", "LOAD", "STORE", "RETURN", "BLOCK", "ACCUMULATE", "RUNNING"}
+)
+INFIX = frozenset(
+    {"PLUS", "MINUS", "STAR", "SLASH", "AT"}
+    | {"LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL"}
+)
+_WORDS = {
+    "CONSTANT": "a number",
+    "_NL": "the end of the line",
+    "$END": "the end of the text",
+    "UNKNOWN": "`?`",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "LSQB": "`[`",
+    "RSQB": "`]`",
+    "LBRACE": "`{`",
+    "RBRACE": "`}`",
+    "COMMA": "`,`",
+    "COLON": "`:`",
+    "ASSIGN": "`=`",
+    "ARROW": "`->`",
+}
+
+
+def _in_words(terminals: frozenset[str]) -> list[str]:
+    """What the terminals of the grammar are to a reader, each once."""
+    words: dict[str, None] = {}
+    if terminals & _NAMES:
+        words["a name"] = None
+    for name, word in _WORDS.items():
+        if name in terminals:
+            words[word] = None
+    if len(terminals & INFIX) > 1:
+        words["an infix sign"] = None
+    elif terminals & INFIX:
+        words["`/`"] = None
+    keywords = terminals - _NAMES - INFIX - _WORDS.keys()
+    words |= dict.fromkeys(f"`{k.lower()}`" for k in sorted(keywords))
+    return list(words)
+
+
+def unexpected(
+    source: Source, found: Word | None, expected: frozenset[str]
+) -> ParseError:
+    """The error that `found` (None: the end) stands where `expected` should.
+
+    `expected` are terminals of the grammar.
+    """
+    words = _in_words(expected)
+    *others, last = words or ["something else"]
+    listed = f"{', '.join(others)} or {last}" if others else last
+    if found is None:
+        return ParseError(
+            f"the text ends too early, expected {listed}{_unclosed(source.text)}",
+            source.end(),
+        )
+    shown = "the end of the line" if not found.text.strip() else f"`{found.text}`"
+    return ParseError(f"found {shown}, expected {listed}", source.at(found))
+
+
+def _unclosed(text: str) -> str:
+    """Names the line of the innermost brace that is not closed."""
+    stack: list[int] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        for sign in re.findall(r"[{}]", line.split("//")[0]):
+            if sign == "{":
+                stack.append(number)
+            elif stack:
+                stack.pop()
+    return f"; the `{{` of line {stack[-1]} is not closed" if stack else ""

@@ -1,0 +1,56 @@
+"""Reads a μGraph from `.mu` text: the inverse of `printer`.
+
+The language is described in `docs/text-format.md`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mirage_dsl.errors import ParseError
+from mirage_dsl.ir.elaborate import elaborate
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.parse_errors import Source, Word
+from mirage_dsl.ir.printer import VERSION
+
+
+def parse(text: str, filename: str = "<mu>") -> KernelGraph:
+    """The graph that `text` describes.
+
+    Args:
+        text: `.mu` text.
+        filename: Its name, for messages.
+
+    Raises:
+        ParseError: The text is not in the language.
+        CheckError: A type rule does not hold, or a stated type is another.
+    """
+    # Lark is imported with the first text that is read.
+    from mirage_dsl.ir.syntax import read
+
+    source = Source(filename, text)
+    _require_version(source)
+    return elaborate(read(source), source)
+
+
+def _require_version(source: Source) -> None:
+    """Refuse a text of another version before its syntax is looked at."""
+    for number, line in enumerate(source.text.split("\n"), 1):
+        content = line.split("//")[0].strip()
+        if not content:
+            continue
+        column = line.index(content[0]) + 1
+        found = re.match(r"mirage\s+(\d+)\b", content)
+        if found is None:
+            raise source.wrong(
+                Word(content, number, column),
+                f"a text begins with its version, expected `mirage {VERSION}`",
+            )
+        if int(found[1]) != VERSION:
+            raise source.wrong(
+                Word(content, number, column),
+                f"this is version {found[1]} of the text format; this program reads "
+                f"version {VERSION}",
+            )
+        return
+    raise ParseError(f"the text is empty, expected `mirage {VERSION}`", source.whole())
