@@ -1,0 +1,270 @@
+"""Programs that one kernel cannot hold: where to cut them, and how to join the parts.
+
+The program's operators are put in an order that keeps what follows a product next to
+it, and cut into atoms.  A segment is a run of atoms: a program of its own, which the
+driver searches.  Concatenations, and views of computed tensors, are atoms for library
+kernels.  Where to cut inside of an atom that cannot be searched is decided by the bytes
+that cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Input,
+    KernelGraph,
+    KernelNode,
+    Return,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.numpy_domain import NumpyDomain
+from mirage_dsl.ops.definition import Array, Kind, Operator
+from mirage_dsl.ops.table import ROWSHIFT
+from mirage_dsl.search.footprint import tensor_bytes
+from mirage_dsl.types import Space, TensorType, flat_type
+
+CARRIED = 1e6
+"""Factor on the bytes of a value that only means something with its row's shift."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """Operators that are never parted by choice.
+
+    `library` atoms are one node that no block can hold.
+    """
+
+    nodes: tuple[Apply, ...]
+    library: bool = False
+
+
+def is_view(node: Apply) -> bool:
+    """Whether the node only looks at its operand in another way."""
+    return node.op.kind is Kind.VIEW and "dtype" not in node.op.attributes
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """A program prepared for cutting; its nodes are `Apply` nodes only."""
+
+    program: KernelGraph
+
+    @cached_property
+    def types(self) -> dict[str, TensorType]:
+        """Types of all values."""
+        return kernel_types(self.program)
+
+    @cached_property
+    def free(self) -> dict[str, Apply]:
+        """Views of inputs: every segment makes those that it needs."""
+        there = {i.name for i in self.program.inputs}
+        found: dict[str, Apply] = {}
+        for node in self.program.nodes:
+            assert isinstance(node, Apply)
+            if is_view(node) and node.values[0] in there:
+                there.add(node.result)
+                found[node.result] = node
+        return found
+
+    @cached_property
+    def order(self) -> tuple[Apply, ...]:
+        """All other nodes that the outputs need, each after its operands.
+
+        Depth first, so a product's consumers come as early as they can.
+        """
+        makers = {n.result: n for n in self.program.nodes if isinstance(n, Apply)}
+        done: dict[str, Apply] = {}
+        stack = [r.value for r in reversed(self.program.returns)]
+        while stack:
+            name = stack[-1]
+            if name in done or name in self.free or name not in makers:
+                stack.pop()
+                continue
+            todo = [v for v in makers[name].values if not self._there(v, done)]
+            if todo:
+                stack.extend(reversed(todo))
+            else:
+                done[name] = makers[name]
+                stack.pop()
+        return tuple(done.values())
+
+    def _there(self, name: str, done: Mapping[str, Apply]) -> bool:
+        inputs = {i.name for i in self.program.inputs}
+        return name in done or name in self.free or name in inputs
+
+    @cached_property
+    def returned(self) -> dict[str, TensorType]:
+        """Returned values, each with the type of its first return."""
+        return {r.value: r.type for r in reversed(self.program.returns)}
+
+    @cached_property
+    def carriers(self) -> frozenset[str]:
+        """Values that change with the shifts, so they mean nothing by themselves."""
+        return shift_carriers(self.program)
+
+    def crossing(self, nodes: Sequence[Apply], at: int) -> float:
+        """Bytes made before position `at` of `nodes` and read at or after it."""
+        made = {n.result for n in nodes[:at]}
+        later = {v for n in nodes[at:] for v in n.values} & made
+        extents = derived_extents(self.program, self.program.extent_of)
+        return sum(
+            tensor_bytes(self.types[v], extents)
+            * (CARRIED if v in self.carriers else 1.0)
+            for v in sorted(later)
+        )
+
+    @cached_property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The program cut at library nodes and between products."""
+        found: list[Atom] = []
+        run: list[Apply] = []
+        for node in self.order:
+            if node.op.kind is Kind.CONCAT or is_view(node):
+                found += self._between_products(run)
+                found.append(Atom((node,), library=True))
+                run = []
+            else:
+                run.append(node)
+        return (*found, *self._between_products(run))
+
+    def _between_products(self, nodes: list[Apply]) -> list[Atom]:
+        at = [i for i, n in enumerate(nodes) if n.op.kind is Kind.CONTRACTION]
+        cuts: set[int] = set()
+        for first, second in pairwise(at):
+            places = range(first + 1, second + 1)
+            sizes = [self.crossing(nodes, p) for p in places]
+            smallest = min(sizes)
+            equal = [p for p, s in zip(places, sizes, strict=True) if s == smallest]
+            cuts.update((equal[0], equal[-1]))
+        edges = [0, *sorted(cuts), len(nodes)]
+        return [Atom(tuple(nodes[i:j])) for i, j in pairwise(edges) if i < j]
+
+    def halves(self, atom: Atom) -> tuple[Atom, Atom]:
+        """An atom in two, where the fewest bytes cross; if equal, near the middle."""
+        count = len(atom.nodes)
+        places = range(1, count)
+        best = min(
+            places, key=lambda p: (self.crossing(atom.nodes, p), abs(2 * p - count))
+        )
+        return Atom(atom.nodes[:best]), Atom(atom.nodes[best:])
+
+    def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
+        """The program of some nodes: from what they read to what others need."""
+        made = {n.result for n in nodes}
+        outside = [n for n in self.order if n.result not in made]
+        read_later = {v for n in outside for v in n.values}
+        views = self._views({v for n in nodes for v in n.values})
+        read = {v for n in (*views, *nodes) for v in n.values}
+        own = {n.result for n in views} | made
+        sources = [i for i in self.program.inputs if i.name in read]
+        sources += [
+            Input(n.result, self._stored(n.result))
+            for n in outside
+            if n.result in read - own
+        ]
+        returns: list[Return] = []
+        for node in nodes:
+            name = node.result
+            if name in read_later:
+                returns.append(Return(name, self._stored(name)))
+            elif name in self.returned:
+                returns.append(Return(name, self.returned[name]))
+        return KernelGraph(
+            self.program.name,
+            tuple(sources),
+            (*views, *nodes),
+            tuple(returns),
+            self.program.extents,
+        )
+
+    def _views(self, names: set[str]) -> tuple[Apply, ...]:
+        needed = set(names)
+        for node in reversed(self.free.values()):
+            if node.result in needed:
+                needed.update(node.values)
+        return tuple(n for n in self.free.values() if n.result in needed)
+
+    def _stored(self, name: str) -> TensorType:
+        """The type of an intermediate in memory: one dim per axis."""
+        return flat_type(self.types[name].dtype, self.types[name].dims, Space.DEVICE)
+
+    def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
+        """The μGraph that runs the μGraphs of successive segments."""
+        nodes: list[KernelNode] = []
+        extents = dict(self.program.extents)
+        made: set[str] = set()
+        wanted = {r.value for r in self.program.returns}
+        views = self._views(wanted)
+        for node in [n for p in parts for n in p.nodes] + list(views):
+            results = node.results if isinstance(node, BlockGraph) else (node.result,)
+            if not made.issuperset(results):
+                nodes.append(node)
+                made.update(results)
+        for part in parts:
+            extents.update(part.extents)
+        return replace(
+            self.program, nodes=tuple(nodes), extents=tuple(sorted(extents.items()))
+        )
+
+
+@dataclass(frozen=True)
+class _Shifted(NumpyDomain):
+    """Floats, but that every row's shift is off by some random number."""
+
+    seed: int = 0
+
+    def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
+        found = super().reduce(op, value, axes)
+        if op is not ROWSHIFT:
+            return found
+        noise = np.random.default_rng(self.seed).uniform(-1.0, 1.0, found.shape)
+        return found + noise
+
+
+def shift_carriers(program: KernelGraph) -> frozenset[str]:
+    """Values that change when the shift of a row does, found by evaluation.
+
+    The shift of a safe softmax cancels in the end; a value in which it has not must
+    not leave its kernel, for the next one could shift otherwise.
+    """
+    nodes = [n for n in program.nodes if isinstance(n, Apply)]
+    if all(n.op is not ROWSHIFT for n in nodes):
+        return frozenset()
+    types = kernel_types(program)
+    small = _small(program)
+    names = [n.result for n in nodes]
+    probe = replace(
+        program,
+        returns=tuple(Return(n, types[n]) for n in names),
+        extents=tuple(sorted(small.items())),
+    )
+    rng = np.random.default_rng(0)
+    arrays: list[Array] = []
+    for item in probe.inputs:
+        shape = [int(np.prod([small[d.name] for d in a])) for a in item.type.axes]
+        arrays.append(rng.uniform(0.5, 1.5, shape))
+    first, second = (evaluate(probe, arrays, _Shifted(seed=s)) for s in (1, 2))
+    return frozenset(
+        name
+        for name, a, b in zip(names, first, second, strict=True)
+        if not np.allclose(a, b, rtol=1e-6, atol=1e-9)
+    )
+
+
+def _small(program: KernelGraph) -> dict[str, int]:
+    """Small extents; dims that are sliced keep theirs, for the bounds are absolute."""
+    nodes = [n for n in program.nodes if isinstance(n, Apply)]
+    sliced = {str(dict(n.attrs)["dim"]) for n in nodes if "start" in dict(n.attrs)}
+    small = {n: e if n in sliced else 3 for n, e in program.extents}
+    known = derived_extents(program, small)
+    return {n: 3 if e is None else e for n, e in known.items()}
