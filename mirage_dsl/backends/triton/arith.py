@@ -1,0 +1,202 @@
+"""Operators of a block as Triton statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mirage_dsl.backends.triton.layout import Layout, Product
+from mirage_dsl.backends.triton.tiles import TRITON_DTYPE, Tile, TileCode, number
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.graph import Apply
+from mirage_dsl.ops.definition import Kind, Operator, Term
+from mirage_dsl.ops.table import ROWSHIFT
+from mirage_dsl.types import Dim, Scalar, dtype_named, f32
+
+Constant = Callable[[Scalar], str]
+
+
+def neutral(op: Operator) -> float:
+    """What a reduction must see in lanes outside."""
+    return 0.0 if op.term is Term.SUM else float("-inf")
+
+
+class Arithmetic:
+    """Emits operators; the tiles they make are noted by the caller."""
+
+    def __init__(
+        self,
+        tiles: TileCode,
+        layout: Layout,
+        constant: Constant,
+        constant_value: Callable[[Scalar], float | None],
+    ) -> None:
+        self._tiles = tiles
+        self._layout = layout
+        self._constant = constant
+        self._constant_value = constant_value
+
+    def _bind(self, wanted: str, expression: str) -> str:
+        return self._tiles.writer.assign(self._tiles.names.fresh(wanted), expression)
+
+    def apply(
+        self, node: Apply, operands: Sequence[Tile | Scalar], *, guard: bool
+    ) -> Tile:
+        """Emit one operator other than a contraction.
+
+        Args:
+            node: The operator.
+            operands: Tiles and constants, in order.
+            guard: A shift of -inf, of a wholly masked row, becomes 0.
+
+        Raises:
+            UnsupportedError: The operator cannot be emitted inside of a block.
+        """
+        match node.op.kind:
+            case Kind.ELEMENTWISE:
+                return self._elementwise(node, operands)
+            case Kind.REDUCTION:
+                assert isinstance(operands[0], Tile)
+                return self._reduction(node, operands[0], guard=guard)
+            case Kind.VIEW if "dtype" in node.op.attributes:
+                assert isinstance(operands[0], Tile)
+                return self._cast(node, operands[0])
+            case _:
+                raise UnsupportedError(
+                    f"{node.result} = {node.op.name}: inside a block Triton cannot "
+                    f"rearrange registers; put it at the kernel level",
+                    node.location,
+                )
+
+    # -- Elementwise ---------------------------------------------------------------
+
+    def _elementwise(self, node: Apply, operands: Sequence[Tile | Scalar]) -> Tile:
+        order = self._layout.orders[node.result]
+        forms: list[str] = []
+        for operand in operands:
+            if isinstance(operand, Scalar):
+                forms.append(self._constant(operand))
+            else:
+                tile = self._tiles.as_f32(operand)
+                forms.append(self._tiles.aligned(tile, order))
+        name = self._bind(node.result, node.op.triton.format(*forms))
+        return Tile(name, order, f32, self._fills(node, operands, order))
+
+    def _fills(
+        self, node: Apply, operands: Sequence[Tile | Scalar], order: Sequence[Dim]
+    ) -> dict[Dim, float]:
+        """What the result holds in lanes outside, where that follows."""
+        fills: dict[Dim, float] = {}
+        for dim in order:
+            values = [self._fill(o, dim) for o in operands]
+            if None in values:
+                continue
+            arrays = [np.asarray(v, np.float64) for v in values]
+            with np.errstate(all="ignore"):
+                value = float(node.op.numpy(*arrays))
+            if value == value:
+                fills[dim] = value
+        return fills
+
+    def _fill(self, operand: Tile | Scalar, dim: Dim) -> float | None:
+        if isinstance(operand, Scalar):
+            return self._constant_value(operand)
+        return operand.fills.get(dim)
+
+    def _cast(self, node: Apply, operand: Tile) -> Tile:
+        dtype = dtype_named(str(node.attr("dtype")))
+        assert dtype is not None
+        if operand.dtype == dtype:
+            return operand
+        text = node.op.triton.format(operand.name, dtype=TRITON_DTYPE[dtype.name])
+        name = self._bind(node.result, text)
+        return Tile(name, operand.axes, dtype, operand.fills)
+
+    # -- Reductions ----------------------------------------------------------------
+
+    def _reduction(self, node: Apply, operand: Tile, *, guard: bool) -> Tile:
+        over = [d for d in operand.axes if d.name in node.over]
+        tile = self._tiles.masked(self._tiles.as_f32(operand), over, neutral(node.op))
+        text, axes = tile.name, list(tile.axes)
+        name = text
+        for dim in reversed(over):
+            expression = node.op.triton.format(text, axis=axes.index(dim))
+            name = text = self._bind(node.result, expression)
+            axes.remove(dim)
+        if guard and node.op is ROWSHIFT:
+            name = self._bind(
+                node.result, f'tl.where({text} == float("-inf"), 0.0, {text})'
+            )
+        fills = {d: 0.0 for d in axes if tile.fills.get(d) == 0.0}
+        return Tile(name, tuple(axes), f32, fills)
+
+    # -- Contractions --------------------------------------------------------------
+
+    def contraction(
+        self, node: Apply, operands: Sequence[Tile], accumulator: str | None
+    ) -> Tile:
+        """Emit a contraction.
+
+        Args:
+            node: The operator.
+            operands: Both operands.
+            accumulator: The name of a tile to which the product is added in place;
+                allowed where `fusible` holds.
+        """
+        product = self._layout.products[node.result]
+        left, right = operands[product.left], operands[1 - product.left]
+        if not product.is_matrix:
+            return self._multiply_and_sum(node, (left, right), product)
+        a = self._operand(left, product.operands[0], product, 0)
+        b = self._operand(right, product.operands[1], product, 1)
+        precision = ', input_precision="ieee"' if left.dtype == f32 else ""
+        if accumulator is not None:
+            text = f"tl.dot({a}, {b}, {accumulator}{precision})"
+            self._tiles.writer.assign(accumulator, text)
+            return Tile(accumulator, product.result)
+        name = self._bind(node.result, f"tl.dot({a}, {b}{precision})")
+        if not fusible(product):
+            shape = self._tiles.shape(product.result)
+            name = self._tiles.reshaped(name, shape, node.result)
+        return Tile(name, product.result)
+
+    def _operand(
+        self, tile: Tile, order: Sequence[Dim], product: Product, side: int
+    ) -> str:
+        masked = self._tiles.masked(tile, product.over, 0.0)
+        turned = self._tiles.arranged(masked, order)
+        if fusible(product):
+            return turned.name
+        alone = product.columns if side else product.rows
+        groups = (alone, product.over) if side == 0 else (product.over, alone)
+        pieces = self._tiles.pieces
+        lanes = [
+            np.prod([pieces[d].width for d in group], dtype=int) for group in groups
+        ]
+        batch = int(np.prod([pieces[d].width for d in product.batch], dtype=int))
+        sizes = [batch, *lanes] if product.batch else lanes
+        shape = f"({', '.join(map(str, sizes))})"
+        return self._tiles.reshaped(turned.name, shape, f"{tile.name}_r")
+
+    def _multiply_and_sum(
+        self, node: Apply, operands: tuple[Tile, Tile], product: Product
+    ) -> Tile:
+        order = (*product.batch, *product.rows, *product.columns, *product.over)
+        tiles = [
+            self._tiles.masked(self._tiles.as_f32(t), product.over, 0.0)
+            for t in operands
+        ]
+        a, b = (self._tiles.aligned(t, order) for t in tiles)
+        name = self._bind(node.result, f"{a} * {b}")
+        for axis in range(len(order) - 1, len(product.result) - 1, -1):
+            name = self._bind(node.result, f"tl.sum({name}, axis={axis})")
+        return Tile(name, product.result)
+
+
+def fusible(product: Product) -> bool:
+    """Whether the product has the shape of its result, without merged axes."""
+    groups = (product.batch, product.rows, product.columns, product.over)
+    return product.is_matrix and all(len(group) <= 1 for group in groups)
+
+

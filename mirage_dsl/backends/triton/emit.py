@@ -1,0 +1,100 @@
+"""μGraph → one readable Python module: Triton kernels and a function that runs them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from mirage_dsl.backends.triton.block import Surroundings, emit_block
+from mirage_dsl.backends.triton.launcher import Launcher
+from mirage_dsl.backends.triton.library import HELPERS
+from mirage_dsl.backends.triton.names import identifier
+from mirage_dsl.backends.triton.params import check_rank
+from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.types import TensorType
+
+FAR = 2**31
+"""Offsets from here on do not fit into 32 bits."""
+
+
+def emit(graph: KernelGraph) -> str:
+    """The Python source that computes a μGraph.
+
+    The module defines one `@triton.jit` function per block graph, and
+    `run(*tensors)`, which returns the list of outputs.
+
+    Raises:
+        UnsupportedError: Triton cannot express something of the graph.
+    """
+    return plan(graph).source
+
+
+def plan(graph: KernelGraph, *, wide: bool = False) -> ModulePlan:
+    """The emitted module with its parts.
+
+    Args:
+        graph: What to emit.
+        wide: Use 64-bit offsets even where the extents do not call for them, as for
+            inputs whose strides reach far.
+
+    Raises:
+        UnsupportedError: Triton cannot express something of the graph.
+    """
+    types = kernel_types(graph)
+    extents = derived_extents(graph, graph.extent_of)
+    around = Surroundings(
+        types,
+        extents,
+        _packed(graph),
+        wide or any(_is_far(t, extents) for t in types.values()),
+    )
+    kernels: list[KernelPlan] = []
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            check_rank(node)
+            name = f"{identifier(graph.name)}_kernel{len(kernels)}"
+            kernels.append(emit_block(node, name, around))
+    launcher = Launcher(graph, around)
+    run = launcher.write(kernels)
+    lines = _head(graph, kernels)
+    for kernel in kernels:
+        lines += ["", "", *kernel.lines]
+    for helper in sorted(launcher.helpers):
+        lines += ["", *HELPERS[helper].rstrip("\n").split("\n")]
+    lines += ["", "", *run]
+    return ModulePlan(graph, "\n".join(lines) + "\n", tuple(kernels))
+
+
+def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
+    lines = [
+        f'"""{graph.name}: {len(kernels)} Triton kernel{"s" * (len(kernels) != 1)}."""',
+        "",
+        "import torch",
+        "import triton",
+        "import triton.language as tl",
+    ]
+    if any(k.schedule.pdl for k in kernels):
+        lines.append(
+            "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
+        )
+    return lines
+
+
+def _packed(graph: KernelGraph) -> frozenset[str]:
+    """Tensors that the emitted module itself makes contiguous."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            found.update(node.results)
+        elif isinstance(node, Apply) and node.op.kind is not Kind.VIEW:
+            found.add(node.result)
+    return frozenset(found)
+
+
+def _is_far(kind: TensorType, extents: dict[str, int | None]) -> bool:
+    sizes = [extents.get(n) for n in kind.names]
+    known = [s for s in sizes if s is not None]
+    return prod(known) >= FAR

@@ -1,0 +1,213 @@
+"""The host function of an emitted module: allocations, library kernels, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirage_dsl.backends.triton.block import Surroundings
+from mirage_dsl.backends.triton.library import HELPERS, expression, torch_dtype
+from mirage_dsl.backends.triton.names import Names, Writer
+from mirage_dsl.backends.triton.plan import KernelPlan
+from mirage_dsl.backends.triton.tiles import number
+from mirage_dsl.ir.graph import Apply, KernelGraph, Return
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.types import Axis, Scalar, TensorType
+
+
+class Launcher:
+    """Writes `run`.
+
+    Tensors keep the axes of their types; a library kernel sees one axis per dim.
+    """
+
+    def __init__(self, graph: KernelGraph, around: Surroundings) -> None:
+        self._graph = graph
+        self._types = around.types
+        self._extents = around.extents
+        self._packed = around.packed
+        self._writer = Writer()
+        self._names = Names()
+        self._variables: dict[str, str] = {}
+        self._sizes: dict[str, str] = {}
+        self.helpers: set[str] = set()
+
+    def write(self, kernels: Sequence[KernelPlan]) -> list[str]:
+        """The lines of `run`."""
+        for item in self._graph.inputs:
+            self._variables[item.name] = self._names.fresh(item.name)
+        names = ", ".join(self._variables.values())
+        outputs = ", ".join(str(r.type) for r in self._graph.returns)
+        self._writer.line(f"def run({names}):")
+        self._writer.indent()
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in self._graph.inputs)
+        self._writer.line(f"# {inputs} -> {outputs}")
+        first = next(iter(self._variables.values()), None)
+        device = f"{first}.device" if first else '"cuda"'
+        self._writer.line(f"device = {device}")
+        self._bind_sizes()
+        left = iter(kernels)
+        for node in self._graph.nodes:
+            if isinstance(node, Apply):
+                self._library(node)
+            else:
+                self._launch(next(left))
+        results = [self._returned(r) for r in self._graph.returns]
+        self._writer.line(f"return [{', '.join(results)}]")
+        return self._writer.lines
+
+    # -- Sizes ---------------------------------------------------------------------
+
+    def _bind_sizes(self) -> None:
+        """Read symbolic extents off the inputs' shapes."""
+        for _ in self._graph.inputs:
+            for item in self._graph.inputs:
+                for axis, dims in enumerate(item.type.axes):
+                    self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
+
+    def _bind_axis(self, shape: str, dims: Axis) -> None:
+        unknown = [d.name for d in dims if self._unknown(d.name)]
+        if len(unknown) != 1:
+            return
+        others = [self.size(d.name) for d in dims if d.name not in unknown]
+        text = f"{shape} // ({' * '.join(others)})" if others else shape
+        self._sizes[unknown[0]] = self._writer.assign(
+            self._names.fresh(f"{unknown[0]}_size"), text
+        )
+
+    def _unknown(self, dim: str) -> bool:
+        return self._extents.get(dim) is None and dim not in self._sizes
+
+    def size(self, dim: str) -> str:
+        """The extent of a dim as an expression of the host."""
+        extent = self._extents.get(dim)
+        return str(extent) if extent is not None else self._sizes[dim]
+
+    def _shape(self, axes: Sequence[Axis]) -> str:
+        sizes = [self._axis_size(axis) for axis in axes]
+        return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+
+    def _axis_size(self, axis: Axis) -> str:
+        known, names = 1, list[str]()
+        for dim in axis:
+            extent = self._extents.get(dim.name)
+            if extent is None:
+                names.append(self.size(dim.name))
+            else:
+                known *= extent
+        if known != 1 or not names:
+            names.append(str(known))
+        return " * ".join(names)
+
+    # -- Kernels -------------------------------------------------------------------
+
+    def _launch(self, kernel: KernelPlan) -> None:
+        self._derive_parts(kernel)
+        for store in kernel.block.stores:
+            kind = self._types[store.result]
+            variable = self._names.fresh(store.result)
+            self._variables[store.result] = variable
+            self._writer.assign(
+                variable,
+                f"torch.empty({self._shape(kind.axes)}, "
+                f"dtype={torch_dtype(kind.dtype)}, device=device)",
+            )
+        arguments = [self._argument(p) for p in kernel.params]
+        schedule = kernel.schedule
+        arguments += [
+            f"num_warps={schedule.num_warps}",
+            f"num_stages={schedule.num_stages}",
+        ]
+        if schedule.pdl:
+            arguments.append("launch_pdl=True")
+        grid = ", ".join(self._host(g) for g in kernel.grid)
+        grid += "," * (len(kernel.grid) == 1)
+        self._writer.line(f"{kernel.name}[({grid})](")
+        self._writer.indent()
+        for argument in arguments:
+            self._writer.line(f"{argument},")
+        self._writer.dedent()
+        self._writer.line(")")
+
+    def _derive_parts(self, kernel: KernelPlan) -> None:
+        """Extents of the dims over the parts of symbolic split dims."""
+        for split, parts in zip(kernel.block.grid, kernel.grid, strict=False):
+            name = f"{split.dim}#"
+            stored = {
+                d.name for s in kernel.block.stores for axis in s.axes for d in axis
+            }
+            if name in stored and self._unknown(name):
+                self._sizes[name] = self._writer.assign(
+                    self._names.fresh(f"{name}_size"), self._host(parts)
+                )
+
+    def _host(self, text: str) -> str:
+        """A grid expression with sizes as the host names them."""
+        return text.format(**self._sizes) if "{" in text else text
+
+    def _argument(self, param: object) -> str:
+        from mirage_dsl.backends.triton.plan import Param
+
+        assert isinstance(param, Param)
+        match param.kind:
+            case "tensor":
+                return self._variables[param.source]
+            case "stride":
+                return f"{self._variables[param.source]}.stride({param.axis})"
+            case "size":
+                return self.size(param.source)
+
+    # -- Library kernels -----------------------------------------------------------
+
+    def _library(self, node: Apply) -> None:
+        operands: list[tuple[str, tuple[str, ...]]] = []
+        for operand in node.operands:
+            if isinstance(operand, Scalar):
+                operands.append((self._constant(operand), ()))
+            else:
+                kind = self._types[operand]
+                operands.append((self._flat(self._variables[operand], kind), kind.names))
+        kind = self._types[node.result]
+        text = expression(node, operands, kind.names, kind.dtype)
+        for helper in HELPERS:
+            if f"{helper}(" in text:
+                self.helpers.add(helper)
+        if node.op.kind is not Kind.VIEW:
+            text += ".contiguous()"
+        if node.location is not None:
+            self._writer.line(f"# src[{node.location}] {node.location.text.strip()}")
+        self._variables[node.result] = self._writer.assign(
+            self._names.fresh(node.result), text
+        )
+
+    def _constant(self, value: Scalar) -> str:
+        known = {n: self._extents.get(n) for n, _ in value.extents}
+        if None not in known.values():
+            return number(value.at({n: e for n, e in known.items() if e is not None}))
+        text = number(float(value.value))
+        for name, power in value.extents:
+            text += f" * {self.size(name)} ** {power}"
+        return text
+
+    def _flat(self, variable: str, kind: TensorType) -> str:
+        """The tensor with one axis per dim."""
+        if all(len(axis) == 1 for axis in kind.axes):
+            return variable
+        return f"{variable}.reshape({self._shape([(d,) for d in kind.dims])})"
+
+    def _returned(self, item: Return) -> str:
+        """A value with the axes of the returned type."""
+        kind = self._types[item.value]
+        variable = self._variables[item.value]
+        text = variable
+        if kind.axes != item.type.axes:
+            text = self._flat(variable, kind)
+            if kind.names != item.type.names:
+                turns = ", ".join(str(kind.names.index(n)) for n in item.type.names)
+                text += f".permute({turns})"
+            if any(len(axis) != 1 for axis in item.type.axes):
+                text += f".reshape({self._shape(item.type.axes)})"
+        if kind.dtype != item.type.dtype:
+            text += f".to({torch_dtype(item.type.dtype)})"
+        return text
+
+

@@ -1,0 +1,156 @@
+"""Pointers, loads and stores of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_dsl.backends.triton.names import Names, Writer
+from mirage_dsl.backends.triton.pieces import partial_of
+from mirage_dsl.backends.triton.places import Places
+from mirage_dsl.backends.triton.tiles import Tile, TileCode, subscript
+from mirage_dsl.ir.graph import BlockGraph, Store
+from mirage_dsl.types import Axis, Dim, DType
+
+Strides = Sequence[str | int]
+"""The stride of each axis of a tensor: a number, or a Python expression."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """The pointers of a load or store.
+
+    Attributes:
+        first: An expression of the pointers, of the first iteration in a loop.
+        step: What iteration `it` adds; nothing outside of loops.
+    """
+
+    first: str
+    step: str
+
+
+class Memory:
+    """Emits the memory accesses of one block."""
+
+    def __init__(
+        self,
+        block: BlockGraph,
+        places: Places,
+        tiles: TileCode,
+        extents: Mapping[str, int | None],
+        size: Callable[[str], str],
+        *,
+        wide: bool,
+    ) -> None:
+        self._block = block
+        self._places = places
+        self._tiles = tiles
+        self._extents = extents
+        self._size = size
+        self._wide = wide
+
+    @property
+    def _writer(self) -> Writer:
+        return self._tiles.writer
+
+    @property
+    def _names(self) -> Names:
+        return self._tiles.names
+
+    def address(
+        self, pointer: str, axes: Sequence[Axis], strides: Strides, order: Sequence[Dim]
+    ) -> Address:
+        """The address of a tile whose axes have the order `order`."""
+        first, step = [pointer], list[str]()
+        for axis, stride in zip(axes, strides, strict=True):
+            factors: list[str | int] = [stride]
+            for dim in reversed(axis):
+                index, moved = self._index(dim, order)
+                if index:
+                    first.append(times(index, factors))
+                if moved:
+                    step.append(times(moved, factors))
+                extent = self._extents.get(dim.name)
+                factors = [*factors, self._size(dim.name) if extent is None else extent]
+        return Address(" + ".join(first), " + ".join(step))
+
+    def _index(self, dim: Dim, order: Sequence[Dim]) -> tuple[str, str]:
+        """Positions along a dim, and what an iteration adds to them."""
+        base = partial_of(dim, self._block)
+        if base is not None:
+            return self._places.ids[base], ""
+        index = self._places.start(dim)
+        moved = self._places.advance(dim)
+        if dim in order:
+            spread = subscript((dim,), order)
+            if self._wide and moved:
+                return f"({moved} + {index}){spread}", ""
+            index += spread
+        return index, moved
+
+    def mask(self, order: Sequence[Dim]) -> str:
+        """The condition under which a lane of a tile is inside; nothing if all are."""
+        parts: list[str] = []
+        for dim in order:
+            name = self._places.mask(dim)
+            if name:
+                parts.append(name + subscript((dim,), order))
+        return " & ".join(parts)
+
+    def load(
+        self, address: Address, order: tuple[Dim, ...], name: str, dtype: DType
+    ) -> Tile:
+        """Load a tile; lanes outside are 0."""
+        pointers = address.first
+        if address.step:
+            pointers += f" + {address.step}"
+        mask = self.mask(order)
+        guard = f", mask={mask}, other=0.0" if mask else ""
+        self._writer.assign(name, f"tl.load({pointers}{guard})")
+        fills = {d: 0.0 for d in order if self._places.mask(d)}
+        return Tile(name, order, dtype, fills)
+
+    def store(self, node: Store, pointer: str, strides: Strides, tile: Tile) -> None:
+        """Store the lanes of a tile that are inside."""
+        dims = [d for axis in node.axes for d in axis]
+        missing = [
+            d
+            for d in dims
+            if partial_of(d, self._block) is None
+            and not self._tiles.pieces[d].unit
+            and d not in tile.axes
+        ]
+        order = (*tile.axes, *missing)
+        address = self.address(pointer, node.axes, strides, order)
+        value = self._tiles.as_dtype(tile, node.dtype)
+        text = value.name
+        if missing:
+            text = self._spread(value, order)
+        mask = self.mask(order)
+        guard = f", mask={mask}" if mask else ""
+        pointers = self._writer.assign(
+            self._names.fresh(f"{node.result}_at"),
+            address.first + (f" + {address.step}" if address.step else ""),
+        )
+        self._writer.line(f"tl.store({pointers}, {text}{guard})")
+
+    def _spread(self, tile: Tile, order: Sequence[Dim]) -> str:
+        shape = self._tiles.shape(order)
+        if not tile.axes:
+            return f"tl.full({shape}, 0.0, tl.float32) + {tile.name}"
+        return f"tl.broadcast_to({self._tiles.aligned(tile, order)}, {shape})"
+
+
+def times(index: str, factors: Sequence[str | int]) -> str:
+    """`index` times the factors, numbers first multiplied with each other."""
+    numbers, others = 1, list[str]()
+    for factor in factors:
+        if isinstance(factor, int):
+            numbers *= factor
+        else:
+            others.append(factor)
+    if numbers == 0:
+        return "0"
+    if numbers != 1:
+        others.append(str(numbers))
+    return " * ".join([index, *others])

@@ -1,0 +1,169 @@
+"""The parameters of an emitted kernel: tensors, their strides, symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_dsl.backends.triton.memory import Strides
+from mirage_dsl.backends.triton.names import Names
+from mirage_dsl.backends.triton.pieces import ceil_div
+from mirage_dsl.backends.triton.plan import Param
+from mirage_dsl.backends.triton.tiles import number
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.graph import BlockGraph, Split
+from mirage_dsl.ir.maps import loops_inside_grid
+from mirage_dsl.types import Scalar, TensorType
+
+_ALIAS = "/again"
+
+
+class Signature:
+    """Collects the parameters that a kernel turns out to need.
+
+    Known extents are written into the code, symbolic ones are parameters.  Strides of
+    packed tensors are written into the code, others are compile-time parameters, so
+    accesses vectorise whenever the tensor at hand allows it.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
+        packed: frozenset[str],
+    ) -> None:
+        self.names = Names()
+        self.params: list[Param] = []
+        self._types = types
+        self._extents = extents
+        self._packed = packed
+        self._pointers: dict[str, str] = {}
+        self._strides: dict[str, tuple[str | int, ...]] = {}
+        self._sizes: dict[str, str] = {}
+
+    # -- Tensors -------------------------------------------------------------------
+
+    def tensor(self, source: str) -> None:
+        """Declare the pointer of a tensor."""
+        if source not in self._pointers:
+            self._pointer(source, source)
+
+    def alias(self, source: str) -> str:
+        """A second pointer to the same tensor, which the compiler keeps apart."""
+        key = source + _ALIAS
+        if key not in self._pointers:
+            self._pointer(key, source)
+        return key
+
+    def _pointer(self, key: str, source: str) -> None:
+        name = self.names.fresh(key.replace("/", "_") + "_ptr")
+        self._pointers[key] = name
+        dtype = self._types[source].dtype
+        self.params.append(Param(name, "tensor", source, dtype=dtype))
+
+    def access(self, key: str) -> tuple[str, Strides]:
+        """The pointer and the strides of a tensor or of an alias."""
+        source = key.removesuffix(_ALIAS)
+        if source not in self._strides:
+            self._strides[source] = self._make_strides(source)
+        return self._pointers[key], self._strides[source]
+
+    def _make_strides(self, source: str) -> tuple[str | int, ...]:
+        packed = self._row_major(source)
+        if source in self._packed:
+            return packed
+        found: list[str | int] = []
+        for axis, dims in enumerate(self._types[source].axes):
+            if all(self._extents.get(d.name) == 1 for d in dims):
+                found.append(0)
+                continue
+            name = self.names.fresh(f"{source}_stride{axis}")
+            value = packed[axis] if isinstance(packed[axis], int) else None
+            assert not isinstance(value, str)
+            self.params.append(
+                Param(name, "stride", source, axis=axis, value=value)
+            )
+            found.append(name)
+        return tuple(found)
+
+    def _row_major(self, source: str) -> tuple[str | int, ...]:
+        """Strides of the packed tensor, in the order of axes that its layout says."""
+        kind = self._types[source]
+        order = kind.layout or tuple(range(len(kind.axes)))
+        strides: dict[int, str | int] = {}
+        numbers, names = 1, list[str]()
+        for axis in reversed(order):
+            text = " * ".join([*names, *([str(numbers)] if numbers != 1 else [])])
+            strides[axis] = text if names else numbers
+            for dim in kind.axes[axis]:
+                extent = self._extents.get(dim.name)
+                if extent is None:
+                    names.append(self.size(dim.name))
+                else:
+                    numbers *= extent
+        return tuple(strides[a] for a in range(len(kind.axes)))
+
+    # -- Sizes and constants -------------------------------------------------------
+
+    def size(self, dim: str) -> str:
+        """The extent of a dim: a number, or a parameter."""
+        extent = self._extents.get(dim)
+        if extent is not None:
+            return str(extent)
+        if dim not in self._sizes:
+            name = self.names.fresh(f"{dim}_size")
+            self._sizes[dim] = name
+            self.params.append(Param(name, "size", dim))
+        return self._sizes[dim]
+
+    def parts(self, split: Split) -> str:
+        """How many tiles cover a dim: a number, or an expression of its name."""
+        extent = self._extents.get(split.dim)
+        if extent is not None:
+            return str(ceil_div(extent, split.tile))
+        return f"triton.cdiv({{{split.dim}}}, {split.tile})"
+
+    def iterations(self, block: BlockGraph) -> str:
+        """How often the loop runs."""
+        loop = block.loop
+        assert loop is not None
+        grid = block.grid_split(loop.dim)
+        extent = self._extents.get(loop.dim)
+        if grid is not None and loops_inside_grid(block):
+            extent = grid.tile if extent is None else min(extent, grid.tile)
+        if extent is not None:
+            return str(ceil_div(extent, loop.tile))
+        return f"tl.cdiv({self.size(loop.dim)}, {loop.tile})"
+
+    def constant_value(self, value: Scalar) -> float | None:
+        """The number, or None where a symbolic extent is part of it."""
+        known: dict[str, int] = {}
+        for name, _ in value.extents:
+            extent = self._extents.get(name)
+            if extent is None:
+                return None
+            known[name] = extent
+        return value.at(known)
+
+    def constant(self, value: Scalar) -> str:
+        """The constant as an atomic expression."""
+        known = self.constant_value(value)
+        if known is not None:
+            return number(known)
+        up = [self.size(n) for n, p in value.extents for _ in range(p)]
+        down = [self.size(n) for n, p in value.extents for _ in range(-p)]
+        text = " * ".join([number(float(value.value)), *up])
+        for factor in down:
+            text += f" / {factor}"
+        return f"({text})"
+
+
+def check_rank(block: BlockGraph) -> None:
+    """Refuse what the launch cannot number.
+
+    Raises:
+        UnsupportedError: More than three grid dims.
+    """
+    if len(block.grid) > 3:
+        raise UnsupportedError(
+            f"a grid of {len(block.grid)} dims; a launch has at most 3"
+        )

@@ -1,0 +1,212 @@
+"""Compiles kernels without a GPU and reports what they need.
+
+What the reports show decides whether a configuration is worth timing: spills, loads
+that the loop waits for, shared memory, registers.
+"""
+
+# Triton has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirage_dsl.backends.triton.emit import plan
+from mirage_dsl.backends.triton.interpret import load_module
+from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Param
+from mirage_dsl.errors import CompileError, UnsupportedError
+from mirage_dsl.ir.graph import KernelGraph
+
+POINTER = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32"}
+ALIGNED = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What a compiled kernel needs.
+
+    Attributes:
+        name: Name of the kernel.
+        registers: Per thread.
+        shared_bytes: Shared memory of a block.
+        spills: Bytes of stack per thread; other than 0, registers were spilled.
+        pipelined_loads: Asynchronous copies in loops.
+        sync_loads: Loads in loops that the loop waits for.
+        products: Matrix instructions of the kernel: `wgmma`, `mma`, `fma`, or `none`.
+        ptx_bytes: Size of the PTX text.
+        cubin_bytes: Size of the machine code.
+        seconds: Time of the compilation.
+    """
+
+    name: str
+    registers: int
+    shared_bytes: int
+    spills: int
+    pipelined_loads: int
+    sync_loads: int
+    products: str
+    ptx_bytes: int
+    cubin_bytes: int
+    seconds: float
+
+
+def compile_only(graph: KernelGraph, target: str = "sm_90") -> list[KernelReport]:
+    """Compile all kernels of a μGraph for `target`; no GPU is needed.
+
+    Raises:
+        UnsupportedError: An unknown target, or something that Triton cannot express.
+        CompileError: Triton refuses a kernel.
+    """
+    emitted = plan(graph)
+    return [_report(emitted, kernel, target) for kernel in emitted.kernels]
+
+
+def reject(report: KernelReport, *, shared_limit: int = 227 * 1024) -> str | None:
+    """Why a kernel is not worth timing, or None.
+
+    Spilled kernels take 3 to 100 times as long as others, and so do loops that wait
+    for each load.
+    """
+    if report.spills:
+        return f"{report.name} spills {report.spills} bytes of registers per thread"
+    if report.shared_bytes > shared_limit:
+        return (
+            f"{report.name} needs {report.shared_bytes} bytes of shared memory; "
+            f"a block has {shared_limit}"
+        )
+    if report.sync_loads:
+        return f"{report.name} waits for {report.sync_loads} loads in its loop"
+    return None
+
+
+def architecture(target: str) -> int:
+    """90 for `sm_90`.
+
+    Raises:
+        UnsupportedError: Not an NVIDIA architecture.
+    """
+    match = re.fullmatch(r"sm_(\d+)a?", target)
+    if match is None:
+        raise UnsupportedError(f"target {target}: expected one like sm_90 or sm_80")
+    return int(match[1])
+
+
+def compile_kernel(emitted: ModulePlan, kernel: KernelPlan, arch: int) -> Any:
+    """Triton's compiled kernel for one architecture, for packed and aligned tensors.
+
+    Raises:
+        CompileError: Triton refuses the kernel.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = getattr(load_module(emitted.source), kernel.name)
+    constants = {p.name: p.value or 0 for p in kernel.params if p.kind == "stride"}
+    pointers = [i for i, p in enumerate(kernel.params) if p.kind == "tensor"]
+    source: Any = ASTSource(
+        function,
+        signature={p.name: _signature(p) for p in kernel.params},
+        constexprs=constants,
+        attrs={(i,): ALIGNED for i in pointers},
+    )
+    options = {
+        "num_warps": kernel.schedule.num_warps,
+        "num_stages": kernel.schedule.num_stages,
+        "enable_fp_fusion": True,
+    }
+    if kernel.schedule.pdl:
+        options["launch_pdl"] = True
+    try:
+        return triton.compile(
+            source, target=GPUTarget("cuda", arch, 32), options=options
+        )
+    except Exception as error:
+        raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
+
+
+def _signature(param: Param) -> str:
+    if param.kind == "stride":
+        return "constexpr"
+    return "i32" if param.dtype is None else POINTER[param.dtype.name]
+
+
+def _report(emitted: ModulePlan, kernel: KernelPlan, target: str) -> KernelReport:
+    start = time.perf_counter()
+    compiled = compile_kernel(emitted, kernel, architecture(target))
+    seconds = time.perf_counter() - start
+    ttgir, ptx = str(compiled.asm["ttgir"]), str(compiled.asm["ptx"])
+    cubin = bytes(compiled.asm["cubin"])
+    registers, stack = _resources(cubin)
+    asynchronous, synchronous = _loads_in_loops(ttgir)
+    return KernelReport(
+        name=kernel.name,
+        registers=registers,
+        shared_bytes=int(compiled.metadata.shared),
+        spills=stack,
+        pipelined_loads=asynchronous,
+        sync_loads=synchronous,
+        products=_products(ptx, ttgir),
+        ptx_bytes=len(ptx),
+        cubin_bytes=len(cubin),
+        seconds=seconds,
+    )
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and stack bytes per thread, as the tool beside Triton reads them."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = knobs.nvidia.cuobjdump.path
+        done = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=False
+        )
+    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
+    if found is None:
+        name = Path(tool).name
+        raise CompileError(f"{name} reports no resources: {done.stderr.strip()}")
+    return int(found[1]), int(found[2])
+
+
+def _loads_in_loops(ttgir: str) -> tuple[int, int]:
+    """Asynchronous copies and plain loads inside `scf.for`, by nesting of braces."""
+    asynchronous = synchronous = 0
+    depth, inside = 0, list[int]()
+    for line in ttgir.splitlines():
+        code = line.split(" loc(")[0]
+        if "scf.for" in code:
+            inside.append(depth)
+        if inside:
+            asynchronous += "async_copy_global_to_local" in code
+            asynchronous += "async_tma_copy_global_to_local" in code
+            synchronous += bool(re.search(r"\btt\.load\b", code))
+        depth += code.count("{") - code.count("}")
+        if inside and depth <= inside[-1]:
+            inside.pop()
+    return asynchronous, synchronous
+
+
+def _products(ptx: str, ttgir: str) -> str:
+    for name, mark in (("wgmma", "wgmma.mma_async"), ("mma", "mma.sync")):
+        if mark in ptx:
+            return name
+    return "fma" if "tt.dot" in ttgir else "none"
+
+
+__all__ = [
+    "KernelReport",
+    "architecture",
+    "compile_kernel",
+    "compile_only",
+    "reject",
+]
