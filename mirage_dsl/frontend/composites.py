@@ -1,0 +1,277 @@
+"""Functions made of others: softmax, norms, variances, attention.
+
+They are plain Python over operators, so the search sees what they consist of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.eager import public
+from mirage_dsl.frontend.location import user_location
+
+EPS = 1e-6
+
+
+@public
+def softmax(x: Any, axis: Any = -1, *, dim: Any = None, dtype: Any = None) -> Any:
+    """Exponentials over their sum, along an axis."""
+    x = x if dtype is None else f.astype(x, dtype)
+    over = axis if dim is None else dim
+    e = f.exp(x - f.rowshift(x, over))
+    return e / f.sum(e, over, keepdims=True)
+
+
+@public
+def var(
+    x: Any,
+    axis: Any = None,
+    keepdims: Any = False,
+    *,
+    dim: Any = None,
+    keepdim: Any = None,
+    correction: float = 0,
+    ddof: float | None = None,
+    unbiased: bool | None = None,
+) -> Any:
+    """Variance over axes; by default of the population, as NumPy's."""
+    if unbiased is not None:
+        correction = int(unbiased)
+    if ddof is not None:
+        correction = ddof
+    over = axis if dim is None else dim
+    keep = keepdims if keepdim is None else keepdim
+    centred = f.square(x - f.mean(x, over, keepdims=True))
+    if not correction:
+        return f.mean(centred, over, keepdims=keep)
+    count = math.prod(int(x.shape[a]) for a in shapes.normal_axes(over, x.ndim, "var"))
+    return f.sum(centred, over, keepdims=keep) / (count - correction)
+
+
+@public
+def std(x: Any, axis: Any = None, keepdims: Any = False, **options: Any) -> Any:
+    """Standard deviation over axes; by default of the population, as NumPy's."""
+    return f.sqrt(var(x, axis, keepdims, **options))
+
+
+@public
+def norm(
+    x: Any, axis: Any = None, keepdims: Any = False, *, dim: Any = None, keepdim: Any = None
+) -> Any:
+    """Euclidean norm over axes."""
+    return f.sqrt(f.sum(f.square(x), axis, keepdims, dim=dim, keepdim=keepdim))
+
+
+def _last_axes(x: Any, normalized_shape: Any, what: str) -> tuple[int, ...]:
+    """The trailing axes that `normalized_shape` describes; None is the last one."""
+    if normalized_shape is None:
+        return (-1,)
+    given = shapes.flat_arguments((normalized_shape,))
+    have = tuple(x.shape)[len(x.shape) - len(given) :]
+    if len(given) > len(x.shape) or any(
+        isinstance(h, int) and h != g for h, g in zip(have, given, strict=True)
+    ):
+        raise ShapeError(
+            f"{what}: normalized_shape {given} is not the end of the shape {x.shape}",
+            user_location(),
+        )
+    return tuple(range(-len(given), 0))
+
+
+def _affine(y: Any, weight: Any, bias: Any) -> Any:
+    if weight is not None:
+        y = y * weight
+    return y if bias is None else y + bias
+
+
+def _plus_eps(x: Any, eps: float | None) -> Any:
+    return x + eps if eps else x
+
+
+@public
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float | None = EPS,
+    *,
+    axis: Any = -1,
+    dim: Any = None,
+    normalized_shape: Any = None,
+) -> Any:
+    """X over its root mean square along an axis, then weight and bias."""
+    over = axis if dim is None else dim
+    if normalized_shape is not None:
+        over = _last_axes(x, normalized_shape, "rms_norm")
+    mean = f.mean(f.square(x), over, keepdims=True)
+    return _affine(x / f.sqrt(_plus_eps(mean, eps)), weight, bias)
+
+
+def _standardised(x: Any, over: Any, eps: float | None) -> Any:
+    centred = x - f.mean(x, over, keepdims=True)
+    variance = f.mean(f.square(centred), over, keepdims=True)
+    return centred / f.sqrt(_plus_eps(variance, eps))
+
+
+@public
+def layer_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float | None = EPS,
+    *,
+    axis: Any = -1,
+    dim: Any = None,
+    normalized_shape: Any = None,
+) -> Any:
+    """X with mean 0 and variance 1 along an axis, then weight and bias."""
+    over = axis if dim is None else dim
+    if normalized_shape is not None:
+        over = _last_axes(x, normalized_shape, "layer_norm")
+    return _affine(_standardised(x, over, eps), weight, bias)
+
+
+def _per_channel(x: Any, parameter: Any) -> Any:
+    """A parameter along axis 1, to be broadcast with x."""
+    if parameter is None:
+        return None
+    return f.reshape(parameter, (-1,) + (1,) * (len(x.shape) - 2))
+
+
+@public
+def group_norm(
+    x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float | None = EPS
+) -> Any:
+    """Each of `groups` groups of channels (axis 1) with mean 0 and variance 1.
+
+    Weight and bias are per channel.
+    """
+    if len(x.shape) < 2 or (isinstance(x.shape[1], int) and x.shape[1] % groups):
+        raise ShapeError(
+            f"group_norm: {groups} groups of axis 1 of a tensor of shape {x.shape}; "
+            "the number of groups must divide the number of channels",
+            user_location(),
+        )
+    shape = x.shape
+    split = f.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    over = tuple(range(2, len(shape) + 1))
+    y = f.reshape(_standardised(split, over, eps), shape)
+    return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
+
+
+@public
+def batch_norm(
+    x: Any,
+    mean: Any = None,
+    var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float | None = EPS,
+) -> Any:
+    """Each channel (axis 1) standardised, by the given statistics or its own."""
+    if len(x.shape) < 2 or (mean is None) != (var is None):
+        raise ShapeError(
+            "batch_norm takes a tensor of rank 2 or more, and mean and var together",
+            user_location(),
+        )
+    if mean is None:
+        over = (0, *range(2, len(x.shape)))
+        y = _standardised(x, over, eps)
+    else:
+        variance = _plus_eps(_per_channel(x, var), eps)
+        y = (x - _per_channel(x, mean)) / f.sqrt(variance)
+    return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
+
+
+@public
+def scaled_dot_product_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(q @ k^T * scale + mask) @ v, PyTorch's attention."""
+    if dropout_p or is_causal:
+        raise UnsupportedError(
+            "attention with dropout or is_causal; pass an additive mask instead",
+            user_location(),
+        )
+    if enable_gqa:
+        repeats = int(q.shape[-3]) // int(k.shape[-3])
+        k, v = (f.repeat_interleave(t, repeats, -3) for t in (k, v))
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    logits = f.matmul(q, f.swapaxes(k, -1, -2)) * factor
+    if attn_mask is not None:
+        logits = logits + attn_mask
+    return f.matmul(softmax(logits), v)
+
+
+@public
+def einsum(equation: Any, *operands: Any) -> Any:
+    """Products summed over labelled axes: one or two operands, no repeated label."""
+    given: Sequence[Any] = shapes.flat_arguments(operands)
+    inputs, _, output = str(equation).replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    repeated = any(len(set(t)) != len(t) for t in [*terms, output])
+    if "->" not in str(equation) or "." in equation or repeated or len(terms) > 2:
+        raise UnsupportedError(
+            f"einsum({equation!r}): expected one or two operands, an explicit ->, and "
+            "no label twice in one operand; use matmul and transpose",
+            user_location(),
+        )
+    if len(terms) != len(given):
+        raise ShapeError(
+            f"einsum({equation!r}) of {len(given)} operands", user_location()
+        )
+    if len(terms) == 1:
+        gone = tuple(i for i, c in enumerate(terms[0]) if c not in output)
+        x = f.sum(given[0], gone) if gone else given[0]
+        left = [c for c in terms[0] if c in output]
+        return f.permute(x, [left.index(c) for c in output])
+    return _einsum_pair(terms[0], terms[1], output, given[0], given[1])
+
+
+def _einsum_pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
+    """One matrix product: batch, own and contracted labels side by side."""
+    batch = [c for c in out if c in a and c in b]
+    own_a, own_b = ([c for c in out if c in t and c not in batch] for t in (a, b))
+    both = [c for c in a if c in b and c not in out]
+    x = _arranged(x, a, batch, own_a, both)
+    y = _arranged(y, b, batch, both, own_b)
+    order = [*batch, *own_a, *own_b]
+    result = f.matmul(x[0], y[0])
+    shape = [*x[1][: len(batch)], *x[1][len(batch) :][: len(own_a)]]
+    shape += y[1][len(batch) + len(both) :]
+    return f.permute(f.reshape(result, shape), [order.index(c) for c in out])
+
+
+def _arranged(
+    x: Any, labels: str, batch: list[str], first: list[str], second: list[str]
+) -> tuple[Any, list[Any]]:
+    """The operand as (batch..., first, second), and the extents of all its labels."""
+    kept = [*batch, *first, *second]
+    gone = tuple(i for i, c in enumerate(labels) if c not in kept)
+    x = f.sum(x, gone) if gone else x
+    left = [c for c in labels if c in kept]
+    x = f.permute(x, [left.index(c) for c in kept])
+    sizes = list(x.shape)
+    start, middle = len(batch), len(batch) + len(first)
+    if not first:
+        x = f.expand_dims(x, start)
+        middle += 1
+    elif len(first) > 1:
+        x = f.flatten(x, start, middle - 1)
+        middle = start + 1
+    if not second:
+        return f.expand_dims(x, middle), sizes
+    return (f.flatten(x, middle, -1) if len(second) > 1 else x), sizes

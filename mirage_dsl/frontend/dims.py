@@ -1,0 +1,316 @@
+"""Dim inference by unification: the most general names that a function allows.
+
+Every axis of an input starts as a fresh atom.  Operators unify atoms, reshapes factor
+them: an atom may be bound to a row-major product of others.  Two axes that share an
+atom are the same dim of the traced program.
+
+Some atoms must stay apart: those of one value, and those that one operator sees at
+different places.  `Unifier.unify` refuses to join them, and its caller views the
+operand under fresh names instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mirage_dsl.errors import UnsupportedError
+
+Extent = int | None
+"""Extent of an atom; None while it is symbolic."""
+
+
+@dataclass(eq=False)
+class Atom:
+    """A dim variable.
+
+    Attributes:
+        extent: At least 2, or None where it is symbolic.
+        serial: Order of creation.
+        hint: The name that the user gave it.
+    """
+
+    extent: Extent
+    serial: int
+    hint: str | None = None
+
+
+Atoms = tuple[Atom, ...]
+"""A row-major product of atoms: one axis, `()` where its extent is 1."""
+
+
+@dataclass(frozen=True)
+class SharedTail:
+    """Axes that may differ in their leading dim only: those of a slice or a concat.
+
+    A slice takes part of the leading dim, so its bounds are multiples of the product
+    of all the dims behind.
+
+    Attributes:
+        members: The axes.
+        offsets: Bounds, in elements of an axis.
+    """
+
+    members: tuple[Atoms, ...]
+    offsets: tuple[int, ...] = ()
+
+
+@dataclass
+class Unifier:
+    """Atoms, what they are bound to, and which of them must stay apart."""
+
+    _bound: dict[Atom, Atoms] = field(default_factory=dict[Atom, Atoms])
+    _groups: list[Atoms] = field(default_factory=list[Atoms])
+    _tails: list[SharedTail] = field(default_factory=list[SharedTail])
+    _pairs: list[tuple[Atom, Atom]] = field(default_factory=list[tuple[Atom, Atom]])
+    _hinted: list[Atom] = field(default_factory=list[Atom])
+    _count: int = 0
+
+    def fresh(self, extent: Extent, hint: str | None = None) -> Atom:
+        """A new atom."""
+        self._count += 1
+        atom = Atom(extent, self._count, hint)
+        if hint is not None:
+            self._hinted.append(atom)
+        return atom
+
+    def resolve(self, atoms: Iterable[Atom]) -> Atoms:
+        """The unbound atoms whose product `atoms` is."""
+        found: list[Atom] = []
+        for atom in atoms:
+            if atom in self._bound:
+                found.extend(self.resolve(self._bound[atom]))
+            else:
+                found.append(atom)
+        return tuple(found)
+
+    def hints(self) -> dict[Atom, str]:
+        """The user's name for every unbound atom that has one; no name twice.
+
+        Of several atoms that became one dim the first one's name counts.  Where the
+        user gave several dims one name, or named a dim that was split, they get
+        numbers.
+        """
+        chosen: dict[Atom, str] = {}
+        for atom in self._hinted:
+            found = self.resolve((atom,))
+            for i, part in enumerate(found):
+                name = f"{atom.hint}{i}" if len(found) > 1 else str(atom.hint)
+                chosen.setdefault(part, name)
+        taken: set[str] = set()
+        for atom, name in chosen.items():
+            number = 2
+            unique = name
+            while unique in taken:
+                unique = f"{name}{number}"
+                number += 1
+            taken.add(unique)
+            chosen[atom] = unique
+        return chosen
+
+    def unify(
+        self,
+        pairs: Sequence[tuple[Atoms, Atoms]] = (),
+        group: Atoms = (),
+        renamed: Sequence[tuple[Atom, Atom]] = (),
+        tail: SharedTail | None = None,
+    ) -> UnsupportedError | None:
+        """Make both axes of each pair equal, and keep the atoms of `group` apart.
+
+        Args:
+            pairs: Axes of equal extent.
+            group: Atoms, none of which may stand for the same dim.
+            renamed: Old and new atoms of a view: they factor alike.
+            tail: Axes that share all but their leading dim.
+
+        Returns:
+            None, or the reason why it is impossible; then nothing has changed.
+        """
+        mark = len(self._bound)
+        sizes = len(self._groups), len(self._tails), len(self._pairs)
+        if group:
+            self._groups.append(group)
+        if tail:
+            self._tails.append(tail)
+        self._pairs.extend(renamed)
+        try:
+            for left, right in pairs:
+                self._merge(left, right)
+            self._settle(force=bool(tail or renamed))
+            if len(self._bound) > mark:
+                self._check_groups(self._groups)
+            else:
+                self._check_groups(self._groups[sizes[0] :])
+        except UnsupportedError as reason:
+            while len(self._bound) > mark:
+                self._bound.popitem()
+            del self._groups[sizes[0] :]
+            del self._tails[sizes[1] :]
+            del self._pairs[sizes[2] :]
+            return reason
+        return None
+
+    def regroup(self, atoms: Atoms, extents: Sequence[int]) -> tuple[Atoms, ...]:
+        """Cut a product of atoms into axes of the given extents, row-major.
+
+        A symbolic atom counts as the extent -1 and is never factored.
+
+        Raises:
+            UnsupportedError: The axes are no product of factors of the atoms.
+        """
+        rest = list(reversed(self.resolve(atoms)))
+        axes: list[Atoms] = []
+        mark = len(self._bound)
+        for extent in extents:
+            axis, left = [], extent
+            while left != 1:
+                axis.append(self._take(rest, left))
+                left = _quotient(left, axis[-1].extent)
+            axes.append(tuple(axis))
+        if len(self._bound) > mark:
+            self._settle(force=False)
+            self._check_groups(self._groups)
+        return tuple(axes)
+
+    def _take(self, rest: list[Atom], wanted: int) -> Atom:
+        """Take the next factor, splitting the next atom where it is too long."""
+        if not rest:
+            raise UnsupportedError("the axes have more elements than the tensor")
+        atom = rest.pop()
+        if atom.extent is None or wanted == -1:
+            if atom.extent is None and wanted == -1:
+                return atom
+            raise UnsupportedError("a symbolic dim cannot be split or merged into this")
+        if wanted % atom.extent == 0:
+            return atom
+        if atom.extent % wanted:
+            raise UnsupportedError(
+                f"an axis of extent {atom.extent} has no leading factor {wanted}"
+            )
+        lead, tail = self._split(atom, wanted)
+        rest.append(tail)
+        return lead
+
+    def _split(self, atom: Atom, lead: int) -> tuple[Atom, Atom]:
+        assert atom.extent is not None
+        parts = self.fresh(lead), self.fresh(atom.extent // lead)
+        self._bound[atom] = parts
+        return parts
+
+    def _merge(self, left: Atoms, right: Atoms) -> None:
+        """Bind atoms until both axes are the same product."""
+        a, b = list(reversed(left)), list(reversed(right))
+        while a and b:
+            x, y = a.pop(), b.pop()
+            if x in self._bound or y in self._bound:
+                a.extend(reversed(self._bound.get(x, (x,))))
+                b.extend(reversed(self._bound.get(y, (y,))))
+            elif x is y:
+                continue
+            elif x.extent == y.extent:
+                old, new = sorted((x, y), key=lambda atom: atom.serial)
+                self._bound[new] = (old,)
+            else:
+                x, y, a, b = self._order(x, y, a, b)
+                y_rest = self.fresh(_quotient(_known(y), x.extent))
+                self._bound[y] = (x, y_rest)
+                b.append(y_rest)
+        if a or b:
+            raise UnsupportedError("the axes factor into different dims")
+
+    @staticmethod
+    def _order(
+        x: Atom, y: Atom, a: list[Atom], b: list[Atom]
+    ) -> tuple[Atom, Atom, list[Atom], list[Atom]]:
+        """The shorter atom first; it must divide the longer one."""
+        if _known(x) > _known(y):
+            x, y, a, b = y, x, b, a
+        if _known(y) % _known(x):
+            raise UnsupportedError(
+                f"axes that are split at {x.extent} and at {y.extent} have no common "
+                "row-major factors"
+            )
+        return x, y, a, b
+
+    def _settle(self, *, force: bool) -> None:
+        """Carry new factors through views, slices and concatenations."""
+        mark = -1 if force else len(self._bound)
+        while mark != len(self._bound) or mark == -1:
+            mark = len(self._bound)
+            for old, new in self._pairs:
+                self._factor_alike(self.resolve((old,)), self.resolve((new,)))
+            for tail in self._tails:
+                self._share_tail(tail)
+
+    def settle(self) -> None:
+        """Carry all factors through views, slices and concatenations.
+
+        Raises:
+            UnsupportedError: No row-major factors serve all of them.
+        """
+        self._settle(force=True)
+        self._check_groups(self._groups)
+
+    def _factor_alike(self, left: Atoms, right: Atoms) -> None:
+        a, b = list(reversed(left)), list(reversed(right))
+        while a and b:
+            x, y = a.pop(), b.pop()
+            if x.extent == y.extent:
+                continue
+            x, y, a, b = self._order(x, y, a, b)
+            _, rest = self._split(y, _known(x))
+            b.append(rest)
+
+    def _share_tail(self, tail: SharedTail) -> None:
+        members = [self.resolve(m) for m in tail.members]
+        longest = max(members, key=lambda m: product(m[1:]) or 0)
+        inner = product(longest[1:]) or 0
+        if inner == 1:
+            return
+        if any(offset % inner for offset in tail.offsets):
+            raise UnsupportedError(
+                f"a slice that cuts through dims of {inner} elements; slice after "
+                "reshaping, along one of the split axes"
+            )
+        for member in members:
+            self._split_off(self.resolve(member), longest[1:], inner)
+
+    def _split_off(self, member: Atoms, tail: Atoms, inner: int) -> None:
+        extent = product(member)
+        if extent is None or extent % inner or extent == inner:
+            raise UnsupportedError(
+                f"a slice or concatenation of extent {extent or 'unknown'} along an "
+                f"axis that is split into parts of {inner}"
+            )
+        if product(member[1:]) != inner:
+            self._merge(member, (self.fresh(extent // inner), *tail))
+        else:
+            self._merge(member[1:], tail)
+
+    def _check_groups(self, groups: Sequence[Atoms]) -> None:
+        for group in groups:
+            atoms = self.resolve(group)
+            if len(set(atoms)) != len(atoms):
+                raise UnsupportedError("two axes of one tensor would be the same dim")
+
+
+def _known(atom: Atom) -> int:
+    if atom.extent is None:
+        raise UnsupportedError(
+            f"the dim {atom.hint or '?'} is symbolic and meets a fixed extent; give "
+            "both axes one symbolic name, or make the dim concrete"
+        )
+    return atom.extent
+
+
+def _quotient(extent: int, factor: Extent) -> int:
+    return 1 if factor is None else extent // factor
+
+
+def product(atoms: Iterable[Atom]) -> Extent:
+    """The extent of an axis; None where a factor is symbolic."""
+    extents = [atom.extent for atom in atoms]
+    if any(e is None for e in extents):
+        return None
+    return math.prod(e for e in extents if e is not None)

@@ -1,0 +1,35 @@
+"""Calling mirage's functions with arrays: traced, then evaluated at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from mirage_dsl.frontend.tree import leaves_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def is_array(value: object) -> bool:
+    """Whether a value is a NumPy array or a PyTorch tensor (without importing them)."""
+    module = type(value).__module__.partition(".")[0]
+    return module in ("numpy", "torch") and getattr(value, "ndim", 0) > 0
+
+
+def public(function: F) -> F:
+    """Let a function on symbolic tensors also take arrays."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        from mirage_dsl.frontend.tensor import Tensor
+
+        leaves = leaves_of((args, kwargs))
+        traced = any(isinstance(leaf, Tensor) for leaf in leaves)
+        if traced or not any(is_array(leaf) for leaf in leaves):
+            return function(*args, **kwargs)
+        from mirage_dsl.frontend.reference import call_by_reference
+
+        return call_by_reference(function, args, kwargs)
+
+    return cast(F, called)

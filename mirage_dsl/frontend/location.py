@@ -1,0 +1,53 @@
+"""Finding the line of the user's file that an operation comes from."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from itertools import islice
+from types import FrameType
+
+from mirage_dsl.errors import SourceLocation
+
+_LIBRARIES = frozenset({"mirage_dsl", "torch", "numpy", "functools", "contextlib"})
+_USER_PACKAGES = ("mirage_dsl.testing", "mirage_dsl.cli.demo")
+
+
+def user_location() -> SourceLocation | None:
+    """The innermost line on the stack that no library holds."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return location_of_frame(frame)
+
+
+def _is_library(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    if module.startswith(_USER_PACKAGES):
+        return False
+    if frame.f_code.co_filename.startswith("<frozen"):
+        return True
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def location_of_frame(frame: FrameType) -> SourceLocation:
+    """The line that a frame is at, with the column where its expression starts."""
+    code = frame.f_code
+    index = frame.f_lasti // 2
+    position = next(islice(code.co_positions(), index, index + 1), None)
+    column = position[2] if position is not None else None
+    text = linecache.getline(code.co_filename, frame.f_lineno).rstrip("\n")
+    return SourceLocation(
+        code.co_filename, frame.f_lineno, text, None if column is None else column + 1
+    )
+
+
+def location_of_function(function: object) -> SourceLocation | None:
+    """The line where a function is defined."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    text = linecache.getline(code.co_filename, code.co_firstlineno).rstrip("\n")
+    return SourceLocation(code.co_filename, code.co_firstlineno, text)

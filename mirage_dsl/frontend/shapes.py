@@ -1,0 +1,283 @@
+"""Shape arguments as users write them: axes, indices, target shapes, extents."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NoReturn, SupportsIndex
+
+from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.frontend.dims import Atoms, product
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.recorder import Handle, Recorder, shape_of, shape_text
+
+
+class Size(int):
+    """A known extent: an integer that remembers its dims.
+
+    A tensor times or divided by it keeps the meaning "times the extent", which stays
+    right when the program is verified at other sizes.  Arithmetic gives plain integers.
+    """
+
+    atoms: Atoms
+
+    @classmethod
+    def of(cls, atoms: Atoms, extent: int) -> Size:
+        """The extent of an axis."""
+        size = cls(extent)
+        size.atoms = atoms
+        return size
+
+
+class SymbolicSize:
+    """An extent that is not known while tracing."""
+
+    def __init__(self, atoms: Atoms) -> None:
+        self.atoms = atoms
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TraceError(
+            "the extent of a dynamic dim has no number while tracing: use it in reshape "
+            "or as a factor of a tensor, or take the dim out of dynamic=",
+            user_location(),
+        )
+
+    __int__ = __index__ = __float__ = __bool__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+    def __repr__(self) -> str:
+        return "?"
+
+
+def sizes_of(x: Handle) -> tuple[Any, ...]:
+    """The shape of a value: `Size` or `SymbolicSize` per axis."""
+    return tuple(
+        SymbolicSize(axis) if extent is None else Size.of(axis, extent)
+        for axis, extent in zip(x.axes, x.shape, strict=True)
+    )
+
+
+def integer(value: object, what: str) -> int:
+    """An argument that must be an integer.
+
+    Raises:
+        TraceError: It is not one.
+    """
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return operator.index(value)
+    raise TraceError(
+        f"{what} must be an integer, found {type(value).__name__}", user_location()
+    )
+
+
+def normal_axis(axis: object, rank: int, what: str) -> int:
+    """An axis counted from the front.
+
+    Raises:
+        ShapeError: There is no such axis.
+    """
+    index = integer(axis, f"axis of {what}")
+    if not -rank <= index < rank:
+        raise ShapeError(
+            f"{what}: axis {index} of a tensor of rank {rank}; expected "
+            f"{-rank} to {rank - 1}"
+            if rank
+            else f"{what}: axis {index} of a scalar, which has no axes",
+            user_location(),
+        )
+    return index % rank
+
+
+def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
+    """One axis, several, or (for None) all of them, counted from the front."""
+    if axis is None:
+        return tuple(range(rank))
+    given = axis if isinstance(axis, tuple | list) else (axis,)
+    axes = tuple(normal_axis(a, rank, what) for a in sequence(given))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{what}: an axis is given twice: {axes}", user_location())
+    return axes
+
+
+def sequence(values: object) -> tuple[Any, ...]:
+    """A tuple or list, as a tuple."""
+    assert isinstance(values, tuple | list)
+    return tuple(values)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def flat_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`f(2, 3)` and `f((2, 3))` alike."""
+    if len(arguments) == 1 and isinstance(arguments[0], tuple | list):
+        return sequence(arguments[0])
+    return arguments
+
+
+def permuted(x: Handle, order: Sequence[int]) -> Handle:
+    """Axes in another order.
+
+    Raises:
+        ShapeError: `order` is no permutation of the axes.
+    """
+    rank = len(x.axes)
+    axes = tuple(normal_axis(a, rank, "permute") for a in order)
+    if sorted(axes) != list(range(rank)):
+        raise ShapeError(
+            f"permute of {shape_text(x)} by {tuple(order)}: name each of the {rank} "
+            "axes once",
+            user_location(),
+        )
+    return Handle(x.value, tuple(x.axes[a] for a in axes))
+
+
+def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
+    """Axes split and merged, with one -1 inferred."""
+    holes = [i for i, s in enumerate(shape) if isinstance(s, int) and s == -1]
+    if len(holes) > 1:
+        raise ShapeError("reshape: only one extent can be -1", user_location())
+    total = product(a for axis in x.axes for a in axis)
+    if total is None:
+        return _reshaped_symbolic(recorder, x, shape, holes)
+    wanted = [integer(s, "an extent of reshape") for s in shape]
+    if holes:
+        wanted[holes[0]] = 1
+        given = product_of(wanted)
+        wanted[holes[0]] = total // given if given > 0 and total % given == 0 else -1
+    if min(wanted, default=1) < 1 or product_of(wanted) != total:
+        raise ShapeError(
+            f"reshape of {shape_text(x)}, {total} elements, to "
+            f"({', '.join(map(str, shape))}): the numbers of elements must be equal",
+            user_location(),
+        )
+    return recorder.reshape(x, wanted)
+
+
+def _reshaped_symbolic(
+    recorder: Recorder, x: Handle, shape: Sequence[object], holes: list[int]
+) -> Handle:
+    """Reshape where some dim is symbolic: a symbolic extent stands for its own dim."""
+    atoms = recorder.dims.resolve(a for axis in x.axes for a in axis)
+    symbolic = [s for s in shape if isinstance(s, SymbolicSize)]
+    given = [-1 if isinstance(s, SymbolicSize) else integer(s, "an extent") for s in shape]
+    if not holes:
+        return recorder.reshape(x, given)
+    known = product(a for a in atoms if a.extent is not None)
+    assert known is not None
+    if len(symbolic) == sum(a.extent is None for a in atoms):
+        rest = product_of([g for g in given if g != -1])
+        if known % rest == 0:
+            given[holes[0]] = known // rest
+            return recorder.reshape(x, given)
+    return _with_merged_rest(recorder, x, given, holes[0])
+
+
+def _with_merged_rest(
+    recorder: Recorder, x: Handle, shape: list[int], hole: int
+) -> Handle:
+    """Reshape where the -1 takes in symbolic dims: the axes behind come off first."""
+    tail = product_of(shape[hole + 1 :])
+    if hole or min(shape[1:], default=1) < 1:
+        raise UnsupportedError(
+            "reshape of a tensor with dynamic dims: a -1 that takes in a dynamic dim "
+            "must come first, with numbers behind it",
+            user_location(),
+        )
+    atoms = list(recorder.dims.resolve(a for axis in x.axes for a in axis))
+    behind: list[Any] = []
+    while (product(behind) or 0) < tail and atoms and atoms[-1].extent is not None:
+        behind.insert(0, atoms.pop())
+    inner = product(behind)
+    if inner is None or inner % tail:
+        raise UnsupportedError(
+            f"reshape of {shape_text(x)} with dynamic dims to {shape_of(shape)}: the "
+            "trailing axes must be made of whole dims with known extents",
+            user_location(),
+        )
+    flat = recorder.reshape(Handle(x.value, (tuple(behind),)), [inner // tail, *shape[1:]])
+    return Handle(x.value, ((*atoms, *flat.axes[0]), *flat.axes[1:]))
+
+
+def product_of(numbers: Sequence[int]) -> int:
+    """The product of integers."""
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+def indexed(recorder: Recorder, x: Handle, index: object) -> Handle:
+    """Basic indexing: integers, slices of step 1, None and `...`."""
+    items = list(sequence(index)) if isinstance(index, tuple) else [index]
+    used = sum(1 for i in items if i is not None and i is not Ellipsis)
+    rank = len(x.axes)
+    if used > rank or sum(1 for i in items if i is Ellipsis) > 1:
+        raise ShapeError(
+            f"{used} indices for {shape_text(x)} of rank {rank}", user_location()
+        )
+    if not any(i is Ellipsis for i in items):
+        items.append(Ellipsis)
+    axis = 0
+    for item in items:
+        if item is Ellipsis:
+            axis += rank - used
+        elif item is None:
+            x = Handle(x.value, (*x.axes[:axis], (), *x.axes[axis:]))
+            axis += 1
+        elif isinstance(item, slice):
+            x = _sliced(recorder, x, axis, item)
+            axis += 1
+        else:
+            x = _picked(recorder, x, axis, item)
+    return x
+
+
+def _sliced(recorder: Recorder, x: Handle, axis: int, item: slice[Any, Any, Any]) -> Handle:
+    if item == slice(None):
+        return x
+    extent = x.shape[axis]
+    bounds = (item.start, item.stop, item.step)
+    if extent is None or any(isinstance(b, SymbolicSize) for b in bounds):
+        raise UnsupportedError(
+            f"a slice of axis {axis}, whose extent is dynamic; only `:` is possible "
+            "there",
+            user_location(),
+        )
+    for bound in bounds:
+        if bound is not None:
+            integer(bound, "the bound of a slice")
+    start, stop, step = item.indices(extent)
+    if step != 1:
+        raise UnsupportedError(
+            f"a slice with step {step}: only step 1 is possible; reshape to "
+            f"({extent} // {abs(step)}, {abs(step)}) and index the new axis",
+            user_location(),
+        )
+    if stop <= start:
+        raise ShapeError(
+            f"an empty slice {start}:{stop} of axis {axis} with extent {extent}",
+            user_location(),
+        )
+    return recorder.slice(x, axis, start, stop)
+
+
+def _picked(recorder: Recorder, x: Handle, axis: int, item: object) -> Handle:
+    if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+        raise UnsupportedError(
+            f"an index of type {type(item).__name__}: only integers, slices, None and "
+            "... are possible; use where() to select by values",
+            user_location(),
+        )
+    extent, index = x.shape[axis], operator.index(item)
+    if extent is None:
+        raise UnsupportedError(
+            f"an integer index into axis {axis}, whose extent is dynamic",
+            user_location(),
+        )
+    if not -extent <= index < extent:
+        raise ShapeError(
+            f"index {index} of axis {axis}, whose extent is {extent}", user_location()
+        )
+    index %= extent
+    part = recorder.slice(x, axis, index, index + 1)
+    return Handle(part.value, (*part.axes[:axis], *part.axes[axis + 1 :]))

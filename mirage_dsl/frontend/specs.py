@@ -1,0 +1,211 @@
+"""What is known of an argument before tracing: dtype, shape, strides, names of dims."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mirage_dsl.errors import DTypeError, ShapeError, SourceLocation, TraceError
+from mirage_dsl.types import DType, TensorSpec, dtype_named
+
+Static = bool | int | float | str | None
+"""Arguments that are constants of the program."""
+
+
+def spec(
+    shape: Sequence[int | str],
+    dtype: DType | str = "float16",
+    strides: Sequence[int] | None = None,
+) -> TensorSpec:
+    """A tensor argument without data, for `bind` and `trace`.
+
+    Args:
+        shape: Extent per axis; a name stands for a symbolic extent.
+        dtype: `float16`, `bfloat16`, `float32`, or `mirage.f16` and so on.
+        strides: In elements; row-major unless given.
+    """
+    name = str(getattr(dtype, "long_name", dtype)).removeprefix("torch.")
+    found = dtype_named(name)
+    if found is None:
+        raise DTypeError(f"unknown dtype {dtype}; expected float16, bfloat16 or float32")
+    extents = tuple(shape)
+    for extent in extents:
+        if not isinstance(extent, str) and extent < 1:
+            raise ShapeError(f"shape {extents}: extents must be 1 or more")
+    return TensorSpec(found, extents, None if strides is None else tuple(strides))
+
+
+def is_tensor_like(value: object) -> bool:
+    """A NumPy array, a PyTorch tensor, or anything with their shape and dtype."""
+    return (
+        hasattr(value, "shape")
+        and hasattr(value, "dtype")
+        and not isinstance(value, builtins.int | builtins.float)
+        and getattr(value, "ndim", None) is not None
+    )
+
+
+def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpec:
+    """The spec of an array or tensor.
+
+    Raises:
+        DTypeError: Its dtype is none of ours.
+    """
+    long_name = str(value.dtype).removeprefix("torch.")
+    dtype = dtype_named(long_name)
+    if dtype is None:
+        way = ".to(torch.float16)" if hasattr(value, "stride") else ".astype('float16')"
+        raise DTypeError(
+            f"argument {name} is {long_name}; expected float16, bfloat16 or float32: "
+            f"convert it, as with {name}{way}",
+            location,
+        )
+    shape = tuple(int(extent) for extent in value.shape)
+    if 0 in shape:
+        raise ShapeError(
+            f"argument {name} has the shape {shape}: empty tensors are not supported; "
+            "skip the call",
+            location,
+        )
+    return TensorSpec(dtype, shape, _strides(value, shape))
+
+
+def _strides(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides in elements; None where the array is row-major."""
+    if hasattr(value, "stride"):
+        strides = tuple(int(s) for s in value.stride())
+    elif getattr(value, "strides", None) is not None:
+        strides = tuple(int(s) // int(value.itemsize) for s in value.strides)
+    else:
+        return None
+    layout = layout_of(shape, strides)
+    return None if layout == tuple(range(len(shape))) else strides
+
+
+def layout_of(
+    shape: Sequence[int], strides: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Axes from the slowest to the fastest, or None where memory is not dense."""
+    units = [i for i, extent in enumerate(shape) if extent == 1]
+    order = [i for i, extent in enumerate(shape) if extent != 1]
+    order.sort(key=lambda i: (-strides[i], i))
+    expected = 1
+    for i in reversed(order):
+        if strides[i] != expected:
+            return None
+        expected *= shape[i]
+    if order == sorted(order):
+        return tuple(range(len(shape)))
+    return (*units, *order)
+
+
+def static_argument(
+    value: Any, name: str, location: SourceLocation | None
+) -> Static:
+    """A constant argument.
+
+    Raises:
+        TraceError: It is neither a constant nor a tensor.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return float(value)
+    raise TraceError(
+        f"argument {name} is {_described(value)}; expected a tensor (PyTorch, NumPy or "
+        "mirage.spec), a number, or tuples, lists and dicts of these",
+        location,
+    )
+
+
+def _described(value: object) -> str:
+    kind = type(value)
+    shown = kind.__qualname__
+    return shown if kind.__module__ == "builtins" else f"{kind.__module__}.{shown}"
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, TensorSpec | DType]:
+    """Annotations that speak of tensors, by parameter; texts are evaluated."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    function = getattr(function, "__func__", function)
+    given: Mapping[str, Any] = getattr(function, "__annotations__", {})
+    found: dict[str, TensorSpec | DType] = {}
+    for name, annotation in given.items():
+        value = annotation
+        if isinstance(annotation, str):
+            value = _evaluated(annotation, function)
+        if name != "return" and isinstance(value, TensorSpec | DType):
+            found[name] = value
+    return found
+
+
+def _evaluated(text: str, function: Callable[..., Any]) -> Any:
+    names: dict[str, Any] = dict(getattr(function, "__globals__", {}))
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is not None and cells:
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            try:
+                names[name] = cell.cell_contents
+            except ValueError:
+                continue
+    try:
+        return eval(text, names)
+    except Exception:
+        # An annotation for other tools, as of names that only exist while type checking.
+        return None
+
+
+class AnnotationCheck:
+    """Checks arguments against annotations; one name has one extent in a call."""
+
+    def __init__(self, location: SourceLocation | None) -> None:
+        self._location = location
+        self._extents: dict[str, tuple[int | str, str]] = {}
+
+    def names(
+        self, name: str, found: TensorSpec, stated: TensorSpec | DType
+    ) -> tuple[str | None, ...]:
+        """The names that the annotation gives to the axes of an argument.
+
+        Raises:
+            DTypeError: Another dtype than stated.
+            ShapeError: Another shape than stated.
+        """
+        dtype = stated if isinstance(stated, DType) else stated.dtype
+        if found.dtype != dtype:
+            raise DTypeError(
+                f"argument {name} is {found.dtype}, but annotated as {dtype}; convert "
+                "the argument or correct the annotation",
+                self._location,
+            )
+        if isinstance(stated, DType):
+            return (None,) * len(found.shape)
+        if len(stated.shape) != len(found.shape):
+            raise ShapeError(
+                f"argument {name} has the shape {found.shape}, but is annotated with "
+                f"{len(stated.shape)} axes {stated.shape}",
+                self._location,
+            )
+        for axis, (have, want) in enumerate(zip(found.shape, stated.shape, strict=True)):
+            self._check(name, axis, have, want)
+        return tuple(w if isinstance(w, str) else None for w in stated.shape)
+
+    def _check(self, name: str, axis: int, have: int | str, want: int | str) -> None:
+        place = f"axis {axis} of {name}"
+        if isinstance(want, int):
+            if have != want:
+                raise ShapeError(
+                    f"{place} has extent {have}, but is annotated as {want}; pass "
+                    "another tensor or correct the annotation",
+                    self._location,
+                )
+            return
+        known, first = self._extents.setdefault(want, (have, place))
+        if known != have:
+            raise ShapeError(
+                f"the dim {want} has extent {known} at {first} and {have} at {place}; "
+                "axes with one name must have one extent",
+                self._location,
+            )

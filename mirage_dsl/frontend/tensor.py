@@ -1,0 +1,448 @@
+"""The symbolic tensor that a traced function computes with.
+
+It has the operators and methods that NumPy's and PyTorch's users expect, and takes
+part in both libraries' dispatch, so that their functions trace as well.  Methods are
+thin: what they compute is in `functions`, and recording is the recorder's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mirage_dsl.errors import TraceError
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.recorder import Handle, Number, Recorder, shape_text
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.types import DType, scalar
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def _functions() -> ModuleType:
+    # The functions build on this class, so they are looked up when they are called.
+    from mirage_dsl.frontend import functions
+
+    return functions
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """A method that calls the function of the same name."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return getattr(_functions(), name)(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"`mirage.{name}` of this tensor."
+    return method
+
+
+class Tensor:
+    """A tensor whose values are not known while the function is traced."""
+
+    __array_priority__ = 1000
+
+    def __init__(self, recorder: Recorder, handle: Handle) -> None:
+        self.recorder = recorder
+        self.handle = handle
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Extents of the axes."""
+        return shapes.sizes_of(self.handle)
+
+    @property
+    def dtype(self) -> DType:
+        """Element format."""
+        return self.handle.value.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.handle.axes)
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """Axes in reverse order."""
+        return self._view(shapes.permuted(self.handle, range(self.ndim)[::-1]))
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802
+        """The last two axes exchanged."""
+        return self.swapaxes(-1, -2)
+
+    def size(self, axis: int | None = None) -> Any:
+        """The shape, or one extent."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return self.ndim
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TraceError("len() of a scalar tensor", user_location())
+        return int(self.shape[0])
+
+    def _view(self, handle: Handle) -> Tensor:
+        return Tensor(self.recorder, handle)
+
+    def _elementwise(self, name: str, *operands: Any) -> Tensor:
+        return apply(OPERATORS[name], *operands)
+
+    def __add__(self, other: Any) -> Any:
+        return self._elementwise("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._elementwise("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._elementwise("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._elementwise("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._elementwise("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._elementwise("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._elementwise("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._elementwise("div", other, self)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._elementwise("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._elementwise("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._elementwise("less", other, self)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._elementwise("less_equal", other, self)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._elementwise("equal", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._elementwise("sub", 1, self._elementwise("equal", self, other))
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Any:
+        return self._elementwise("neg", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return self._elementwise("abs", self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _functions().pow(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _functions().pow(other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return _functions().matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _functions().matmul(other, self)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._view(shapes.indexed(self.recorder, self.handle, index))
+
+    def permute(self, *order: Any) -> Tensor:
+        """Axes in the given order."""
+        return self._view(shapes.permuted(self.handle, shapes.flat_arguments(order)))
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """NumPy's transpose, or PyTorch's: two integers exchange two axes."""
+        given = shapes.flat_arguments(axes)
+        if not given or given == (None,):
+            return self.T
+        if len(axes) == 2 and self.ndim >= 2:
+            return self.swapaxes(*axes)
+        return self.permute(*given)
+
+    def swapaxes(self, first: int, second: int) -> Tensor:
+        """Two axes exchanged."""
+        order = list(range(self.ndim))
+        a = shapes.normal_axis(first, self.ndim, "transpose")
+        b = shapes.normal_axis(second, self.ndim, "transpose")
+        order[a], order[b] = b, a
+        return self.permute(order)
+
+    def t(self) -> Tensor:
+        """The transpose of a matrix."""
+        return self.T
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Axes split and merged, row-major."""
+        wanted = shapes.flat_arguments(shape)
+        return self._view(shapes.reshaped(self.recorder, self.handle, wanted))
+
+    def view(self, *shape: Any) -> Tensor:
+        """PyTorch's name of `reshape`."""
+        return self.reshape(*shape)
+
+    def contiguous(self, *_: Any, **__: Any) -> Tensor:
+        """The same tensor: memory order is not part of a program."""
+        return self
+
+    def clone(self, *_: Any, **__: Any) -> Tensor:
+        """The same tensor: tensors are values."""
+        return self
+
+    def detach(self) -> Tensor:
+        """The same tensor."""
+        return self
+
+    def copy(self) -> Tensor:
+        """The same tensor: tensors are values."""
+        return self
+
+    def half(self) -> Tensor:
+        """As float16."""
+        return self.astype("float16")
+
+    def bfloat16(self) -> Tensor:
+        """As bfloat16."""
+        return self.astype("bfloat16")
+
+    def float(self) -> Tensor:
+        """As float32."""
+        return self.astype("float32")
+
+    def type_as(self, other: Tensor) -> Tensor:
+        """In the dtype of another tensor."""
+        return self.astype(other.dtype)
+
+    def __bool__(self) -> bool:
+        _refuse_value(
+            "the truth of a tensor", "use where(condition, a, b) instead of if or and"
+        )
+
+    def __float__(self) -> NoReturn:
+        _refuse_value("a tensor as a Python number", "compute with the tensor itself")
+
+    def __int__(self) -> NoReturn:
+        _refuse_value("a tensor as a Python number", "compute with the tensor itself")
+
+    def __index__(self) -> NoReturn:
+        _refuse_value(
+            "a tensor as an index or a range", "use a Python integer, or where()"
+        )
+
+    def __complex__(self) -> NoReturn:
+        _refuse_value("a tensor as a Python number", "compute with the tensor itself")
+
+    def item(self) -> NoReturn:
+        """Refused: there is no value yet."""
+        _refuse_value("item() of a tensor", "compute with the tensor itself")
+
+    def tolist(self) -> NoReturn:
+        """Refused: there are no values yet."""
+        _refuse_value("tolist() of a tensor", "compute with the tensor itself")
+
+    def numpy(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: there are no values yet."""
+        _refuse_value("numpy() of a tensor", "compute with the tensor itself")
+
+    def __iter__(self) -> Iterator[Any]:
+        _refuse_value(
+            "iterating over a tensor",
+            "use whole-tensor operators, or index it: x[i] for i in range(x.shape[0])",
+        )
+
+    def __contains__(self, item: object) -> bool:
+        _refuse_value("`in` of a tensor", "compare with == and reduce with max")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        _refuse_value(
+            "a tensor as a NumPy array",
+            "call functions of mirage, NumPy or PyTorch on the tensor itself",
+        )
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise TraceError(
+            "assignment into a tensor: tensors are values; build a new one with where() "
+            "or concat()",
+            user_location(),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Other libraries probe for their protocols, whose absence they expect.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = [n for n in dir(type(self)) if not n.startswith("_")]
+        close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=0.6)
+        hint = f"did you mean .{close[0]}?" if close else "see mirage.functions"
+        if name.endswith("_") and close:
+            hint = f"tensors are values: use .{close[0]} and assign the result"
+        raise TraceError(
+            f"a traced tensor has no attribute {name!r}; {hint}", user_location()
+        )
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
+    ) -> Any:
+        from mirage_dsl.frontend.interop import call_ufunc
+
+        return call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(
+        self, function: Any, types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        from mirage_dsl.frontend.interop import call_numpy
+
+        return call_numpy(function, args, kwargs)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        from mirage_dsl.frontend.interop import call_torch
+
+        arguments: Mapping[str, Any] = kwargs or {}
+        return call_torch(function, args, arguments)
+
+    def __repr__(self) -> str:
+        return f"<traced {shape_text(self.handle)}>"
+
+    matmul = _method("matmul")
+    bmm = mm = dot = matmul
+    exp = _method("exp")
+    exp2 = _method("exp2")
+    log = _method("log")
+    sqrt = _method("sqrt")
+    rsqrt = _method("rsqrt")
+    square = _method("square")
+    reciprocal = _method("reciprocal")
+    abs = _method("abs")
+    neg = negative = _method("neg")
+    relu = _method("relu")
+    silu = _method("silu")
+    gelu = _method("gelu")
+    sigmoid = _method("sigmoid")
+    tanh = _method("tanh")
+    erf = _method("erf")
+    pow = _method("pow")
+    add = _method("add")
+    sub = subtract = _method("sub")
+    mul = multiply = _method("mul")
+    div = divide = true_divide = _method("div")
+    maximum = _method("maximum")
+    minimum = _method("minimum")
+    clamp = clip = _method("clamp")
+    where = _method("_where_method")
+    masked_fill = _method("masked_fill")
+    lt = less = _method("less")
+    le = less_equal = _method("less_equal")
+    gt = greater = _method("greater")
+    ge = greater_equal = _method("greater_equal")
+    eq = _method("equal")
+    ne = _method("not_equal")
+    sum = _method("sum")
+    mean = _method("mean")
+    max = amax = _method("max")
+    min = amin = _method("min")
+    var = _method("var")
+    std = _method("std")
+    norm = _method("norm")
+    softmax = _method("softmax")
+    squeeze = _method("squeeze")
+    unsqueeze = expand_dims = _method("expand_dims")
+    flatten = _method("flatten")
+    ravel = _method("flatten")
+    unflatten = _method("unflatten")
+    expand = broadcast_to = _method("_expand_method")
+    repeat_interleave = _method("repeat_interleave")
+    chunk = _method("chunk")
+    split = _method("split")
+    unbind = _method("unbind")
+    narrow = _method("narrow")
+    astype = to = type = _method("astype")
+
+
+def _refuse_value(what: str, advice: str) -> NoReturn:
+    raise TraceError(
+        f"{what} is not known while the function is traced; {advice}", user_location()
+    )
+
+
+def as_operand(value: object) -> Handle | Number:
+    """A tensor or a Python number as an operand.
+
+    Raises:
+        TraceError: It is neither; arrays of other libraries have to be arguments.
+    """
+    if isinstance(value, Tensor):
+        return value.handle
+    if isinstance(value, shapes.Size | shapes.SymbolicSize):
+        return Number(Fraction(1), tuple((a, 1) for a in value.atoms))
+    if isinstance(value, bool | int | float | Fraction):
+        return _number(value)
+    if isinstance(value, numbers.Real):
+        return _number(float(value))
+    kind = type(value)
+    module = kind.__module__.partition(".")[0]
+    if module in ("numpy", "torch"):
+        raise TraceError(
+            f"a {module} {kind.__name__} that is no argument of the function; pass it "
+            "as an argument, so that its values are not frozen into the program",
+            user_location(),
+        )
+    raise TraceError(
+        f"found {kind.__name__} where a tensor or a number was expected",
+        user_location(),
+    )
+
+
+def _number(value: float | Fraction) -> Number:
+    if value != value:
+        raise TraceError(
+            "the constant is NaN, which no program can compute with", user_location()
+        )
+    return Number(scalar(value).value)
+
+
+def apply(op: Operator, *operands: Any) -> Tensor:
+    """An elementwise operator on tensors and numbers, at least one of them a tensor."""
+    recorder = recorder_of(op.name, operands)
+    handles = [as_operand(o) for o in operands]
+    return Tensor(recorder, recorder.elementwise(op, handles))
+
+
+def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
+    """The trace that the operands belong to.
+
+    Raises:
+        TraceError: There is no tensor among them, or they belong to two traces.
+    """
+    found = {id(o.recorder): o.recorder for o in operands if isinstance(o, Tensor)}
+    if len(found) > 1:
+        raise TraceError(
+            f"{what} of tensors of two different traces; a symbolic tensor must not be "
+            "kept outside of the decorated function",
+            user_location(),
+        )
+    if not found:
+        raise TraceError(
+            f"{what} needs a tensor, found "
+            f"{', '.join(type(o).__name__ for o in operands) or 'nothing'}",
+            user_location(),
+        )
+    return next(iter(found.values()))

@@ -1,0 +1,329 @@
+"""Tracing: from a Python function and specs of its arguments to a program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirage_dsl.errors import SourceLocation, TraceError, UnsupportedError
+from mirage_dsl.frontend.dims import Atom
+from mirage_dsl.frontend.location import location_of_function
+from mirage_dsl.frontend.naming import TracedInput, build_graph
+from mirage_dsl.frontend.recorder import Handle, Recorder, Value
+from mirage_dsl.frontend.specs import (
+    AnnotationCheck,
+    annotations_of,
+    is_tensor_like,
+    layout_of,
+    spec_of,
+    static_argument,
+)
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tree import leaves_of, map_leaves
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.types import TensorSpec
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The place of an output in the returned structure."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced call.
+
+    Attributes:
+        program: What it computes.
+        structure: What it returned, with a `Leaf` in the place of every tensor.
+    """
+
+    program: KernelGraph
+    structure: Any
+
+    def rebuild(self, outputs: Sequence[Any]) -> Any:
+        """The returned structure with the given outputs."""
+        return map_leaves(self.structure, lambda _, leaf: outputs[leaf.index])
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call, by parameter, with tensors taken out.
+
+    Attributes:
+        values: Arguments by parameter; a `Leaf` stands for a tensor.
+        names: Names of the tensors.
+        specs: Specs of the tensors.
+        hints: Annotated name per axis, of every tensor.
+        tensors: What was passed for each tensor: it, or its spec.
+    """
+
+    values: Mapping[str, Any]
+    names: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    hints: tuple[tuple[str | None, ...], ...]
+    tensors: tuple[Any, ...]
+
+
+def bind_arguments(
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Arguments:
+    """Sort out the arguments of a call: tensors, and constants of the program.
+
+    Raises:
+        TraceError: They do not fit the signature, or one is neither.
+        DTypeError: A tensor of a dtype that is not supported.
+        ShapeError: An argument that is not as annotated.
+    """
+    location = location_of_function(function)
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TraceError(
+            f"call of {_name_of(function)}{signature}: {error}", location
+        ) from None
+    bound.apply_defaults()
+    binder = _Binder(location, AnnotationCheck(location), annotations_of(function))
+    values = {
+        name: binder.bind(name, value) for name, value in bound.arguments.items()
+    }
+    return Arguments(
+        values,
+        tuple(binder.names),
+        tuple(binder.specs),
+        tuple(binder.hints),
+        tuple(binder.tensors),
+    )
+
+
+class _Binder:
+    def __init__(
+        self,
+        location: SourceLocation | None,
+        check: AnnotationCheck,
+        annotations: Mapping[str, Any],
+    ) -> None:
+        self._location = location
+        self._check = check
+        self._annotations = annotations
+        self.names: list[str] = []
+        self.specs: list[TensorSpec] = []
+        self.hints: list[tuple[str | None, ...]] = []
+        self.tensors: list[Any] = []
+
+    def bind(self, parameter: str, value: Any) -> Any:
+        """One argument, tensors replaced by their places."""
+        stated = self._annotations.get(parameter)
+
+        def leaf(path: str, found: Any) -> Any:
+            if not isinstance(found, TensorSpec) and not is_tensor_like(found):
+                if stated is not None:
+                    raise TraceError(
+                        f"argument {path} is {type(found).__name__}, but is annotated "
+                        "as a tensor",
+                        self._location,
+                    )
+                return static_argument(found, path, self._location)
+            given = (
+                found
+                if isinstance(found, TensorSpec)
+                else spec_of(found, path, self._location)
+            )
+            hints: tuple[str | None, ...] = (None,) * len(given.shape)
+            if stated is not None:
+                hints = self._check.names(path, given, stated)
+            self.names.append(self._unique(path))
+            self.specs.append(given)
+            self.hints.append(hints)
+            self.tensors.append(found)
+            return Leaf(len(self.names) - 1)
+
+        return map_leaves(value, leaf, parameter)
+
+    def _unique(self, path: str) -> str:
+        cleaned = "".join(c if c.isalnum() or c == "_" else "_" for c in path)
+        name = cleaned if cleaned[:1].isalpha() else f"x{cleaned}"
+        while name in self.names:
+            name += "_"
+        return name
+
+
+def trace_call(
+    function: Function,
+    arguments: Arguments,
+    *,
+    name: str | None = None,
+    dynamic: Collection[str] = (),
+) -> Trace:
+    """Run a function on symbolic tensors and build its program.
+
+    Args:
+        function: The function.
+        arguments: What `bind_arguments` made of its arguments.
+        name: Name of the program; the function's own unless given.
+        dynamic: Annotated dims that are to stay symbolic.
+
+    Raises:
+        MirageError: The function does something that cannot be traced.
+    """
+    location = location_of_function(function)
+    recorder = Recorder()
+    symbolic = _known_names(arguments, dynamic, location)
+    inputs = [
+        TracedInput(n, _input(recorder, s, h, symbolic), _layout(s, n, location))
+        for n, s, h in zip(
+            arguments.names, arguments.specs, arguments.hints, strict=True
+        )
+    ]
+
+    def symbol(_: str, leaf: Any) -> Any:
+        if isinstance(leaf, Leaf):
+            return Tensor(recorder, inputs[leaf.index].handle)
+        return leaf
+
+    values = {n: map_leaves(v, symbol) for n, v in arguments.values.items()}
+    returned = _call(function, values)
+    recorder.closed = True
+    name = name or _name_of(function)
+    outputs, structure = _outputs(returned, name, recorder, location)
+    try:
+        program = build_graph(name, recorder, inputs, outputs)
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, error.location or location) from None
+    return Trace(program, structure)
+
+
+def _call(function: Function, values: Mapping[str, Any]) -> Any:
+    """Call with arguments by parameter, spreading *args and **kwargs."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name not in values:
+            continue
+        value = values[parameter.name]
+        match parameter.kind:
+            case parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            case parameter.VAR_KEYWORD:
+                keywords.update(value)
+            case parameter.KEYWORD_ONLY:
+                keywords[parameter.name] = value
+            case _:
+                positional.append(value)
+    return function(*positional, **keywords)
+
+
+def _known_names(
+    arguments: Arguments, dynamic: Collection[str], location: SourceLocation | None
+) -> frozenset[str]:
+    known = {n for hints in arguments.hints for n in hints if n is not None}
+    known |= {e for s in arguments.specs for e in s.shape if isinstance(e, str)}
+    for name in dynamic:
+        if name not in known:
+            raise TraceError(
+                f"dynamic dim {name!r} is no annotated dim (found: "
+                f"{', '.join(sorted(known)) or 'none'}); name it where it appears, as in "
+                f"x: mirage.f16[{name!r}, 4096]",
+                location,
+            )
+    return frozenset(dynamic)
+
+
+def _input(
+    recorder: Recorder,
+    given: TensorSpec,
+    hints: Sequence[str | None],
+    symbolic: frozenset[str],
+) -> Handle:
+    """A symbolic input with a fresh dim for every axis."""
+    axes: list[tuple[Atom, ...]] = []
+    for extent, hint in zip(given.shape, hints, strict=True):
+        if isinstance(extent, str):
+            axes.append((recorder.dims.fresh(None, extent),))
+        elif hint in symbolic:
+            axes.append((recorder.dims.fresh(None, hint),))
+        else:
+            axes.append(() if extent == 1 else (recorder.dims.fresh(extent, hint),))
+    atoms = tuple(a for axis in axes for a in axis)
+    recorder.dims.unify(group=atoms)
+    return Handle(Value(atoms, given.dtype), tuple(axes))
+
+
+def _layout(
+    given: TensorSpec, name: str, location: SourceLocation | None
+) -> tuple[int, ...] | None:
+    """The memory order of an input; None for row-major."""
+    shape = [e for e in given.shape if isinstance(e, int)]
+    if given.strides is None or len(shape) != len(given.shape):
+        return None
+    layout = layout_of(shape, given.strides)
+    if layout is None:
+        raise UnsupportedError(
+            f"argument {name} with shape {given.shape} and strides {given.strides} is "
+            "no dense array in some order of its axes; pass a contiguous copy",
+            location,
+        )
+    return None if layout == tuple(range(len(shape))) else layout
+
+
+def _outputs(
+    returned: Any, name: str, recorder: Recorder, location: SourceLocation | None
+) -> tuple[list[Handle], Any]:
+    """The returned tensors, and the structure they came in."""
+    leaves = leaves_of(returned)
+    if returned is None or not leaves:
+        raise TraceError(
+            f"{name} returns nothing; return the tensors that it computes", location
+        )
+    handles: list[Handle] = []
+
+    def leaf(path: str, found: Any) -> Leaf:
+        if not isinstance(found, Tensor):
+            place = f" at [{path.replace('_', '][')}]" if path else ""
+            raise TraceError(
+                f"{name} returns {type(found).__name__}{place}, which is no tensor; "
+                "return tensors that depend on its arguments, or tuples, lists and "
+                "dicts of them",
+                location,
+            )
+        if found.recorder is not recorder:
+            raise TraceError(
+                f"{name} returns a tensor of another trace; do not keep symbolic "
+                "tensors outside of the decorated function",
+                location,
+            )
+        handles.append(found.handle)
+        return Leaf(len(handles) - 1)
+
+    structure = map_leaves(returned, leaf)
+    return handles, structure
+
+
+def _name_of(function: Function) -> str:
+    name = str(getattr(function, "__name__", "program"))
+    return name if name.isidentifier() else "program"
+
+
+def trace_function(
+    function: Function,
+    specs: Sequence[Any],
+    *,
+    name: str | None = None,
+    dynamic: Collection[str] = (),
+) -> KernelGraph:
+    """The program of a function, for arguments given by specs, arrays or constants."""
+    arguments = bind_arguments(function, specs, {})
+    return trace_call(function, arguments, name=name, dynamic=dynamic).program
+
+
+def without_strides(arguments: Arguments) -> Arguments:
+    """The same arguments, all of them row-major."""
+    specs = tuple(replace(s, strides=None) for s in arguments.specs)
+    return replace(arguments, specs=specs)
