@@ -1,0 +1,159 @@
+"""What a graph asks of a chain of fields, found without numbers.
+
+The field semantics of the operators run over an algebra of depths: how many
+exponentials lie on the deepest path to a value, how many lie between a square root
+and it, and whether choices (maxima, conditions) were made on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    RunningMax,
+    Store,
+)
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.types import Scalar
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What was found on the paths to a value.
+
+    Attributes:
+        exps: Exponentials on the deepest path since the last random function.
+        roots: Numbers of exponentials between a square root and the value.
+        choices: Whether a choice has two outcomes, so that trials must meet both.
+    """
+
+    exps: int = 0
+    roots: frozenset[int] = frozenset()
+    choices: bool = False
+
+    def joined(self, *others: Depth) -> Depth:
+        """What lies on the paths to any of the values."""
+        both = (self, *others)
+        return Depth(
+            max(d.exps for d in both),
+            frozenset[int]().union(*(d.roots for d in both)),
+            any(d.choices for d in both),
+        )
+
+
+Axes = tuple[int, ...]
+
+
+class DepthAlgebra:
+    """`FieldAlgebra` over depths."""
+
+    def constant(self, value: Scalar) -> Depth:  # noqa: ARG002
+        return Depth()
+
+    def _join(self, a: Depth, b: Depth) -> Depth:
+        return a.joined(b)
+
+    add = sub = mul = div = matmul = _join
+
+    def exp(self, a: Depth) -> Depth:
+        return Depth(a.exps + 1, frozenset(r + 1 for r in a.roots), a.choices)
+
+    def sqrt(self, a: Depth) -> Depth:
+        return Depth(a.exps, a.roots | {0}, a.choices)
+
+    def maximum(self, a: Depth, b: Depth) -> Depth:
+        return _chosen(a, b)
+
+    def sum(self, a: Depth, axes: Axes) -> Depth:  # noqa: ARG002
+        return a
+
+    def max(self, a: Depth, axes: Axes) -> Depth:  # noqa: ARG002
+        return _chosen(a)
+
+    def shift(self, a: Depth, axes: Axes) -> Depth:  # noqa: ARG002
+        return Depth()
+
+    def concat(self, axis: int, *operands: Depth) -> Depth:  # noqa: ARG002
+        return Depth().joined(*operands)
+
+    def oracle(self, name: str, *operands: Depth) -> Depth:  # noqa: ARG002
+        return Depth(0, _rooted(*operands), any(d.choices for d in operands))
+
+    def indicator(self, name: str, *operands: Depth) -> Depth:  # noqa: ARG002
+        return Depth(0, _rooted(*operands), True)
+
+    def choose(self, condition: Depth, a: Depth, b: Depth) -> Depth:
+        chosen = _chosen(a, b)
+        return Depth(chosen.exps, chosen.roots | _rooted(condition), True)
+
+
+def _rooted(*operands: Depth) -> frozenset[int]:
+    # A random function needs only the top component, where a root is 0 links away.
+    return frozenset({0}) if any(d.roots for d in operands) else frozenset()
+
+
+def _chosen(*operands: Depth) -> Depth:
+    joined = Depth().joined(*operands)
+    return Depth(joined.exps, joined.roots, True)
+
+
+def graph_depth(graph: KernelGraph) -> Depth:
+    """What the outputs of a graph ask for."""
+    values = {i.name: Depth() for i in graph.inputs}
+    for node in graph.nodes:
+        match node:
+            case Apply():
+                values[node.result] = _apply(node, values)
+            case BlockGraph():
+                values.update(_block(node, values))
+    return Depth().joined(*(values[r.value] for r in graph.returns))
+
+
+def _apply(node: Apply, values: Mapping[str, Depth]) -> Depth:
+    algebra = DepthAlgebra()
+    operands = [
+        values[o] if isinstance(o, str) else algebra.constant(o) for o in node.operands
+    ]
+    match node.op.kind:
+        case Kind.ELEMENTWISE | Kind.CONTRACTION | Kind.VIEW:
+            return node.op.field(algebra, *operands)
+        case Kind.REDUCTION:
+            return node.op.field(algebra, operands[0], ())
+        case Kind.CONCAT:
+            return node.op.field(algebra, 0, *operands)
+        case _:
+            assert_never(node.op.kind)
+
+
+def _block(block: BlockGraph, outer: Mapping[str, Depth]) -> dict[str, Depth]:
+    values: dict[str, Depth] = {}
+    stored: dict[str, Depth] = {}
+    for node in block.nodes:
+        match node:
+            case Load():
+                values[node.result] = outer[node.source]
+            case Apply():
+                values[node.result] = _apply(node, values)
+            case Accumulate():
+                values[node.result] = _accumulated(node, values)
+            case RunningMax():
+                values[node.result] = Depth()
+            case Store():
+                stored[node.result] = values[node.operand]
+    return stored
+
+
+def _accumulated(node: Accumulate, values: Mapping[str, Depth]) -> Depth:
+    value = values[node.operand]
+    if node.kind == "max":
+        return _chosen(value)
+    if node.rescale is None:
+        return value
+    return value.joined(DepthAlgebra().exp(values[node.rescale]))
