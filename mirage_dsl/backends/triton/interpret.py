@@ -29,6 +29,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from mirage_dsl.errors import CompileError
 from mirage_dsl.settings import CACHE_DIR
 
@@ -98,7 +100,9 @@ def interpreting() -> Generator[None, None, None]:
         function.__call__ = call
         builder.create_dot = _dot_of_values(dot)
         try:
-            yield
+            # Lanes outside of a ragged tile may hold anything.
+            with np.errstate(all="ignore"):
+                yield
         finally:
             function.__call__ = compiled_call
             builder.create_dot = dot
