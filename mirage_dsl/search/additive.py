@@ -1,0 +1,161 @@
+"""What each edge works on, and a plain additive cost for extraction.
+
+The sizes here are placeholders, one guess for each dim; they only rank structures.
+The real sizes and the real cost model come after, in `search.sizes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.search.saturate import Saturation
+from mirage_dsl.search.space import Configuration, Space, block_count
+from mirage_dsl.search.values import PIECE
+from mirage_dsl.search.workspace import (
+    BODY,
+    CONSTANT,
+    CONTRACT,
+    DIV,
+    FUNCTION,
+    GATHER,
+    JOIN,
+    LOAD,
+    SUM,
+    Ints,
+)
+
+Floats = NDArray[np.float64]
+
+TILE = 64
+"""Placeholder tile of a split dim."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every edge of a graph does at some sizes, one entry each.
+
+    Attributes:
+        kind: Kind of edge (`search.workspace`).
+        result: Elements of the result, in one iteration.
+        operand: Elements of the first operand; 0 if there is none.
+        products: Of a contraction, 0 for others.
+        times: How often a block does it.
+        flops: f32 operations for each element of the result.
+        itemsize: Bytes of each element loaded.
+        blocks: Number of blocks.
+    """
+
+    kind: Ints
+    result: Floats
+    operand: Floats
+    products: Floats
+    times: Floats
+    flops: Floats
+    itemsize: Floats
+    blocks: int
+
+
+CostFunction = Callable[[Work], Floats]
+"""The cost of every edge; a DAG costs the sum of its edges."""
+
+
+def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, int]:
+    """A guess of the tile of every split dim: 1 for batch dims, else at most 64."""
+    everywhere = -1
+    for i in space.loads:
+        everywhere &= space.values[i].names
+    tiles: dict[str, int] = {}
+    for dim in {*configuration.grid, configuration.loop} - {None}:
+        assert dim is not None
+        batch = everywhere >> space.dims.index(dim) & 1 and space.extent(dim) <= 64
+        tiles[dim] = 1 if batch else min(TILE, space.extent(dim))
+    return tiles
+
+
+def work_of(
+    space: Space,
+    saturation: Saturation,
+    configuration: Configuration,
+    tiles: dict[str, int],
+) -> Work:
+    """What the edges of a loop choice do, for a grid and for tiles."""
+    elements = _elements(space, saturation.shape, configuration, tiles)
+    node, kind, first, second, _, arg = saturation.edges.T
+    doer = np.where((kind == JOIN) | (kind == GATHER), first, node)
+    loop = configuration.loop
+    count = -(-_local(space, configuration, tiles, loop) // tiles[loop]) if loop else 1
+    union = saturation.shape[first] | saturation.shape[np.maximum(second, 0)]
+    products = _elements(space, union, configuration, tiles)
+    return Work(
+        kind,
+        elements[node],
+        np.where(first >= 0, elements[first], 0.0),
+        np.where(kind == CONTRACT, products, 0.0),
+        np.where(saturation.stage[doer] == BODY, float(count), 1.0),
+        _flops(space, saturation, kind, arg),
+        _itemsizes(space, kind, arg),
+        block_count(space, tiles, configuration.grid),
+    )
+
+
+def _local(
+    space: Space, configuration: Configuration, tiles: dict[str, int], dim: str
+) -> int:
+    """The extent of a dim that one block sees over all iterations."""
+    if dim in configuration.grid and dim != configuration.loop:
+        return tiles[dim]
+    return space.extent(dim)
+
+
+def _elements(
+    space: Space, shapes: Ints, configuration: Configuration, tiles: dict[str, int]
+) -> Floats:
+    count = np.ones(len(shapes))
+    for i, dim in enumerate(space.dims):
+        size = np.full(len(shapes), float(_local(space, configuration, tiles, dim)))
+        if dim == configuration.loop:
+            size[(shapes & PIECE) != 0] = tiles[dim]
+        count *= np.where((shapes >> i) & 1, size, 1.0)
+    return count
+
+
+def _flops(space: Space, saturation: Saturation, kind: Ints, arg: Ints) -> Floats:
+    flops = np.where(kind == DIV, 4.0, 1.0)
+    for e in np.flatnonzero(kind == FUNCTION):
+        op = space.values[saturation.sites[arg[e]]].op
+        assert op is not None
+        flops[e] = op.flops
+    return flops
+
+
+def _itemsizes(space: Space, kind: Ints, arg: Ints) -> Floats:
+    sizes = np.zeros(len(kind))
+    for e in np.flatnonzero(kind == LOAD):
+        tensor = space.values[arg[e]].type
+        assert tensor is not None
+        sizes[e] = tensor.dtype.itemsize
+    return sizes
+
+
+SM_BYTES_PER_US = 25_000.0
+SM_PRODUCTS_PER_US = 2_270_000.0
+SM_OPERATIONS_PER_US = 60_000.0
+STEP_US = 0.002
+"""Rates of one multiprocessor of 132, rounded, and what every operator costs more."""
+
+
+def additive_cost(work: Work) -> Floats:
+    """Microseconds of a GPU with 132 multiprocessors, as a sum over edges."""
+    us = work.flops * work.result / SM_OPERATIONS_PER_US
+    reads = work.result * work.itemsize / SM_BYTES_PER_US
+    us = np.where(work.kind == LOAD, reads, us)
+    us = np.where(work.kind == CONTRACT, work.products / SM_PRODUCTS_PER_US, us)
+    us = np.where(work.kind == SUM, work.operand / SM_OPERATIONS_PER_US, us)
+    joined = (work.kind == JOIN) | (work.kind == GATHER)
+    us = np.where(joined, 0.5 * work.operand / SM_OPERATIONS_PER_US, us)
+    us = np.where(work.kind == CONSTANT, 0.0, us + STEP_US)
+    return us * work.times * max(1.0, work.blocks / 132)

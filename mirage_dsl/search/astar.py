@@ -1,0 +1,189 @@
+"""The compiled A* of `search.extract`."""
+
+# Numba has no types for its decorators, nor for compiled functions.
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numba import njit
+
+from mirage_dsl.search.field61 import scramble64
+
+_U = np.uint64
+
+
+@njit(cache=True, nogil=True)
+def bounds(start, kids, cost, words):
+    """Per value: what every derivation needs, its cheapest edge, its tree's cost."""
+    n = len(start) - 1
+    mandatory = np.zeros((n, words), np.uint64)
+    least, tree = np.full(n, np.inf), np.full(n, np.inf)
+    one = np.empty(words, np.uint64)
+    for v in range(n):
+        mandatory[v] = ~_U(0)
+        for e in range(start[v], start[v + 1]):
+            one[:] = _U(0)
+            total = cost[e]
+            for kid in kids[e]:
+                if kid >= 0:
+                    one |= mandatory[kid]
+                    total += tree[kid]
+            mandatory[v] &= one
+            least[v], tree[v] = min(least[v], cost[e]), min(tree[v], total)
+        mandatory[v, v // 64] |= _U(1) << _U(v % 64)
+    return mandatory, least, tree
+
+
+@njit(cache=True, nogil=True)
+def _bound(opened, mandatory, least, union):
+    """A lower bound of what is left to pay for a set of open values."""
+    union[:] = _U(0)
+    for i in range(len(opened)):
+        word = opened[i]
+        bit = 0
+        while word:
+            if word & _U(1):
+                union |= mandatory[64 * i + bit]
+            word >>= _U(1)
+            bit += 1
+    total = 0.0
+    for i in range(len(union)):
+        word = union[i]
+        bit = 0
+        while word:
+            if word & _U(1):
+                total += least[64 * i + bit]
+            word >>= _U(1)
+            bit += 1
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _highest(opened):
+    """The open value of the highest rank, -1 if none is open."""
+    for i in range(len(opened) - 1, -1, -1):
+        word = opened[i]
+        if word:
+            bit = -1
+            while word:
+                word >>= _U(1)
+                bit += 1
+            return 64 * i + bit
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _advance(opened, value, kids, result):
+    """The open values after `value` was decided by an edge with these operands."""
+    result[:] = opened
+    result[value // 64] &= ~(_U(1) << _U(value % 64))
+    for kid in kids:
+        if kid >= 0:
+            result[kid // 64] |= _U(1) << _U(kid % 64)
+
+
+@njit(cache=True, nogil=True)
+def _dive(opened, start, kids, cost, tree, row):
+    """Complete a DAG greedily from the open values; returns what that costs."""
+    total, filled = 0.0, 0
+    while row[filled] >= 0:
+        filled += 1
+    v = _highest(opened)
+    while v >= 0:
+        pick, least = -1, np.inf
+        for e in range(start[v], start[v + 1]):
+            price = cost[e]
+            for kid in kids[e]:
+                if kid >= 0 and not (opened[kid // 64] >> _U(kid % 64)) & _U(1):
+                    price += tree[kid]
+            if price < least:
+                pick, least = e, price
+        total += cost[pick]
+        row[filled] = pick
+        filled += 1
+        _advance(opened.copy(), v, kids[pick], opened)
+        v = _highest(opened)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _trace(parent, edge, state, row):
+    """The edges decided up to a state."""
+    filled = 0
+    row[:] = -1
+    while parent[state] >= 0:
+        row[filled] = edge[state]
+        filled += 1
+        state = parent[state]
+
+
+@njit(cache=True, nogil=True)
+def _visit(keys, visits, opened):
+    """How often a set of open values has come up, this time included."""
+    word = _U(1)
+    for part in opened:
+        word = scramble64(word ^ part)
+    mask = _U(len(keys) - 1)
+    at = word & mask
+    while visits[at] and keys[at] != word:
+        at = (at + _U(1)) & mask
+    keys[at] = word
+    visits[at] += 1
+    return visits[at]
+
+
+@njit(cache=True, nogil=True)
+def _slots(states):
+    """A power of two with room for so many keys."""
+    size = 1024
+    while size < 2 * states:
+        size *= 2
+    return size
+
+
+@njit(cache=True, nogil=True)
+def search(start, kids, cost, mandatory, least, tree, opened, k, limit):
+    """The `k` cheapest DAGs from any row of `opened`, as rows of edges ended by -1.
+
+    Returns also their costs, the number of states expanded, and whether the limit of
+    states was kept.  If not, the best partial DAGs are completed greedily.
+    """
+    words = opened.shape[1]
+    bits = np.empty((limit, words), np.uint64)
+    paid = np.zeros(limit)
+    parent, edge = np.full(limit, -1), np.full(limit, -1)
+    keys, visits = np.empty(_slots(limit), np.uint64), np.zeros(_slots(limit), np.int32)
+    union = np.empty(words, np.uint64)
+    heap = [(0.0, np.int64(0))][:0]
+    used = len(opened)
+    for s in range(used):
+        bits[s] = opened[s]
+        heapq.heappush(heap, (_bound(bits[s], mandatory, least, union), -s))
+    picks, costs = np.full((k, len(start)), -1), np.empty(k)
+    found, expanded, exact = 0, 0, True
+    while heap and found < k:
+        s = -heapq.heappop(heap)[1]
+        v = _highest(bits[s])
+        if v < 0 or not exact:
+            _trace(parent, edge, s, picks[found])
+            costs[found] = paid[s]
+            costs[found] += _dive(bits[s], start, kids, cost, tree, picks[found])
+            found += 1
+        elif _visit(keys, visits, bits[s]) <= k:
+            expanded += 1
+            exact = used + start[v + 1] - start[v] <= limit
+            if not exact:
+                heapq.heappush(heap, (-1.0, -s))
+                continue
+            for e in range(start[v], start[v + 1]):
+                _advance(bits[s], v, kids[e], bits[used])
+                paid[used], parent[used], edge[used] = paid[s] + cost[e], s, e
+                left = _bound(bits[used], mandatory, least, union)
+                heapq.heappush(heap, (paid[used] + left, -used))
+                used += 1
+    return picks[:found], costs[:found], expanded, exact

@@ -1,0 +1,193 @@
+"""Compiled evaluation of one edge of the closure, into the end of the value pool."""
+
+# Numba has no types for its decorators, nor for compiled functions.
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from mirage_dsl.search.field61 import scramble64
+from mirage_dsl.search.values import (
+    ITERATIONS,
+    add_elements,
+    add_onto,
+    add_products,
+    element_count,
+    index_map,
+    invert,
+    largest_onto,
+    loop_map,
+    opaque,
+    residue_of,
+)
+from mirage_dsl.search.workspace import (
+    BODY,
+    CONTRACT,
+    DIV,
+    FULL,
+    FUNCTION,
+    GATHER,
+    JOIN,
+    SUB,
+    SUM,
+    USED,
+)
+
+
+@njit(cache=True, nogil=True)
+def reserve(w, size):
+    """Whether the value pool has room for `size` more residues; set to 0."""
+    used = w.count[USED]
+    if used + size > len(w.values):
+        w.count[FULL] = 1
+        return False
+    w.values[used : used + size] = 0
+    return True
+
+
+@njit(inline="always")
+def _at(w, r, node, iteration, offset):
+    """Where the residues of a node begin for an iteration."""
+    if w.stage[node] != BODY or iteration == 0:
+        return offset
+    return offset + iteration * element_count(w.shape[node], r.dims, r.loop)
+
+
+@njit(cache=True, nogil=True)
+def _inverses(w, r, node):
+    """Where the inverses of a node's residues are; -1 if it has none."""
+    if w.inverse_at[node] == -1:
+        size = element_count(w.shape[node], r.dims, r.loop)
+        size *= ITERATIONS if w.stage[node] == BODY else 1
+        at = w.count[USED]
+        if not reserve(w, size):
+            return np.int64(-1)
+        if invert(w.values, w.offset[node], at, size):
+            w.inverse_at[node] = at
+            w.count[USED] += size
+        else:
+            w.inverse_at[node] = -2
+    return max(w.inverse_at[node], -1)
+
+
+@njit(cache=True, nogil=True)
+def _products(w, r, a, b, b_values, shape, iterations):
+    """Products of two nodes, summed over some dims."""
+    union = w.shape[a] | w.shape[b]
+    if element_count(union, r.dims, r.loop) > w.maps.shape[1]:
+        w.count[FULL] = 1
+        return False
+    index_map(union, w.shape[a], r.dims, r.loop, w.maps[0])
+    index_map(union, w.shape[b], r.dims, r.loop, w.maps[1])
+    n = index_map(union, shape, r.dims, r.loop, w.maps[2])
+    size = element_count(shape, r.dims, r.loop)
+    for i in range(iterations):
+        pa, pb = _at(w, r, a, i, w.offset[a]), _at(w, r, b, i, b_values)
+        target = w.count[USED] + i * size
+        add_products(w.values, pa, w.maps[0], pb, w.maps[1], target, w.maps[2], n)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _linear(w, r, a, b, sign, shape, iterations):
+    """Sum or difference of two nodes."""
+    index_map(shape, w.shape[a], r.dims, r.loop, w.maps[0])
+    n = index_map(shape, w.shape[b], r.dims, r.loop, w.maps[1])
+    for i in range(iterations):
+        pa, pb = _at(w, r, a, i, w.offset[a]), _at(w, r, b, i, w.offset[b])
+        target = w.count[USED] + i * n
+        add_elements(w.values, pa, w.maps[0], pb, w.maps[1], sign, target, n)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _reduce(w, r, a, shape, iterations, largest):
+    """Sum, or maximum, of a node over the dims that `shape` lacks."""
+    n = index_map(w.shape[a], shape, r.dims, r.loop, w.maps[0])
+    size = element_count(shape, r.dims, r.loop)
+    for i in range(iterations):
+        pa, target = _at(w, r, a, i, w.offset[a]), w.count[USED] + i * size
+        if largest:
+            largest_onto(w.values, pa, target, w.maps[0], n)
+        else:
+            add_onto(w.values, pa, target, w.maps[0], n)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _join(w, r, a, shape):
+    """Sum of a body node over the iterations."""
+    n = index_map(shape, shape, r.dims, r.loop, w.maps[0])
+    for i in range(ITERATIONS):
+        pa = _at(w, r, a, i, w.offset[a])
+        add_onto(w.values, pa, w.count[USED], w.maps[0], n)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _gather(w, r, a, shape):
+    """Concatenation of a body node over the iterations."""
+    n = index_map(shape, w.shape[a], r.dims, r.loop, w.maps[0])
+    loop_map(shape, r.dims, r.loop, w.maps[1])
+    target = w.count[USED]
+    for t in range(n):
+        pa = _at(w, r, a, w.maps[1, t], w.offset[a])
+        w.values[target + t] = w.values[pa + w.maps[0, t]]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _function(w, r, a, b, c, site, shape, iterations):
+    """A random function of up to three nodes, keyed by the site's word."""
+    n = 0
+    for slot, node in enumerate((a, b, c)):
+        if node >= 0:
+            n = index_map(shape, w.shape[node], r.dims, r.loop, w.maps[slot])
+    for i in range(iterations):
+        pa = _at(w, r, a, i, w.offset[a])
+        pb = _at(w, r, b, i, w.offset[b]) if b >= 0 else 0
+        pc = _at(w, r, c, i, w.offset[c]) if c >= 0 else 0
+        for t in range(n):
+            x = w.values[pa + w.maps[0, t]]
+            y = w.values[pb + w.maps[1, t]] if b >= 0 else np.int64(0)
+            if r.site_swaps[site] and y < x:
+                x, y = y, x
+            word = opaque(r.site_word[site], x)
+            if b >= 0:
+                word = opaque(word, y)
+            if c >= 0:
+                word = opaque(word, w.values[pc + w.maps[2, t]])
+            w.values[w.count[USED] + i * n + t] = residue_of(scramble64(word))
+    return True
+
+
+@njit(cache=True, nogil=True)
+def evaluate(w, r, op, a, b, c, arg, shape, stage):
+    """Write the result of an edge to the end of the pool; False if there is none."""
+    iterations = ITERATIONS if stage == BODY else 1
+    b_values = np.int64(0)
+    if op == DIV:
+        b_values = _inverses(w, r, b)
+    elif b >= 0:
+        b_values = w.offset[b]
+    count = element_count(shape, r.dims, r.loop)
+    if count > w.maps.shape[1]:
+        w.count[FULL] = 1
+        return False
+    if b_values < 0 or not reserve(w, count * iterations):
+        return False
+    if op <= SUB:
+        return _linear(w, r, a, b, -1 if op == SUB else 1, shape, iterations)
+    if op <= DIV or op == CONTRACT:
+        return _products(w, r, a, b, b_values, shape, iterations)
+    if op == SUM or (op == FUNCTION and r.site_over[arg]):
+        return _reduce(w, r, a, shape, iterations, op == FUNCTION)
+    if op == JOIN:
+        return _join(w, r, a, shape)
+    if op == GATHER:
+        return _gather(w, r, a, shape)
+    return _function(w, r, a, b, c, arg, shape, iterations)

@@ -1,0 +1,203 @@
+"""The cheapest ways through an AND-OR graph: k best distinct DAGs, sharing counted once.
+
+A DAG chooses one edge for each value it needs.  Values are decided from the outputs
+down, in one topological order, so every DAG comes up exactly once and what is left to
+pay depends on the set of open values alone.  A* with this state; the bound is the sum
+of the cheapest edges of all values that no derivation of an open value avoids.
+"""
+
+# Numba has no types for its decorators, nor for compiled functions.
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from mirage_dsl.search.astar import bounds, search
+from mirage_dsl.search.workspace import Ints
+
+Floats = NDArray[np.float64]
+
+MAX_STATES = 40_000
+"""States of one extraction; beyond it the remaining DAGs are the best ones at hand."""
+MAX_ROOT_CHOICES = 8
+
+_U = np.uint64
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """The part of a graph that matters: values that can be made and are needed.
+
+    Attributes:
+        edge: Number of each kept edge in the whole graph, by value it makes.
+        start: Where each value's edges begin; values in topological order.
+        kids: Operands of each kept edge, -1 for none.
+        starts: Choices of values that together are all outputs.
+        cyclic: Whether edges were left out because they closed a cycle.
+    """
+
+    edge: Ints
+    start: Ints
+    kids: Ints
+    starts: tuple[tuple[int, ...], ...]
+    cyclic: bool
+
+
+def condense(
+    edges: Ints,
+    nodes: int,
+    alive: NDArray[np.bool_],
+    roots: tuple[tuple[int, ...], ...],
+) -> Condensed | None:
+    """Keep what the roots need; None if some output cannot be made.
+
+    Args:
+        edges: Rows of node, kind and three operands (-1 for none).
+        nodes: Number of nodes.
+        alive: Edges that may be used.
+        roots: Alternatives for each output.
+    """
+    makes = np.ascontiguousarray(edges[:, 0])
+    kids = np.ascontiguousarray(edges[:, 2:5])
+    made = _derivable(makes, kids, alive.copy(), nodes)
+    found = tuple(tuple(n for n in some if made[n]) for some in roots)
+    if not all(found):
+        return None
+    usable = alive & made[makes] & (made[kids] | (kids < 0)).all(axis=1)
+    kept = np.flatnonzero(usable)
+    by_node = kept[np.argsort(makes[kept], kind="stable")]
+    wanted = np.array(sorted({n for some in found for n in some}), np.int64)
+    rank, dropped = _ranks(makes[by_node], kids[by_node], nodes, wanted)
+    inside = _inside(rank, makes[by_node], kids[by_node])
+    by_node = by_node[inside]
+    order = np.argsort(rank[makes[by_node]], kind="stable")
+    edge = by_node[order]
+    ranked = np.where(kids[edge] >= 0, rank[kids[edge]], -1)
+    count = int(rank.max()) + 1
+    start = np.searchsorted(rank[makes[edge]], np.arange(count + 1))
+    choices = itertools.islice(itertools.product(*found), MAX_ROOT_CHOICES)
+    starts = tuple(tuple(int(rank[n]) for n in choice) for choice in choices)
+    return Condensed(edge, start.astype(np.int64), ranked, starts, bool(dropped))
+
+
+def _inside(rank: Ints, makes: Ints, kids: Ints) -> NDArray[np.bool_]:
+    """Edges whose operands all come before the value they make."""
+    own = rank[makes]
+    below = (kids < 0) | ((rank[kids] >= 0) & (rank[kids] < own[:, None]))
+    return (own >= 0) & below.all(axis=1)
+
+
+@njit(cache=True, nogil=True)
+def _derivable(makes, kids, alive, nodes):
+    """Which nodes can be made from loads by edges that are alive."""
+    made = np.zeros(nodes, np.bool_)
+    changed = True
+    while changed:
+        changed = False
+        for e in range(len(makes)):
+            if not alive[e] or made[makes[e]]:
+                continue
+            ready = True
+            for kid in kids[e]:
+                ready = ready and (kid < 0 or made[kid])
+            if ready:
+                made[makes[e]] = True
+                changed = True
+    return made
+
+
+@njit(cache=True, nogil=True)
+def _needed(makes, kids, nodes, wanted):
+    """Nodes from which the wanted ones can be reached; edges are sorted by node."""
+    first = np.searchsorted(makes, np.arange(nodes + 1))
+    needed = np.zeros(nodes, np.bool_)
+    stack = [n for n in wanted]
+    needed[wanted] = True
+    while stack:
+        n = stack.pop()
+        for e in range(first[n], first[n + 1]):
+            for kid in kids[e]:
+                if kid >= 0 and not needed[kid]:
+                    needed[kid] = True
+                    stack.append(kid)
+    return needed, first
+
+
+@njit(cache=True, nogil=True)
+def _ranks(makes, kids, nodes, wanted):
+    """A topological number for each needed node, -1 for others; and cycles broken.
+
+    A node is placed when all its edges have placed operands.  Where a cycle leaves
+    none, the first node with one complete edge is placed, and loses the other edges.
+    """
+    needed, first = _needed(makes, kids, nodes, wanted)
+    rank = np.full(nodes, -1)
+    placed, broken = 0, 0
+    total = needed.sum()
+    while placed < total:
+        before = placed
+        for n in range(nodes):
+            if needed[n] and rank[n] < 0:
+                missing, whole = _missing(rank, kids, first[n], first[n + 1])
+                if missing == 0 or (broken == 2 and whole):
+                    rank[n] = placed
+                    placed += 1
+                    broken = min(broken, 1)
+        if placed == before:
+            broken = 2
+    return rank, broken
+
+
+@njit(cache=True, nogil=True)
+def _missing(rank, kids, start, stop):
+    """Edges with operands that have no rank, and whether one edge has all."""
+    missing, whole = 0, False
+    for e in range(start, stop):
+        ready = True
+        for kid in kids[e]:
+            ready = ready and (kid < 0 or rank[kid] >= 0)
+        if ready:
+            whole = True
+        else:
+            missing += 1
+    return missing, whole
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The DAGs found, cheapest first.
+
+    Attributes:
+        chosen: For each DAG the numbers of its edges in the whole graph.
+        costs: Their costs.
+        expanded: States that were expanded.
+        exact: Whether these are provably the cheapest.
+    """
+
+    chosen: tuple[tuple[int, ...], ...]
+    costs: tuple[float, ...]
+    expanded: int
+    exact: bool
+
+
+def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
+    """The `k` cheapest DAGs; `cost` is that of every edge of the whole graph."""
+    own = np.ascontiguousarray(cost[c.edge])
+    words = (len(c.start) + 62) // 64
+    opened = np.zeros((len(c.starts), words), _U)
+    for row, nodes in zip(opened, c.starts, strict=True):
+        for n in nodes:
+            row[n // 64] |= _U(1 << (n % 64))
+    mandatory, least, tree = bounds(c.start, c.kids, own, words)
+    arrays = (c.start, c.kids, own, mandatory, least, tree)
+    picks, costs, expanded, exact = search(*arrays, opened, k, MAX_STATES)
+    chosen = tuple(tuple(int(c.edge[e]) for e in row if e >= 0) for row in picks)
+    return Extraction(chosen, tuple(map(float, costs)), int(expanded), bool(exact))

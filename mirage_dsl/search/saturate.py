@@ -1,0 +1,287 @@
+"""One loop choice from start to end: S, seeds, closure, and the outputs found in it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage_dsl.errors import SearchError
+from mirage_dsl.ops.definition import Term
+from mirage_dsl.search.abstract import Useful, constant_value, function_word, useful
+from mirage_dsl.search.closure import add_edge, grow, reset, settle
+from mirage_dsl.search.evaluation import evaluate
+from mirage_dsl.search.field61 import element_of, key_of, member_table
+from mirage_dsl.search.space import Space, Value
+from mirage_dsl.search.values import ITERATIONS, PIECE, PRIME, TILE, element_count
+from mirage_dsl.search.workspace import (
+    ADD,
+    BEFORE,
+    BODY,
+    CONSTANT,
+    CONTRACT,
+    DIV,
+    EDGES,
+    FULL,
+    FUNCTION,
+    HITS,
+    LOAD,
+    MERGED,
+    MUL,
+    NODES,
+    PAIRS,
+    SUB,
+    SUM,
+    TESTS,
+    USED,
+    Ints,
+    Rules,
+    Words,
+    Workspace,
+)
+
+PAIRS_A_CALL = 20_000_000
+"""Work between two looks at the clock, well under a second."""
+
+_KIND = {
+    Term.ADD: ADD,
+    Term.SUB: SUB,
+    Term.MUL: MUL,
+    Term.DIV: DIV,
+    Term.SUM: SUM,
+    Term.CONTRACT: CONTRACT,
+    Term.FUNCTION: FUNCTION,
+}
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """The AND-OR graph of a loop choice.
+
+    Attributes:
+        loop: The dim over which blocks iterate, or None.
+        shape: Packed shape of each node (see `search.values`).
+        stage: Stage of each node.
+        key: Abstract key of each node.
+        edges: Rows of node, kind, three operands (-1 for none) and an argument: the
+            program's value for loads and constants, reduced dims, or a site.
+        sites: For each site, a value of the program that its function makes.
+        program_keys: Abstract key of each value of the program.
+        roots: For each output, the nodes that compute it and may be stored.
+        counters: Figures for the ledger.
+        complete: Whether no limit was met.
+    """
+
+    loop: str | None
+    shape: Ints
+    stage: Ints
+    key: Words
+    edges: Ints
+    sites: tuple[int, ...]
+    program_keys: tuple[int, ...]
+    roots: tuple[tuple[int, ...], ...]
+    counters: dict[str, int]
+    complete: bool
+
+
+def saturate(
+    space: Space,
+    loop: str | None,
+    w: Workspace,
+    *,
+    seed: int = 0,
+    deadline: float | None = None,
+) -> Saturation:
+    """All useful values of a block that iterates over `loop`.
+
+    `deadline` is a reading of `time.monotonic()`.
+    """
+    s = useful(space, loop, seed)
+    r = _rules(space, s, loop)
+    references = _references(space, s, r, w, seed)
+    reset(w)
+    _enter_seeds(space, s, r, w, references)
+    at = 0
+    while at < w.count[NODES] and not w.count[FULL]:
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        at = int(grow(w, r, at, PAIRS_A_CALL))
+    n, e = int(w.count[NODES]), int(w.count[EDGES])
+    return Saturation(
+        loop,
+        w.shape[:n].copy(),
+        w.stage[:n].copy(),
+        w.key[:n].copy(),
+        w.edges[:e].copy(),
+        tuple(site.value for site in s.sites),
+        tuple(key_of(pair) for pair in s.fingerprints),
+        tuple(_roots(space, s, w, o.value, references[o.value]) for o in space.outputs),
+        _counters(s, w),
+        at == n and not w.count[FULL] and not s.truncated,
+    )
+
+
+def _counters(s: Useful, w: Workspace) -> dict[str, int]:
+    count = w.count
+    return {
+        "useful": len(s.keys),
+        "nodes": int(count[NODES]),
+        "edges": int(count[EDGES]),
+        "pairs": int(count[PAIRS]),
+        "tests": int(count[TESTS]),
+        "cut_by_abstract_expression": int(count[TESTS] - count[HITS]),
+        "merged": int(count[MERGED]),
+        "overflows": int(count[FULL]),
+        "useful_truncated": int(s.truncated),
+    }
+
+
+def _enabled(space: Space) -> int:
+    """The kinds of edge that can help the program."""
+    terms = space.terms
+    names = [v.names for v in space.values]
+    dots = any(
+        v.op is not None
+        and v.op.term is Term.CONTRACT
+        and names[v.operands[0]] == names[v.operands[1]]
+        for v in space.values
+    )
+    kinds = {_KIND[t] for t in terms if t in _KIND}
+    if Term.DIV in terms or dots:
+        kinds.add(MUL)
+    if MUL in kinds and Term.CONTRACT in terms:
+        kinds.add(SUM)
+    if MUL in kinds and Term.SUM in terms:
+        kinds.add(CONTRACT)
+    return sum(1 << kind for kind in kinds)
+
+
+def _rules(space: Space, s: Useful, loop: str | None) -> Rules:
+    values = [space.values[site.value] for site in s.sites]
+    keys = np.zeros((len(values), 3), np.uint64)
+    for row, site in zip(keys, s.sites, strict=True):
+        row[: len(site.keys)] = site.keys
+    pairs = [site.result for site in s.sites]
+    words = [function_word(v) for v in values]
+    swaps = [v.op is not None and v.op.commutative for v in values]
+    return Rules(
+        dims=len(space.dims),
+        loop=-1 if loop is None else space.dims.index(loop),
+        enabled=_enabled(space),
+        reducible=space.reduced,
+        members=member_table(np.array(sorted(s.keys), np.uint64)),
+        sigma=np.array(s.sigma, np.uint64).reshape(-1, 2),
+        sigma_loop=np.uint64(s.sigma_loop),
+        outer=np.array(sorted({v.names for v in space.values}), np.int64),
+        site_arity=np.array([len(site.keys) for site in s.sites], np.int64),
+        site_keys=keys,
+        site_pair=np.array(pairs, np.uint64).reshape(-1, 2),
+        site_word=np.array(words, np.uint64),
+        site_over=np.array([v.over for v in values], np.int64),
+        site_swaps=np.array(swaps, np.int64),
+    )
+
+
+def _references(
+    space: Space, s: Useful, r: Rules, w: Workspace, seed: int
+) -> list[Ints]:
+    """Residues of every value of the program, unsplit.
+
+    Raises:
+        SearchError: The program divides by zero whatever the inputs.
+    """
+    for attempt in range(4):
+        found = _evaluate_program(space, s, r, w, seed + 1000 * attempt)
+        if found is not None:
+            return found
+    raise SearchError(
+        "the program divides by zero at random inputs; expected a divisor that is "
+        "not always 0"
+    )
+
+
+def _evaluate_program(
+    space: Space, s: Useful, r: Rules, w: Workspace, seed: int
+) -> list[Ints] | None:
+    reset(w)
+    rng = np.random.default_rng(seed)
+    found: list[Ints] = []
+    for i, value in enumerate(space.values):
+        at = int(w.count[USED])
+        size = int(element_count(value.names, r.dims, r.loop))
+        w.shape[i], w.stage[i], w.offset[i] = value.names, BEFORE, at
+        w.inverse_at[i] = -1
+        if value.op is None:
+            w.values[at : at + size] = _random(value, size, rng, seed)
+        elif not _run(value, i, s, r, w):
+            return None
+        at = int(w.offset[i])
+        w.count[USED] = at + size
+        found.append(w.values[at : at + size].copy())
+    return found
+
+
+def _random(value: Value, size: int, rng: np.random.Generator, seed: int) -> Any:
+    """Residues of a tensor or of a constant."""
+    if value.constant is None:
+        return rng.integers(1, PRIME, size)
+    number = constant_value(value.constant)
+    if number is not None:
+        return number % PRIME
+    return element_of(f"{seed} residue {value.constant}") % (PRIME - 1) + 1
+
+
+def _run(value: Value, i: int, s: Useful, r: Rules, w: Workspace) -> bool:
+    """Evaluate an operator of the program on the program's own values."""
+    assert value.op is not None
+    a, b, c = (*value.operands, -1, -1)[:3]
+    argument = s.site_of.get(i, value.over)
+    kind = _KIND[value.op.term]
+    done = evaluate(w, r, kind, a, b, c, argument, value.names, BEFORE)
+    w.offset[i] = w.count[USED]
+    return bool(done)
+
+
+def _enter_seeds(
+    space: Space, s: Useful, r: Rules, w: Workspace, references: list[Ints]
+) -> None:
+    """Make nodes of the tensors read and of the constants."""
+    for i in (*space.loads, *space.constants):
+        value, residues = space.values[i], references[i]
+        looped = r.loop >= 0 and bool(value.names >> r.loop & 1)
+        if looped:
+            residues = _pieces(residues, value.names, r.loop)
+        used = int(w.count[USED])
+        w.values[used : used + len(residues)] = residues
+        shape = value.names | (PIECE if looped else 0)
+        first, second = (np.uint64(x) for x in s.fingerprints[i])
+        kind, constant = LOAD, 0
+        if value.constant is not None:
+            kind, constant = CONSTANT, 2 if constant_value(value.constant) == 1 else 1
+        stage = BODY if looped else BEFORE
+        node = settle(w, r.dims, r.loop, shape, stage, first, second, constant)
+        add_edge(w, node, kind, -1, -1, -1, i)
+
+
+def _pieces(residues: Ints, names: int, loop: int) -> Ints:
+    """The tiles of all iterations, one after the other."""
+    before = TILE ** (names & ((1 << loop) - 1)).bit_count()
+    tiles = residues.reshape(before, ITERATIONS, TILE, -1)
+    return np.moveaxis(tiles, 1, 0).reshape(-1)
+
+
+def _roots(
+    space: Space, s: Useful, w: Workspace, output: int, reference: Ints
+) -> tuple[int, ...]:
+    """The nodes with an output's shape, key and residues, not in the body."""
+    n = int(w.count[NODES])
+    names, key = space.values[output].names, key_of(s.fingerprints[output])
+    alike = (w.shape[:n] == names) & (w.stage[:n] != BODY) & (w.key[:n] == key)
+    found: list[int] = []
+    for node in np.flatnonzero(alike):
+        at = int(w.offset[node])
+        if np.array_equal(w.values[at : at + len(reference)], reference):
+            found.append(int(node))
+    return tuple(found)

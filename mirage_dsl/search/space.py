@@ -1,0 +1,294 @@
+"""What there is to search: the program as terms over numbered dims, and the grid and
+loop choices.
+
+Sets of dims are bit masks: bit i stands for `Space.dims[i]`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+
+from mirage_dsl.errors import SourceLocation, UnsupportedError
+from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ops.definition import Kind, Operator, Term
+from mirage_dsl.types import Scalar, TensorType
+
+MAX_DIMS = 40
+"""Dims of one program; bit 48 of a packed shape is taken."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A structural choice: every tensor that has one of these dims is split in it.
+
+    Attributes:
+        grid: Dims split between blocks, at most three, each in every output.
+        loop: The dim over which a block iterates, or None.
+    """
+
+    grid: tuple[str, ...] = ()
+    loop: str | None = None
+
+    def __str__(self) -> str:
+        return f"grid({', '.join(self.grid)}) loop({self.loop or ''})"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the program.
+
+    Attributes:
+        name: Its kernel-level name; of a constant, its text.
+        names: Its dims, as a mask.
+        type: Its kernel-level type; None for a constant.
+        op: The operator that makes it; None for tensors read and for constants.
+        operands: Indices of operands among `Space.values`.
+        over: Dims that the operator reduces, as a mask.
+        constant: The number, for a constant.
+        location: The user's line that made it.
+    """
+
+    name: str
+    names: int
+    type: TensorType | None = None
+    op: Operator | None = None
+    operands: tuple[int, ...] = ()
+    over: int = 0
+    constant: Scalar | None = None
+    location: SourceLocation | None = field(default=None, compare=False)
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it is a tensor that a block reads."""
+        return self.op is None and self.constant is None
+
+    @property
+    def function(self) -> str:
+        """What tells its uninterpreted function from others; `over` is separate."""
+        assert self.op is not None
+        return self.op.name
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that a block must write.
+
+    Attributes:
+        value: Index of its value among `Space.values`.
+        name: Its kernel-level name.
+        type: Its kernel-level type.
+    """
+
+    value: int
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Space:
+    """A program made ready for the search.
+
+    Attributes:
+        program: The program.
+        dims: All dims of its values, in order of appearance.
+        values: Tensors read, constants and operator results, operands first.
+        outputs: Each distinct returned tensor that is not an input.
+    """
+
+    program: KernelGraph
+    dims: tuple[str, ...]
+    values: tuple[Value, ...]
+    outputs: tuple[Output, ...]
+
+    def mask(self, names: tuple[str, ...]) -> int:
+        """The mask of some dims."""
+        return sum(1 << self.dims.index(n) for n in names)
+
+    def names(self, mask: int) -> tuple[str, ...]:
+        """The dims of a mask, in order of appearance."""
+        return tuple(d for i, d in enumerate(self.dims) if mask >> i & 1)
+
+    @cached_property
+    def loads(self) -> tuple[int, ...]:
+        """Indices of the tensors that a block may read."""
+        return tuple(i for i, v in enumerate(self.values) if v.is_load)
+
+    @cached_property
+    def constants(self) -> tuple[int, ...]:
+        """Indices of the constants."""
+        return tuple(i for i, v in enumerate(self.values) if v.constant is not None)
+
+    @cached_property
+    def functions(self) -> tuple[int, ...]:
+        """Indices of the results of uninterpreted functions."""
+        return tuple(i for i, v in enumerate(self.values) if v.op and _opaque(v.op))
+
+    @cached_property
+    def terms(self) -> frozenset[Term]:
+        """Abstract operations that the program uses."""
+        return frozenset(v.op.term for v in self.values if v.op)
+
+    @cached_property
+    def reduced(self) -> int:
+        """Dims that the program sums over."""
+        summed = (Term.SUM, Term.CONTRACT)
+        masks = [v.over for v in self.values if v.op and v.op.term in summed]
+        return _union(masks)
+
+    @cached_property
+    def output_dims(self) -> tuple[str, ...]:
+        """Dims that every output has, in order of the first one's type."""
+        first, *rest = (o.type.names for o in self.outputs)
+        return tuple(n for n in first if all(n in names for names in rest))
+
+    @cached_property
+    def loop_dims(self) -> tuple[str, ...]:
+        """Dims over which a block may iterate: those of the tensors read."""
+        return self.names(_union(self.values[i].names for i in self.loads))
+
+    def extent(self, dim: str, symbolic: int = 1024) -> int:
+        """The extent of a dim; `symbolic` where it is not known."""
+        return self.program.extent_of[dim] or symbolic
+
+
+def configurations(space: Space, max_grid: int = 3) -> Iterator[Configuration]:
+    """Every structural configuration, fewer splits first."""
+    for loop in (None, *space.loop_dims):
+        for count in range(min(max_grid, len(space.output_dims)) + 1):
+            for grid in itertools.combinations(space.output_dims, count):
+                yield Configuration(grid, loop)
+
+
+def space_of(program: KernelGraph) -> Space:
+    """Read a program.
+
+    Raises:
+        UnsupportedError: A value that no block graph can compute.
+    """
+    reader = _Reader(program)
+    for item in program.inputs:
+        reader.view(item.name)
+    for node in program.nodes:
+        if not isinstance(node, Apply):
+            raise UnsupportedError(
+                "the search takes a program of operators, found a block graph; "
+                "search the program that it was made from"
+            )
+        reader.read(node)
+    returned = dict.fromkeys(r.value for r in program.returns)
+    outputs = tuple(
+        Output(reader.index[name], name, reader.types[name])
+        for name in returned
+        if not reader.is_load(name)
+    )
+    if not outputs:
+        raise UnsupportedError("every output is an input: there is nothing to compute")
+    return reader.finish(outputs)
+
+
+def _opaque(op: Operator) -> bool:
+    return op.term is Term.FUNCTION and op.kind in (Kind.ELEMENTWISE, Kind.REDUCTION)
+
+
+def _union(masks: Iterator[int] | list[int]) -> int:
+    total = 0
+    for mask in masks:
+        total |= mask
+    return total
+
+
+@dataclass
+class _Reader:
+    """Values read so far; `index` finds them by kernel-level name."""
+
+    program: KernelGraph
+    values: list[Value] = field(default_factory=list[Value])
+    index: dict[str, int] = field(default_factory=dict[str, int])
+    constants: dict[Scalar, int] = field(default_factory=dict[Scalar, int])
+    dims: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        self.types = kernel_types(self.program)
+
+    def mask(self, names: tuple[str, ...]) -> int:
+        return sum(1 << self.dims.setdefault(n, len(self.dims)) for n in names)
+
+    def view(self, name: str) -> None:
+        """A tensor that exists in memory: an input, or a view of one."""
+        kind = self.types[name]
+        self.index[name] = len(self.values)
+        self.values.append(Value(name, self.mask(kind.names), kind))
+
+    def read(self, node: Apply) -> None:
+        if node.op.term is Term.IDENTITY and "dtype" in node.op.attributes:
+            self.index[node.result] = self.index[node.values[0]]
+        elif node.op.kind is Kind.VIEW and self.is_load(node.values[0]):
+            self.view(node.result)
+        elif node.op.kind in (Kind.VIEW, Kind.CONCAT):
+            raise UnsupportedError(
+                f"a block cannot compute `{node.result}` = {node.op.name} of a "
+                "computed tensor; compute the operand in a kernel of its own",
+                node.location,
+            )
+        else:
+            self._operator(node)
+
+    def is_load(self, name: str) -> bool:
+        """Whether a kernel-level value exists in memory before the block."""
+        return self.values[self.index[name]].is_load
+
+    def _operator(self, node: Apply) -> None:
+        operands = tuple(self._operand(o) for o in node.operands)
+        kind = self.types[node.result]
+        names, over = self.mask(kind.names), self.mask(node.over)
+        self.index[node.result] = len(self.values)
+        self.values.append(
+            Value(
+                node.result,
+                names,
+                kind,
+                node.op,
+                operands,
+                over,
+                location=node.location,
+            )
+        )
+
+    def _operand(self, operand: Operand) -> int:
+        if isinstance(operand, str):
+            return self.index[operand]
+        if operand not in self.constants:
+            self.constants[operand] = len(self.values)
+            self.values.append(Value(str(operand), 0, constant=operand))
+        return self.constants[operand]
+
+    def finish(self, outputs: tuple[Output, ...]) -> Space:
+        """The space of the values that the outputs need."""
+        needed: set[int] = set()
+        stack = [o.value for o in outputs]
+        while stack:
+            i = stack.pop()
+            if i not in needed:
+                needed.add(i)
+                stack.extend(self.values[i].operands)
+        if len(self.dims) > MAX_DIMS:
+            raise UnsupportedError(
+                f"the program has {len(self.dims)} dims; the search takes {MAX_DIMS}"
+            )
+        number = {old: new for new, old in enumerate(sorted(needed))}
+        kept = (self.values[i] for i in number)
+        values = tuple(
+            replace(v, operands=tuple(number[o] for o in v.operands)) for v in kept
+        )
+        outs = tuple(replace(o, value=number[o.value]) for o in outputs)
+        return Space(self.program, tuple(self.dims), values, outs)
+
+
+def block_count(space: Space, tiles: dict[str, int], grid: tuple[str, ...]) -> int:
+    """How many blocks a grid has at some tiles."""
+    return prod(-(-space.extent(d) // tiles[d]) for d in grid)

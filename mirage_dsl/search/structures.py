@@ -1,0 +1,252 @@
+"""All structures of a single-kernel μGraph: the best few of every configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import local
+
+import numpy as np
+
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.search.additive import (
+    CostFunction,
+    additive_cost,
+    placeholder_tiles,
+    work_of,
+)
+from mirage_dsl.search.extract import cheapest, condense
+from mirage_dsl.search.reconstruct import chosen_edges, reconstruct, signature
+from mirage_dsl.search.saturate import Saturation, saturate
+from mirage_dsl.search.space import Configuration, Space, configurations, space_of
+from mirage_dsl.search.workspace import CONTRACT, FUNCTION, SUM, Workspace, workspace
+
+VARIETY = 4
+"""DAGs extracted for each one kept: many differ only in where constants enter."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A block graph that computes the program, without sizes.
+
+    Attributes:
+        block: The graph; its tiles are 1, to be chosen.
+        configuration: Its grid and loop.
+        additive_cost: What extraction took it to cost, at placeholder sizes.
+        ops: How many operators it has.
+    """
+
+    block: BlockGraph
+    configuration: Configuration
+    additive_cost: float
+    ops: int
+
+
+@dataclass
+class StructureSet:
+    """Structures by configuration, cheapest first within each.
+
+    Attributes:
+        structures: All of them.
+        counters: Figures for the ledger, summed over all configurations.
+        complete: Whether the whole space was searched: no limit, no deadline.
+        seconds: Time of each step, summed over threads.
+    """
+
+    structures: list[Structure] = field(default_factory=list[Structure])
+    counters: dict[str, int] = field(default_factory=dict[str, int])
+    complete: bool = True
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def count(self, counters: dict[str, int]) -> None:
+        """Add to the counters."""
+        for name, number in counters.items():
+            self.counters[name] = self.counters.get(name, 0) + number
+
+    def spend(self, step: str, since: float) -> None:
+        """Add the time from `since` on to a step."""
+        self.seconds[step] = self.seconds.get(step, 0) + time.perf_counter() - since
+
+    def merge(self, other: StructureSet) -> None:
+        """Append another set."""
+        self.structures += other.structures
+        self.count(other.counters)
+        self.complete &= other.complete
+        for step, seconds in other.seconds.items():
+            self.seconds[step] = self.seconds.get(step, 0) + seconds
+
+
+def structures(
+    program: KernelGraph,
+    *,
+    per_configuration: int = 8,
+    threads: int | None = None,
+    deadline: float | None = None,
+    allow: Callable[[Configuration], bool] | None = None,
+    max_grid: int = 3,
+    cost: CostFunction = additive_cost,
+    seed: int = 0,
+) -> StructureSet:
+    """Search the complete space of single kernels that compute a program.
+
+    Args:
+        program: Primitive operators only, without stabilising shifts.
+        per_configuration: How many structures to keep of each configuration.
+        threads: Loop choices searched at the same time; None for one.
+        deadline: A reading of `time.monotonic()` at which to stop.
+        allow: Configurations to search; None for all.
+        max_grid: Most dims split between blocks.
+        cost: Cost of every edge, for ranking within a configuration.
+        seed: Seed of fingerprints and residues; it does not change the result but
+            for coincidences.
+
+    Raises:
+        UnsupportedError: A value that no block graph can compute.
+    """
+    space = space_of(program)
+    by_loop: dict[str | None, list[Configuration]] = {}
+    for configuration in configurations(space, max_grid):
+        if allow is None or allow(configuration):
+            by_loop.setdefault(configuration.loop, []).append(configuration)
+    search = _Search(space, per_configuration, deadline, cost, seed)
+    total = StructureSet()
+    for found in _mapped(search.run, by_loop.values(), threads or 1):
+        total.merge(found)
+    return total
+
+
+def _mapped(
+    work: Callable[[list[Configuration]], StructureSet],
+    items: Iterable[list[Configuration]],
+    threads: int,
+) -> Iterable[StructureSet]:
+    """`map`, in order, on threads if there are several."""
+    if threads == 1:
+        return map(work, items)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, items))
+
+
+_thread = local()
+
+
+def _workspace() -> Workspace:
+    """This thread's arrays."""
+    if not hasattr(_thread, "workspace"):
+        _thread.workspace = workspace()
+    return _thread.workspace
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The parameters of one search."""
+
+    space: Space
+    per_configuration: int
+    deadline: float | None
+    cost: CostFunction
+    seed: int
+
+    @cached_property
+    def over(self) -> np.ndarray:
+        """Dims that each value's operator reduces, by index."""
+        return np.array([v.over for v in self.space.values], np.int64)
+
+    def late(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def run(self, group: list[Configuration]) -> StructureSet:
+        """All configurations of one loop choice, from one closure."""
+        result = StructureSet()
+        if self.late():
+            result.complete = False
+            return result
+        began = time.perf_counter()
+        saturation = saturate(
+            self.space,
+            group[0].loop,
+            _workspace(),
+            seed=self.seed,
+            deadline=self.deadline,
+        )
+        result.spend("closure", began)
+        result.count({"closures": 1, **saturation.counters})
+        result.complete = saturation.complete
+        for configuration in group:
+            if self.late():
+                result.complete = False
+                return result
+            self.extract(saturation, configuration, result)
+        return result
+
+    def extract(
+        self, saturation: Saturation, configuration: Configuration, result: StructureSet
+    ) -> None:
+        """Add the best structures of a configuration."""
+        began = time.perf_counter()
+        result.count({"configurations": 1})
+        alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
+        nodes = len(saturation.shape)
+        part = condense(saturation.edges, nodes, alive, saturation.roots)
+        if part is None:
+            result.spend("extract", began)
+            return
+        tiles = placeholder_tiles(self.space, configuration)
+        work = work_of(self.space, saturation, configuration, tiles)
+        wanted = VARIETY * self.per_configuration
+        found = cheapest(part, self.cost(work), wanted)
+        result.spend("extract", began)
+        result.complete &= found.exact and not part.cyclic
+        result.count(
+            {
+                "configurations_with_structures": 1,
+                "extracted": len(found.chosen),
+                "expanded": found.expanded,
+                "truncated_extractions": int(not found.exact),
+                "cycles_broken": int(part.cyclic),
+            }
+        )
+        began = time.perf_counter()
+        picked = [
+            (chosen_edges(saturation, chosen), cost)
+            for chosen, cost in zip(found.chosen, found.costs, strict=True)
+        ]
+        kept = dict[tuple[object, ...], Structure]()
+        for edges, cost in _varied(saturation, picked):
+            block = reconstruct(self.space, saturation, configuration, edges)
+            if block is not None and len(kept) < self.per_configuration:
+                ops = sum(isinstance(n, Apply) for n in block.nodes)
+                structure = Structure(block, configuration, cost, ops)
+                kept.setdefault(block.nodes, structure)
+        best = sorted(kept.values(), key=lambda s: s.additive_cost)
+        result.structures += best
+        result.count({"structures": len(best)})
+        result.spend("reconstruct", began)
+
+    def reduced(self, saturation: Saturation) -> np.ndarray:
+        """Dims that each edge reduces."""
+        kind, arg = saturation.edges[:, 1], saturation.edges[:, 5]
+        summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
+        if not saturation.sites:
+            return summed
+        sites = np.array(saturation.sites)[np.where(kind == FUNCTION, arg, 0)]
+        return np.where(kind == FUNCTION, self.over[sites], summed)
+
+
+def _varied(
+    saturation: Saturation, picked: list[tuple[dict[int, object], float]]
+) -> Iterable[tuple[dict[int, object], float]]:
+    """First one of each kind of DAG, then the others, each by cost."""
+    seen: set[int] = set()
+    others: list[tuple[dict[int, object], float]] = []
+    for item in sorted(picked, key=lambda p: p[1]):
+        word = signature(saturation, item[0])
+        if word in seen:
+            others.append(item)
+        else:
+            seen.add(word)
+            yield item
+    yield from others
