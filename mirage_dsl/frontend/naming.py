@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 
 from mirage_dsl.errors import UnsupportedError
@@ -112,6 +113,13 @@ class _DimNames:
         """Names of the dims of an axis."""
         return tuple(self._names[a] for a in self.dims.resolve(atoms))
 
+    def factor(self, atom: Atom, power: int) -> Scalar:
+        """A power of an extent; of a dim that no tensor has, the number itself."""
+        if atom in self._names:
+            return Scalar(Fraction(1), ((self._names[atom], power),))
+        assert atom.extent is not None
+        return Scalar(Fraction(atom.extent) ** power)
+
     def axes(self, handle: Handle) -> tuple[tuple[Dim, ...], ...]:
         """The axes of a value, named."""
         return tuple(tuple(Dim(n) for n in self.of(axis)) for axis in handle.axes)
@@ -188,12 +196,11 @@ class _Builder:
         return (("dims", tuple(old)), ("to", tuple(new)))
 
     def _scalar(self, number: Number) -> Scalar:
-        powers: dict[str, int] = {}
+        result = Scalar(number.value)
         for atom, power in number.powers:
-            for name in self._names.of((atom,)):
-                powers[name] = powers.get(name, 0) + power
-        kept = tuple(sorted((n, p) for n, p in powers.items() if p))
-        return Scalar(number.value, kept)
+            for factor in self._dims.resolve((atom,)):
+                result = result.times(self._names.factor(factor, power))
+        return result
 
     def _value_name(self, stem: str) -> str:
         names = (f"{stem}{i}" for i in count(1))

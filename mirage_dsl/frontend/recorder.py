@@ -376,6 +376,7 @@ class Recorder:
         if reason is None:
             return x
         own = self.dims.resolve(a for axis in x.axes for a in axis)
+        real = self.dims.resolve(x.value.dims)
         names = {a: self.dims.fresh(a.extent, a.hint) for a in own}
         axes = tuple(
             tuple(names[a] for a in self.dims.resolve(axis)) for axis in x.axes
@@ -388,7 +389,6 @@ class Recorder:
             raise self._located(again)
         for old, new in names.items():
             self.dims.unify([((old,), (new,))])
-        real = self.dims.resolve(x.value.dims)
         detail = Renaming(tuple((a, names[a]) for a in real))
         value = self._record(
             RENAME, (x.value,), tuple(names[a] for a in real), detail
