@@ -1,0 +1,46 @@
+// Attention with normalised queries and keys over a split KV sequence.  The norms bound
+// the logits, so exponentials need no maximum.
+mirage 1
+
+mugraph qknorm(
+    q: f16[b, m, d],
+    k: f16[b, n, d],
+    v: f16[b, n, d]
+) -> f16[b, m, d] where b = 8, m = 128, d = 64, n = 4096 {
+  weighted, weights = block grid(b / 1, n / 256, m / 64) loop(n / 64) {
+    q_tile: f16[b/grid, m/grid, d] = load q
+    k_tile: f16[b/grid, n/grid/loop, d] = load k
+    v_tile: f16[b/grid, n/grid/loop, d] = load v
+    q_squares: f32[b/grid, m/grid, d] = square q_tile
+    q_total: f32[b/grid, m/grid] = sum q_squares over(d)
+    q_mean: f32[b/grid, m/grid] = mul q_total, 1/d
+    q_scale: f32[b/grid, m/grid] = rsqrt q_mean
+    q_normed: f32[b/grid, m/grid, d] = mul q_tile, q_scale
+    q_half: f16[b/grid, m/grid, d] = cast q_normed dtype(f16)
+    k_squares: f32[b/grid, n/grid/loop, d] = square k_tile
+    k_total: f32[b/grid, n/grid/loop] = sum k_squares over(d)
+    k_mean: f32[b/grid, n/grid/loop] = mul k_total, 1/d
+    k_scale: f32[b/grid, n/grid/loop] = rsqrt k_mean
+    k_normed: f32[b/grid, n/grid/loop, d] = mul k_tile, k_scale
+    k_half: f16[b/grid, n/grid/loop, d] = cast k_normed dtype(f16)
+    logits: f32[b/grid, m/grid, n/grid/loop] = matmul q_half, k_half over(d)
+    scaled: f32[b/grid, m/grid, n/grid/loop] = mul logits, 0.125
+    exps: f32[b/grid, m/grid, n/grid/loop] = exp scaled
+    exps_half: f16[b/grid, m/grid, n/grid/loop] = cast exps dtype(f16)
+    weighted_part: f32[b/grid, m/grid, d] = matmul exps_half, v_tile over(n)
+    weights_part: f32[b/grid, m/grid] = sum exps over(n)
+    numerator: f32[b/grid, m/grid, d] = accumulate weighted_part
+    denominator: f32[b/grid, m/grid] = accumulate weights_part
+    store weighted: f32[b/grid, m/grid, (n#/grid d)] = numerator
+    store weights: f32[b/grid, m/grid, n#/grid] = denominator
+  }
+  y = block grid(b / 1, m / 16) {
+    weighted_tile: f32[b/grid, m/grid, (n# d)] = load weighted
+    weights_tile: f32[b/grid, m/grid, n#] = load weights
+    numerator: f32[b/grid, m/grid, d] = sum weighted_tile over(n#)
+    denominator: f32[b/grid, m/grid] = sum weights_tile over(n#)
+    result: f32[b/grid, m/grid, d] = div numerator, denominator
+    store y: f16[b/grid, m/grid, d] = result
+  }
+  return y
+}
