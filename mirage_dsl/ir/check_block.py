@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from mirage_dsl.ir.block_view import BlockView, operands_of
+from mirage_dsl.ir.check_stages import check_stages
 from mirage_dsl.ir.diagnostics import Diagnostic
 from mirage_dsl.ir.graph import (
-    Accumulate,
     Apply,
-    Load,
-    RunningMax,
     Store,
     dims_of,
     partial_dim,
@@ -218,87 +216,6 @@ def _viewed_dims(node: Apply) -> Iterator[str]:
             yield from value
 
 
-def _stages(view: BlockView) -> Iterator[Diagnostic]:
-    running = {n.result for n in view.block.nodes if isinstance(n, RunningMax)}
-    for node in view.block.nodes:
-        match node:
-            case Apply():
-                yield from _no_mixture(view, node)
-            case RunningMax():
-                yield from _needs_body(view, node)
-            case Accumulate():
-                yield from _needs_body(view, node)
-                if node.rescale is not None:
-                    yield from _rescaling(view, node, node.rescale, running)
-            case Store():
-                yield from _storable(view, node)
-            case Load():
-                pass
-
-
-def _no_mixture(view: BlockView, node: Apply) -> Iterator[Diagnostic]:
-    stages = {view.stages[v]: v for v in node.values}
-    if "body" in stages and "after" in stages:
-        yield view.problem(
-            "stage",
-            node,
-            f"it mixes {stages['body']}, a value of the loop body, "
-            f"with {stages['after']}, which exists after the loop",
-            f"accumulate {stages['body']} first",
-        )
-
-
-def _needs_body(view: BlockView, node: Accumulate | RunningMax) -> Iterator[Diagnostic]:
-    stage = view.stages[node.operand]
-    if stage == "body":
-        return
-    what = "an accumulator" if isinstance(node, Accumulate) else "a running maximum"
-    found = "before the loop" if stage == "before" else "after the loop"
-    yield view.problem(
-        "stage",
-        node,
-        f"{what} takes a value of the loop body; {node.operand} is one {found}",
-        f"use {node.operand} directly",
-    )
-
-
-def _rescaling(
-    view: BlockView, node: Accumulate, largest: str, running: set[str]
-) -> Iterator[Diagnostic]:
-    if node.kind != "sum":
-        yield view.problem(
-            "rescale",
-            node,
-            f"a {node.kind} accumulator cannot be rescaled",
-            "rescale sums only",
-        )
-    if largest not in running:
-        yield view.problem(
-            "rescale",
-            node,
-            f"it is rescaled by {largest}, which is no running maximum",
-            f"expected one of {', '.join(sorted(running)) or 'no value of this block'}",
-        )
-    operand, shift = view.types.get(node.operand), view.types.get(largest)
-    if operand and shift and not set(shift.dims) <= set(operand.dims):
-        yield view.problem(
-            "rescale",
-            node,
-            f"{largest} has dims that {node.operand} lacks: {shift}, {operand}",
-            "take the maximum over those dims before",
-        )
-
-
-def _storable(view: BlockView, node: Store) -> Iterator[Diagnostic]:
-    if view.stages[node.operand] == "body":
-        yield view.problem(
-            "stage",
-            node,
-            f"{node.operand} is a value of the loop body, it differs by iteration",
-            f"accumulate {node.operand} and store the result",
-        )
-
-
 def _stores(view: BlockView) -> Iterator[Diagnostic]:
     if not view.block.stores:
         yield view.problem(
@@ -384,7 +301,7 @@ BLOCK_RULES: tuple[BlockRule, ...] = (
     _pieces,
     _types,
     _views,
-    _stages,
+    check_stages,
     _stores,
     _unused,
 )
