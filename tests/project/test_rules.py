@@ -1,0 +1,173 @@
+"""Rules that hold for the whole source: import direction, sizes, forbidden texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "mirage_dsl"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+WRITTEN = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))]
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 40
+# A table grows by rows, and is searched rather than read.
+TABLES = ("mirage_dsl/ops/table.py",)
+
+# An area imports only areas of lower layers, and itself.
+LAYERS: dict[str, int] = {
+    "errors": 0,
+    "settings": 1,
+    "types": 1,
+    "logs": 2,
+    "ops": 2,
+    "ir": 3,
+    "frontend": 4,
+    "verify": 4,
+    "backends": 4,
+    "search": 5,
+    "cache": 6,
+    "superoptimize": 7,
+    "connect": 8,
+    "cli": 9,
+    "testing": 9,
+    "__main__": 10,
+}
+# The modules on top of the front end that connect everything.
+CONNECTING = {
+    "mirage_dsl.frontend.kernel",
+    "mirage_dsl.frontend.bound",
+    "mirage_dsl.frontend.graph_api",
+    "mirage_dsl",
+}
+# Below the connecting layer these know nothing of each other, but that the search
+# verifies its candidates.
+APART = {"frontend": {"verify", "backends", "search"}, "search": {"frontend"}}
+HEAVY = ("torch", "triton", "numba", "ortools", "rich", "click")
+
+
+def _module(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _area(module: str) -> str:
+    if module in CONNECTING:
+        return "connect"
+    return module.split(".")[1]
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Modules of the package that a file imports, inside functions too."""
+    modules = {_module(f) for f in SOURCES}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("mirage_dsl"))
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            if not node.module.startswith("mirage_dsl"):
+                continue
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in modules else node.module
+
+
+def _name(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_imports_go_one_way(file: Path) -> None:
+    if file in (PACKAGE / "__init__.py", PACKAGE / "ir" / "graph.py"):
+        # The package's front, and `str(graph)`, import what they need when it is used.
+        return
+    here = _area(_module(file))
+    for module in _imports(file):
+        there = _area(module)
+        if there == here:
+            continue
+        wrong = LAYERS[there] >= LAYERS[here] or there in APART.get(here, ())
+        assert not wrong, f"{_name(file)} ({here}) imports {module} ({there})"
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=_name)
+def test_files_and_functions_are_short(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    lines = text.count("\n")
+    short = lines < MAX_FILE_LINES or _name(file) in TABLES
+    assert short, f"{_name(file)} has {lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            place = f"{_name(file)}:{node.lineno}"
+            assert length < MAX_FUNCTION_LINES, f"{place} {node.name}: {length} lines"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_every_module_says_what_it_is_for(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    if text:
+        assert ast.get_docstring(ast.parse(text)), f"{_name(file)} has no docstring"
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [f for f in files if f.is_file()]
+
+
+def test_no_path_of_a_machine_is_written_down() -> None:
+    homes = "|".join(("work", "tmp", "root", "home", "Users", "opt"))
+    pattern = re.compile(rf"(?<![\w./~$}}-])/({homes})/\w")
+    for file in _tracked():
+        text = file.read_text(encoding="utf-8", errors="replace")
+        found = pattern.search(text)
+        assert not found, f"{_name(file)}: {found.group() if found else ''}"
+
+
+def _python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = _python(
+        f"import sys, mirage_dsl\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    assert loaded == "", f"import mirage_dsl loads {loaded}"
+
+
+def test_importing_the_package_is_fast() -> None:
+    code = (
+        "import time\nstart = time.perf_counter()\nimport mirage_dsl\n"
+        "print(time.perf_counter() - start)"
+    )
+    seconds = min(float(_python(code)) for _ in range(3))
+    assert seconds < 0.5
+
+
+def test_the_library_never_prints() -> None:
+    for file in SOURCES:
+        if file.parent.name == "cli" or "testing" in file.parts:
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name):
+                assert called.id != "print", f"{_name(file)}:{called.lineno} prints"
