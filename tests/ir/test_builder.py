@@ -20,7 +20,7 @@ def test_axes_as_text() -> None:
         (Dim("n#"),),
     )
     assert axes_from("m, (h/grid d), 1, k/grid/loop, n#") == expected
-    assert axes_from(["m", ("h/grid", d), (), ("k/grid/loop",)]) == expected
+    assert axes_from(["m", ("h/grid", d), (), ("k/grid/loop",), ("n#",)]) == expected
     assert axes_from("") == ()
 
 
