@@ -31,7 +31,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type
-from mirage_dsl.ir.parse_errors import Word, suggest
+from mirage_dsl.ir.parse_errors import Word, counted, suggest
 from mirage_dsl.ir.resolve import RESERVED, Resolver, same_type, shown
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term
 from mirage_dsl.ops.table import OPERATORS
@@ -100,7 +100,9 @@ class Scope:
             return apply_type(node, operands, in_block=False)
         except (CheckError, ValueError) as error:
             message = error.message if isinstance(error, CheckError) else str(error)
-            raise self.resolver.source.ill_typed(name, message) from None
+            place = node.location if isinstance(node, Apply) else None
+            source = self.resolver.source
+            raise CheckError(message, place or source.at(name)) from None
 
     def lookup(self, name: Word) -> str:
         """The name of a value of this scope."""
@@ -196,7 +198,9 @@ class Scope:
             operands = tuple(self.operand(a, name) for a in form.arguments[:count_])
             if len(operands) != count_:
                 raise self.resolver.source.wrong(
-                    place, f"{op.name} takes {count_} operands, found {len(operands)}"
+                    place,
+                    f"{op.name} takes {counted(count_, 'operand')}, "
+                    f"found {len(operands)}",
                 )
         for missing in (n for n in op.attributes if n not in given):
             if op.kind is not Kind.CONTRACTION:
@@ -268,7 +272,8 @@ class Scope:
             return [ClauseForm(n, ((w, None),)) for n, w in pairs]
         raise self.resolver.source.wrong(
             words[0],
-            f"{op.name} takes {op.arity} operands, found {op.arity + len(extra)}",
+            f"{op.name} takes {counted(op.arity, 'operand')}, "
+            f"found {op.arity + len(extra)}",
         )
 
     def _shared_dims(
@@ -286,11 +291,12 @@ class Scope:
         if not shared:
             listed = " and ".join(shown(t) for t in types)
             raise source.ill_typed(place, f"{op.name}: no dim is shared by {listed}")
+        summed = shared
         if stated is not None:
             kept = {d.name.text for axis in stated.axes for d in axis.dims}
-            shared = [n for n in shared if n not in kept]
-        if len(shared) == 1 or (shared and stated is not None):
-            return tuple(shared)
+            summed = [n for n in shared if n not in kept] or shared
+        if len(summed) == 1 or (stated is not None and summed != shared):
+            return tuple(summed)
         raise source.ill_typed(
             place,
             f"{op.name}: the operands share the dims {', '.join(shared)}; "

@@ -42,7 +42,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import store_type
-from mirage_dsl.ir.parse_errors import Source, Word, suggest
+from mirage_dsl.ir.parse_errors import Source, Word, counted, suggest
 from mirage_dsl.ir.resolve import Resolver, same_type, shown
 from mirage_dsl.types import Axis, DType, TensorType, axis_text
 
@@ -132,8 +132,8 @@ class _Kernel:
             place = form.values[0] if form.values else self.form.name
             raise self.source.wrong(
                 place,
-                f"{len(form.values)} values are returned, the header has "
-                f"{len(types)} types behind `->`",
+                f"{counted(len(form.values), 'value')} returned, but "
+                f"{counted(len(types), 'type')} behind `->` in the header",
             )
         for value, type_ in zip(form.values, types, strict=True):
             have = self.scope.types[self.scope.lookup(value)]

@@ -28,6 +28,7 @@ from mirage_dsl.types import (
     Scalar,
     Space,
     TensorType,
+    axis_text,
     dtype_named,
     f32,
     flat_type,
@@ -256,7 +257,8 @@ def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
     source = _lookup(node.source, outer)
     whole = tuple(tuple(d.whole for d in axis) for axis in node.axes)
     if whole != source.axes:
-        raise CheckError(f"load {node.source}: its type is {source}")
+        found = ", ".join(map(axis_text, whole))
+        raise CheckError(f"load {node.source}[{found}], but {node.source} is {source}")
     return TensorType(source.dtype, node.axes, Space.SHARED)
 
 

@@ -59,14 +59,25 @@ class Source:
 def suggest(name: str, options: Iterable[str], what: str) -> str:
     """`; did you mean exp?`, or a short list of what there is, or nothing."""
     known = list(dict.fromkeys(options))
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        return f"; did you mean `{close[0]}`?"
+    close = closest(name, known)
+    if close is not None:
+        return f"; did you mean `{close}`?"
     if not known:
         return f"; there are no {what}"
     if len(known) <= 12:
         return f"; {what}: {', '.join(known)}"
     return ""
+
+
+def closest(name: str, options: Iterable[str]) -> str | None:
+    """The option that `name` is probably a slip of."""
+    found = difflib.get_close_matches(name, list(options), n=1)
+    return found[0] if found else None
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 operand`, `2 operands`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 _NAMES = frozenset(
@@ -107,7 +118,7 @@ def _in_words(terminals: frozenset[str]) -> list[str]:
     elif terminals & INFIX:
         words["`/`"] = None
     keywords = terminals - _NAMES - INFIX - _WORDS.keys()
-    words |= dict.fromkeys(f"`{k.lower()}`" for k in sorted(keywords))
+    words |= dict.fromkeys(f"`{k.strip('_').lower()}`" for k in sorted(keywords))
     return list(words)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mirage_dsl.ir.forms import AxisForm, ClauseForm, DimForm, GraphForm, TypeForm
 from mirage_dsl.ir.graph import AttrValue
-from mirage_dsl.ir.parse_errors import Source, Word, suggest
+from mirage_dsl.ir.parse_errors import Source, Word, closest, suggest
 from mirage_dsl.ops.definition import AttributeKind
 from mirage_dsl.types import (
     DTYPES,
@@ -61,11 +61,9 @@ class Resolver:
         """The name of a known dim."""
         if self.is_dim(word.text):
             return word.text
-        hint = suggest(word.text, [*self.extents, *sorted(self.made)], "dims")
-        raise self.source.wrong(
-            word,
-            f"unknown dim {word}{hint or f'; give its extent: where {word} = 64'}",
-        )
+        close = closest(word.text, [*self.extents, *sorted(self.made)])
+        hint = f"did you mean `{close}`?" if close else f"give it: {word} = 64"
+        raise self.source.wrong(word, f"no extent is given for dim {word}; {hint}")
 
     def dtype(self, word: Word) -> DType:
         """The dtype called `word`."""

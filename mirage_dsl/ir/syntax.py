@@ -113,7 +113,7 @@ class _Forms(Transformer[Token, Any]):
         how = None if kind is None else _word(kind)
         return AccumulateForm(operand, how, rescale.name if rescale else None)
 
-    def running(self, operand: ExprForm) -> RunningForm:
+    def running(self, _max: Token, operand: ExprForm) -> RunningForm:
         return RunningForm(operand)
 
     def apply(self, function: Token, *parts: Any) -> ApplyForm:
@@ -183,7 +183,7 @@ def read(source: Source) -> GraphForm:
         raise unexpected(source, None if at_end else found, expected) from None
     except UnexpectedCharacters as error:
         found = Word(error.char, error.line, error.column)
-        raise unexpected(source, found, frozenset(error.allowed or ())) from None
+        raise source.wrong(found, f"`{found}` is no sign of the language") from None
     except UnexpectedInput:
         raise unexpected(source, None, frozenset()) from None
     except RecursionError:
