@@ -40,6 +40,7 @@ class ResidueAlgebra:
         order: What stands for the order of the reals.
         non_squares: By field and trial, how many square roots of non-squares there
             were.
+        choices: How many choices with two outcomes there were.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ResidueAlgebra:
         self.order = order
         self.rng = rng
         self.non_squares = np.zeros((trials.fields, trials.count), dtype=np.int64)
+        self.choices = 0
         self._exp_oracle = exp_oracle
 
     # Every trial has its own prime, so primes need as many axes as what they divide.
@@ -203,7 +205,9 @@ class ResidueAlgebra:
             shape = np.broadcast_shapes(a.top.shape, b.top.shape)
             masked = a.flagged(MASKED) & b.flagged(MASKED)
             fresh = self.uniform(shape[1:])
-            return Residue(fresh.parts, without_zeros(np.asarray(masked, dtype=np.uint16)))
+            return Residue(
+                fresh.parts, without_zeros(np.asarray(masked, dtype=np.uint16))
+            )
         return self._larger(a, b)
 
     def _larger(self, a: Residue, b: Residue) -> Residue:
@@ -222,6 +226,7 @@ class ResidueAlgebra:
         keyed_on: Sequence[Residue],
     ) -> Residue:
         """`a` where `take`, else `b`; touched wherever the choice is."""
+        self.choices += 1
         parts = tuple(
             None if x is None or y is None else np.where(take, x, y)
             for x, y in zip(a.parts, b.parts, strict=True)
@@ -333,6 +338,7 @@ class ResidueAlgebra:
 
     def indicator(self, name: str, *operands: Residue) -> Residue:
         """A random function of the top components with values 0 and 1."""
+        self.choices += 1
         operands = align(*operands)
         state = self._hash(name, operands)
         bits = (state >> np.uint64(17) & np.uint64(1)).astype(np.int64)

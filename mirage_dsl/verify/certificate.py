@@ -1,0 +1,135 @@
+"""What a verification found, in a form that can be stored and checked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+Sizes = tuple[tuple[str, int], ...]
+"""Extents by dim name, sorted."""
+
+Nested = tuple[Any, ...] | float
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Inputs on which a candidate and its program differ.
+
+    Attributes:
+        sizes: The small extents at which the inputs were drawn.
+        inputs: Their values, nested as NumPy's `tolist` nests them.
+        output: Number of the output that differs.
+        index: Index of the first element that differs.
+        expected: The program's value there, in float64.
+        found: The candidate's.
+        expected_output: The program's whole output.
+        found_output: The candidate's whole output.
+    """
+
+    sizes: Sizes
+    inputs: tuple[Nested, ...]
+    output: int
+    index: tuple[int, ...]
+    expected: float
+    found: float
+    expected_output: Nested
+    found_output: Nested
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{n} = {e}" for n, e in self.sizes)
+        place = ", ".join(map(str, self.index))
+        return (
+            f"output {self.output} at [{place}] is {self.found:.6g}, "
+            f"the program gives {self.expected:.6g} (with {at})"
+        )
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Whether a candidate is about as accurate as its program in floating point.
+
+    Attributes:
+        ok: It errs no more than a small factor over the program, and is finite
+            wherever the program is.
+        worst_ratio: The largest ratio of the two errors; infinite where only the
+            candidate's result is not finite.
+        reason: What was found, in words.
+    """
+
+    ok: bool
+    worst_ratio: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The result of `verify`.
+
+    Attributes:
+        equivalent: Every trial agreed on whole outputs.
+        error_bound: A wrong candidate passes with at most this probability; 1 where
+            no trial was decided.
+        rests_on: What the bound rests on.
+        trials: Number of trials that agreed.
+        primes: The chains of primes, low to top.
+        seed: What all random choices follow from.
+        counterexample: Inputs that show the difference, where floats show it.
+        stability: The floating-point verdict; None where it was not asked for.
+        sizes: The extents of each chain's trials.
+        candidate_hash: Canonical hash of the candidate.
+        program_hash: Canonical hash of the program.
+        reason: The verdict in words.
+    """
+
+    equivalent: bool
+    error_bound: float
+    rests_on: str
+    trials: int
+    primes: tuple[tuple[int, ...], ...]
+    seed: int
+    counterexample: Counterexample | None
+    stability: Stability | None
+    sizes: tuple[Sizes, ...]
+    candidate_hash: str
+    program_hash: str
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Equivalent, and stable as far as that was tested."""
+        return self.equivalent and (self.stability is None or self.stability.ok)
+
+    def __str__(self) -> str:
+        lines = [self.reason]
+        if self.equivalent:
+            lines[0] += f" (error <= {self.error_bound:.1e}; {self.rests_on})"
+        if self.counterexample is not None:
+            lines.append(str(self.counterexample))
+        if self.stability is not None:
+            lines.append(self.stability.reason)
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, fit for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Certificate:
+        """The certificate of which `data` is the `to_dict`, from JSON or not."""
+        values = {name: _tuples(value) for name, value in data.items()}
+        example, stability = data["counterexample"], data["stability"]
+        if example is not None:
+            fields = {name: _tuples(value) for name, value in example.items()}
+            values["counterexample"] = Counterexample(**fields)
+        if stability is not None:
+            values["stability"] = Stability(**stability)
+        return cls(**values)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, as JSON gives them, made tuples all the way down."""
+    if isinstance(value, list | tuple):
+        items = cast("list[Any] | tuple[Any, ...]", value)
+        return tuple(_tuples(v) for v in items)
+    return value

@@ -1,0 +1,153 @@
+"""Square roots: comparing where the argument of every root is a square.
+
+On non-squares the root of the fields is a random odd function, for which products of
+roots and squares of roots need not be what they are over the reals.  Where a candidate
+differs from its program only on elements that such a root has touched, the comparison
+is repeated on inputs chosen so that ever fewer arguments are non-squares, until every
+element of every output has been compared untouched.
+
+One slice of one input is drawn anew at a time and kept, trial by trial, if it does not
+bring more non-squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.verify.residues import Residue
+from mirage_dsl.verify.trials import (
+    CANDIDATE,
+    PROGRAM,
+    Evaluated,
+    Field,
+    Outcome,
+    Tally,
+    differences,
+    invalid_trials,
+    touched,
+)
+
+_TRIALS = 8
+_BUDGET = 1000
+_PATIENCE = 150
+_CLEAN_DRAWS = 2
+
+
+class _Climb:
+    """Inputs of a batch of trials on the way to fewer non-squares."""
+
+    def __init__(self, where: Field, components: Sequence[int]) -> None:
+        self.where = where
+        self.components = list(components)
+        self.rng = where.generator(200)
+        self.trials, self.inputs = where.draw(100, _TRIALS)
+        self.seen: list[NDArray[np.int64]] = []
+        self.best = np.full(_TRIALS, np.iinfo(np.int64).max)
+
+    def evaluate(self, inputs: Sequence[Residue]) -> tuple[list[Evaluated], bool]:
+        """Both sides, and whether all untouched elements agree."""
+        # One stream for all steps: padding and fresh values stay the same, so only
+        # the inputs decide which roots are taken of squares.
+        sides = [
+            self.where.evaluate(s, self.trials, inputs, 100)
+            for s in (PROGRAM, CANDIDATE)
+        ]
+        return sides, self._compare(sides)
+
+    def _compare(self, sides: Sequence[Evaluated]) -> bool:
+        ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
+        valid = ~(invalid_trials(ours) | invalid_trials(theirs))
+        fresh = not self.seen
+        for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            clean = ~(touched(a) | touched(b))
+            if (differences(a, b) & clean)[valid].any():
+                return False
+            if fresh:
+                self.seen.append(np.zeros(clean.shape, dtype=np.int64))
+            counted = clean & valid.reshape((-1,) + (1,) * (clean.ndim - 1))
+            self.seen[number] |= counted
+        return True
+
+    def covered(self) -> bool:
+        """Every element was compared untouched in enough trials."""
+        return all((s.sum(axis=0) >= _CLEAN_DRAWS).all() for s in self.seen)
+
+    def count(self, sides: Sequence[Evaluated]) -> NDArray[np.int64]:
+        """Non-squares per trial, over the components that reach an output."""
+        ours, theirs = (s.algebra.non_squares for s in sides)
+        return np.asarray((ours + theirs)[self.components].sum(axis=0))
+
+    def proposal(self) -> list[Residue]:
+        """The inputs with one slice of one of them drawn anew."""
+        number = int(self.rng.integers(len(self.inputs)))
+        chosen = self.inputs[number]
+        shape = chosen.top.shape[1:]
+        new = self._uniform(shape)
+        place: tuple[slice | int, ...] = (slice(None),)
+        axes = [i for i, n in enumerate(shape) if n > 1]
+        if axes:
+            axis = int(self.rng.choice(axes))
+            index = int(self.rng.integers(shape[axis]))
+            place = (slice(None),) * (axis + 1) + (index,)
+        mixed: list[NDArray[np.int64]] = []
+        for old, drawn in zip(chosen.parts, new, strict=True):
+            assert old is not None
+            part = old.copy()
+            part[place] = drawn[place]
+            mixed.append(part)
+        proposed = list(self.inputs)
+        proposed[number] = Residue(tuple(mixed))
+        return proposed
+
+    def _uniform(self, shape: tuple[int, ...]) -> list[NDArray[np.int64]]:
+        primes = self.trials.primes
+        axes = (-1,) + (1,) * len(shape)
+        full = (_TRIALS, *shape)
+        return [self.rng.integers(0, 2**62, full) % p.reshape(axes) for p in primes]
+
+    def keep(self, proposed: Sequence[Residue], better: NDArray[np.bool_]) -> None:
+        """Take the proposal in the trials where it is no worse."""
+        merged: list[Residue] = []
+        for old, new in zip(self.inputs, proposed, strict=True):
+            take = better.reshape((-1,) + (1,) * old.rank)
+            parts: list[NDArray[np.int64]] = []
+            for a, b in zip(new.parts, old.parts, strict=True):
+                assert a is not None
+                assert b is not None
+                parts.append(np.where(take, a, b))
+            merged.append(Residue(tuple(parts)))
+        self.inputs = merged
+
+
+def settle_roots(where: Field, distances: frozenset[int]) -> Tally:
+    """Compare all elements untouched by roots of non-squares.
+
+    Args:
+        where: The field of the trials.
+        distances: Numbers of exponentials between the roots and the outputs, which
+            tell the components that matter.
+    """
+    top = len(where.chain) - 1
+    climb = _Climb(where, sorted({top - d for d in distances if d <= top}) or [top])
+    sides, agree = climb.evaluate(climb.inputs)
+    climb.best = climb.count(sides)
+    stale = 0
+    for _ in range(_BUDGET):
+        if not agree:
+            return Tally(Outcome.DIFFERENT, 0, 0, False)
+        if climb.covered():
+            elements = sum(s[0].size for s in climb.seen)
+            return Tally(Outcome.EQUAL, _CLEAN_DRAWS, elements, False)
+        proposed = climb.proposal()
+        sides, agree = climb.evaluate(proposed)
+        count = climb.count(sides)
+        stale = 0 if (count < climb.best).any() else stale + 1
+        if stale > _PATIENCE:
+            break
+        better = count <= climb.best
+        climb.keep(proposed, better)
+        climb.best = np.where(better, count, climb.best)
+    return Tally(Outcome.TOUCHED, 0, 0, False)

@@ -1,0 +1,288 @@
+"""Small sizes at which a candidate and its program are compared.
+
+Every loop gets at least three iterations and every split three parts: bugs of loops
+pass unseen at two.  Dims that may differ do differ.  Tiles have at least two elements.
+One set of sizes is a multiple of the tiles; the other leaves ragged tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    Split,
+    dims_of,
+)
+from mirage_dsl.ir.maps import derived_extents, loops_inside_grid, partial_base
+from mirage_dsl.types import Axis
+from mirage_dsl.verify.interface import corresponding_axes
+from mirage_dsl.verify.relations import Classes, Key, Segments, parts_of, renamings
+
+_WHOLE = (2, 3, 4, 5, 7, 11, 13)
+_SPLIT = (6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22)
+_TWICE = (18, 27, 24, 30, 36, 45, 42)
+_RAGGED = (5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20)
+_RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A program and a candidate at small sizes, with the same interface."""
+
+    program: KernelGraph
+    candidate: KernelGraph
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Extents of the program's dims, then of the candidate's own."""
+        both = {**self.candidate.extent_of, **self.program.extent_of}
+        return {n: e for n, e in both.items() if e is not None}
+
+
+def shrink(
+    candidate: KernelGraph, program: KernelGraph, *, ragged: bool, seed: int
+) -> Shrunk:
+    """Both graphs at small sizes.
+
+    Args:
+        candidate: Has the program's interface.
+        program: The program.
+        ragged: Leave the last tile of each split incomplete.
+        seed: Decides which dim gets which size.
+
+    Raises:
+        UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
+    """
+    return _Shrinking(candidate, program, ragged, seed).run()
+
+
+class _Shrinking:
+    def __init__(
+        self, candidate: KernelGraph, program: KernelGraph, ragged: bool, seed: int
+    ) -> None:
+        self.graphs = (program, candidate)
+        self.ragged = ragged
+        self.rng = np.random.default_rng([seed, int(ragged), 77])
+        self.classes = Classes()
+        self.products: list[tuple[Key, list[Key]]] = []
+        for side, graph in enumerate(self.graphs):
+            for old, new in renamings(graph):
+                self.classes.join((side, old), (side, new))
+        for ours, theirs in corresponding_axes(candidate, program):
+            self._relate(ours, theirs)
+        parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
+        self.segments = Segments(self.graphs, self.classes, parts)
+        self.sizes: dict[tuple[object, ...], int] = {}
+
+    def _relate(self, ours: Axis, theirs: Axis) -> None:
+        left: list[Key] = [(0, d.name) for d in ours]
+        right: list[Key] = [(1, d.name) for d in theirs]
+        if len(left) == len(right):
+            for a, b in zip(left, right, strict=True):
+                self._same_extent(a, b)
+                self.classes.join(a, b)
+        elif len(left) == 1:
+            self.products.append((left[0], right))
+        elif len(right) == 1:
+            self.products.append((right[0], left))
+        else:
+            raise UnsupportedError(
+                f"the axis {' '.join(d.name for d in ours)} of the program is cut "
+                f"otherwise in the candidate: {' '.join(d.name for d in theirs)}"
+            )
+
+    def _same_extent(self, a: Key, b: Key) -> None:
+        found = [self.graphs[side].extent_of.get(name) for side, name in (a, b)]
+        if found[0] != found[1]:
+            raise UnsupportedError(
+                f"{a[1]} = {found[0]} of the program is {b[1]} = {found[1]} in the "
+                "candidate: an axis is cut into other dims"
+            )
+
+    def run(self) -> Shrunk:
+        self._choose_sizes()
+        shrunk = [self._resized(side) for side in (0, 1)]
+        return Shrunk(shrunk[0], shrunk[1])
+
+    # -- Sizes of segments ----------------------------------------------------------
+
+    def _choose_sizes(self) -> None:
+        coarse = {self.classes.find(whole) for whole, _ in self.products}
+        keys = [k for k in self._keys() if self.classes.find(k) not in coarse]
+        demands = self._demands()
+        keys.sort(key=lambda k: -demands.get(self.classes.find(k), 0))
+        pools = self._pools()
+        taken: set[int] = set()
+        for key in keys:
+            demand = demands.get(self.classes.find(key), 0)
+            for i, segment in enumerate(self.segments.of(key)):
+                if segment in self.sizes:
+                    continue
+                pool = pools[demand if i == 0 else 0]
+                single = self.segments.is_single(key, i) and not demand
+                size = 1 if single else _first_free(pool, taken)
+                taken.add(size)
+                self.sizes[segment] = size
+
+    def _keys(self) -> list[Key]:
+        partial = {(1, name) for name in _partial_dims(self.graphs[1])}
+        found: list[Key] = []
+        for side, graph in enumerate(self.graphs):
+            found += [(side, n) for n in graph.extent_of if (side, n) not in partial]
+        return found
+
+    def _demands(self) -> dict[tuple[object, ...], int]:
+        """By class: 0 for whole, 1 for split, 2 for split by grid and loop at once."""
+        found: dict[tuple[object, ...], int] = {}
+        for side, graph in enumerate(self.graphs):
+            for name, demand in _split_demands(graph).items():
+                key = self.classes.find((side, name))
+                found[key] = max(found.get(key, 0), demand)
+        return found
+
+    def _pools(self) -> list[list[int]]:
+        """Sizes for each demand, the smallest ones in random order."""
+        split = (_RAGGED, _RAGGED_TWICE) if self.ragged else (_SPLIT, _TWICE)
+        pools: list[list[int]] = []
+        for pool in (_WHOLE, *split):
+            head: list[int] = list(pool[:4])
+            self.rng.shuffle(head)
+            pools.append(head + list(pool[4:]))
+        # A dim whose parts are split once more by a later kernel.
+        pools.append([2 * 6, 2 * 9, 2 * 8] if not self.ragged else [19, 23, 27])
+        return pools
+
+    def _extent(self, key: Key) -> int:
+        for whole, factors in self.products:
+            if self.classes.find(whole) == self.classes.find(key):
+                return math.prod(self._extent(f) for f in factors)
+        return sum(self.sizes[s] for s in self.segments.of(key))
+
+    # -- Graphs at these sizes ------------------------------------------------------
+
+    def _resized(self, side: int) -> KernelGraph:
+        graph = self.graphs[side]
+        partial = _partial_dims(graph)
+        extents: dict[str, int | None] = {
+            n: None if n in partial else self._extent((side, n))
+            for n in graph.extent_of
+        }
+        nodes: list[KernelNode] = []
+        for node in graph.nodes:
+            if isinstance(node, Apply):
+                nodes.append(self._moved_slice(node, side))
+                continue
+            block = self._resized_block(node, extents, side)
+            nodes.append(block)
+            so_far = replace(graph, nodes=tuple(nodes))
+            extents.update(derived_extents(so_far, extents))
+        resized = replace(graph, nodes=tuple(nodes)).with_extents(extents)
+        return resized.with_extents(derived_extents(resized, resized.extent_of))
+
+    def _moved_slice(self, node: Apply, side: int) -> Apply:
+        attrs = dict(node.attrs)
+        if "start" not in attrs:
+            return node
+        key = (side, str(attrs["dim"]))
+        cuts = self.segments.cuts(key)
+        sizes = [self.sizes[s] for s in self.segments.of(key)]
+        for name in ("start", "stop"):
+            place = attrs[name]
+            assert isinstance(place, int)
+            attrs[name] = sum(sizes[: cuts.index(place)])
+        return replace(node, attrs=tuple(sorted(attrs.items())))
+
+    def _resized_block(
+        self, block: BlockGraph, extents: Mapping[str, int | None], side: int
+    ) -> BlockGraph:
+        grid = tuple(
+            replace(s, tile=self._tile(_sure(extents, s.dim), self._parts(s, block)))
+            for s in block.grid
+        )
+        resized = replace(block, grid=grid)
+        loop = block.loop
+        if loop is not None:
+            span = _sure(extents, loop.dim)
+            split = resized.grid_split(loop.dim)
+            if split is not None and loops_inside_grid(block):
+                span = min(span, split.tile)
+            loop = replace(loop, tile=self._tile(span, None))
+        nodes: list[BlockNode] = [
+            self._moved_slice(n, side) if isinstance(n, Apply) else n
+            for n in block.nodes
+        ]
+        return replace(resized, loop=loop, nodes=tuple(nodes))
+
+    def _parts(self, split: Split, block: BlockGraph) -> int | None:
+        """More parts than three, where a later kernel splits the partial dim."""
+        demands = _split_demands(self.graphs[1])
+        for store in block.stores:
+            for dim in dims_of(store.axes):
+                if partial_base(dim.name, block) == split.dim and dim.name in demands:
+                    return 6
+        return None
+
+    def _tile(self, extent: int, parts: int | None) -> int:
+        """The largest tile of which there are `parts` or three; even if it can be."""
+        parts = parts or 3
+        even = [t for t in range(2, extent // parts + 1) if extent % t == 0]
+        if even and not self.ragged:
+            return even[-1]
+        tile = -(-extent // parts)
+        while tile > 1 and -(-extent // tile) < parts:
+            tile -= 1
+        return tile
+
+
+def _sure(extents: Mapping[str, int | None], name: str) -> int:
+    extent = extents.get(name)
+    assert extent is not None, name
+    return extent
+
+
+def _first_free(pool: Iterable[int], taken: set[int]) -> int:
+    for size in pool:
+        if size not in taken:
+            return size
+    size = max(pool) + 1
+    while size in taken:
+        size += 1
+    return size
+
+
+def _partial_dims(graph: KernelGraph) -> set[str]:
+    """Dims over the parts of a split dim."""
+    return {
+        d.name
+        for block in graph.blocks
+        for store in block.stores
+        for d in dims_of(store.axes)
+        if partial_base(d.name, block) is not None
+    }
+
+
+def _split_demands(graph: KernelGraph) -> dict[str, int]:
+    found: dict[str, int] = {}
+    partial = _partial_dims(graph)
+    for block in graph.blocks:
+        for split in block.grid:
+            found[split.dim] = max(found.get(split.dim, 0), 1)
+        if block.loop is not None:
+            name = block.loop.dim
+            twice = block.grid_split(name) is not None and loops_inside_grid(block)
+            found[name] = max(found.get(name, 0), 2 if twice else 1)
+    for block in graph.blocks:
+        for split in block.grid:
+            if f"{split.dim}#" in partial and f"{split.dim}#" in found:
+                found[split.dim] = 3
+    return found

@@ -1,0 +1,130 @@
+"""The floating-point verdict: does a candidate err much more than its program?
+
+Algebra accepts any shift of exponents, however bad; only floats see overflow and
+cancellation.  Candidate and unfused program run under a model of real execution (f32
+arithmetic, storage formats rounded) against the program in float64, at several scales
+and with ramps along every dim: up, down, and so, along other dims, as row offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ops.definition import Array
+from mirage_dsl.verify.certificate import Stability
+from mirage_dsl.verify.sizes import Shrunk
+from mirage_dsl.verify.trials import input_shape
+
+ALLOWED_RATIO = 4.0
+_SCALES = (1.0, 8.0)
+_RAMPS = (4.0, 40.0)
+
+
+def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
+    """Compare the errors of both graphs over the families of inputs."""
+    worst, where, used = 0.0, "", 0
+    for name, inputs in _families(shrunk.program, seed):
+        reference = evaluate_numpy(shrunk.program, *inputs)
+        plain = _run(shrunk.program, inputs)
+        if not all(np.isfinite(v).all() for v in (*reference, *plain)):
+            continue
+        used += 1
+        fused = _run(shrunk.candidate, inputs)
+        ratio = _ratio(shrunk.program, reference, plain, fused)
+        if ratio > worst:
+            worst, where = ratio, name
+    return _verdict(worst, where, used)
+
+
+def _verdict(worst: float, where: str, used: int) -> Stability:
+    if used == 0:
+        return Stability(
+            False, 0.0, "stability unknown: the program is finite on no test input"
+        )
+    if np.isinf(worst):
+        reason = f"unstable: not finite where the program is ({where})"
+        return Stability(False, worst, reason)
+    if worst > ALLOWED_RATIO:
+        reason = f"unstable: {worst:.1f} times the error of the program ({where})"
+        return Stability(False, worst, reason)
+    reason = f"stable: at most {worst:.2f} times the error of the program"
+    return Stability(True, worst, reason)
+
+
+def _run(graph: KernelGraph, inputs: list[Array]) -> list[Array]:
+    return evaluate_numpy(graph, *inputs, compute=np.float32, round_casts=True)
+
+
+def _ratio(
+    program: KernelGraph,
+    reference: list[Array],
+    plain: list[Array],
+    fused: list[Array],
+) -> float:
+    """The largest ratio of relative errors, those within rounding counted as it."""
+    worst = 0.0
+    for item, exact, ours, theirs in zip(
+        program.returns, reference, plain, fused, strict=True
+    ):
+        if not np.isfinite(theirs).all():
+            return float("inf")
+        rounding = item.type.dtype.epsilon
+        allowed = max(_error(ours, exact), rounding)
+        worst = max(worst, _error(theirs, exact) / allowed)
+    return worst
+
+
+def _error(found: Array, exact: Array) -> float:
+    """The largest error relative to the largest element of its row."""
+    rows = np.abs(exact)
+    if rows.ndim:
+        rows = rows.max(axis=-1, keepdims=True)
+    scale = np.maximum(rows, 1e-3 * np.abs(exact).max() + 1e-30)
+    return float((np.abs(found - exact) / scale).max())
+
+
+def _families(program: KernelGraph, seed: int) -> Iterator[tuple[str, list[Array]]]:
+    """Sets of inputs, named."""
+    rng = np.random.default_rng([seed, 9])
+    for scale in _SCALES:
+        drawn = [scale * _normal(rng, program, i) for i in program.inputs]
+        yield f"random inputs of scale {scale:g}", _rounded(drawn)
+    dims = dict.fromkeys(n for i in program.inputs for n in i.type.names)
+    for dim in dims:
+        for height in _RAMPS:
+            for up in (True, False):
+                way = "up" if up else "down"
+                name = f"ramp {way} to {height:g} along {dim}"
+                inputs = [
+                    _ramp(rng, program, i, dim, height if up else -height)
+                    for i in program.inputs
+                ]
+                yield name, _rounded(inputs)
+
+
+def _rounded(inputs: list[Array]) -> list[Array]:
+    # Inputs exist in their storage format; their rounding is nobody's error.
+    return [v.astype(np.float16).astype(np.float64) for v in inputs]
+
+
+def _normal(rng: np.random.Generator, program: KernelGraph, item: Input) -> Array:
+    return rng.normal(size=input_shape(program, item))
+
+
+def _ramp(
+    rng: np.random.Generator, program: KernelGraph, item: Input, dim: str, height: float
+) -> Array:
+    """Values near 1, times a ramp from 0 to |height| along `dim`, rising or falling."""
+    names = item.type.names
+    sizes = [program.extent_of[n] or 1 for n in names]
+    noise = 1.0 + 0.1 * rng.normal(size=sizes)
+    if dim in names:
+        at = names.index(dim)
+        rising = np.linspace(0.05, 1.0, sizes[at]) * abs(height)
+        steps = rising if height > 0 else rising[::-1]
+        noise = noise * steps.reshape([-1 if i == at else 1 for i in range(len(sizes))])
+    return noise.reshape(input_shape(program, item))

@@ -1,0 +1,229 @@
+"""Comparison of a program and a candidate by trials over one chain of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.verify.algebra import ResidueAlgebra
+from mirage_dsl.verify.domain import ResidueDomain
+from mirage_dsl.verify.fields import Trials, draw_trials
+from mirage_dsl.verify.orders import Order, OrderModel
+from mirage_dsl.verify.residues import INVALID, MASKED, TOUCHED, Residue
+from mirage_dsl.verify.sizes import Shrunk
+
+_ATTEMPTS = 8
+_TRIALS_OF_CHOICES = 24
+_ELEMENTS_OF_CHOICES = 84
+
+PROGRAM, CANDIDATE = 0, 1
+
+
+class Outcome(Enum):
+    """What a set of trials found.
+
+    TOUCHED: they differ, but only where the root of a non-square was taken, for which
+    an identity of the reals may fail.  INVALID_PROGRAM, INVALID_CANDIDATE: outputs of
+    that side have no value in nearly all trials.
+    """
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    TOUCHED = "touched"
+    INVALID_PROGRAM = "invalid program"
+    INVALID_CANDIDATE = "invalid candidate"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How order-like operators are read: the model, and each side's fresh sites."""
+
+    model: OrderModel = OrderModel.RANK
+    fresh: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+
+
+@dataclass
+class Evaluated:
+    """One side's outputs, and the algebra that made them."""
+
+    outputs: list[Residue]
+    algebra: ResidueAlgebra
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where and how trials run.
+
+    Attributes:
+        shrunk: Both graphs at small sizes.
+        chain: The primes.
+        seed: What the random choices follow from.
+        exp_oracle: Read exp at the top of the chain as a random function.
+    """
+
+    shrunk: Shrunk
+    chain: tuple[int, ...]
+    seed: tuple[int, ...]
+    exp_oracle: bool = False
+    reading: Reading = field(default_factory=Reading)
+
+    def with_reading(self, reading: Reading) -> Field:
+        """The same field under another reading of orders."""
+        return replace(self, reading=reading)
+
+    def graph(self, side: int) -> KernelGraph:
+        """The graph of a side."""
+        return self.shrunk.candidate if side == CANDIDATE else self.shrunk.program
+
+    def generator(self, *key: int) -> np.random.Generator:
+        """A stream of random numbers of its own for each key."""
+        return np.random.default_rng([*self.seed, *key])
+
+    def draw(self, attempt: int, count: int) -> tuple[Trials, list[Residue]]:
+        """An interpretation of functions, and inputs."""
+        rng = self.generator(attempt, 1)
+        trials = draw_trials(self.chain, count, rng)
+        algebra = ResidueAlgebra(trials, Order(), rng)
+        program = self.shrunk.program
+        shapes = [input_shape(program, i) for i in program.inputs]
+        return trials, [algebra.uniform(s) for s in shapes]
+
+    def evaluate(
+        self, side: int, trials: Trials, inputs: Sequence[Residue], *stream: int
+    ) -> Evaluated:
+        """The outputs of one side; `stream` names its source of fresh values."""
+        order = Order(self.reading.model, self.reading.fresh[side])
+        algebra = ResidueAlgebra(
+            trials,
+            order,
+            self.generator(*stream, 2 + side),
+            exp_oracle=self.exp_oracle,
+        )
+        outputs = evaluate(self.graph(side), inputs, ResidueDomain(algebra))
+        return Evaluated(outputs, algebra)
+
+
+def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
+    """The shape in which a caller passes an input."""
+    shape: list[int] = []
+    for axis in item.type.axes:
+        extent = 1
+        for dim in axis:
+            known = graph.extent_of[dim.name]
+            assert known is not None, dim
+            extent *= known
+        shape.append(extent)
+    return tuple(shape)
+
+
+def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
+    """Where two outputs differ, trial by trial."""
+    masked_a, masked_b = a.flagged(MASKED), b.flagged(MASKED)
+    differ = (a.top != b.top) & ~(masked_a & masked_b) | (masked_a != masked_b)
+    return np.asarray(differ, dtype=np.bool_)
+
+
+def invalid_trials(outputs: Sequence[Residue]) -> NDArray[np.bool_]:
+    """The trials in which an output has an element without a value."""
+    found = [_per_trial(v.flagged(INVALID)) for v in outputs]
+    return np.asarray(np.logical_or.reduce(found))
+
+
+def touched(value: Residue) -> NDArray[np.bool_]:
+    """Where the top component depends on the root of a non-square."""
+    return value.flagged(TOUCHED << (len(value.parts) - 1))
+
+
+def _per_trial(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return np.asarray(flags.reshape(flags.shape[0], -1).any(axis=1))
+
+
+@dataclass
+class Tally:
+    """What the trials of one field came to."""
+
+    outcome: Outcome
+    trials: int
+    elements: int
+    choices: bool
+
+
+def run_trials(where: Field, needed: int) -> Tally:
+    """Compare whole outputs in at least `needed` valid trials."""
+    count, done, elements, choices = needed, 0, 0, False
+    invalid = Outcome.INVALID_PROGRAM
+    for attempt in range(_ATTEMPTS):
+        trials, inputs = where.draw(attempt, count)
+        sides = [where.evaluate(s, trials, inputs, attempt) for s in (0, 1)]
+        ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
+        elements = sum(v.top[0].size for v in ours)
+        choices = any(s.algebra.choices for s in sides)
+        if choices:
+            enough = -(-_ELEMENTS_OF_CHOICES // elements)
+            needed = max(needed, _TRIALS_OF_CHOICES, enough)
+            count = needed
+        bad_program, bad_candidate = invalid_trials(ours), invalid_trials(theirs)
+        if (bad_candidate & ~bad_program).any():
+            invalid = Outcome.INVALID_CANDIDATE
+        valid = ~(bad_program | bad_candidate)
+        outcome = _agreement(ours, theirs, valid)
+        if outcome is not Outcome.EQUAL:
+            return Tally(outcome, done, elements, choices)
+        done += int(valid.sum())
+        if done >= needed:
+            return Tally(Outcome.EQUAL, done, elements, choices)
+    return Tally(invalid, done, elements, choices)
+
+
+def _agreement(
+    ours: Sequence[Residue], theirs: Sequence[Residue], valid: NDArray[np.bool_]
+) -> Outcome:
+    found = Outcome.EQUAL
+    for a, b in zip(ours, theirs, strict=True):
+        if a.top.shape != b.top.shape:
+            return Outcome.DIFFERENT
+        differ = differences(a, b)[valid]
+        if not differ.any():
+            continue
+        if (differ & ~(touched(a) | touched(b))[valid]).any():
+            return Outcome.DIFFERENT
+        found = Outcome.TOUCHED
+    return found
+
+
+def fresh_sites(where: Field, side: int) -> frozenset[int]:
+    """The sites of one side whose value no output depends on.
+
+    They are found by making them random: all at once, or else one after the other.
+    """
+    trials, inputs = where.draw(0, 2)
+    plain = where.with_reading(Reading())
+    count = plain.evaluate(side, trials, inputs, 0).algebra.order.sites
+    if count == 0:
+        return frozenset()
+
+    def indifferent(sites: frozenset[int]) -> bool:
+        reading = Reading(fresh=(sites, sites))
+        runs = [
+            where.with_reading(reading).evaluate(side, trials, inputs, 90 + i).outputs
+            for i in (0, 1)
+        ]
+        valid = ~(invalid_trials(runs[0]) | invalid_trials(runs[1]))
+        if not valid.any():
+            return False
+        return _agreement(runs[0], runs[1], valid) is Outcome.EQUAL
+
+    everything = frozenset(range(count))
+    if indifferent(everything):
+        return everything
+    found = frozenset[int]()
+    for site in range(count):
+        if indifferent(found | {site}):
+            found |= {site}
+    return found

@@ -1,0 +1,236 @@
+"""Verification: does a candidate compute the function of its program?
+
+Both run over finite fields at small sizes, on random inputs, under random
+interpretations of their functions.  The search decides nothing here: sizes, primes and
+randomness are the verifier's own.  Numerical stability is a verdict apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_dsl.errors import MirageError
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.verify.certificate import Certificate, Counterexample, Sizes, Stability
+from mirage_dsl.verify.counterexample import find_counterexample
+from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
+from mirage_dsl.verify.interface import interface_difference
+from mirage_dsl.verify.levels import Depth, graph_depth
+from mirage_dsl.verify.orders import OrderModel
+from mirage_dsl.verify.roots import settle_roots
+from mirage_dsl.verify.sizes import Shrunk, shrink
+from mirage_dsl.verify.stability import measure_stability
+from mirage_dsl.verify.trials import (
+    CANDIDATE,
+    PROGRAM,
+    Field,
+    Outcome,
+    Reading,
+    Tally,
+    fresh_sites,
+    run_trials,
+)
+
+_RESTS_ON = (
+    "a wrong sum of k exponentials passes a trial with probability (k-1)/q for random "
+    "primes, and in measurements also for these; k at the test sizes"
+)
+
+
+def verify(
+    candidate: KernelGraph,
+    program: KernelGraph,
+    *,
+    seed: int = 0,
+    chains: int = 2,
+    seeds: int = 2,
+    stability: bool = True,
+) -> Certificate:
+    """Whether `candidate` computes the function of `program`.
+
+    Args:
+        candidate: A μGraph with the program's inputs and outputs.
+        program: A traced program, or any μGraph to compare with.
+        seed: What all random choices follow from.
+        chains: Number of chains of primes, each with sizes of its own.
+        seeds: Valid trials per chain.
+        stability: Also judge floating-point behaviour.
+
+    Returns:
+        The certificate; what could not be decided is not equivalent, with the reason.
+    """
+    return _Verification(candidate, program, seed, chains, seeds).run(stability)
+
+
+def recheck(
+    certificate: Certificate, candidate: KernelGraph, program: KernelGraph
+) -> bool:
+    """Whether a stored certificate is of these graphs and comes out the same again."""
+    hashes = (certificate.candidate_hash, certificate.program_hash)
+    if hashes != (canonical_hash(candidate), canonical_hash(program)):
+        return False
+    chains = max(1, len(certificate.primes))
+    again = verify(
+        candidate,
+        program,
+        seed=certificate.seed,
+        chains=chains,
+        seeds=max(1, certificate.trials // chains),
+        stability=certificate.stability is not None,
+    )
+    same_stability = (again.stability is None) == (certificate.stability is None) and (
+        again.stability is None
+        or certificate.stability is None
+        or again.stability.ok == certificate.stability.ok
+    )
+    return again.equivalent == certificate.equivalent and same_stability
+
+
+@dataclass
+class _Verification:
+    candidate: KernelGraph
+    program: KernelGraph
+    seed: int
+    chains: int
+    seeds: int
+    sizes: list[Sizes] = field(default_factory=list[Sizes])
+    primes: tuple[tuple[int, ...], ...] = ()
+    depth: Depth = field(default_factory=Depth)
+
+    def run(self, stability: bool) -> Certificate:
+        difference = interface_difference(self.candidate, self.program)
+        if difference is not None:
+            return self._certificate(f"another interface: {difference}")
+        try:
+            fields = self._fields()
+            tallies = self._tallies(fields)
+        except MirageError as error:
+            return self._certificate(f"could not decide: {error.message}")
+        first = fields[0].shrunk
+        failed = next((t for t in tallies if t.outcome is not Outcome.EQUAL), None)
+        if failed is not None:
+            number = tallies.index(failed)
+            return self._refused(failed.outcome, fields[number].shrunk)
+        verdict = measure_stability(first, self.seed) if stability else None
+        trials = sum(t.trials for t in tallies)
+        reason = f"equivalent in {trials} trials over {len(fields)} chains of primes"
+        return self._certificate(
+            reason,
+            equivalent=True,
+            error_bound=_error_bound(fields, tallies),
+            trials=trials,
+            stability=verdict,
+        )
+
+    # -- Trials ----------------------------------------------------------------------
+
+    def _fields(self) -> list[Field]:
+        """Where trials run: one field per chain, every other one with ragged tiles."""
+        depths = [graph_depth(g) for g in (self.candidate, self.program)]
+        self.depth = depths[0].joined(depths[1])
+        length = min(self.depth.exps + 1, MOST_FIELDS)
+        self.primes = chains_for(length, self.chains, self.seed)
+        found: list[Field] = []
+        for number, chain in enumerate(self.primes):
+            shrunk = shrink(
+                self.candidate,
+                self.program,
+                ragged=number % 2 == 1,
+                seed=self.seed + number // 2,
+            )
+            self.sizes.append(tuple(sorted(shrunk.sizes.items())))
+            deep = self.depth.exps + 1 > MOST_FIELDS
+            found.append(Field(shrunk, chain, (self.seed, number), deep))
+        return found
+
+    def _tallies(self, fields: Sequence[Field]) -> list[Tally]:
+        """One tally per field, up to the first that fails under every reading."""
+        if not self.depth.choices:
+            return self._under(fields, Reading())
+        fresh = (fresh_sites(fields[0], PROGRAM), fresh_sites(fields[0], CANDIDATE))
+        ranked = self._under(fields, Reading(OrderModel.RANK, fresh))
+        if ranked[-1].outcome is Outcome.EQUAL:
+            return ranked
+        paley = self._under(fields, Reading(OrderModel.PALEY, fresh))
+        return paley if paley[-1].outcome is Outcome.EQUAL else ranked
+
+    def _under(self, fields: Sequence[Field], reading: Reading) -> list[Tally]:
+        tallies: list[Tally] = []
+        for where in fields:
+            tally = run_trials(where.with_reading(reading), self.seeds)
+            if tally.outcome is Outcome.TOUCHED:
+                tally = settle_roots(where.with_reading(reading), self.depth.roots)
+            tallies.append(tally)
+            if tally.outcome is not Outcome.EQUAL:
+                break
+        return tallies
+
+    # -- Results ---------------------------------------------------------------------
+
+    def _refused(self, outcome: Outcome, shrunk: Shrunk) -> Certificate:
+        match outcome:
+            case Outcome.INVALID_PROGRAM:
+                return self._certificate(
+                    "could not decide: the program divides by zero or computes with "
+                    "infinities on every test input"
+                )
+            case Outcome.INVALID_CANDIDATE:
+                return self._certificate(
+                    "not equivalent: the candidate divides by zero or computes with "
+                    "infinities where the program does not"
+                )
+            case _:
+                pass
+        example = find_counterexample(shrunk, self.seed)
+        if example is not None:
+            return self._certificate("not equivalent", counterexample=example)
+        return self._certificate(
+            "could not establish equivalence: float64 results agree at the test sizes, "
+            "but residues differ; the candidate relies on an identity that is not in "
+            "the verified algebra, or differs on rare inputs"
+        )
+
+    def _certificate(
+        self,
+        reason: str,
+        *,
+        equivalent: bool = False,
+        error_bound: float = 1.0,
+        trials: int = 0,
+        stability: Stability | None = None,
+        counterexample: Counterexample | None = None,
+    ) -> Certificate:
+        return Certificate(
+            equivalent=equivalent,
+            error_bound=error_bound,
+            rests_on=_RESTS_ON,
+            trials=trials,
+            primes=self.primes,
+            seed=self.seed,
+            counterexample=counterexample,
+            stability=stability,
+            sizes=tuple(self.sizes),
+            candidate_hash=canonical_hash(self.candidate),
+            program_hash=canonical_hash(self.program),
+            reason=reason,
+        )
+
+
+def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
+    """The probability that a wrong candidate passes all trials.
+
+    A trial of one chain errs with at most k/q, where k counts terms of exponential
+    sums after bringing both sides to one denominator.  Choices with two outcomes err
+    with 3/4 per element and trial, the most that one comparison can hide.
+    """
+    bound = 1.0
+    missed = 1.0
+    for where, tally in zip(fields, tallies, strict=True):
+        largest = sorted(where.shrunk.sizes.values())[-2:]
+        terms = math.prod(largest) ** 2
+        bound *= (terms / where.chain[0]) ** tally.trials
+        missed *= 0.75 ** (tally.elements * tally.trials) if tally.choices else 0.0
+    return min(1.0, max(bound, missed, 1e-300))
