@@ -83,7 +83,7 @@ def lora(
     dtype: DType = f16,
     schedule: Schedule | None = None,
 ) -> KernelGraph:
-    """x @ w + (x @ a) @ b in one kernel."""
+    """A low-rank adapter, x @ w + (x @ a) @ b, in one kernel."""
     g = KernelBuilder("lora", m=m, k=k, n=n, r=r)
     x = g.input("x", dtype, "m, k")
     w = g.input("w", dtype, "k, n")
@@ -144,7 +144,13 @@ def attention(
         keys = "n/grid/loop"
     with g.block(grid=grid, loop=("n", tile_n), schedule=schedule) as b:
         stored = _attention_block(
-            b, (q, k, v), keys, dtype, safe=safe, keys_last=keys_last, norm=norm,
+            b,
+            (q, k, v),
+            keys,
+            dtype,
+            safe=safe,
+            keys_last=keys_last,
+            norm=norm,
             split=splits > 1,
         )
     if splits > 1:
@@ -241,7 +247,7 @@ def split_k(
     dtype: DType = f16,
     schedule: Schedule | None = None,
 ) -> KernelGraph:
-    """x @ w with k split between blocks, and a second kernel that sums."""
+    """The product x @ w with k split between blocks, and a second kernel that sums."""
     g = KernelBuilder("split_k", m=m, k=k, n=n)
     x, w = g.input("x", dtype, "m, k"), g.input("w", dtype, "k, n")
     grid = {"m": tile_m, "n": tile_n, "k": part_k}

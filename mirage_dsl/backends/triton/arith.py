@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mirage_dsl.backends.triton.layout import Layout, Product
-from mirage_dsl.backends.triton.tiles import TRITON_DTYPE, Tile, TileCode, number
+from mirage_dsl.backends.triton.tiles import TRITON_DTYPE, Tile, TileCode
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind, Operator, Term
@@ -73,6 +73,7 @@ class Arithmetic:
 
     def _elementwise(self, node: Apply, operands: Sequence[Tile | Scalar]) -> Tile:
         order = self._layout.orders[node.result]
+        self._tiles.shape(order)
         forms: list[str] = []
         for operand in operands:
             if isinstance(operand, Scalar):
@@ -145,6 +146,7 @@ class Arithmetic:
                 allowed where `fusible` holds.
         """
         product = self._layout.products[node.result]
+        self._tiles.shape(product.result)
         left, right = operands[product.left], operands[1 - product.left]
         if not product.is_matrix:
             return self._multiply_and_sum(node, (left, right), product)
@@ -183,6 +185,7 @@ class Arithmetic:
         self, node: Apply, operands: tuple[Tile, Tile], product: Product
     ) -> Tile:
         order = (*product.batch, *product.rows, *product.columns, *product.over)
+        self._tiles.shape(order)
         tiles = [
             self._tiles.masked(self._tiles.as_f32(t), product.over, 0.0)
             for t in operands
@@ -198,5 +201,3 @@ def fusible(product: Product) -> bool:
     """Whether the product has the shape of its result, without merged axes."""
     groups = (product.batch, product.rows, product.columns, product.over)
     return product.is_matrix and all(len(group) <= 1 for group in groups)
-
-

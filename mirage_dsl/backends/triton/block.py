@@ -73,12 +73,11 @@ class _BlockEmitter:
         self.writer, self.names = Writer(), Names()
         self.signature = Signature(around.types, around.extents, around.packed)
         self.signature.names = self.names
-        self.tiles = TileCode(self.writer, self.names, self.pieces)
         size = self.signature.size
         self.places = Places(
             block, self.pieces, self.writer, self.names, size, wide=around.wide
         )
-        self.tiles.mask_of = self.places.mask
+        self.tiles = TileCode(self.writer, self.names, self.pieces, self.places.mask)
         self.memory = Memory(
             block, self.places, self.tiles, around.extents, size, wide=around.wide
         )
@@ -262,9 +261,7 @@ class _BlockEmitter:
             key = f"{node.result}/again"
             self.again[node.result] = self._load_from(node, key, order, dtype)
 
-    def _load_from(
-        self, node: Load, key: str, order: Order, dtype: DType
-    ) -> Tile:
+    def _load_from(self, node: Load, key: str, order: Order, dtype: DType) -> Tile:
         address = self.addresses.get(key)
         if address is None:
             address = self._address(node, node.source, order)

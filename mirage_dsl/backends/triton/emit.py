@@ -10,7 +10,7 @@ from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.backends.triton.names import identifier
 from mirage_dsl.backends.triton.params import check_rank
 from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind
@@ -89,7 +89,7 @@ def _packed(graph: KernelGraph) -> frozenset[str]:
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             found.update(node.results)
-        elif isinstance(node, Apply) and node.op.kind is not Kind.VIEW:
+        elif node.op.kind is not Kind.VIEW:
             found.add(node.result)
     return frozenset(found)
 

@@ -58,15 +58,16 @@ def load_module(source: str, *, interpret: bool = False) -> ModuleType:
     Raises:
         CompileError: The source cannot be executed.
     """
-    import triton
+    import triton.language
+    from triton import knobs
 
     file = source_file(source)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with _LOCK, triton.knobs.runtime.scope():
-        triton.knobs.runtime.interpret = interpret
+    with _LOCK, knobs.runtime.scope():
+        knobs.runtime.interpret = interpret
         try:
             spec.loader.exec_module(module)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mirage_dsl.backends.triton.block import Surroundings
 from mirage_dsl.backends.triton.library import HELPERS, expression, torch_dtype
@@ -165,7 +165,9 @@ class Launcher:
                 operands.append((self._constant(operand), ()))
             else:
                 kind = self._types[operand]
-                operands.append((self._flat(self._variables[operand], kind), kind.names))
+                operands.append(
+                    (self._flat(self._variables[operand], kind), kind.names)
+                )
         kind = self._types[node.result]
         text = expression(node, operands, kind.names, kind.dtype)
         for helper in HELPERS:
@@ -209,5 +211,3 @@ class Launcher:
         if kind.dtype != item.type.dtype:
             text += f".to({torch_dtype(item.type.dtype)})"
         return text
-
-

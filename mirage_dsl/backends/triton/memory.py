@@ -82,10 +82,9 @@ class Memory:
         index = self._places.start(dim)
         moved = self._places.advance(dim)
         if dim in order:
-            spread = subscript((dim,), order)
-            if self._wide and moved:
-                return f"({moved} + {index}){spread}", ""
-            index += spread
+            index += subscript((dim,), order)
+        if moved and self._wide:
+            moved = f"({self._places.far} + {moved})"
         return index, moved
 
     def mask(self, order: Sequence[Dim]) -> str:
@@ -101,6 +100,7 @@ class Memory:
         self, address: Address, order: tuple[Dim, ...], name: str, dtype: DType
     ) -> Tile:
         """Load a tile; lanes outside are 0."""
+        self._tiles.shape(order)
         pointers = address.first
         if address.step:
             pointers += f" + {address.step}"

@@ -79,9 +79,7 @@ class Signature:
             name = self.names.fresh(f"{source}_stride{axis}")
             value = packed[axis] if isinstance(packed[axis], int) else None
             assert not isinstance(value, str)
-            self.params.append(
-                Param(name, "stride", source, axis=axis, value=value)
-            )
+            self.params.append(Param(name, "stride", source, axis=axis, value=value))
             found.append(name)
         return tuple(found)
 

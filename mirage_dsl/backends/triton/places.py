@@ -33,6 +33,7 @@ class Places:
         self._names = names
         self._size = size
         self._wide = wide
+        self.far = ""
         self.ids: dict[str, str] = {}
         self._lanes: dict[Dim, str] = {}
         self._starts: dict[Dim, str] = {}
@@ -44,7 +45,11 @@ class Places:
     # -- Program ids and positions -------------------------------------------------
 
     def emit_ids(self) -> None:
-        """Bind the coordinate of each grid dim."""
+        """Bind the coordinate of each grid dim, and a zero that widens offsets."""
+        if self._wide:
+            self.far = self._writer.assign(
+                self._names.fresh("far"), "tl.full((), 0, tl.int64)"
+            )
         for axis, split in enumerate(self._block.grid):
             name = self._names.fresh(f"{split.dim}_id")
             wide = ".to(tl.int64)" if self._wide else ""
@@ -84,7 +89,9 @@ class Places:
         if piece.grid_tile is None:
             return ""
         identifier = self.ids[piece.dim.name]
-        return identifier if piece.grid_tile == 1 else f"{identifier} * {piece.grid_tile}"
+        return (
+            identifier if piece.grid_tile == 1 else f"{identifier} * {piece.grid_tile}"
+        )
 
     def start(self, dim: Dim) -> str:
         """Positions in the first iteration: a vector, a scalar, or nothing for 0."""

@@ -37,11 +37,17 @@ class Tile:
 class TileCode:
     """Emits the changes of form that tiles need, each once per stage."""
 
-    def __init__(self, writer: Writer, names: Names, pieces: Pieces) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        names: Names,
+        pieces: Pieces,
+        mask_of: Callable[[Dim], str],
+    ) -> None:
         self.writer = writer
         self.names = names
         self.pieces = pieces
-        self.mask_of: Callable[[Dim], str] = lambda dim: ""
+        self.mask_of = mask_of
         self._made: list[dict[tuple[object, ...], Tile]] = [{}]
 
     def enter(self) -> None:
@@ -128,9 +134,7 @@ class TileCode:
         def make() -> Tile:
             name = self.names.fresh(f"{tile.name}_m")
             inside = " & ".join(m + subscript((d,), tile.axes) for d, m in masks)
-            self.writer.assign(
-                name, f"tl.where({inside}, {tile.name}, {number(fill)})"
-            )
+            self.writer.assign(name, f"tl.where({inside}, {tile.name}, {number(fill)})")
             fills = {d: f for d, f in tile.fills.items() if f == fill}
             fills.update((d, fill) for d in loose)
             return replace(tile, name=name, fills=fills)

@@ -1,0 +1,66 @@
+"""Runs a kernel graph on the CPU by the meaning of the IR: NumPy, or torch tensors.
+
+It is what a decorated function does with arrays that are not on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from mirage_dsl.errors import DTypeError
+from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
+
+if TYPE_CHECKING:
+    import torch
+
+    from mirage_dsl.ir.graph import KernelGraph
+
+
+def run_reference(graph: KernelGraph, *operands: Any) -> list[Any]:
+    """The outputs of a program or μGraph, computed in float64 and rounded at the end.
+
+    Args:
+        graph: What to run.
+        *operands: One per input, all NumPy arrays or all torch CPU tensors.
+
+    Returns:
+        One array or tensor per output, of its type's dtype.
+
+    Raises:
+        DTypeError: A mixture of arrays and tensors.
+        ShapeError: Operands that do not fit the input types.
+    """
+    kinds = {is_tensor(o) for o in operands}
+    if len(kinds) > 1:
+        raise DTypeError(
+            f"{graph.name}: found NumPy arrays and torch tensors; pass one kind"
+        )
+    if kinds == {True}:
+        return _run_on_tensors(graph, operands)
+    found = evaluate_numpy(graph, *operands)
+    return [
+        array.astype(numpy_dtype(item.type.dtype))
+        for array, item in zip(found, graph.returns, strict=True)
+    ]
+
+
+def _run_on_tensors(graph: KernelGraph, tensors: tuple[Any, ...]) -> list[torch.Tensor]:
+    import torch
+
+    arrays = [t.detach().to("cpu", torch.float64).numpy() for t in tensors]
+    found = evaluate_numpy(graph, *arrays)
+    return [
+        torch.from_numpy(array).to(  # pyright: ignore[reportUnknownMemberType]
+            tensors[0].device, getattr(torch, item.type.dtype.long_name)
+        )
+        for array, item in zip(found, graph.returns, strict=True)
+    ]
+
+
+def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a value is a torch tensor, without importing torch."""
+    kinds = type(value).__mro__
+    return any(k.__module__ == "torch" and k.__name__ == "Tensor" for k in kinds)
+
+
+__all__ = ["is_tensor", "run_reference"]

@@ -1,0 +1,89 @@
+"""Runs μGraphs in Triton's interpreter and compares with the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import bind_extents
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.types import DType
+
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 3e-6}
+"""Largest error allowed, relative to the largest element of the result."""
+
+
+def shape_of(graph: KernelGraph, index: int, sizes: dict[str, int]) -> tuple[int, ...]:
+    """The shape of an input."""
+    extents = {n: e for n, e in graph.extents if e is not None} | sizes
+    axes = graph.inputs[index].type.axes
+    return tuple(int(np.prod([extents[d.name] for d in axis])) for axis in axes)
+
+
+def random_inputs(
+    graph: KernelGraph, seed: int = 0, low: float | None = None, **sizes: int
+) -> list[torch.Tensor]:
+    """Tensors for a graph, normal or, with `low`, uniform from there to 4.
+
+    Memory is in the order that the input's layout says.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    made: list[torch.Tensor] = []
+    for index, item in enumerate(graph.inputs):
+        shape = shape_of(graph, index, sizes)
+        order = item.type.layout or tuple(range(len(shape)))
+        stored = [shape[a] for a in order]
+        x = torch.randn(stored, generator=generator)
+        if low is not None:
+            x = low + (4 - low) * torch.rand(stored, generator=generator)
+        x = x.permute([order.index(a) for a in range(len(order))])
+        made.append(x.to(TORCH[item.type.dtype.name]))
+    return made
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The tensor in float64."""
+    return tensor.double().numpy()
+
+
+def check(
+    graph: KernelGraph,
+    inputs: Sequence[torch.Tensor] | None = None,
+    *,
+    tolerance: float | None = None,
+    **sizes: int,
+) -> list[torch.Tensor]:
+    """Interpret the emitted module; its outputs must be the evaluator's."""
+    tensors = list(inputs) if inputs is not None else random_inputs(graph, **sizes)
+    bind_extents(graph, [tuple(t.shape) for t in tensors])
+    found = Executable(graph, interpret=True)(*tensors)
+    expected = evaluate_numpy(graph, *[as_array(t) for t in tensors])
+    assert len(found) == len(expected)
+    for one, right, item in zip(found, expected, graph.returns, strict=True):
+        assert str(one.dtype) == f"torch.{item.type.dtype.long_name}"
+        assert tuple(one.shape) == right.shape
+        assert_near(as_array(one), right, tolerance or allowed(graph))
+    return found
+
+
+def allowed(graph: KernelGraph) -> float:
+    """The tolerance of the coarsest dtype of a graph."""
+    dtypes: list[DType] = [i.type.dtype for i in graph.inputs]
+    dtypes += [r.type.dtype for r in graph.returns]
+    return max(TOLERANCE[d.name] for d in dtypes)
+
+
+def assert_near(found: NDArray[Any], right: NDArray[Any], tolerance: float) -> None:
+    """Errors are at most `tolerance` of the largest element."""
+    assert np.array_equal(np.isfinite(found), np.isfinite(right))
+    scale = max(1e-30, float(np.abs(right[np.isfinite(right)]).max(initial=0)))
+    finite = np.isfinite(right)
+    error = float(np.abs(found - right)[finite].max(initial=0)) / scale
+    assert error <= tolerance, f"error {error:.3g}, allowed {tolerance:.3g}"

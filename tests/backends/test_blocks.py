@@ -1,0 +1,258 @@
+"""Emitted blocks in the interpreter against the evaluator: the shapes of lowering."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.types import DType, bf16, f16, f32
+from tests.backends.running import check, random_inputs
+
+DTYPES = (f16, bf16, f32)
+
+
+def elementwise_4d(grid: dict[str, int]) -> KernelGraph:
+    g = KernelBuilder("mix", a=10, b=12, c=14, d=16)
+    x, y = g.input("x", f32, "a, b, c, d"), g.input("y", f32, "a, b, c, d")
+    axes = ", ".join(f"{n}/grid" if n in grid else n for n in "abcd")
+    with g.block(grid=grid) as b:
+        z = b.add(b.mul(b.load(x, axes), b.load(y, axes)), b.exp(b.load(x, axes)))
+        out = b.store(z, axes)
+    return g.returns(out).build()
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"a": 1, "b": 1},
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 3, "b": 1, "c": 2},
+        {"d": 5, "b": 6},
+        {"c": 7},
+    ],
+    ids=str,
+)
+def test_elementwise_4d(grid: dict[str, int]) -> None:
+    check(elementwise_4d(grid))
+
+
+def test_no_grid_at_all() -> None:
+    g = KernelBuilder("whole", a=3, b=5)
+    x = g.input("x", f32, "a, b")
+    with g.block() as b:
+        out = b.store(b.square(b.load(x, "a, b")), "a, b")
+    check(g.returns(out).build())
+
+
+def test_broadcast_of_both_sides() -> None:
+    """(1, 4, 1, 10) + (1, 1, 4, 10)."""
+    g = KernelBuilder("spread", i=4, j=4, k=10)
+    x, y = g.input("x", f32, "1, i, 1, k"), g.input("y", f32, "1, 1, j, k")
+    with g.block(grid={"k": 3}) as b:
+        s = b.add(b.load(x, "1, i, 1, k/grid"), b.load(y, "1, 1, j, k/grid"))
+        out = b.store(s, "i, j, k/grid")
+    check(g.returns(out, axes="1, i, j, k").build())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_batched_product(dtype: DType) -> None:
+    """(3, 6, 9) @ (3, 9, 4), the batch as an axis of the tiles and over the grid."""
+    for tile in (1, 2, 3):
+        g = KernelBuilder("batched", h=3, m=6, k=9, n=4)
+        x, y = g.input("x", dtype, "h, m, k"), g.input("y", dtype, "h, k, n")
+        with g.block(grid={"h": tile}) as b:
+            p = b.matmul(b.load(x, "h/grid, m, k"), b.load(y, "h/grid, k, n"), over="k")
+            out = b.store(p, "h/grid, m, n")
+        check(g.returns(out).build())
+
+
+def product(
+    m: int,
+    k: int,
+    n: int,
+    tiles: tuple[int, int, int],
+    *,
+    dtype: DType = f16,
+    swap: bool = False,
+    layouts: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None),
+) -> KernelGraph:
+    g = KernelBuilder("product", m=m, k=k, n=n)
+    x = g.input("x", dtype, "m, k", layout=layouts[0])
+    y = g.input("y", dtype, "k, n", layout=layouts[1])
+    schedule = Schedule(swap_operands=swap)
+    grid = {"m": tiles[0], "n": tiles[2]}
+    with g.block(grid=grid, loop=("k", tiles[1]), schedule=schedule) as b:
+        p = b.matmul(b.load(x, "m/grid, k/loop"), b.load(y, "k/loop, n/grid"), over="k")
+        out = b.store(b.accumulate(p), "m/grid, n/grid")
+    return g.returns(out).build()
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "tiles"),
+    [
+        ((15, 15, 15), (5, 5, 5)),
+        ((96, 96, 57), (32, 32, 19)),
+        ((54, 63, 58), (27, 21, 29)),
+        ((92, 64, 94), (32, 24, 40)),
+        ((1, 40, 33), (1, 16, 16)),
+        ((3, 5, 2), (16, 16, 16)),
+    ],
+    ids=str,
+)
+def test_ragged_products(
+    sizes: tuple[int, int, int], tiles: tuple[int, int, int], swap: bool
+) -> None:
+    m, k, n = sizes
+    check(product(m, k, n, tiles, swap=swap))
+
+
+@pytest.mark.parametrize(
+    "layouts", list(itertools.product([None, (1, 0)], repeat=2)), ids=str
+)
+def test_row_and_column_major(
+    layouts: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
+) -> None:
+    check(product(20, 24, 18, (8, 8, 8), layouts=layouts))
+
+
+def test_any_strides() -> None:
+    graph = product(12, 20, 10, (8, 8, 8), dtype=f32)
+    x = torch.randn(24, 40)[::2, ::2]
+    y = torch.randn(1, 10).expand(20, 10)
+    check(graph, [x, y])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("groups", [1, 2, 4, 6])
+def test_sums_to_groups(axis: int, groups: int) -> None:
+    """A sum of 12 x 24 down to some groups, as factor dims of one axis."""
+    sizes = [12, 24]
+    inner = sizes[axis] // groups
+    other = sizes[1 - axis]
+    g = KernelBuilder("groups", p=groups, q=inner, o=other)
+    axes = ["o", "o"]
+    axes[axis] = "(p q)"
+    x = g.input("x", f32, ", ".join(axes))
+    axes[axis] = "(p/grid q)"
+    with g.block(grid={"p": 1}) as b:
+        s = b.sum(b.load(x, ", ".join(axes)), over="q")
+        out = b.store(s, "p/grid, o")
+    check(g.returns(out).build())
+
+
+def test_merged_axes_in_and_out() -> None:
+    g = KernelBuilder("heads", b=2, h=3, d=5, m=4)
+    x = g.input("x", f16, "(b m), (h d)")
+    with g.block(grid={"b": 1, "h": 2}) as b:
+        t = b.load(x, "(b/grid m), (h/grid d)")
+        out = b.store(b.div(t, b.sum(b.square(t), over="d")), "h/grid, (b/grid m), d")
+    check(g.returns(out, axes="m, b, (h d)").build())
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_accumulators_keep_the_tile(kind: str) -> None:
+    """A looped dim that survives is the index within a tile; the last is ragged."""
+    g = KernelBuilder("tile", m=6, k=21)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 4}, loop=("k", 8)) as b:
+        s = b.accumulate(b.exp(b.load(x, "m/grid, k/loop")), kind)
+        out = b.store(b.apply(kind, s, over="k"), "m/grid")
+    check(g.returns(out).build())
+
+
+def test_joined_over_the_loop() -> None:
+    g = KernelBuilder("joined", m=6, k=21)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 4}, loop=("k", 8)) as b:
+        t = b.square(b.load(x, "m/grid, k/loop"))
+        out = b.store(b.accumulate(t, "concat"), "m/grid, k")
+        total = b.store(b.sum(b.accumulate(t), over="k"), "m/grid")
+    check(g.returns(out, total).build())
+
+
+def test_several_outputs_and_several_orders() -> None:
+    g = KernelBuilder("outputs", m=10, n=12)
+    x, y = g.input("x", f16, "m, n"), g.input("y", f32, "n, m")
+    with g.block(grid={"m": 4}) as b:
+        s = b.add(b.load(x, "m/grid, n"), b.load(y, "n, m/grid"))
+        first = b.store(s, "n, m/grid", dtype=f16)
+        second = b.store(b.max(s, over="n"), "m/grid", dtype=f32)
+    check(g.returns(first, second).build())
+
+
+def test_matrix_times_vector() -> None:
+    g = KernelBuilder("vector", m=10, k=24)
+    x, y = g.input("x", f16, "m, k"), g.input("y", f16, "k")
+    with g.block(grid={"m": 4}, loop=("k", 8)) as b:
+        p = b.matmul(b.load(x, "m/grid, k/loop"), b.load(y, "k/loop"), over="k")
+        out = b.store(b.accumulate(p), "m/grid")
+    check(g.returns(out).build())
+
+
+def test_products_over_several_dims() -> None:
+    """Rows, columns and summands of two dims each."""
+    g = KernelBuilder("several", a=2, m=5, i=3, j=6, n=4, c=2)
+    x, y = g.input("x", f16, "a, i, m, j"), g.input("y", f16, "j, n, i, c")
+    with g.block(grid={"n": 2}, loop=("j", 4)) as b:
+        xt, yt = b.load(x, "a, i, m, j/loop"), b.load(y, "j/loop, n/grid, i, c")
+        p = b.accumulate(b.matmul(xt, yt, over="i, j"))
+        out = b.store(p, "m, a, c, n/grid")
+    check(g.returns(out).build())
+
+
+def test_iterations_past_the_end() -> None:
+    """The last block's part is shorter than one iteration."""
+    g = KernelBuilder("past", k=21, m=3)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"k": 8}, loop=("k", 3)) as b:
+        t = b.load(x, "m, k/grid/loop")
+        low = b.accumulate(b.exp(t), "max")
+        parts = b.store(b.max(low, over="k"), "m, k#/grid")
+        sums = b.store(b.accumulate(b.sum(t, over="k")), "m, k#/grid")
+    check(g.returns(parts, sums).build())
+
+
+def test_symbolic_extents() -> None:
+    g = KernelBuilder("symbolic", m=None, k=None, n=18)
+    x, y = g.input("x", f16, "m, k"), g.input("y", f16, "k, n")
+    with g.block(grid={"m": 8, "n": 8}, loop=("k", 16)) as b:
+        p = b.matmul(b.load(x, "m/grid, k/loop"), b.load(y, "k/loop, n/grid"), over="k")
+        out = b.store(b.accumulate(p), "m/grid, n/grid")
+    graph = g.returns(out).build()
+    for m, k in ((8, 16), (5, 3), (33, 40)):
+        check(graph, random_inputs(graph, m=m, k=k))
+
+
+def test_wide_offsets_compute_the_same() -> None:
+    from mirage_dsl.backends.triton.emit import plan
+    from mirage_dsl.backends.triton.interpret import interpreting, load_module
+
+    graph = product(20, 24, 18, (8, 16, 8), dtype=f32)
+    wide = plan(graph, wide=True)
+    assert "int64" in wide.source
+    tensors = random_inputs(graph)
+    with interpreting():
+        (found,) = load_module(wide.source, interpret=True).run(*tensors)
+    torch.testing.assert_close(found, tensors[0] @ tensors[1])
+
+
+def test_refusals_name_what_they_refuse() -> None:
+    g = KernelBuilder("far", m=None, k=8)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"k": 4}) as b:
+        out = b.store(b.load(x, "m, k/grid"), "m, k/grid")
+    with pytest.raises(UnsupportedError, match="dim m is symbolic"):
+        emit(g.returns(out).build())
+    g = KernelBuilder("huge", m=4096, k=4096)
+    x = g.input("x", f32, "m, k")
+    with g.block() as b:
+        out = b.store(b.sum(b.load(x, "m, k"), over="k"), "m")
+    with pytest.raises(UnsupportedError, match="16777216 elements"):
+        emit(g.returns(out).build())

@@ -1,0 +1,175 @@
+"""The workloads' μGraphs: interpreted, compiled for GPUs, and as golden source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
+from mirage_dsl.errors import CompileError, DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import bf16, f16, f32
+from tests.backends.running import check, random_inputs
+
+SWAP = Schedule(swap_operands=True)
+
+SMALL: dict[str, KernelGraph] = {
+    "rmsnorm_linear": mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16),
+    "rmsnorm_linear-grid2": mugraphs.rmsnorm_linear(
+        10, 64, 90, tile_n=32, tile_k=24, tile_m=4
+    ),
+    "rmsnorm_linear-1row": mugraphs.rmsnorm_linear(
+        1, 60, 90, tile_n=32, tile_k=16, dtype=bf16
+    ),
+    "rmsnorm_linear-columns": mugraphs.rmsnorm_linear(
+        8, 60, 40, tile_n=16, tile_k=16, layouts=((1, 0), (1, 0))
+    ),
+    "rmsnorm_linear-swap": mugraphs.rmsnorm_linear(
+        7, 60, 90, tile_n=32, tile_k=16, schedule=SWAP
+    ),
+    "gated_mlp": mugraphs.gated_mlp(8, 64, 96, tile_n=32, tile_k=16),
+    "gated_mlp-swap": mugraphs.gated_mlp(
+        5, 60, 90, tile_n=32, tile_k=16, dtype=f32, schedule=SWAP
+    ),
+    "lora": mugraphs.lora(4, 64, 96, 8, tile_n=32, tile_k=16),
+    "lora-swap": mugraphs.lora(5, 60, 90, 8, tile_n=32, tile_k=16, schedule=SWAP),
+    "attention": mugraphs.attention(2, 32, 48, 16, tile_m=16, tile_n=16),
+    "attention-ragged": mugraphs.attention(
+        2, 30, 45, 12, tile_m=16, tile_n=16, dtype=f32
+    ),
+    "attention-bf16": mugraphs.attention(
+        2, 30, 45, 12, tile_m=16, tile_n=16, dtype=bf16
+    ),
+    "attention-swap": mugraphs.attention(
+        1, 3, 45, 12, tile_m=3, tile_n=16, schedule=SWAP
+    ),
+    "attention-unsafe": mugraphs.attention(
+        2, 30, 45, 12, tile_m=16, tile_n=16, safe=False, dtype=bf16
+    ),
+    "flash_decoding": mugraphs.attention(
+        2, 5, 50, 12, tile_m=5, tile_n=8, splits=3, dtype=f32
+    ),
+    "flash_decoding-unsafe": mugraphs.attention(
+        2, 30, 45, 12, tile_m=16, tile_n=8, splits=2, safe=False, dtype=f32
+    ),
+    "qknorm": mugraphs.attention(
+        2, 30, 45, 12, tile_m=16, tile_n=8, splits=2, keys_last=False, norm=True
+    ),
+    "ntrans": mugraphs.ntrans(5, 30),
+    "ntrans-rows": mugraphs.ntrans(5, 30, tile_m=2, dtype=f32),
+    "split_k": mugraphs.split_k(
+        20, 100, 40, tile_m=16, tile_n=16, part_k=48, tile_k=16
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_interpreted(name: str) -> None:
+    check(SMALL[name])
+
+
+def test_running_maxima_keep_large_logits_in_range() -> None:
+    graph = SMALL["attention-ragged"]
+    q, k, v = random_inputs(graph)
+    check(graph, [q * 100, k * 10, v], tolerance=1e-4)
+
+
+def test_rows_that_are_masked_at_first() -> None:
+    """A first tile of -inf logits must not spoil what follows."""
+    graph = mugraphs.attention(1, 4, 32, 8, tile_m=4, tile_n=8, dtype=f32)
+    q, k, v = torch.ones(1, 4, 8), torch.randn(1, 8, 32), torch.randn(1, 32, 8)
+    k[:, 0, :8] = float("-inf")
+    check(graph, [q, k, v])
+
+
+# -- Compiled without a GPU ----------------------------------------------------------
+
+HOPPER: dict[str, Callable[[], KernelGraph]] = {
+    "rmsnorm_linear": lambda: mugraphs.rmsnorm_linear(
+        16, 4096, 6144, schedule=Schedule(num_stages=5, swap_operands=True)
+    ),
+    "gated_mlp": lambda: mugraphs.gated_mlp(
+        64, 4096, 4096, schedule=Schedule(num_stages=4)
+    ),
+    "lora": lambda: mugraphs.lora(
+        8, 4096, 4096, schedule=Schedule(num_stages=4, swap_operands=True)
+    ),
+    "attention": lambda: mugraphs.attention(16, 256, 4096, tile_n=128, splits=4),
+    "split_k": lambda: mugraphs.split_k(
+        64, 4096, 4096, tile_m=64, tile_n=64, part_k=1024, tile_k=64
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOPPER)
+def test_compiled_for_hopper(name: str) -> None:
+    """The matrix unit is used, all loads of the loop are pipelined, nothing spills."""
+    first, *others = compile_only(HOPPER[name]())
+    assert first.products == "wgmma"
+    assert first.pipelined_loads >= 2
+    assert [reject(r) for r in (first, *others)] == [None] * (1 + len(others))
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+def test_compiled_for_ampere(dtype: object) -> None:
+    assert dtype in (f32, bf16)
+    graph = mugraphs.rmsnorm_linear(
+        2, 512, 512, tile_k=32, dtype=bf16 if dtype == bf16 else f32
+    )
+    (report,) = compile_only(graph, "sm_80")
+    assert report.sync_loads == 0
+
+
+def test_programmatic_launch_and_ragged_tiles_compile() -> None:
+    compile_only(mugraphs.rmsnorm_linear(3, 500, 500, schedule=Schedule(pdl=True)))
+    compile_only(mugraphs.attention(2, 50, 300, 24, tile_m=16, tile_n=32, splits=3))
+
+
+def test_screening_rejects_what_is_slow() -> None:
+    good = KernelReport("k", 64, 1000, 0, 2, 0, "wgmma", 1, 1, 0.1)
+    assert reject(good) is None
+    bad = KernelReport("k", 32, 1000, 4000, 2, 0, "wgmma", 1, 1, 0.1)
+    assert "spills 4000 bytes" in str(reject(bad))
+    bad = KernelReport("k", 64, 1000, 0, 0, 3, "mma", 1, 1, 0.1)
+    assert "waits for 3 loads" in str(reject(bad))
+    bad = KernelReport("k", 64, 300_000, 0, 2, 0, "mma", 1, 1, 0.1)
+    assert "shared memory" in str(reject(bad))
+
+
+def test_targets_are_checked() -> None:
+    with pytest.raises(UnsupportedError, match="expected one like sm_90"):
+        compile_only(SMALL["ntrans"], "gfx942")
+
+
+# -- Calls ---------------------------------------------------------------------------
+
+
+def test_calls_are_checked() -> None:
+    graph = SMALL["lora"]
+    run = Executable(graph, interpret=True)
+    tensors = random_inputs(graph)
+    with pytest.raises(ShapeError, match="takes 4 tensors"):
+        run(*tensors[:3])
+    with pytest.raises(ShapeError, match="input x"):
+        run(tensors[0][:, :5], *tensors[1:])
+    with pytest.raises(DTypeError, match="expected torch[.]float16"):
+        run(tensors[0].float(), *tensors[1:])
+    with pytest.raises(CompileError, match="expected a cuda device"):
+        Executable(graph)(*tensors)
+
+
+# -- Golden source -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rmsnorm_linear", "attention"])
+def test_golden_source(name: str, golden: Callable[[str, str], None]) -> None:
+    graph = {
+        "rmsnorm_linear": lambda: mugraphs.rmsnorm_linear(16, 4096, 6144, dtype=f16),
+        "attention": lambda: mugraphs.attention(2, 250, 1000, tile_n=128),
+    }[name]()
+    golden(f"{name}.py.txt", emit(graph))
