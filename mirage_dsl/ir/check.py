@@ -150,6 +150,8 @@ def _inputs(view: KernelView) -> Iterator[Diagnostic]:
 def _extents_known(view: KernelView) -> Iterator[Diagnostic]:
     named = {n: v for v, t in reversed(view.types.items()) for n in t.names}
     named.update({n: v for b in view.blocks for n, v in b.split_dims.items()})
+    made = derived_extents(view.graph, {})
+    named.update({n: view.graph.name for n in made if n not in named})
     for name, value in named.items():
         if name not in view.graph.extent_of:
             yield Diagnostic(

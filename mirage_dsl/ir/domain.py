@@ -36,7 +36,7 @@ class Domain(Protocol[V]):
         ...
 
     def running_max(self, value: V, axis: int) -> V:
-        """Cumulative maximum along an axis; -inf counts as 0 (see `RunningMax`)."""
+        """Cumulative maximum along an axis, finite everywhere (see `RunningMax`)."""
         ...
 
     def cast(self, value: V, dtype: DType) -> V:

@@ -14,7 +14,7 @@ from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.domain import Domain
 from mirage_dsl.ir.evaluate_block import evaluate_block
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, Return
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import bind_extents
 from mirage_dsl.ir.named import Named, NamedArrays
 from mirage_dsl.types import TensorType
@@ -47,6 +47,7 @@ def evaluate(graph: KernelGraph, inputs: Sequence[V], domain: Domain[V]) -> list
                     arrays, node, values, extents, types[node.result]
                 )
             case BlockGraph():
+                block_types(node, types)
                 values.update(evaluate_block(node, values, extents, domain))
     return [_to_caller(arrays, r, _lookup(values, r.value)) for r in graph.returns]
 

@@ -105,6 +105,8 @@ class Accumulate:
     summed after the loop; where the last tile is ragged, what lies outside counts as
     the neutral element.
 
+    The maximum of a `RunningMax` is its value in the last iteration.
+
     With `rescale`, the name of a `RunningMax` m, the result is the sum over iterations
     i of operand_i * exp(m_i - m_last): the operand was computed relative to m_i.
     """
@@ -121,7 +123,8 @@ class RunningMax:
 
     A body value itself.  It serves only to keep exponentials in range: verification
     replaces it by random numbers, which must not change any output.  Where it is
-    -inf (everything masked so far) it counts as 0.
+    -inf (everything masked so far) it counts as some finite number, and a rescaling
+    from there is by 0.
     """
 
     result: str
