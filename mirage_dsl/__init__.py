@@ -7,8 +7,13 @@ used: importing the package loads neither PyTorch, Triton nor Numba.
 
 from __future__ import annotations
 
+import sys
+from difflib import get_close_matches
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.logs import setup_logging
 
 if TYPE_CHECKING:
     from mirage_dsl.errors import (
@@ -45,40 +50,67 @@ _ERRORS = (
 )
 _HOME = {
     "errors": _ERRORS,
-    "types": "f16 bf16 f32 TensorSpec",
+    "types": "f16 bf16 f32 TensorSpec float16=f16 bfloat16=bf16 float32=f32",
     "ir.graph": "KernelGraph BlockGraph Schedule",
+    "ir.parser": "parse",
+    "ir.check": "check",
+    "ir.numpy_domain": "evaluate=evaluate_numpy",
+    "ir.diff": "diff",
+    "verify.verifier": "verify",
+    "verify.certificate": "Certificate",
+    "search.result": "Candidate SearchResult",
+    "search.constraints": "Constraints",
+    "superoptimize": "Explanation explain",
     "frontend.functions": _FUNCTIONS,
     "frontend.composites": _COMPOSITES,
     "frontend.specs": "spec",
-    "frontend.kernel": "kernel Kernel BoundKernel",
-    "frontend.commands": "parse check evaluate verify diff superoptimize",
+    "frontend.kernel": "kernel Kernel",
+    "frontend.bound": "BoundKernel",
     "frontend.graph_api": (
-        "new_kernel_graph new_graph new_threadblock_graph Graph ThreadblockGraph"
+        "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph "
+        "ThreadblockGraph"
     ),
-    "superoptimize": "SearchResult",
-    "verify.certificate": "Certificate",
 }
-_WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
-_ALIASES = {
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
+_WHERE = {
+    public: (home, there or public)
+    for home, entries in _HOME.items()
+    for public, _, there in (entry.partition("=") for entry in entries.split())
 }
 
-__all__ = sorted([*_WHERE, *_ALIASES, "functions"])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted([*_WHERE, "functions"])  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    name_there = _ALIASES.get(name, name)
     if name == "functions":
-        return import_module("mirage_dsl.functions")
-    if name_there not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_WHERE[name_there]}"), name_there)
+        value: Any = import_module(f"{__name__}.frontend.namespace")
+    elif name in _WHERE:
+        home, there = _WHERE[name]
+        value = getattr(import_module(f"{__name__}.{home}"), there)
+    else:
+        close = get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+class _Package(ModuleType):
+    """A package whose public names are not hidden by modules of the same name.
+
+    Importing `mirage_dsl.verify.verifier` would otherwise make `mirage_dsl.verify` the
+    package instead of the function.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _WHERE and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+setup_logging()

@@ -1,0 +1,230 @@
+"""From a program to verified μGraphs: the cache first, else a search that is kept.
+
+(The module is not called after its function: importing it would hide
+`mirage_dsl.superoptimize`.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mirage_dsl.cache import MUGRAPHS, Cache, Key
+from mirage_dsl.errors import CacheError, MirageError, SearchError
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.printer import to_text
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.driver import Progress, search
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.settings import (
+    ASSERT_CACHE_HIT,
+    BUDGET_SECONDS,
+    DISALLOW_SEARCH,
+    EFFORT,
+    EFFORTS,
+    THREADS,
+    Effort,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a search is asked for; all of it is in the key of the cache."""
+
+    candidates: int
+    budget_seconds: float
+    max_kernels: int | None
+    seed: int
+    constraints: Constraints
+    hardware: Hardware
+
+
+# Candidates and seconds for each effort that searches.
+_EFFORT: Mapping[str, tuple[int, float]] = {"quick": (8, 20.0), "full": (32, 120.0)}
+
+
+def superoptimize(
+    program: KernelGraph,
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    max_kernels: int | None = 1,
+    use_cache: bool = True,
+    constraints: Constraints | None = None,
+    hardware: Hardware = H100,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> SearchResult:
+    """The best μGraphs of a program, cheapest first, each with its certificate.
+
+    Args:
+        program: A traced program, or any μGraph of known extents.
+        effort: `none` gives the program itself, `quick` searches for seconds, `full`
+            for a minute or two; `MIRAGE_DSL_EFFORT` unless it is given.
+        budget_seconds: Time limit of the search; the effort's unless it is given.
+        max_kernels: 1 keeps a program in one kernel if that beats library kernels;
+            more let the estimate decide where to cut, None without a limit.
+        use_cache: Look in the cache first, and store what is found.
+        constraints: Restrictions on grids, maps, loops and blocks.
+        hardware: The GPU to estimate for.
+        executor: Where the search runs, as in a process of a pool; without progress.
+        progress: Called with the stage, how much is done, of how much, and the best
+            estimate so far in µs.
+        seed: Of all random choices.
+
+    Raises:
+        SearchError: The program cannot be searched, or searching is disallowed.
+        CacheError: A hit is demanded, and there is none.
+    """
+    effort = _known(effort or EFFORT.get())
+    if effort == "none":
+        return _as_written(program, hardware)
+    count, seconds = _EFFORT[effort]
+    budget = budget_seconds or BUDGET_SECONDS.get() or seconds
+    request = _Request(
+        count, budget, max_kernels, seed, constraints or Constraints(), hardware
+    )
+    key = search_key(program, request)
+    store = Cache()
+    found = _cached(store, key, program) if use_cache else None
+    if found is not None:
+        return found
+    _refuse(store, key, program)
+    result = _search(program, request, executor, progress)
+    if use_cache:
+        store.store(key, result.to_json())
+    return result
+
+
+def _known(effort: str) -> Effort:
+    for name in EFFORTS:
+        if name == effort:
+            return name
+    raise SearchError(f"effort {effort!r}: expected {', '.join(EFFORTS)}")
+
+
+def _as_written(program: KernelGraph, hardware: Hardware) -> SearchResult:
+    started = time.monotonic()
+    candidate = Candidate(program, estimate(program, hardware), None)
+    return SearchResult(
+        program, (candidate,), complete=False, seconds=time.monotonic() - started
+    )
+
+
+def search_key(program: KernelGraph, request: _Request) -> Key:
+    """The key of a search: the program, its sizes and layouts, settings, versions."""
+    inputs = "; ".join(str(i.type) for i in program.inputs)
+    extents = ", ".join(f"{n} = {e}" for n, e in program.extents)
+    options = {name: str(value) for name, value in asdict(request).items()}
+    parts = {
+        "name": program.name,
+        "program": canonical_hash(program),
+        "structure": canonical_hash(program, sizes=False),
+        "inputs": inputs,
+        "extents": extents,
+        **options,
+        "code": code_version(),
+    }
+    return Key(MUGRAPHS, tuple(parts.items()))
+
+
+@cache
+def code_version() -> str:
+    """The package's version and a checksum of the code that results depend on."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for area in ("ops", "ir", "search", "verify"):
+        for file in sorted((package / area).rglob("*")):
+            if file.suffix in (".py", ".lark"):
+                digest.update(file.relative_to(package).as_posix().encode())
+                digest.update(file.read_bytes())
+    from mirage_dsl import __version__
+
+    return f"{__version__} {digest.hexdigest()[:16]}"
+
+
+def _cached(store: Cache, key: Key, program: KernelGraph) -> SearchResult | None:
+    content = store.load(key)
+    if content is None:
+        _log.info("%s: not in the cache: %s", program.name, store.explain_miss(key))
+        return None
+    try:
+        result = SearchResult.from_json(dict(content))
+        _require_own_certificates(result, program)
+    except (MirageError, KeyError, TypeError, ValueError) as error:
+        _log.warning("entry %s is not usable: %s", key.digest, error)
+        return None
+    _log.info("%s: from the cache, %s", program.name, key.digest)
+    return replace(result, program=program)
+
+
+def _require_own_certificates(result: SearchResult, program: KernelGraph) -> None:
+    """Raise `CacheError` if a certificate speaks of other graphs."""
+    expected = canonical_hash(program)
+    for candidate in result:
+        certificate = candidate.certificate
+        if certificate is None:
+            raise CacheError("a candidate has no certificate")
+        hashes = certificate.program_hash, certificate.candidate_hash
+        if hashes != (expected, canonical_hash(candidate.mugraph)):
+            raise CacheError("a certificate belongs to another graph")
+
+
+def _refuse(store: Cache, key: Key, program: KernelGraph) -> None:
+    if ASSERT_CACHE_HIT.get():
+        raise CacheError(
+            f"{program.name} is not in the cache, and {ASSERT_CACHE_HIT.name} is set: "
+            f"{store.explain_miss(key)}\nSearch it once without that variable, or "
+            f"import a cache that has it.  Its key:\n{key}"
+        )
+    if DISALLOW_SEARCH.get():
+        raise SearchError(
+            f"{program.name} is not in the cache, and {DISALLOW_SEARCH.name} is set: "
+            'search it once without that variable, or run it with effort="none"'
+        )
+
+
+def _search(
+    program: KernelGraph,
+    request: _Request,
+    executor: Executor | None,
+    progress: Progress | None,
+) -> SearchResult:
+    if executor is None:
+        return _run(program, request, progress)
+    future = executor.submit(_run_text, to_text(program), request)
+    return replace(SearchResult.from_json(future.result()), program=program)
+
+
+def _run_text(program: str, request: _Request) -> dict[str, Any]:
+    return _run(parse(program), request, None).to_json()
+
+
+def _run(
+    program: KernelGraph, request: _Request, progress: Progress | None
+) -> SearchResult:
+    return search(
+        program,
+        k=request.candidates,
+        budget_seconds=request.budget_seconds,
+        seed=request.seed,
+        threads=THREADS.get(),
+        max_kernels=request.max_kernels,
+        constraints=request.constraints,
+        hardware=request.hardware,
+        progress=progress,
+    )
