@@ -58,6 +58,7 @@ class KernelCost:
         shared: Bytes of shared memory of a block.
         registers: Registers of a thread.
         in_flight: Bytes in stage buffers of the whole GPU.
+        limit: Why a block does not fit on the GPU; None where it does.
     """
 
     microseconds: float
@@ -74,6 +75,7 @@ class KernelCost:
     shared: int = 0
     registers: int = 0
     in_flight: float = 0.0
+    limit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class Cost:
     flops: float
     launches: int
     kernels: tuple[KernelCost, ...] = field(default=(), repr=False)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether all blocks fit on the GPU."""
+        return all(k.limit is None for k in self.kernels)
 
 
 def estimate(graph: KernelGraph, hardware: Hardware = H100) -> Cost:
@@ -198,4 +205,5 @@ def _block_kernel(
         shared=int(cost.resources.shared[0]),
         registers=int(cost.resources.registers[0]),
         in_flight=float(cost.in_flight[0]),
+        limit=cost.resources.reason(0, hardware),
     )

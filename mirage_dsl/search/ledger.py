@@ -44,6 +44,12 @@ class Ledger:
         for name, count in tally.items():
             (self.cut if name in CUTS else self.found)[name] += count
 
+    def take_structures(self, counters: Mapping[str, int]) -> None:
+        """Add the counts of the structural search."""
+        for name, count in counters.items():
+            if name != "structures":
+                self.found[name.replace("_", " ")] += count
+
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return {

@@ -9,6 +9,7 @@ tiles.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -88,6 +89,7 @@ def choose_sizes(
     allowed: Sizes = ANY_SIZES,
     tally: Counter[str] | None = None,
     inside: AbstractSet[str] = frozenset(),
+    worst: float = math.inf,
 ) -> list[Sized]:
     """The cheapest sizes of a structure, best first, no two with the same tiles.
 
@@ -100,6 +102,7 @@ def choose_sizes(
         allowed: Restrictions.
         tally: Counts points and what excluded them, for the ledger.
         inside: Tensors that an earlier kernel left in L2.
+        worst: Give up on a structure whose first estimates are all above this, in µs.
 
     Raises:
         SearchError: An extent is unknown.
@@ -111,6 +114,12 @@ def choose_sizes(
     if tally is not None:
         _count(tally, coarse)
     best = _best_per_tile(coarse.cost.seconds, coarse.tile_of)[:SHORTLIST]
+    if not len(best):
+        return []
+    if 1e6 * coarse.cost.seconds[best[0]] > worst:
+        if tally is not None:
+            tally["cost rank"] += 1
+        return []
     fine = sweep.price(tiles[coarse.tile_of[best]], sweep.schedules(few=False))
     chosen = _best_per_tile(fine.cost.seconds, fine.tile_of)[:keep]
     return [
@@ -157,8 +166,7 @@ class _Sweep:
         if grids is not None:
             keep &= [grids(tuple(int(p) for p in row)) for row in parts]
         if iterations is not None:
-            ones = np.ones(len(rows))
-            points = _points(rows, [(4, 2, False)], ones.astype(np.intp) * 0)
+            points = _points(rows, [(4, 2, False)], np.arange(len(rows)))
             found = Footprint(self.facts, points).iterations
             keep &= np.isin(found, list(iterations))
         return keep

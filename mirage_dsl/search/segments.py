@@ -1,0 +1,197 @@
+"""One segment of a program: its best μGraphs of one kernel, sized."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mirage_dsl.errors import CheckError, UnsupportedError
+from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph, Store
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.table import CAST
+from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.ledger import Ledger
+from mirage_dsl.search.partition import is_view
+from mirage_dsl.search.sizes import choose_sizes
+from mirage_dsl.types import Axis
+
+HOPELESS = 1.5
+"""Structures that start this factor behind do not catch up by their schedule."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sized μGraph and its estimate in µs."""
+
+    microseconds: float
+    graph: KernelGraph
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the structural search gives: unsized blocks, and whether that is all."""
+
+    blocks: tuple[BlockGraph, ...]
+    complete: bool = True
+    counters: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+Structures = Callable[[KernelGraph], Found]
+"""The structural search: all worthwhile blocks of a program, without sizes."""
+
+
+@dataclass
+class SegmentSearch:
+    """Searches segments one by one and keeps the books.
+
+    Attributes:
+        structures: The structural search.
+        hardware: The GPU to estimate for.
+        constraints: Restrictions.
+        ledger: Counts.
+        deadline: Reading of `time.monotonic()` after which it stops.
+        keep: Sized graphs per structure.
+        enough: Plans beyond which structures that are much slower are dropped early.
+        complete: Whether every segment's space was exhausted so far.
+    """
+
+    structures: Structures
+    hardware: Hardware = H100
+    constraints: Constraints = field(default_factory=Constraints)
+    ledger: Ledger = field(default_factory=Ledger)
+    deadline: float | None = None
+    keep: int = 2
+    enough: int = 16
+    complete: bool = True
+
+    def late(self) -> bool:
+        """Whether the budget is used up; then the search is not complete."""
+        if self.deadline is None or time.monotonic() < self.deadline:
+            return False
+        self.complete = False
+        return True
+
+    def plans(self, segment: KernelGraph) -> list[Plan]:
+        """One-kernel μGraphs of a segment, best first; none if no kernel holds it."""
+        self.ledger.found["segments"] += 1
+        try:
+            found = self.structures(segment)
+        except (UnsupportedError, CheckError) as error:
+            self.ledger.note(f"not one kernel: {error.message}")
+            return []
+        self.complete &= found.complete
+        self.ledger.take_structures(found.counters)
+        self.ledger.found["structures"] += len(found.blocks)
+        plans: list[Plan] = []
+        for block in found.blocks:
+            if self.late():
+                break
+            best = sorted(p.microseconds for p in plans)
+            worst = (
+                HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
+            )
+            plans += self._sized(segment, block, worst)
+        return sorted(plans, key=lambda p: p.microseconds)
+
+    def _worst(self, plans: list[Plan]) -> float:
+        """The estimate from which on a structure is not worth its sizes."""
+        best = sorted(p.microseconds for p in plans)
+        return HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
+
+    def _sized(
+        self, segment: KernelGraph, block: BlockGraph, worst: float
+    ) -> list[Plan]:
+        if not self.constraints.admits_structure(block):
+            self.ledger.cut["constraints"] += 1
+            return []
+        outer = kernel_types(replace(segment, returns=()))
+        graph = one_kernel(segment, insert_casts(block, outer))
+        block = graph.blocks[0]
+        extents = derived_extents(graph, graph.extent_of)
+        tally: Counter[str] = Counter()
+        sized = choose_sizes(
+            block,
+            outer,
+            extents,
+            hardware=self.hardware,
+            keep=self.keep,
+            allowed=self.constraints.sizes(block),
+            tally=tally,
+            worst=worst,
+        )
+        self.ledger.take_sizes(tally)
+        return [Plan(s.microseconds, _with_block(graph, s.block)) for s in sized]
+
+    def resized(self, graph: KernelGraph) -> KernelGraph | None:
+        """The μGraph with the sizes of its blocks chosen anew; None if one is unfit."""
+        outer = kernel_types(graph)
+        nodes = list(graph.nodes)
+        for at, node in enumerate(nodes):
+            if not isinstance(node, BlockGraph):
+                continue
+            extents = derived_extents(graph, graph.extent_of)
+            allowed = self.constraints.sizes(node)
+            best = choose_sizes(
+                node, outer, extents, hardware=self.hardware, keep=1, allowed=allowed
+            )
+            if not best:
+                return None
+            nodes[at] = best[0].block
+        return with_derived_extents(replace(graph, nodes=tuple(nodes)))
+
+
+def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
+    """The μGraph that computes a segment by one block graph.
+
+    The block stores every returned value under the type that it is returned with.
+    """
+    applies = [n for n in segment.nodes if isinstance(n, Apply)]
+    origin = {n.result: n.values[0] for n in applies if n.op is CAST}
+    stores = {s.result: s for s in block.stores}
+    kept: dict[str, BlockNode] = {}
+    for item in segment.returns:
+        name = item.value
+        while name not in stores and name in origin:
+            name = origin[name]
+        if name in stores:
+            axes = _split_axes(item.type.axes, block)
+            kept[item.value] = Store(
+                item.value, stores[name].operand, axes, item.type.dtype
+            )
+    inner = [n for n in block.nodes if not isinstance(n, Store)]
+    block = replace(block, nodes=(*inner, *kept.values()))
+    needed = set(block.sources) | {r.value for r in segment.returns}
+    views: list[Apply] = []
+    for node in reversed(applies):
+        if is_view(node) and node.result in needed:
+            views.insert(0, node)
+            needed.update(node.values)
+    return with_derived_extents(replace(segment, nodes=(*views, block)))
+
+
+def _split_axes(axes: tuple[Axis, ...], block: BlockGraph) -> tuple[Axis, ...]:
+    split = {s.dim for s in block.grid}
+    return tuple(tuple(replace(d, grid=d.name in split) for d in a) for a in axes)
+
+
+def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
+    """A one-kernel μGraph with other sizes."""
+    nodes = tuple(block if isinstance(n, BlockGraph) else n for n in graph.nodes)
+    return with_derived_extents(replace(graph, nodes=nodes))
+
+
+def library_plan(segment: KernelGraph, hardware: Hardware) -> Plan:
+    """The segment by pre-defined kernels."""
+    return Plan(estimate(segment, hardware).microseconds, segment)
+
+
+def with_derived_extents(graph: KernelGraph) -> KernelGraph:
+    """The graph with the extents that follow from its nodes."""
+    return graph.with_extents(derived_extents(graph, graph.extent_of))

@@ -1,0 +1,119 @@
+"""Casts before products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.types import DType, TensorType, bf16, f16, f32
+from tests.search import blocks
+
+
+def without_casts(graph: KernelGraph) -> BlockGraph:
+    block = graph.blocks[0]
+    names = {
+        n.result: n.values[0]
+        for n in block.nodes
+        if isinstance(n, Apply) and n.op.name == "cast"
+    }
+    kept: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Apply) and node.result not in names:
+            operands = tuple(
+                names.get(o, o) if isinstance(o, str) else o for o in node.operands
+            )
+            kept.append(replace(node, operands=operands))
+        elif not isinstance(node, Apply):
+            kept.append(node)
+    return replace(block, nodes=tuple(kept))
+
+
+def casts(block: BlockGraph) -> list[Apply]:
+    return [n for n in block.nodes if isinstance(n, Apply) and n.op.name == "cast"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        blocks.lora(1),
+        blocks.attention(1),
+        blocks.split_attention(1, 4, norm=True),
+        blocks.rms_linear(1),
+    ],
+)
+def test_casts_are_restored_and_typed(graph: KernelGraph) -> None:
+    outer = kernel_types(graph)
+    block = insert_casts(without_casts(graph), outer)
+    assert len(casts(block)) == len(casts(graph.blocks[0]))
+    types = block_types(block, outer)
+    for node in block.nodes:
+        if isinstance(node, Apply) and node.over and node.op.arity == 2:
+            assert {types[v].dtype for v in node.values} == {f16}
+
+
+@pytest.mark.parametrize("graph", [blocks.lora(1), blocks.attention(1)])
+def test_idempotent(graph: KernelGraph) -> None:
+    outer = kernel_types(graph)
+    once = insert_casts(without_casts(graph), outer)
+    assert insert_casts(once, outer) == once
+    assert insert_casts(graph.blocks[0], outer) == graph.blocks[0]
+
+
+def product_of_square(x: DType, w: DType) -> tuple[BlockGraph, dict[str, TensorType]]:
+    block = blocks.block(
+        "n:64",
+        "",
+        blocks.load("xt", "x", "m k"),
+        blocks.load("wt", "w", "k n/grid"),
+        blocks.op("s", "mul", "xt", "xt"),
+        blocks.op("p", "matmul", "s", "wt", over="k"),
+        blocks.store("y", "p", "m n/grid"),
+    )
+    return block, {"x": blocks.tensor("m k", x), "w": blocks.tensor("k n", w)}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "expected"),
+    [
+        (f16, f16, [("s", "f16")]),
+        (bf16, bf16, [("s", "bf16")]),
+        (f32, f32, []),
+        (f32, f16, [("wt", "f32")]),
+        (f16, bf16, [("wt", "f32")]),
+    ],
+)
+def test_target_is_the_format_of_the_unfused_program(
+    x: DType, w: DType, expected: list[tuple[str, str]]
+) -> None:
+    block, outer = product_of_square(x, w)
+    found = casts(insert_casts(block, outer))
+    assert [(c.values[0], c.attr("dtype")) for c in found] == expected
+
+
+def test_one_cast_serves_two_products_and_stays_in_its_stage() -> None:
+    block = blocks.block(
+        "n:64",
+        "k:64",
+        blocks.load("gt", "g", "k/loop"),
+        blocks.load("xt", "x", "m k/loop"),
+        blocks.load("wt", "w", "k/loop n/grid"),
+        blocks.op("s", "mul", "xt", "gt"),
+        blocks.op("p", "matmul", "s", "wt", over="k"),
+        blocks.op("q", "matmul", "s", "wt", over="k"),
+        blocks.op("r", "mul", "p", "q"),
+        blocks.acc("a", "r"),
+        blocks.store("y", "a", "m n/grid"),
+    )
+    outer = {
+        "x": blocks.tensor("m k"),
+        "w": blocks.tensor("k n"),
+        "g": blocks.tensor("k"),
+    }
+    result = insert_casts(block, outer)
+    assert len(casts(result)) == 1
+    names = [n.result for n in result.nodes]
+    assert names[names.index("s") + 1] == casts(result)[0].result

@@ -1,0 +1,136 @@
+"""The cost model against measured kernels (H100, cold inputs, no dependent launch)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.hardware import A100, H100, H200, hardware_named
+from tests.search import blocks
+
+MEASURED = [
+    ("rms_linear 1", blocks.rms_linear(1), 19.2),
+    ("rms_linear 8", blocks.rms_linear(8), 19.1),
+    ("rms_linear 16", blocks.rms_linear(16), 19.6),
+    ("gated_mlp 1", blocks.gated_mlp(1), 23.9),
+    ("gated_mlp 8", blocks.gated_mlp(8), 24.8),
+    ("gated_mlp 16", blocks.gated_mlp(16), 26.2),
+    ("lora 1", blocks.lora(1), 16.1),
+    ("lora 16", blocks.lora(16), 16.1),
+    ("attention 1", blocks.attention(1), 26.7),
+    ("attention 8", blocks.attention(8), 25.3),
+    ("attention 16", blocks.attention(16), 30.7),
+    ("split attention 1", blocks.split_attention(1, 16), 7.7),
+    ("split attention 8", blocks.split_attention(8, 4), 14.6),
+    ("split attention 16", blocks.split_attention(16, 2), 23.2),
+    ("qknorm 1", blocks.split_attention(1, 16, norm=True), 8.9),
+    ("qknorm 8", blocks.split_attention(8, 4, norm=True), 19.6),
+    ("ntrans 1", blocks.ntrans(1), 2.1),
+    ("ntrans 8", blocks.ntrans(8), 2.8),
+    ("ntrans 16", blocks.ntrans(16), 3.3),
+]
+
+
+def time_of(graph: KernelGraph) -> float:
+    return estimate(graph).microseconds
+
+
+@pytest.mark.parametrize(
+    ("graph", "measured"), [m[1:] for m in MEASURED], ids=[m[0] for m in MEASURED]
+)
+def test_estimates_are_within_a_third_of_measurements(
+    graph: KernelGraph, measured: float
+) -> None:
+    assert 0.65 * measured < time_of(graph) < 1.35 * measured
+
+
+def staged(stages: int) -> float:
+    return time_of(
+        blocks.rms_linear(8, schedule=Schedule(4, stages, swap_operands=True))
+    )
+
+
+def test_about_eight_megabytes_in_stages_are_best() -> None:
+    times = {n: staged(n) for n in range(2, 9)}
+    assert min(times, key=times.__getitem__) in (5, 6)
+    assert times[3] > 1.1 * times[5]
+    assert times[8] > times[6]
+
+
+@pytest.mark.parametrize(("batch", "best"), [(1, 16), (8, 4), (16, 2)])
+def test_ranking_of_key_splits(batch: int, best: int) -> None:
+    times = {
+        n: time_of(blocks.split_attention(batch, n)) for n in (2, 4, 8, 16) if n != best
+    }
+    assert time_of(blocks.split_attention(batch, best)) <= 1.02 * min(times.values())
+
+
+def test_splitting_the_keys_beats_one_kernel_where_blocks_are_few() -> None:
+    assert time_of(blocks.split_attention(1, 16)) < 0.5 * time_of(blocks.attention(1))
+
+
+def test_long_side_on_the_matrix_unit_is_faster() -> None:
+    swapped = blocks.rms_linear(8)
+    plain = blocks.rms_linear(8, schedule=Schedule(4, 5))
+    assert time_of(swapped) < time_of(plain)
+
+
+def test_narrow_tiles_lose() -> None:
+    times = [time_of(blocks.rms_linear(8, tile=t)) for t in (16, 32, 64)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_time_grows_with_the_bytes() -> None:
+    graph = blocks.rms_linear(8)
+    larger = graph.with_extents({"k": 8192})
+    assert estimate(larger).bytes > 1.9 * estimate(graph).bytes
+    assert time_of(larger) > 1.7 * time_of(graph)
+
+
+def test_bytes_and_flops_of_a_fused_kernel() -> None:
+    cost = estimate(blocks.rms_linear(8))
+    m, k, n = 16, 4096, 6144
+    assert cost.bytes == 2 * (m * k + k * n + m * n)
+    assert cost.kernels[0].tensor_flops == 2 * m * k * n
+    assert cost.launches == 1
+    assert cost.kernels[0].blocks == 96
+    assert cost.kernels[0].iterations == 32
+
+
+def test_views_are_free_and_library_kernels_are_not() -> None:
+    x = {"x": blocks.tensor("m k")}
+    view = blocks.op("v", "rename", "x")
+    view = replace(view, attrs=(("dims", ("k",)), ("to", ("j",))))
+    product = blocks.op("y", "matmul", "x", "v", over="m")
+    sizes = {"m": 4096, "k": 4096, "j": 4096}
+    graph = blocks.graph("g", x, (view, product), {"y": blocks.tensor("k j")}, **sizes)
+    cost = estimate(graph)
+    assert cost.launches == 1
+    least = 1e6 * 2 * 4096**3 / H100.tensor_rate
+    assert least < cost.microseconds < 1.3 * least + 4
+
+
+def test_intermediates_in_l2_cost_no_dram() -> None:
+    cost = estimate(blocks.split_attention(1, 16))
+    combine = cost.kernels[1]
+    assert combine.dram_bytes == 2 * 256 * 64 * 2
+    assert combine.l2_bytes > 10 * combine.dram_bytes
+
+
+def test_faster_memory_is_faster() -> None:
+    times = [estimate(blocks.rms_linear(8), h).microseconds for h in (H200, H100, A100)]
+    assert times == sorted(times)
+
+
+def test_what_does_not_fit_is_marked() -> None:
+    cost = estimate(blocks.rms_linear(8, tile=256, step=256))
+    assert not cost.feasible
+    assert "shared memory" in str(cost.kernels[0].limit)
+    assert estimate(blocks.rms_linear(8)).feasible
+
+
+def test_hardware_by_device_name() -> None:
+    assert hardware_named("NVIDIA H100 80GB HBM3") is H100

@@ -1,0 +1,151 @@
+"""Tiles and schedules: they fit, and the best ones are those measured best."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from mirage_dsl.errors import SearchError
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents, iterations
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.sizes import Sized, Sizes, choose_sizes
+from tests.search import blocks
+
+GRAPHS = {
+    "rms_linear": blocks.rms_linear(8),
+    "rms_linear odd": blocks.rms_linear(8).with_extents({"k": 4099, "n": 77, "m": 3}),
+    "rms_linear 18944": blocks.rms_linear(1).with_extents({"k": 18944, "n": 3584}),
+    "gated_mlp": blocks.gated_mlp(8),
+    "lora": blocks.lora(8),
+    "attention": blocks.attention(1),
+    "split attention": blocks.split_attention(1, 16),
+    "ntrans": blocks.ntrans(8),
+}
+
+
+def chosen(
+    graph: KernelGraph, allowed: Sizes | None = None, keep: int = 4
+) -> list[Sized]:
+    return choose_sizes(
+        graph.blocks[0],
+        kernel_types(graph),
+        graph.extent_of,
+        keep=keep,
+        allowed=allowed or Sizes(),
+    )
+
+
+def with_block(graph: KernelGraph, sized: Sized) -> KernelGraph:
+    first = graph.blocks[0]
+    nodes = tuple(sized.block if n is first else n for n in graph.nodes)
+    changed = replace(graph, nodes=nodes)
+    return changed.with_extents(derived_extents(changed, changed.extent_of))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_sizes_fit_and_are_well_formed(name: str) -> None:
+    graph = GRAPHS[name]
+    found = chosen(graph)
+    assert found
+    for sized in found:
+        whole = with_block(graph, sized)
+        assert check(whole) == []
+        cost = estimate(whole).kernels[0]
+        assert cost.limit is None
+        assert cost.microseconds == pytest.approx(sized.microseconds)
+        splits = [*sized.block.grid, *([sized.block.loop] if sized.block.loop else [])]
+        for split in splits:
+            assert split.tile & (split.tile - 1) == 0
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_best_first_and_no_tiles_twice(name: str) -> None:
+    found = chosen(GRAPHS[name], keep=8)
+    times = [s.microseconds for s in found]
+    assert times == sorted(times)
+    tiles = [(s.block.grid, s.block.loop) for s in found]
+    assert len(set(tiles)) == len(tiles)
+
+
+@pytest.mark.parametrize(
+    ("graph", "measured"),
+    [
+        (blocks.rms_linear(8), 19.1),
+        (blocks.gated_mlp(8), 24.8),
+        (blocks.gated_mlp(16), 26.2),
+        (blocks.lora(8), 16.1),
+        (blocks.ntrans(8), 2.8),
+    ],
+)
+def test_the_best_is_near_the_best_measured(
+    graph: KernelGraph, measured: float
+) -> None:
+    best = chosen(graph)[0]
+    assert 0.75 * measured < best.microseconds < 1.25 * measured
+
+
+def test_streaming_product_gets_the_measured_best_configuration() -> None:
+    block = chosen(blocks.rms_linear(8))[0].block
+    assert block.loop is not None
+    assert (block.grid[0].tile, block.loop.tile) == (64, 128)
+    assert block.schedule.num_warps == 4
+    assert block.schedule.num_stages in (5, 6)
+    assert block.schedule.swap_operands
+
+
+def test_wide_products_are_not_transposed() -> None:
+    block = chosen(blocks.gated_mlp(16))[0].block
+    assert not block.schedule.swap_operands
+
+
+def test_batch_dims_are_not_tiled() -> None:
+    for sized in chosen(blocks.attention(8)):
+        split = sized.block.grid_split("z")
+        assert split is not None
+        assert split.tile == 1
+
+
+def test_restrictions_hold() -> None:
+    graph = blocks.rms_linear(8)
+    allowed = Sizes(
+        grids=lambda parts: parts == (96,),
+        iterations=frozenset({16, 64}),
+        num_warps=frozenset({8}),
+    )
+    found = chosen(graph, allowed)
+    assert found
+    for sized in found:
+        assert sized.block.grid[0].tile == 64
+        extents = {n: e for n, e in graph.extent_of.items() if e is not None}
+        assert iterations(sized.block, extents) in (16, 64)
+        assert sized.block.schedule.num_warps == 8
+
+
+def test_nothing_fits() -> None:
+    graph = blocks.ntrans(1).with_extents({"h": 2**20})
+    tally: Counter[str] = Counter()
+    block = graph.blocks[0]
+    found = choose_sizes(block, kernel_types(graph), graph.extent_of, tally=tally)
+    assert found == []
+    assert tally["registers"] == tally["sizes tried"] > 0
+
+
+def test_symbolic_extents_are_refused() -> None:
+    graph = blocks.rms_linear(8).with_extents({"n": None})
+    with pytest.raises(SearchError, match="extents of n are not known"):
+        chosen(graph)
+
+
+def test_a_structure_takes_milliseconds() -> None:
+    graph = blocks.split_attention(1, 16)
+    chosen(graph)
+    began = time.perf_counter()
+    for _ in range(10):
+        chosen(graph)
+    assert (time.perf_counter() - began) / 10 < 0.05
