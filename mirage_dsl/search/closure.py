@@ -45,7 +45,9 @@ from mirage_dsl.search.workspace import (
     JOIN,
     MERGED,
     MUL,
+    NO_ARG,
     NODES,
+    NONE,
     PAIRS,
     SUB,
     SUM,
@@ -70,29 +72,26 @@ def _node_hash(w, shape, stage, key, offset, count):
 
 
 @njit(cache=True, nogil=True)
-def _enter_group(w, node):
+def _enter_group(w, number):
     """Append a node to the list of those with its shape, stage and constancy."""
+    node = w.nodes[number]
+    constant = node["constant"] > 0
     n = w.count[GROUPS]
-    g = 0
-    while g < n and not (
-        w.group_shape[g] == w.shape[node]
-        and w.group_stage[g] == w.stage[node]
-        and w.group_constant[g] == (w.constant[node] > 0)
-    ):
-        g += 1
-    w.following[node] = -1
-    if g < n:
-        w.following[w.group_last[g]] = node
-    else:
-        if n == len(w.group_shape):
-            w.count[FULL] = 1
+    for g in range(n):
+        group = w.groups[g]
+        alike = group["shape"] == node["shape"] and group["stage"] == node["stage"]
+        if alike and group["constant"] == constant:
+            w.nodes[group["last"]]["following"] = number
+            group["last"] = number
             return
-        w.group_shape[g] = w.shape[node]
-        w.group_stage[g] = w.stage[node]
-        w.group_constant[g] = w.constant[node] > 0
-        w.group_first[g] = node
-        w.count[GROUPS] = n + 1
-    w.group_last[g] = node
+    if n == len(w.groups):
+        w.count[FULL] = 1
+        return
+    group = w.groups[n]
+    group["shape"], group["stage"] = node["shape"], node["stage"]
+    group["constant"] = constant
+    group["first"], group["last"] = number, number
+    w.count[GROUPS] = n + 1
 
 
 @njit(cache=True, nogil=True)
@@ -104,62 +103,62 @@ def settle(w, dims, loop, shape, stage, f0, f1, constant):
     mask = _U(len(w.slots) - 1)
     at = h & mask
     while w.slots[at] >= 0:
-        if w.hashes[w.slots[at]] == h:
+        if w.nodes[w.slots[at]]["hash"] == h:
             w.count[MERGED] += 1
             return w.slots[at]
         at = (at + _U(1)) & mask
-    node = w.count[NODES]
-    w.slots[at] = node
-    w.hashes[node] = h
-    w.shape[node], w.stage[node], w.offset[node] = shape, stage, offset
-    w.key[node], w.constant[node], w.inverse_at[node] = key, constant, -1
-    w.fingerprint[node, 0], w.fingerprint[node, 1] = f0, f1
-    w.formal_inverse[node, 0], w.formal_inverse[node, 1] = iota61(f0), iota61(f1)
-    w.count[NODES] = node + 1
+    number = w.count[NODES]
+    w.slots[at] = number
+    node = w.nodes[number]
+    node["hash"], node["key"] = h, key
+    node["shape"], node["stage"], node["offset"] = shape, stage, offset
+    node["constant"], node["inverse_at"], node["following"] = constant, -1, -1
+    node["f0"], node["f1"] = f0, f1
+    node["i0"], node["i1"] = iota61(f0), iota61(f1)
+    w.count[NODES] = number + 1
     w.count[USED] += size
-    _enter_group(w, node)
-    return node
+    _enter_group(w, number)
+    return number
 
 
 @njit(cache=True, nogil=True)
-def add_edge(w, node, op, a, b, c, arg):
-    """Record that `op` of `a`, `b`, `c` makes `node`; -1 stands for no operand."""
-    if node == a or node == b or node == c:
+def add_edge(w, node, kind, a, b, c, arg):
+    """Record that a kind of edge makes `node` of `a`, `b` and `c`."""
+    if node == a or node == b or node == c:  # noqa: SIM109, compiles to less
         return
-    e = w.count[EDGES]
-    w.edges[e, 0], w.edges[e, 1], w.edges[e, 2] = node, op, a
-    w.edges[e, 3], w.edges[e, 4], w.edges[e, 5] = b, c, arg
-    w.count[EDGES] = e + 1
+    edge = w.edges[w.count[EDGES]]
+    edge["node"], edge["kind"], edge["arg"] = node, kind, arg
+    edge["a"], edge["b"], edge["c"] = a, b, c
+    w.count[EDGES] += 1
 
 
 @njit(cache=True, nogil=True)
-def _insert(w, r, op, a, b, c, arg, shape, stage, f0, f1):
+def _insert(w, r, kind, a, b, c, arg, shape, stage, f0, f1):
     """Evaluate a useful result and record it."""
-    full = w.count[NODES] == len(w.shape) or w.count[EDGES] == len(w.edges)
-    if full or not evaluate(w, r, op, a, b, c, arg, shape, stage):
+    w.count[HITS] += 1
+    full = w.count[NODES] == len(w.nodes) or w.count[EDGES] == len(w.edges)
+    if full or not evaluate(w, r, kind, a, b, c, arg, shape, stage):
         w.count[FULL] |= full
         return
-    node = settle(w, r.dims, r.loop, shape, stage, f0, f1, 0)
-    add_edge(w, node, op, a, b, c, arg)
-
-
-@njit(inline="always")
-def _propose(w, r, op, a, b, c, arg, shape, stage, f0, f1):
-    """Record the result of an operator if its abstract expression is useful."""
-    w.count[TESTS] += 1
-    if is_member(r.members, key64(f0, f1)):
-        w.count[HITS] += 1
-        _insert(w, r, op, a, b, c, arg, shape, stage, f0, f1)
+    node = settle(w, r.dims, r.loop, shape, stage, f0, f1, NO_ARG)
+    add_edge(w, node, kind, a, b, c, arg)
 
 
 @njit(cache=True, nogil=True)
-def _sigma(r, over, piece):
-    """σ of some dims; the loop dim is a tile if `piece`."""
+def _propose(w, r, kind, a, arg, shape, stage, f0, f1):
+    """Record the result of an operator of one node if it is useful."""
+    w.count[TESTS] += 1
+    if is_member(r.members, key64(f0, f1)):
+        _insert(w, r, kind, a, NONE, NONE, arg, shape, stage, f0, f1)
+
+
+@njit(cache=True, nogil=True)
+def _sigma(sigma, over, tile):
+    """σ of some dims; of a tile of the dim `tile` if that is one of them."""
     product = _U(1)
-    for d in range(r.dims):
+    for d in range(len(sigma)):
         if (over >> d) & 1:
-            tile = 1 if d == r.loop and piece else 0
-            product = mul61(product, r.sigma[d, tile])
+            product = mul61(product, sigma[d, 1 if d == tile else 0])
     return product
 
 
@@ -175,73 +174,97 @@ def _without(shape, over, loop):
 @njit(cache=True, nogil=True)
 def _sums(w, r, i):
     """Sums of node `i` over every set of its dims."""
-    over = w.shape[i] & r.reducible if (r.enabled >> SUM) & 1 else 0
+    node = w.nodes[i]
+    shape, tile = node["shape"], r.loop if node["shape"] & PIECE else NONE
+    over = shape & r.reducible if (r.enabled >> SUM) & 1 else 0
     part = over
     while part:
-        s = _sigma(r, part, w.shape[i] & PIECE)
-        shape = _without(w.shape[i], part, r.loop)
-        f0, f1 = mul61(w.fingerprint[i, 0], s), mul61(w.fingerprint[i, 1], s)
-        _propose(w, r, SUM, i, -1, -1, part, shape, w.stage[i], f0, f1)
+        s = _sigma(r.sigma, part, tile)
+        out = _without(shape, part, r.loop)
+        f0, f1 = mul61(node["f0"], s), mul61(node["f1"], s)
+        _propose(w, r, SUM, i, part, out, node["stage"], f0, f1)
         part = (part - 1) & over
 
 
 @njit(cache=True, nogil=True)
 def _accumulators(w, r, i):
     """The sum and the concatenation of node `i` over the iterations."""
-    if w.stage[i] != BODY:
+    node = w.nodes[i]
+    if node["stage"] != BODY:
         return
-    f0, f1 = w.fingerprint[i, 0], w.fingerprint[i, 1]
+    shape, f0, f1 = node["shape"], node["f0"], node["f1"]
     s0, s1 = mul61(f0, r.sigma_loop), mul61(f1, r.sigma_loop)
-    _propose(w, r, JOIN, i, -1, -1, 0, w.shape[i], AFTER, s0, s1)
-    if w.shape[i] & PIECE:
-        _propose(w, r, GATHER, i, -1, -1, 0, w.shape[i] & NAMES, AFTER, f0, f1)
+    _propose(w, r, JOIN, i, NO_ARG, shape, AFTER, s0, s1)
+    if shape & PIECE:
+        _propose(w, r, GATHER, i, NO_ARG, shape & NAMES, AFTER, f0, f1)
+
+
+@njit(nogil=True)
+def _hit(members, first, second):
+    return is_member(members, key64(first, second))
+
+
+@njit(nogil=True)
+def _useful_arithmetic(kinds, a, b, members):
+    """Which results of two nodes are useful, as a mask like `kinds`.
+
+    Bits: a + b, a - b, b - a, a * b, a / b, b / a.
+    """
+    hits = 0
+    if kinds & 7:
+        total = add61(a["f1"], b["f1"])
+        if kinds & 1 and _hit(members, add61(a["f0"], b["f0"]), total):
+            hits |= 1
+        if kinds & 2 and _hit(members, sub61(a["f0"], b["f0"]), total):
+            hits |= 2
+        if kinds & 4 and _hit(members, sub61(b["f0"], a["f0"]), total):
+            hits |= 4
+    if kinds & 8 and _hit(members, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])):
+        hits |= 8
+    if kinds & 16 and _hit(members, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])):
+        hits |= 16
+    if kinds & 32 and _hit(members, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])):
+        hits |= 32
+    return hits
 
 
 @njit(cache=True, nogil=True)
-def _linear(w, r, i, j, shape, stage):
-    """i + j, i - j and j - i."""
-    a0, a1 = w.fingerprint[i, 0], w.fingerprint[i, 1]
-    b0, b1 = w.fingerprint[j, 0], w.fingerprint[j, 1]
-    total = add61(a1, b1)
-    if (r.enabled >> ADD) & 1:
-        _propose(w, r, ADD, j, i, -1, 0, shape, stage, add61(a0, b0), total)
-    if (r.enabled >> SUB) & 1 and i != j:
-        _propose(w, r, SUB, i, j, -1, 0, shape, stage, sub61(a0, b0), total)
-        _propose(w, r, SUB, j, i, -1, 0, shape, stage, sub61(b0, a0), total)
-
-
-@njit(cache=True, nogil=True)
-def _products(w, r, i, j, shape, stage):
-    """i * j, i / j and j / i; the constant 1 is no factor."""
-    a0, a1 = w.fingerprint[i, 0], w.fingerprint[i, 1]
-    b0, b1 = w.fingerprint[j, 0], w.fingerprint[j, 1]
-    unit_i, unit_j = w.constant[i] == 2, w.constant[j] == 2
-    if (r.enabled >> MUL) & 1 and not (unit_i or unit_j):
+def _insert_arithmetic(w, r, i, j, hits, shape, stage):
+    """Record the useful results of two nodes."""
+    a, b = w.nodes[i], w.nodes[j]
+    a0, a1, b0, b1 = a["f0"], a["f1"], b["f0"], b["f1"]
+    p0, p1, q0, q1 = a["i0"], a["i1"], b["i0"], b["i1"]
+    if hits & 1:
+        f0, f1 = add61(a0, b0), add61(a1, b1)
+        _insert(w, r, ADD, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+    if hits & 2:
+        f0, f1 = sub61(a0, b0), add61(a1, b1)
+        _insert(w, r, SUB, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+    if hits & 4:
+        f0, f1 = sub61(b0, a0), add61(a1, b1)
+        _insert(w, r, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+    if hits & 8:
         f0, f1 = mul61(a0, b0), mul61(a1, b1)
-        _propose(w, r, MUL, j, i, -1, 0, shape, stage, f0, f1)
-    if (r.enabled >> DIV) & 1 and i != j:
-        if not unit_j:
-            b0, b1 = w.formal_inverse[j, 0], w.formal_inverse[j, 1]
-            f0, f1 = mul61(a0, b0), mul61(a1, b1)
-            _propose(w, r, DIV, i, j, -1, 0, shape, stage, f0, f1)
-        if not unit_i:
-            a0, a1 = w.formal_inverse[i, 0], w.formal_inverse[i, 1]
-            b0, b1 = w.fingerprint[j, 0], w.fingerprint[j, 1]
-            f0, f1 = mul61(a0, b0), mul61(a1, b1)
-            _propose(w, r, DIV, j, i, -1, 0, shape, stage, f0, f1)
+        _insert(w, r, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+    if hits & 16:
+        f0, f1 = mul61(a0, q0), mul61(a1, q1)
+        _insert(w, r, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+    if hits & 32:
+        f0, f1 = mul61(b0, p0), mul61(b1, p1)
+        _insert(w, r, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
 
 
 @njit(cache=True, nogil=True)
-def _contractions(w, r, i, j, over, shape, stage):
-    """Products of i and j summed over every set of the dims `over`."""
-    f0 = mul61(w.fingerprint[i, 0], w.fingerprint[j, 0])
-    f1 = mul61(w.fingerprint[i, 1], w.fingerprint[j, 1])
-    part = over
-    while part:
-        s = _sigma(r, part, shape & PIECE)
-        out = _without(shape, part, r.loop)
-        _propose(w, r, CONTRACT, j, i, -1, part, out, stage, mul61(f0, s), mul61(f1, s))
-        part = (part - 1) & over
+def _contractions(w, r, i, j, parts, shape, stage):
+    """Products of two nodes summed over every listed set of dims, if useful."""
+    f0 = mul61(w.nodes[i]["f0"], w.nodes[j]["f0"])
+    f1 = mul61(w.nodes[i]["f1"], w.nodes[j]["f1"])
+    for p in range(parts):
+        g0, g1 = mul61(f0, w.sigmas[p]), mul61(f1, w.sigmas[p])
+        if _hit(r.members, g0, g1):
+            over = w.parts[p]
+            out = _without(shape, over, r.loop)
+            _insert(w, r, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
 
 
 @njit(cache=True, nogil=True)
@@ -252,95 +275,125 @@ def compatible(a, b, loop):
 
 
 @njit(cache=True, nogil=True)
-def _spread_allowed(r, a, b):
+def _spread_allowed(outer, a, b):
     """Whether an elementwise result may have the dims of both shapes."""
     union = (a | b) & NAMES
-    if union == a & NAMES or union == b & NAMES:
+    if union in (a & NAMES, b & NAMES):
         return True
-    for names in r.outer:
+    for names in outer:  # noqa: SIM110, no generators in compiled code
         if union & ~names == 0:
             return True
     return False
 
 
 @njit(cache=True, nogil=True)
-def _contracted(r, a, b):
-    """The dims that a contraction of two shapes may sum over, as a mask."""
+def _list_parts(w, r, a, b):
+    """List the sets of dims over which two shapes may be contracted."""
     names_a, names_b = a & NAMES, b & NAMES
     if not (r.enabled >> CONTRACT) & 1 or names_a == names_b:
         return 0
-    return names_a & names_b & r.reducible
+    over = names_a & names_b & r.reducible
+    tile = r.loop if (a | b) & PIECE else NONE
+    part, parts = over, 0
+    while part and parts < len(w.parts):
+        w.parts[parts], w.sigmas[parts] = part, _sigma(r.sigma, part, tile)
+        parts += 1
+        part = (part - 1) & over
+    w.count[FULL] |= part > 0
+    return parts
+
+
+@njit(cache=True, nogil=True)
+def _arithmetic_kinds(enabled, constant_a, constant_b):
+    """Bits of `_useful_arithmetic` that make sense: the constant 1 is no factor."""
+    kinds = (enabled >> ADD) & 1
+    kinds |= ((enabled >> SUB) & 1) * 6
+    if constant_a < 2 and constant_b < 2:
+        kinds |= ((enabled >> MUL) & 1) * 8
+    if constant_b < 2:
+        kinds |= ((enabled >> DIV) & 1) * 16
+    if constant_a < 2:
+        kinds |= ((enabled >> DIV) & 1) * 32
+    return kinds
 
 
 @njit(cache=True, nogil=True)
 def _pairs(w, r, i):
-    """Operators of node `i` and every node before it."""
+    """Operators of node `i` and every node before it, and itself."""
+    node = w.nodes[i]
     for g in range(w.count[GROUPS]):
-        a, b = w.shape[i], w.group_shape[g]
-        stage = w.stage[i] | w.group_stage[g]
-        constants = w.constant[i] > 0 and w.group_constant[g]
+        group = w.groups[g]
+        a, b, stage = node["shape"], group["shape"], node["stage"] | group["stage"]
+        constants = node["constant"] > 0 and group["constant"] > 0
         if stage == 3 or constants or not compatible(a, b, r.loop):
             continue
-        shape = a | b
-        spread, over = _spread_allowed(r, a, b), _contracted(r, a, b)
-        j = w.group_first[g]
+        spread, parts = _spread_allowed(r.outer, a, b), _list_parts(w, r, a, b)
+        j, pairs, tests = group["first"], 0, 0
         while j >= 0 and j <= i:
-            w.count[PAIRS] += 1
+            other = w.nodes[j]
+            kinds = 0
             if spread:
-                _linear(w, r, i, j, shape, stage)
-                _products(w, r, i, j, shape, stage)
-            if over:
-                _contractions(w, r, i, j, over, shape, stage)
-            j = w.following[j]
+                kinds = _arithmetic_kinds(
+                    r.enabled, node["constant"], other["constant"]
+                )
+            if i == j:
+                kinds &= 9
+            hits = _useful_arithmetic(kinds, node, other, r.members)
+            if hits:
+                _insert_arithmetic(w, r, i, j, hits, a | b, stage)
+            if parts:
+                _contractions(w, r, i, j, parts, a | b, stage)
+            pairs, tests = pairs + 1, tests + _bits(kinds) + parts
+            j = other["following"]
+        w.count[PAIRS] += pairs
+        w.count[TESTS] += tests
+
+
+@njit(nogil=True)
+def _bits(mask):
+    """How many of six bits are set."""
+    count = 0
+    for bit in range(6):
+        count += (mask >> bit) & 1
+    return count
 
 
 @njit(cache=True, nogil=True)
-def _apply_site(w, r, site, a, b, c):
+def _apply_site(w, r, number, a, b, c):
     """The function of a site on operands that have its keys."""
-    shape, stage, constants = w.shape[a], w.stage[a], w.constant[a] > 0
-    for node in (b, c):
-        if node < 0:
-            continue
-        if not compatible(shape, w.shape[node], r.loop):
-            return
-        shape |= w.shape[node]
-        stage |= w.stage[node]
-        constants = constants and w.constant[node] > 0
-    over = r.site_over[site]
+    site, first = r.sites[number], w.nodes[a]
+    shape, stage = first["shape"], first["stage"]
+    constants = first["constant"] > 0
+    for operand in (b, c):
+        if operand >= 0:
+            node = w.nodes[operand]
+            if not compatible(shape, node["shape"], r.loop):
+                return
+            shape |= node["shape"]
+            stage |= node["stage"]
+            constants = constants and node["constant"] > 0
+    over = site["over"]
     if stage == 3 or constants or over & ~shape:
         return
     if over and shape & PIECE and (over >> r.loop) & 1:
         return
-    f0, f1 = r.site_pair[site, 0], r.site_pair[site, 1]
+    w.count[TESTS] += 1
     out = _without(shape, over, r.loop)
-    _propose(w, r, FUNCTION, a, b, c, site, out, stage, f0, f1)
+    _insert(w, r, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
 
 
 @njit(cache=True, nogil=True)
-def _fill_site(w, r, site, i, position):
-    """Applications of a site to node `i` at a position and nodes before it."""
-    arity = r.site_arity[site]
-    if arity == 1:
-        _apply_site(w, r, site, i, -1, -1)
-        return
-    second = 0 if position else 1
-    third = 3 - position - second
-    # Each tuple comes up once: where its latest node stands first.
-    for j in range(i + (second > position)):
-        if w.key[j] != r.site_keys[site, second]:
-            continue
-        if arity == 2:
-            _apply_at(w, r, site, i, position, j, second, -1, 2)
-            continue
-        for k in range(i + (third > position)):
-            if w.key[k] == r.site_keys[site, third]:
-                _apply_at(w, r, site, i, position, j, second, k, third)
+def _key_at(site, position):
+    """The key of an operand of a site."""
+    if position == 0:
+        return site["key0"]
+    return site["key1"] if position == 1 else site["key2"]
 
 
 @njit(cache=True, nogil=True)
-def _apply_at(w, r, site, i, at_i, j, at_j, k, at_k):
+def _apply_at(w, r, number, i, at_i, j, at_j, k, at_k):
     """The function of a site on nodes given with their positions."""
-    a, b, c = -1, -1, -1
+    a, b, c = NONE, NONE, NONE
     for node, at in ((i, at_i), (j, at_j), (k, at_k)):
         if at == 0:
             a = node
@@ -348,19 +401,41 @@ def _apply_at(w, r, site, i, at_i, j, at_j, k, at_k):
             b = node
         else:
             c = node
-    _apply_site(w, r, site, a, b, c)
+    _apply_site(w, r, number, a, b, c)
+
+
+@njit(cache=True, nogil=True)
+def _fill_site(w, r, number, i, position):
+    """Applications of a site to node `i` at a position and nodes before it."""
+    site = r.sites[number]
+    arity = site["arity"]
+    if arity == 1:
+        _apply_site(w, r, number, i, NONE, NONE)
+        return
+    second = 0 if position else 1
+    third = 3 - position - second
+    # Each tuple comes up once: at the first position that its latest node has.
+    for j in range(i + (second > position)):
+        if w.nodes[j]["key"] != _key_at(site, second):
+            continue
+        if arity == 2:
+            _apply_at(w, r, number, i, position, j, second, NONE, third)
+            continue
+        for k in range(i + (third > position)):
+            if w.nodes[k]["key"] == _key_at(site, third):
+                _apply_at(w, r, number, i, position, j, second, k, third)
 
 
 @njit(cache=True, nogil=True)
 def _functions(w, r, i):
     """Functions that have node `i` as their latest operand."""
-    for site in range(len(r.site_arity)):
-        for position in range(r.site_arity[site]):
-            same = r.site_keys[site, position] == r.site_keys[site, 0]
-            if r.site_swaps[site] and position and same:
-                continue
-            if r.site_keys[site, position] == w.key[i]:
-                _fill_site(w, r, site, i, position)
+    key = w.nodes[i]["key"]
+    for number in range(len(r.sites)):
+        site = r.sites[number]
+        for position in range(site["arity"]):
+            swapped = site["swaps"] and position and site["key0"] == site["key1"]
+            if _key_at(site, position) == key and not swapped:
+                _fill_site(w, r, number, i, position)
 
 
 @njit(cache=True, nogil=True)

@@ -52,41 +52,41 @@ def reserve(w, size):
 @njit(inline="always")
 def _at(w, r, node, iteration, offset):
     """Where the residues of a node begin for an iteration."""
-    if w.stage[node] != BODY or iteration == 0:
+    if w.nodes[node]["stage"] != BODY or iteration == 0:
         return offset
-    return offset + iteration * element_count(w.shape[node], r.dims, r.loop)
+    return offset + iteration * element_count(w.nodes[node]["shape"], r.dims, r.loop)
 
 
 @njit(cache=True, nogil=True)
 def _inverses(w, r, node):
     """Where the inverses of a node's residues are; -1 if it has none."""
-    if w.inverse_at[node] == -1:
-        size = element_count(w.shape[node], r.dims, r.loop)
-        size *= ITERATIONS if w.stage[node] == BODY else 1
+    if w.nodes[node]["inverse_at"] == -1:
+        size = element_count(w.nodes[node]["shape"], r.dims, r.loop)
+        size *= ITERATIONS if w.nodes[node]["stage"] == BODY else 1
         at = w.count[USED]
         if not reserve(w, size):
             return np.int64(-1)
-        if invert(w.values, w.offset[node], at, size):
-            w.inverse_at[node] = at
+        if invert(w.values, w.nodes[node]["offset"], at, size):
+            w.nodes[node]["inverse_at"] = at
             w.count[USED] += size
         else:
-            w.inverse_at[node] = -2
-    return max(w.inverse_at[node], -1)
+            w.nodes[node]["inverse_at"] = -2
+    return max(w.nodes[node]["inverse_at"], -1)
 
 
 @njit(cache=True, nogil=True)
 def _products(w, r, a, b, b_values, shape, iterations):
     """Products of two nodes, summed over some dims."""
-    union = w.shape[a] | w.shape[b]
+    union = w.nodes[a]["shape"] | w.nodes[b]["shape"]
     if element_count(union, r.dims, r.loop) > w.maps.shape[1]:
         w.count[FULL] = 1
         return False
-    index_map(union, w.shape[a], r.dims, r.loop, w.maps[0])
-    index_map(union, w.shape[b], r.dims, r.loop, w.maps[1])
+    index_map(union, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
+    index_map(union, w.nodes[b]["shape"], r.dims, r.loop, w.maps[1])
     n = index_map(union, shape, r.dims, r.loop, w.maps[2])
     size = element_count(shape, r.dims, r.loop)
     for i in range(iterations):
-        pa, pb = _at(w, r, a, i, w.offset[a]), _at(w, r, b, i, b_values)
+        pa, pb = _at(w, r, a, i, w.nodes[a]["offset"]), _at(w, r, b, i, b_values)
         target = w.count[USED] + i * size
         add_products(w.values, pa, w.maps[0], pb, w.maps[1], target, w.maps[2], n)
     return True
@@ -95,10 +95,13 @@ def _products(w, r, a, b, b_values, shape, iterations):
 @njit(cache=True, nogil=True)
 def _linear(w, r, a, b, sign, shape, iterations):
     """Sum or difference of two nodes."""
-    index_map(shape, w.shape[a], r.dims, r.loop, w.maps[0])
-    n = index_map(shape, w.shape[b], r.dims, r.loop, w.maps[1])
+    index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
+    n = index_map(shape, w.nodes[b]["shape"], r.dims, r.loop, w.maps[1])
     for i in range(iterations):
-        pa, pb = _at(w, r, a, i, w.offset[a]), _at(w, r, b, i, w.offset[b])
+        pa, pb = (
+            _at(w, r, a, i, w.nodes[a]["offset"]),
+            _at(w, r, b, i, w.nodes[b]["offset"]),
+        )
         target = w.count[USED] + i * n
         add_elements(w.values, pa, w.maps[0], pb, w.maps[1], sign, target, n)
     return True
@@ -107,10 +110,10 @@ def _linear(w, r, a, b, sign, shape, iterations):
 @njit(cache=True, nogil=True)
 def _reduce(w, r, a, shape, iterations, largest):
     """Sum, or maximum, of a node over the dims that `shape` lacks."""
-    n = index_map(w.shape[a], shape, r.dims, r.loop, w.maps[0])
+    n = index_map(w.nodes[a]["shape"], shape, r.dims, r.loop, w.maps[0])
     size = element_count(shape, r.dims, r.loop)
     for i in range(iterations):
-        pa, target = _at(w, r, a, i, w.offset[a]), w.count[USED] + i * size
+        pa, target = _at(w, r, a, i, w.nodes[a]["offset"]), w.count[USED] + i * size
         if largest:
             largest_onto(w.values, pa, target, w.maps[0], n)
         else:
@@ -123,7 +126,7 @@ def _join(w, r, a, shape):
     """Sum of a body node over the iterations."""
     n = index_map(shape, shape, r.dims, r.loop, w.maps[0])
     for i in range(ITERATIONS):
-        pa = _at(w, r, a, i, w.offset[a])
+        pa = _at(w, r, a, i, w.nodes[a]["offset"])
         add_onto(w.values, pa, w.count[USED], w.maps[0], n)
     return True
 
@@ -131,11 +134,11 @@ def _join(w, r, a, shape):
 @njit(cache=True, nogil=True)
 def _gather(w, r, a, shape):
     """Concatenation of a body node over the iterations."""
-    n = index_map(shape, w.shape[a], r.dims, r.loop, w.maps[0])
+    n = index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
     loop_map(shape, r.dims, r.loop, w.maps[1])
     target = w.count[USED]
     for t in range(n):
-        pa = _at(w, r, a, w.maps[1, t], w.offset[a])
+        pa = _at(w, r, a, w.maps[1, t], w.nodes[a]["offset"])
         w.values[target + t] = w.values[pa + w.maps[0, t]]
     return True
 
@@ -146,17 +149,17 @@ def _function(w, r, a, b, c, site, shape, iterations):
     n = 0
     for slot, node in enumerate((a, b, c)):
         if node >= 0:
-            n = index_map(shape, w.shape[node], r.dims, r.loop, w.maps[slot])
+            n = index_map(shape, w.nodes[node]["shape"], r.dims, r.loop, w.maps[slot])
     for i in range(iterations):
-        pa = _at(w, r, a, i, w.offset[a])
-        pb = _at(w, r, b, i, w.offset[b]) if b >= 0 else 0
-        pc = _at(w, r, c, i, w.offset[c]) if c >= 0 else 0
+        pa = _at(w, r, a, i, w.nodes[a]["offset"])
+        pb = _at(w, r, b, i, w.nodes[b]["offset"]) if b >= 0 else 0
+        pc = _at(w, r, c, i, w.nodes[c]["offset"]) if c >= 0 else 0
         for t in range(n):
             x = w.values[pa + w.maps[0, t]]
             y = w.values[pb + w.maps[1, t]] if b >= 0 else np.int64(0)
-            if r.site_swaps[site] and y < x:
+            if r.sites[site]["swaps"] and y < x:
                 x, y = y, x
-            word = opaque(r.site_word[site], x)
+            word = opaque(r.sites[site]["word"], x)
             if b >= 0:
                 word = opaque(word, y)
             if c >= 0:
@@ -173,7 +176,7 @@ def evaluate(w, r, op, a, b, c, arg, shape, stage):
     if op == DIV:
         b_values = _inverses(w, r, b)
     elif b >= 0:
-        b_values = w.offset[b]
+        b_values = w.nodes[b]["offset"]
     count = element_count(shape, r.dims, r.loop)
     if count > w.maps.shape[1]:
         w.count[FULL] = 1
@@ -184,7 +187,7 @@ def evaluate(w, r, op, a, b, c, arg, shape, stage):
         return _linear(w, r, a, b, -1 if op == SUB else 1, shape, iterations)
     if op <= DIV or op == CONTRACT:
         return _products(w, r, a, b, b_values, shape, iterations)
-    if op == SUM or (op == FUNCTION and r.site_over[arg]):
+    if op == SUM or (op == FUNCTION and r.sites[arg]["over"]):
         return _reduce(w, r, a, shape, iterations, op == FUNCTION)
     if op == JOIN:
         return _join(w, r, a, shape)

@@ -23,6 +23,7 @@ from mirage_dsl.search.workspace import (
     CONSTANT,
     CONTRACT,
     DIV,
+    EDGE,
     EDGES,
     FULL,
     FUNCTION,
@@ -31,7 +32,9 @@ from mirage_dsl.search.workspace import (
     MERGED,
     MUL,
     NODES,
+    NONE,
     PAIRS,
+    SITE,
     SUB,
     SUM,
     TESTS,
@@ -111,10 +114,10 @@ def saturate(
     n, e = int(w.count[NODES]), int(w.count[EDGES])
     return Saturation(
         loop,
-        w.shape[:n].copy(),
-        w.stage[:n].copy(),
-        w.key[:n].copy(),
-        w.edges[:e].copy(),
+        w.nodes["shape"][:n].copy(),
+        w.nodes["stage"][:n].copy(),
+        w.nodes["key"][:n].copy(),
+        w.edges[:e].copy().view(np.int64).reshape(-1, len(EDGE)),
         tuple(site.value for site in s.sites),
         tuple(key_of(pair) for pair in s.fingerprints),
         tuple(_roots(space, s, w, o.value, references[o.value]) for o in space.outputs),
@@ -160,12 +163,14 @@ def _enabled(space: Space) -> int:
 
 def _rules(space: Space, s: Useful, loop: str | None) -> Rules:
     values = [space.values[site.value] for site in s.sites]
-    keys = np.zeros((len(values), 3), np.uint64)
-    for row, site in zip(keys, s.sites, strict=True):
-        row[: len(site.keys)] = site.keys
-    pairs = [site.result for site in s.sites]
-    words = [function_word(v) for v in values]
-    swaps = [v.op is not None and v.op.commutative for v in values]
+    sites = np.zeros(len(values), SITE)
+    for row, site, value in zip(sites, s.sites, values, strict=True):
+        assert value.op is not None
+        first, second, third = (*site.keys, 0, 0)[:3]
+        row["arity"], row["over"] = len(site.keys), value.over
+        row["swaps"], row["word"] = value.op.commutative, function_word(value)
+        row["f0"], row["f1"] = site.result
+        row["key0"], row["key1"], row["key2"] = first, second, third
     return Rules(
         dims=len(space.dims),
         loop=-1 if loop is None else space.dims.index(loop),
@@ -175,12 +180,7 @@ def _rules(space: Space, s: Useful, loop: str | None) -> Rules:
         sigma=np.array(s.sigma, np.uint64).reshape(-1, 2),
         sigma_loop=np.uint64(s.sigma_loop),
         outer=np.array(sorted({v.names for v in space.values}), np.int64),
-        site_arity=np.array([len(site.keys) for site in s.sites], np.int64),
-        site_keys=keys,
-        site_pair=np.array(pairs, np.uint64).reshape(-1, 2),
-        site_word=np.array(words, np.uint64),
-        site_over=np.array([v.over for v in values], np.int64),
-        site_swaps=np.array(swaps, np.int64),
+        sites=sites,
     )
 
 
@@ -211,13 +211,14 @@ def _evaluate_program(
     for i, value in enumerate(space.values):
         at = int(w.count[USED])
         size = int(element_count(value.names, r.dims, r.loop))
-        w.shape[i], w.stage[i], w.offset[i] = value.names, BEFORE, at
-        w.inverse_at[i] = -1
+        node = w.nodes[i]
+        node["shape"], node["stage"], node["offset"] = value.names, BEFORE, at
+        node["inverse_at"] = -1
         if value.op is None:
             w.values[at : at + size] = _random(value, size, rng, seed)
         elif not _run(value, i, s, r, w):
             return None
-        at = int(w.offset[i])
+        at = int(node["offset"])
         w.count[USED] = at + size
         found.append(w.values[at : at + size].copy())
     return found
@@ -236,11 +237,11 @@ def _random(value: Value, size: int, rng: np.random.Generator, seed: int) -> Any
 def _run(value: Value, i: int, s: Useful, r: Rules, w: Workspace) -> bool:
     """Evaluate an operator of the program on the program's own values."""
     assert value.op is not None
-    a, b, c = (*value.operands, -1, -1)[:3]
+    a, b, c = (np.int64(o) for o in (*value.operands, NONE, NONE)[:3])
     argument = s.site_of.get(i, value.over)
     kind = _KIND[value.op.term]
     done = evaluate(w, r, kind, a, b, c, argument, value.names, BEFORE)
-    w.offset[i] = w.count[USED]
+    w.nodes[i]["offset"] = w.count[USED]
     return bool(done)
 
 
@@ -259,10 +260,11 @@ def _enter_seeds(
         first, second = (np.uint64(x) for x in s.fingerprints[i])
         kind, constant = LOAD, 0
         if value.constant is not None:
-            kind, constant = CONSTANT, 2 if constant_value(value.constant) == 1 else 1
+            one = constant_value(value.constant) == 1
+            kind, constant = CONSTANT, 2 if one else 1
         stage = BODY if looped else BEFORE
         node = settle(w, r.dims, r.loop, shape, stage, first, second, constant)
-        add_edge(w, node, kind, -1, -1, -1, i)
+        add_edge(w, node, kind, NONE, NONE, NONE, i)
 
 
 def _pieces(residues: Ints, names: int, loop: int) -> Ints:
@@ -278,10 +280,12 @@ def _roots(
     """The nodes with an output's shape, key and residues, not in the body."""
     n = int(w.count[NODES])
     names, key = space.values[output].names, key_of(s.fingerprints[output])
-    alike = (w.shape[:n] == names) & (w.stage[:n] != BODY) & (w.key[:n] == key)
+    nodes = w.nodes[:n]
+    alike = (nodes["shape"] == names) & (nodes["stage"] != BODY)
+    alike &= nodes["key"] == key
     found: list[int] = []
     for node in np.flatnonzero(alike):
-        at = int(w.offset[node])
+        at = int(nodes[node]["offset"])
         if np.array_equal(w.values[at : at + len(reference)], reference):
             found.append(int(node))
     return tuple(found)
