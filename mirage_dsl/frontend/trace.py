@@ -9,7 +9,7 @@ from typing import Any
 
 from mirage_dsl.errors import SourceLocation, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atom
-from mirage_dsl.frontend.location import location_of_function
+from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.naming import TracedInput, build_graph
 from mirage_dsl.frontend.recorder import Handle, Recorder, Value
 from mirage_dsl.frontend.specs import (
@@ -81,7 +81,7 @@ def bind_arguments(
         DTypeError: A tensor of a dtype that is not supported.
         ShapeError: An argument that is not as annotated.
     """
-    location = location_of_function(function)
+    location = user_location() or location_of_function(function)
     signature = inspect.signature(function)
     try:
         bound = signature.bind(*args, **kwargs)

@@ -1,0 +1,319 @@
+"""A kernel bound to shapes and dtypes: its program, the chosen μGraph, and its runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.errors import CompileError, EquivalenceError, SearchError, ShapeError
+from mirage_dsl.frontend.reference import evaluate_trace
+from mirage_dsl.frontend.specs import layout_of
+from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
+from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import bind_extents, derived_extents
+from mirage_dsl.settings import BUDGET_SECONDS, EFFORT, INTERPRET, Effort
+
+if TYPE_CHECKING:
+    from mirage_dsl.backends.triton.launch import Executable
+    from mirage_dsl.explanation import Explanation
+    from mirage_dsl.frontend.timing import Benchmark
+    from mirage_dsl.search.driver import Progress
+    from mirage_dsl.search.result import SearchResult
+    from mirage_dsl.verify.certificate import Certificate
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a kernel; None means the environment's, or else the default.
+
+    Attributes:
+        effort: How long to search.
+        budget_seconds: Time limit of a search.
+        config: Further arguments of `superoptimize`, by name.
+        mugraph: A pinned μGraph, or its text, in place of a search.
+        dynamic: Annotated dims that stay symbolic.
+    """
+
+    effort: Effort | None = None
+    budget_seconds: float | None = None
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    mugraph: KernelGraph | str | None = None
+    dynamic: tuple[str, ...] = ()
+
+
+class BoundKernel:
+    """One program with one μGraph for it.
+
+    Called with tensors it runs them; before the first run on a GPU it searches, unless
+    `search` or `use` has been called.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        arguments: Arguments,
+        options: Options,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._on_change = on_change
+        self._trace = trace
+        self._arguments = arguments
+        self._options = options
+        self._result: SearchResult | None = None
+        self._chosen: KernelGraph | None = None
+        self._executables: dict[object, Executable] = {}
+        self._shapes = [s.shape for s in arguments.specs]
+
+    @property
+    def program(self) -> KernelGraph:
+        """What is computed."""
+        return self._trace.program
+
+    @property
+    def mugraph(self) -> KernelGraph:
+        """How it is computed; the first use searches."""
+        if self._chosen is None:
+            self._choose()
+        assert self._chosen is not None
+        return self._chosen
+
+    @property
+    def result(self) -> SearchResult | None:
+        """What the last search found, if there was one."""
+        return self._result
+
+    def _choose(self) -> None:
+        pinned = self._options.mugraph
+        if pinned is not None:
+            self.use(pinned)
+        elif (self._options.effort or EFFORT.get()) == "none":
+            self._set(self._sized_program())
+        else:
+            self.search()
+
+    def _set(self, mugraph: KernelGraph) -> None:
+        self._chosen = mugraph
+        self._executables.clear()
+        self._on_change()
+
+    def _sized_program(self) -> KernelGraph:
+        """The program at the extents that it was bound with.
+
+        Raises:
+            SearchError: It was bound with symbolic extents.
+        """
+        if all(extent is not None for _, extent in self.program.extents):
+            return self.program
+        shapes = [tuple(e for e in s if isinstance(e, int)) for s in self._shapes]
+        if any(len(a) != len(b) for a, b in zip(shapes, self._shapes, strict=True)):
+            raise SearchError(
+                f"{self.program.name} was bound with symbolic extents; bind it with "
+                "tensors, or specs of typical sizes, to search or run it"
+            )
+        return self.program.with_extents(bind_extents(self.program, shapes))
+
+    def search(
+        self,
+        effort: Effort | None = None,
+        budget_seconds: float | None = None,
+        progress: Progress | None = None,
+        **config: Any,
+    ) -> SearchResult:
+        """Search for μGraphs, keep the best one, and return them all.
+
+        Args:
+            effort: `none`, `quick` or `full`.
+            budget_seconds: Time limit.
+            progress: Told of progress.
+            **config: Further arguments of `superoptimize`.
+        """
+        from mirage_dsl.superoptimizer import superoptimize
+
+        result = superoptimize(
+            self._sized_program(),
+            effort=effort or self._options.effort or EFFORT.get(),
+            budget_seconds=(
+                budget_seconds or self._options.budget_seconds or BUDGET_SECONDS.get()
+            ),
+            progress=progress,
+            **{**self._options.config, **config},
+        )
+        self._result = result
+        self._set(result.best.mugraph)
+        return result
+
+    def use(self, mugraph: KernelGraph | str) -> Certificate:
+        """Use a given μGraph, once it is checked and verified against the program.
+
+        Args:
+            mugraph: A μGraph or its text.
+
+        Raises:
+            ParseError: The text is not in the language.
+            CheckError: It is not well formed.
+            EquivalenceError: It does not compute the program.
+        """
+        from mirage_dsl.ir.parser import parse
+
+        candidate = parse(mugraph) if isinstance(mugraph, str) else mugraph
+        check_or_raise(candidate)
+        certificate = self._verify(candidate)
+        if not certificate.ok:
+            raise EquivalenceError(
+                f"the μGraph {candidate.name} is refused: {certificate}\n"
+                "Correct it, or search for one."
+            )
+        self._set(candidate)
+        return certificate
+
+    def _verify(self, candidate: KernelGraph) -> Certificate:
+        from mirage_dsl.verify.verifier import verify
+
+        return verify(candidate, self._sized_program())
+
+    def verify(self) -> Certificate:
+        """Verify the chosen μGraph against the program, anew."""
+        return self._verify(self.mugraph)
+
+    def to_triton_code(self) -> str:
+        """The Triton source of the chosen μGraph."""
+        from mirage_dsl.backends.triton.emit import emit
+
+        return emit(self.mugraph)
+
+    def explain(self) -> Explanation:
+        """Why the chosen μGraph is fast: kernels, bytes, FLOPs, before and after."""
+        from mirage_dsl.explanation import explain
+
+        return explain(self.mugraph, self._sized_program())
+
+    def benchmark(self) -> Benchmark:
+        """Time the chosen μGraph and the unfused program on the current GPU.
+
+        Raises:
+            CompileError: There is no CUDA device.
+        """
+        from mirage_dsl.backends.triton.launch import Executable
+        from mirage_dsl.frontend.timing import time_both
+
+        program = self._sized_program()
+        return time_both(Executable(self.mugraph), Executable(program), program)
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Run on tensors, given in the order of the program's inputs."""
+        if len(tensors) != len(self.program.inputs):
+            names = ", ".join(i.name for i in self.program.inputs)
+            raise ShapeError(
+                f"{self.program.name} takes {len(self.program.inputs)} tensors "
+                f"({names}), found {len(tensors)}"
+            )
+        return self.run(tensors)
+
+    def run(self, tensors: Sequence[Any]) -> Any:
+        """Run on tensors: on the GPU, in Triton's interpreter, or by reference."""
+        cuda = _device_kind(tensors) == "cuda"
+        if not cuda and not (INTERPRET.get() and any(map(_is_torch, tensors))):
+            return evaluate_trace(self._trace, tensors)
+        prepared = [_dense(t) for t in tensors]
+        executable = self._executable(prepared, interpret=not cuda)
+        return self._trace.rebuild(executable(*prepared))
+
+    def prepared(self, tensors: Sequence[Any]) -> Callable[..., Any]:
+        """A call for CUDA tensors of just these shapes, strides and dtypes."""
+        if any(_dense(t) is not t for t in tensors):
+            return lambda *given: self.run(given)
+        executable = self._executable(tensors, interpret=False)
+        structure = self._trace.structure
+        if isinstance(structure, Leaf):
+            return lambda *given: executable(*given)[0]
+        return lambda *given: self._trace.rebuild(executable(*given))
+
+    def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
+        from mirage_dsl.backends.triton.launch import Executable
+
+        shapes = tuple(tuple(t.shape) for t in tensors)
+        key = (interpret, shapes)
+        if key not in self._executables:
+            if not interpret:
+                _refuse_in_capture(self.program.name)
+            graph = self._at(shapes)
+            self._executables[key] = Executable(graph, interpret=interpret)
+        return self._executables[key]
+
+    def _at(self, shapes: Sequence[tuple[int, ...]]) -> KernelGraph:
+        """The chosen μGraph at the extents of a call."""
+        mugraph = self.mugraph
+        free = {n for n, extent in self.program.extents if extent is None}
+        if not free:
+            return mugraph
+        known = {n: None if n in free else e for n, e in mugraph.extents}
+        open_graph = replace(mugraph, extents=tuple(sorted(known.items())))
+        bound = bind_extents(open_graph, shapes)
+        return mugraph.with_extents(derived_extents(mugraph, bound))
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)
+        state = "not searched yet" if self._chosen is None else "ready"
+        return f"<BoundKernel {self.program.name}({inputs}), {state}>"
+
+
+def _is_torch(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch" or hasattr(
+        value, "requires_grad"
+    )
+
+
+def _device_kind(tensors: Sequence[Any]) -> str:
+    """`cuda` or `cpu`.
+
+    Raises:
+        CompileError: Tensors on several devices, or on one that is neither.
+    """
+    devices = {str(t.device) for t in tensors if _is_torch(t)}
+    kinds = {d.partition(":")[0] for d in devices}
+    if len(devices) > 1 or not kinds <= {"cpu", "cuda"}:
+        raise CompileError(
+            f"the tensors are on {', '.join(sorted(devices))}; expected one CUDA "
+            "device, or the CPU: move them with .to(device)"
+        )
+    if "cuda" in kinds and not all(map(_is_torch, tensors)):
+        raise CompileError(
+            "CUDA tensors together with NumPy arrays; convert the arrays with "
+            "torch.from_numpy(array).cuda()"
+        )
+    return "cuda" if "cuda" in kinds else "cpu"
+
+
+def _dense(tensor: Any) -> Any:
+    """The tensor, or a row-major copy where its memory has gaps or overlaps."""
+    if not _is_torch(tensor):
+        from mirage_dsl.frontend.reference import to_torch
+
+        return to_torch(tensor)
+    if tensor.is_contiguous():
+        return tensor
+    strides = tuple(tensor.stride())
+    if layout_of(tuple(tensor.shape), strides) is not None:
+        return tensor
+    log.info(
+        "copying a tensor of shape %s: its strides %s are no dense array in any order "
+        "of axes",
+        tuple(tensor.shape),
+        strides,
+    )
+    return tensor.contiguous()
+
+
+def _refuse_in_capture(name: str) -> None:
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        raise CompileError(
+            f"the first call of {name} at these sizes searches and compiles, which a "
+            "CUDA graph cannot capture; call it once before capturing"
+        )

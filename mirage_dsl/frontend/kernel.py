@@ -1,0 +1,231 @@
+"""`@mirage.kernel`: a Python function that is searched, verified, lowered and run."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, overload
+
+from mirage_dsl.errors import TraceError, UnsupportedError
+from mirage_dsl.frontend.bound import BoundKernel, Options
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.reference import call_by_reference
+from mirage_dsl.frontend.specs import layout_of
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.trace import (
+    Arguments,
+    Leaf,
+    bind_arguments,
+    trace_call,
+)
+from mirage_dsl.frontend.tree import items_of, leaves_of
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.settings import EFFORTS, Effort
+from mirage_dsl.types import TensorSpec
+
+Function = Callable[..., Any]
+
+log = logging.getLogger(__name__)
+
+
+class Kernel:
+    """A decorated function.
+
+    Called with CUDA tensors it runs the fastest verified μGraph that it has found for
+    their shapes and dtypes; with NumPy arrays or CPU tensors it evaluates the
+    reference semantics; with symbolic tensors it is inlined.
+    """
+
+    def __init__(self, function: Function, options: Options) -> None:
+        self.function = function
+        self.options = options
+        self._bound: dict[object, BoundKernel] = {}
+        self._ready: dict[object, Callable[..., Any]] = {}
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            key = tuple(map(_fingerprint, args))
+            ready = self._ready.get(key)
+            if ready is not None:
+                return ready(*args)
+        else:
+            key = None
+        leaves = leaves_of((args, kwargs))
+        if any(isinstance(leaf, Tensor) for leaf in leaves):
+            return self.function(*args, **kwargs)
+        if any(isinstance(leaf, TensorSpec) for leaf in leaves):
+            raise TraceError(
+                f"{self._name} was called with a spec, which has no data; use "
+                f"{self._name}.bind or .trace",
+                user_location(),
+            )
+        arguments = bind_arguments(self.function, args, kwargs)
+        _refuse_gradients(arguments)
+        bound = self._bind(arguments)
+        result = bound.run(arguments.tensors)
+        if key is not None and arguments.tensors == args and _all_cuda(args):
+            self._ready[key] = bound.prepared(args)
+        return result
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.function, "__name__", "kernel"))
+
+    def bind(self, *args: Any, **kwargs: Any) -> BoundKernel:
+        """The kernel for these shapes and dtypes; arguments are tensors or specs."""
+        return self._bind(bind_arguments(self.function, args, kwargs))
+
+    def _bind(self, arguments: Arguments) -> BoundKernel:
+        arguments = _with_copies(arguments)
+        sizes = tuple(_dispatch_shape(a) for a in _open_specs(arguments, self.options))
+        key = (sizes, _frozen(arguments.values))
+        if key not in self._bound:
+            trace = trace_call(
+                self.function, arguments, dynamic=self.options.dynamic
+            )
+            self._bound[key] = BoundKernel(
+                trace, arguments, self.options, self._ready.clear
+            )
+        return self._bound[key]
+
+    def trace(self, *args: Any, **kwargs: Any) -> KernelGraph:
+        """The program for these shapes and dtypes; arguments are tensors or specs."""
+        return self.bind(*args, **kwargs).program
+
+    def reference(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate the program on NumPy arrays or CPU tensors, in float64."""
+        return call_by_reference(self.function, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Kernel:
+        """As a method: the instance is a constant of the program."""
+        if instance is None:
+            return self
+        bound = functools.partial(self.function, instance)
+        functools.update_wrapper(bound, self.function)
+        del bound.__wrapped__
+        method = Kernel(bound, self.options)
+        # Found there before this descriptor the next time, with all it has compiled.
+        vars(instance)[self._name] = method
+        return method
+
+    def __repr__(self) -> str:
+        return f"<mirage kernel {self._name}>"
+
+
+@overload
+def kernel(function: Function, /) -> Kernel: ...
+@overload
+def kernel(
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    config: Mapping[str, Any] | None = None,
+    mugraph: KernelGraph | str | None = None,
+    dynamic: Collection[str] = (),
+) -> Callable[[Function], Kernel]: ...
+def kernel(
+    function: Function | None = None,
+    /,
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    config: Mapping[str, Any] | None = None,
+    mugraph: KernelGraph | str | None = None,
+    dynamic: Collection[str] = (),
+) -> Kernel | Callable[[Function], Kernel]:
+    """Make a kernel of a function on tensors; bare or with settings.
+
+    Args:
+        function: The function.
+        effort: `none` runs the program with library kernels, `quick` searches for
+            seconds, `full` for a minute or two.
+        budget_seconds: Time limit of a search.
+        config: Further arguments of `mirage.superoptimize`, by name.
+        mugraph: A μGraph or its text to use in place of a search.
+        dynamic: Annotated dims whose extent may change from call to call.
+    """
+    if effort is not None and effort not in EFFORTS:
+        raise UnsupportedError(
+            f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
+        )
+    names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
+    options = Options(effort, budget_seconds, dict(config or {}), mugraph, names)
+    if function is None:
+        return lambda f: Kernel(f, options)
+    if not callable(function):
+        raise TraceError(
+            f"kernel takes a function, found {type(function).__name__}; settings are "
+            "keywords, as in @mirage.kernel(effort='full')",
+            user_location(),
+        )
+    return Kernel(function, options)
+
+
+def _fingerprint(value: Any) -> object:
+    """What a compiled call depends on; a fresh object where that is not known."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        grad = value.requires_grad and torch.is_grad_enabled()
+        return value.shape, value.stride(), value.dtype, value.device, grad
+    return object()
+
+
+def _all_cuda(args: tuple[Any, ...]) -> bool:
+    return all(getattr(a, "is_cuda", False) for a in args)
+
+
+def _refuse_gradients(arguments: Arguments) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, tensor in zip(arguments.names, arguments.tensors, strict=True):
+        if getattr(tensor, "requires_grad", False):
+            raise UnsupportedError(
+                f"argument {name} requires grad and grad mode is on, but kernels have "
+                "no gradients yet: call it under torch.no_grad(), or pass "
+                f"{name}.detach()",
+                user_location(),
+            )
+
+
+def _open_specs(arguments: Arguments, options: Options) -> list[TensorSpec]:
+    """Specs with the names of dynamic dims in the place of their extents."""
+    opened: list[TensorSpec] = []
+    for given, hints in zip(arguments.specs, arguments.hints, strict=True):
+        shape = tuple(
+            hint if hint is not None and hint in options.dynamic else extent
+            for extent, hint in zip(given.shape, hints, strict=True)
+        )
+        opened.append(replace(given, shape=shape))
+    return opened
+
+
+def _dispatch_shape(given: TensorSpec) -> object:
+    named = any(isinstance(e, str) for e in given.shape)
+    return given.dtype, given.shape, None if named else given.strides
+
+
+def _with_copies(arguments: Arguments) -> Arguments:
+    """Specs without strides where the memory is not dense: those will be copied."""
+    specs: list[TensorSpec] = []
+    for given in arguments.specs:
+        extents = [e for e in given.shape if isinstance(e, int)]
+        if given.strides is not None and (
+            len(extents) != len(given.shape)
+            or layout_of(extents, given.strides) is None
+        ):
+            given = replace(given, strides=None)
+        specs.append(given)
+    return replace(arguments, specs=tuple(specs))
+
+
+def _frozen(node: Any) -> object:
+    """Constants and places of tensors, as a key; a tensor's place is its number."""
+    items = items_of(node if not isinstance(node, Mapping) else dict(node))
+    if items is not None:
+        return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
+    return node if isinstance(node, Leaf) else (type(node).__name__, node)
