@@ -54,7 +54,9 @@ class ResidueAlgebra:
         self.trials = trials
         self.order = order
         self.rng = rng
-        self.non_squares = np.zeros((trials.fields, trials.count), dtype=np.int64)
+        self.non_squares: IntArray = np.zeros(
+            (trials.fields, trials.count), dtype=np.int64
+        )
         self.choices = 0
         self._exp_oracle = exp_oracle
 

@@ -77,8 +77,10 @@ class _Climb:
 
     def count(self, sides: Sequence[Evaluated]) -> NDArray[np.int64]:
         """Non-squares per trial, over the components that reach an output."""
-        ours, theirs = (s.algebra.non_squares for s in sides)
-        return np.asarray((ours + theirs)[self.components].sum(axis=0))
+        ours = sides[PROGRAM].algebra.non_squares
+        theirs = sides[CANDIDATE].algebra.non_squares
+        counts: NDArray[np.int64] = (ours + theirs)[self.components]
+        return np.asarray(np.add.reduce(counts, axis=0), dtype=np.int64)
 
     def proposal(self) -> list[Residue]:
         """The inputs with one slice of one of them drawn anew."""
