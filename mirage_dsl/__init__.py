@@ -18,19 +18,41 @@ from mirage_dsl.logs import setup_logging
 if TYPE_CHECKING:
     from mirage_dsl.errors import (
         CacheError as CacheError,
+    )
+    from mirage_dsl.errors import (
         CheckError as CheckError,
+    )
+    from mirage_dsl.errors import (
         CompileError as CompileError,
+    )
+    from mirage_dsl.errors import (
         DTypeError as DTypeError,
+    )
+    from mirage_dsl.errors import (
         EquivalenceError as EquivalenceError,
+    )
+    from mirage_dsl.errors import (
         MirageError as MirageError,
+    )
+    from mirage_dsl.errors import (
         ParseError as ParseError,
+    )
+    from mirage_dsl.errors import (
         SearchError as SearchError,
+    )
+    from mirage_dsl.errors import (
         ShapeError as ShapeError,
+    )
+    from mirage_dsl.errors import (
         TraceError as TraceError,
+    )
+    from mirage_dsl.errors import (
         UnsupportedError as UnsupportedError,
     )
     from mirage_dsl.ir.graph import KernelGraph as KernelGraph
-    from mirage_dsl.types import bf16 as bf16, f16 as f16, f32 as f32
+    from mirage_dsl.types import bf16 as bf16
+    from mirage_dsl.types import f16 as f16
+    from mirage_dsl.types import f32 as f32
 
 _FUNCTIONS = (
     "abs add amax amin astype broadcast_to cat chunk clamp clip concat concatenate div "
@@ -60,7 +82,7 @@ _HOME = {
     "verify.certificate": "Certificate",
     "search.result": "Candidate SearchResult",
     "search.constraints": "Constraints",
-    "superoptimize": "Explanation explain",
+    "explanation": "Explanation explain",
     "frontend.functions": _FUNCTIONS,
     "frontend.composites": _COMPOSITES,
     "frontend.specs": "spec",

@@ -14,7 +14,7 @@ from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
-from mirage_dsl.settings import BUDGET_SECONDS, EFFORT, INTERPRET, Effort
+from mirage_dsl.settings import EFFORT, INTERPRET, Effort
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
@@ -136,10 +136,8 @@ class BoundKernel:
 
         result = superoptimize(
             self._sized_program(),
-            effort=effort or self._options.effort or EFFORT.get(),
-            budget_seconds=(
-                budget_seconds or self._options.budget_seconds or BUDGET_SECONDS.get()
-            ),
+            effort=effort or self._options.effort,
+            budget_seconds=budget_seconds or self._options.budget_seconds,
             progress=progress,
             **{**self._options.config, **config},
         )

@@ -12,6 +12,7 @@ from typing import Any
 from mirage_dsl.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
 
@@ -21,7 +22,7 @@ EPS = 1e-6
 @public
 def softmax(x: Any, axis: Any = -1, *, dim: Any = None, dtype: Any = None) -> Any:
     """Exponentials over their sum, along an axis."""
-    x = x if dtype is None else f.astype(x, dtype)
+    x = x if dtype is None else v.astype(x, dtype)
     over = axis if dim is None else dim
     e = f.exp(x - f.rowshift(x, over))
     return e / f.sum(e, over, keepdims=True)
@@ -61,7 +62,12 @@ def std(x: Any, axis: Any = None, keepdims: Any = False, **options: Any) -> Any:
 
 @public
 def norm(
-    x: Any, axis: Any = None, keepdims: Any = False, *, dim: Any = None, keepdim: Any = None
+    x: Any,
+    axis: Any = None,
+    keepdims: Any = False,
+    *,
+    dim: Any = None,
+    keepdim: Any = None,
 ) -> Any:
     """Euclidean norm over axes."""
     return f.sqrt(f.sum(f.square(x), axis, keepdims, dim=dim, keepdim=keepdim))
@@ -140,7 +146,7 @@ def _per_channel(x: Any, parameter: Any) -> Any:
     """A parameter along axis 1, to be broadcast with x."""
     if parameter is None:
         return None
-    return f.reshape(parameter, (-1,) + (1,) * (len(x.shape) - 2))
+    return v.reshape(parameter, (-1,) + (1,) * (len(x.shape) - 2))
 
 
 @public
@@ -158,9 +164,9 @@ def group_norm(
             user_location(),
         )
     shape = x.shape
-    split = f.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    split = v.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
     over = tuple(range(2, len(shape) + 1))
-    y = f.reshape(_standardised(split, over, eps), shape)
+    y = v.reshape(_standardised(split, over, eps), shape)
     return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
 
 
@@ -192,7 +198,7 @@ def batch_norm(
 def scaled_dot_product_attention(
     q: Any,
     k: Any,
-    v: Any,
+    value: Any,
     attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -200,7 +206,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(q @ k^T * scale + mask) @ v, PyTorch's attention."""
+    """softmax(q @ k^T * scale + mask) @ value, PyTorch's attention."""
     if dropout_p or is_causal:
         raise UnsupportedError(
             "attention with dropout or is_causal; pass an additive mask instead",
@@ -208,12 +214,12 @@ def scaled_dot_product_attention(
         )
     if enable_gqa:
         repeats = int(q.shape[-3]) // int(k.shape[-3])
-        k, v = (f.repeat_interleave(t, repeats, -3) for t in (k, v))
+        k, value = (v.repeat_interleave(t, repeats, -3) for t in (k, value))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    logits = f.matmul(q, f.swapaxes(k, -1, -2)) * factor
+    logits = f.matmul(q, v.swapaxes(k, -1, -2)) * factor
     if attn_mask is not None:
         logits = logits + attn_mask
-    return f.matmul(softmax(logits), v)
+    return f.matmul(softmax(logits), value)
 
 
 @public
@@ -237,7 +243,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
         gone = tuple(i for i, c in enumerate(terms[0]) if c not in output)
         x = f.sum(given[0], gone) if gone else given[0]
         left = [c for c in terms[0] if c in output]
-        return f.permute(x, [left.index(c) for c in output])
+        return v.permute(x, [left.index(c) for c in output])
     return _einsum_pair(terms[0], terms[1], output, given[0], given[1])
 
 
@@ -252,7 +258,7 @@ def _einsum_pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
     result = f.matmul(x[0], y[0])
     shape = [*x[1][: len(batch)], *x[1][len(batch) :][: len(own_a)]]
     shape += y[1][len(batch) + len(both) :]
-    return f.permute(f.reshape(result, shape), [order.index(c) for c in out])
+    return v.permute(v.reshape(result, shape), [order.index(c) for c in out])
 
 
 def _arranged(
@@ -263,15 +269,15 @@ def _arranged(
     gone = tuple(i for i, c in enumerate(labels) if c not in kept)
     x = f.sum(x, gone) if gone else x
     left = [c for c in labels if c in kept]
-    x = f.permute(x, [left.index(c) for c in kept])
+    x = v.permute(x, [left.index(c) for c in kept])
     sizes = list(x.shape)
     start, middle = len(batch), len(batch) + len(first)
     if not first:
-        x = f.expand_dims(x, start)
+        x = v.expand_dims(x, start)
         middle += 1
     elif len(first) > 1:
-        x = f.flatten(x, start, middle - 1)
+        x = v.flatten(x, start, middle - 1)
         middle = start + 1
     if not second:
-        return f.expand_dims(x, middle), sizes
-    return (f.flatten(x, middle, -1) if len(second) > 1 else x), sizes
+        return v.expand_dims(x, middle), sizes
+    return (v.flatten(x, middle, -1) if len(second) > 1 else x), sizes

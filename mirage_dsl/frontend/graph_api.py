@@ -23,8 +23,9 @@ from mirage_dsl.frontend.bound import BoundKernel, Options
 from mirage_dsl.frontend.dims import Atoms
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.naming import TracedInput, build_graph
-from mirage_dsl.frontend.recorder import Handle, Recorder, Value
+from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.specs import layout_of, spec
+from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.ir.graph import KernelGraph
@@ -116,8 +117,8 @@ class Graph:
             layout = layout_of([int(e) for e in tensor.shape], strides)
             if layout != tuple(range(tensor.ndim)):
                 raise TraceError(
-                    f"mark_output with strides {tuple(strides)}: outputs are row-major; "
-                    "transpose the tensor instead",
+                    f"mark_output with strides {tuple(strides)}: outputs are "
+                    "row-major; transpose the tensor instead",
                     user_location(),
                 )
         self._outputs.append(tensor.handle)
@@ -377,10 +378,10 @@ def superoptimize(
         omaps: Allowed maps of outputs.
         fmaps: Allowed axes of the loop.
         franges: Allowed numbers of iterations.
-        **options: Arguments of `mirage_dsl.superoptimize.superoptimize`: effort,
+        **options: Arguments of `mirage_dsl.superoptimizer.superoptimize`: effort,
             budget_seconds, max_kernels, use_cache, executor, progress and others.
     """
-    from mirage_dsl.superoptimize import superoptimize as run
+    from mirage_dsl.superoptimizer import superoptimize as run
 
     if not isinstance(program, KernelGraph):
         if not isinstance(program, Graph | BoundKernel):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import leaves_of
 
@@ -30,7 +33,7 @@ _SAME = (
     "not_equal reciprocal masked_fill"
 )
 _COMMON: dict[str, Function] = {
-    **{name: getattr(f, name) for name in _SAME.split()},
+    **{name: function_named(name) for name in _SAME.split()},
     "absolute": f.abs,
     "negative": f.neg,
     "subtract": f.sub,
@@ -43,10 +46,10 @@ _COMMON: dict[str, Function] = {
     "dot": f.matmul,
     "einsum": c.einsum,
     "softmax": c.softmax,
-    "ravel": f.flatten,
+    "ravel": v.flatten,
     "moveaxis": lambda x, source, destination: _moveaxis(x, source, destination),
-    "swapdims": f.swapaxes,
-    "swap_axes": f.swapaxes,
+    "swapdims": v.swapaxes,
+    "swap_axes": v.swapaxes,
     "t": lambda x: x.T,
     "numpy_T": lambda x: x.T,
 }
@@ -55,7 +58,7 @@ _COMMON: dict[str, Function] = {
 def _moveaxis(x: Any, source: int, destination: int) -> Any:
     order = [i for i in range(x.ndim) if i != source % x.ndim]
     order.insert(destination % x.ndim, source % x.ndim)
-    return f.permute(x, order)
+    return v.permute(x, order)
 
 
 def _without_flags(function: Function, **ignored: Any) -> Function:
@@ -113,9 +116,10 @@ def _torch_batch_norm(
     weight: Any = None,
     bias: Any = None,
     training: bool = False,
-    momentum: float = 0.1,
+    _momentum: float = 0.1,
     eps: float = 1e-5,
     *_: Any,
+    **__: Any,
 ) -> Any:
     if training:
         running_mean = running_var = None
@@ -150,7 +154,7 @@ def _torch_std(x: Any, dim: Any = None, unbiased: Any = True, **kwargs: Any) -> 
 
 
 def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
-    return f.swapaxes(x, dim0, dim1)
+    return v.swapaxes(x, dim0, dim1)
 
 
 _TORCH: dict[str, Function] = {
@@ -167,7 +171,7 @@ _TORCH: dict[str, Function] = {
     "min": _torch_min,
     "var": _torch_var,
     "std": _torch_std,
-    "split": f.split,
+    "split": v.split,
     "transpose": _torch_transpose,
     "relu": _without_flags(f.relu, inplace=False),
     "silu": _without_flags(f.silu, inplace=False),
@@ -187,14 +191,22 @@ def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
     if isinstance(parts, int):
         if extent % parts:
             _refuse(f"np.split of {extent} into {parts}", "use sizes that divide")
-        return f.split(x, extent // parts, axis)
+        return v.split(x, extent // parts, axis)
     bounds = [0, *shapes.sequence(parts), extent]
-    sizes = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
-    return f.split(x, sizes, axis)
+    sizes = [b - a for a, b in pairwise(bounds)]
+    return v.split(x, sizes, axis)
 
 
 def _numpy_transpose(x: Any, axes: Any = None) -> Any:
-    return x.T if axes is None else f.permute(x, axes)
+    return x.T if axes is None else v.permute(x, axes)
+
+
+def _numpy_norm(
+    x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
+) -> Any:
+    if order not in (None, 2):
+        _refuse(f"np.linalg.norm of order {order}", "use the Euclidean norm")
+    return c.norm(x, axis, keepdims)
 
 
 _NUMPY: dict[str, Function] = {
@@ -206,11 +218,8 @@ _NUMPY: dict[str, Function] = {
     "matrix_transpose": lambda x: x.mT,
     "var": c.var,
     "std": c.std,
-    "repeat": f.repeat_interleave,
-    "linalg.norm": lambda x, ord=None, axis=None, keepdims=False: c.norm(
-        x, axis, keepdims
-    ),
-    "norm": lambda x, ord=None, axis=None, keepdims=False: c.norm(x, axis, keepdims),
+    "repeat": v.repeat_interleave,
+    "norm": _numpy_norm,
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.ndim,
 }
@@ -230,22 +239,18 @@ def call_ufunc(
         return _REDUCTIONS[name](inputs[0], axis, keep)
     if method != "__call__":
         _refuse(f"np.{name}.{method}", "use the functions of mirage")
-    return _call(_NUMPY, "np", name, inputs, _plain(kwargs))
+    return _dispatch(_NUMPY, "np", name, inputs, _plain(kwargs))
 
 
-def call_numpy(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A NumPy function."""
-    return _call(_NUMPY, "np", str(function.__name__), args, _plain(kwargs))
+    return _dispatch(_NUMPY, "np", str(function.__name__), args, _plain(kwargs))
 
 
-def call_torch(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A PyTorch function or method."""
     name = str(getattr(function, "__name__", function))
-    return _call(_TORCH, "torch", name.strip("_"), args, dict(kwargs))
+    return _dispatch(_TORCH, "torch", name.strip("_"), args, dict(kwargs))
 
 
 def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +263,7 @@ def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _call(
+def _dispatch(
     table: Mapping[str, Function],
     library: str,
     name: str,
@@ -273,7 +278,6 @@ def _call(
         if not close:
             advice += "mirage.functions; build it from these"
         _refuse(f"{library}.{name}", advice)
-    kwargs.pop("input", None) if not args else None
     try:
         return function(*args, **kwargs)
     except TypeError as error:

@@ -84,9 +84,7 @@ class Kernel:
         sizes = tuple(_dispatch_shape(a) for a in _open_specs(arguments, self.options))
         key = (sizes, _frozen(arguments.values))
         if key not in self._bound:
-            trace = trace_call(
-                self.function, arguments, dynamic=self.options.dynamic
-            )
+            trace = trace_call(self.function, arguments, dynamic=self.options.dynamic)
             self._bound[key] = BoundKernel(
                 trace, arguments, self.options, self._ready.clear
             )

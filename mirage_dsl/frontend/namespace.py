@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from mirage_dsl.frontend import composites, functions
+from mirage_dsl.frontend import composites, functions, views
 
-_HOMES = (composites, functions)
+_HOMES = (composites, functions, views)
+_ALL: dict[str, Callable[..., Any]] = {
+    name: value
+    for home in _HOMES
+    for name, value in vars(home).items()
+    if hasattr(value, "__wrapped__")
+}
 
-
-def _is_public(name: str, value: object) -> bool:
-    return hasattr(value, "__wrapped__") and not name.startswith("_")
-
-
-NAMES = tuple(
-    sorted({n for home in _HOMES for n, v in vars(home).items() if _is_public(n, v)})
-)
+NAMES = tuple(sorted(_ALL))
 """Names of the functions."""
 
 
+def function_named(name: str) -> Callable[..., Any]:
+    """The function called `name`.
+
+    Raises:
+        KeyError: There is none.
+    """
+    return _ALL[name]
+
+
 def __getattr__(name: str) -> Any:
-    if name in NAMES:
-        return next(vars(home)[name] for home in _HOMES if name in vars(home))
-    raise AttributeError(
-        f"mirage.functions has no {name!r}; it has {', '.join(NAMES)}"
-    )
+    if name in _ALL:
+        return _ALL[name]
+    raise AttributeError(f"mirage.functions has no {name!r}; it has {', '.join(NAMES)}")
 
 
 def __dir__() -> list[str]:

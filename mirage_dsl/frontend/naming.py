@@ -9,14 +9,14 @@ from itertools import count
 
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.frontend.dims import Atom, Atoms, Extent, Unifier, product
-from mirage_dsl.frontend.recorder import (
+from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.steps import (
     Casting,
     Cut,
     Handle,
     Join,
     Number,
     Over,
-    Recorder,
     Renaming,
     Step,
     Value,
@@ -37,7 +37,10 @@ class TracedInput:
 
 
 def build_graph(
-    name: str, recorder: Recorder, inputs: Sequence[TracedInput], outputs: Sequence[Handle]
+    name: str,
+    recorder: Recorder,
+    inputs: Sequence[TracedInput],
+    outputs: Sequence[Handle],
 ) -> KernelGraph:
     """The kernel graph of a finished trace.
 
@@ -185,9 +188,7 @@ class _Builder:
         changed = [
             (a, b)
             for old, new in pairs
-            for a, b in zip(
-                self._names.of((old,)), self._names.of((new,)), strict=True
-            )
+            for a, b in zip(self._names.of((old,)), self._names.of((new,)), strict=True)
             if a != b
         ]
         if not changed:
@@ -218,4 +219,6 @@ class _Builder:
                 "as it is before expanding, and expand the result"
             )
         dtype = handle.value.dtype
-        return Return(self._values[handle.value], TensorType(dtype, self._names.axes(handle)))
+        return Return(
+            self._values[handle.value], TensorType(dtype, self._names.axes(handle))
+        )

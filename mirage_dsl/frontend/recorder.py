@@ -1,6 +1,6 @@
 """Recording operators while a function is traced.
 
-A `Handle` is a value with its axes.  The recorder aligns the axes of operands by
+The recorder aligns the axes of operands by
 NumPy's rules, unifies their dims, and appends one step per operator.  It knows nothing
 of Python's operators or of other libraries' functions.
 """
@@ -11,100 +11,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from mirage_dsl.errors import ShapeError, SourceLocation, TraceError, UnsupportedError
-from mirage_dsl.frontend.dims import Atom, Atoms, Extent, SharedTail, Unifier, product
+from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.frontend.dims import Atoms, Extent, SharedTail, Unifier, product
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.steps import (
+    Axes,
+    Casting,
+    Cut,
+    Detail,
+    Handle,
+    Join,
+    Number,
+    Over,
+    Renaming,
+    Step,
+    Value,
+    extent_text,
+    shape_of,
+    shape_text,
+)
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import CAST, CONCAT, MATMUL, MUL, RENAME, SLICE, SUM
-from mirage_dsl.types import DType, Scalar, promote
-
-Axes = tuple[Atoms, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """What one step computes, or an input: dims and dtype, without axis order."""
-
-    dims: Atoms
-    dtype: DType
-
-
-@dataclass(frozen=True)
-class Number:
-    """A constant operand: `value` times powers of extents."""
-
-    value: Fraction | float
-    powers: tuple[tuple[Atom, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Handle:
-    """A value as the user sees it: with axes.
-
-    An axis may hold atoms that the value has not: the value is the same all along
-    them, as after `expand`.
-    """
-
-    value: Value
-    axes: Axes
-
-    @property
-    def shape(self) -> tuple[Extent, ...]:
-        """Extents of the axes."""
-        return tuple(product(axis) for axis in self.axes)
-
-
-@dataclass(frozen=True)
-class Over:
-    """Detail of a reduction or contraction."""
-
-    atoms: Atoms
-
-
-@dataclass(frozen=True)
-class Renaming:
-    """Detail of `rename`: old and new atoms."""
-
-    pairs: tuple[tuple[Atom, Atom], ...]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Detail of `slice`: elements of the axis `source` become the axis `target`."""
-
-    source: Atoms
-    start: int
-    target: Atoms
-
-
-@dataclass(frozen=True)
-class Join:
-    """Detail of `concat`: one axis per operand, and the axis of the result."""
-
-    parts: tuple[Atoms, ...]
-    target: Atoms
-
-
-@dataclass(frozen=True)
-class Casting:
-    """Detail of `cast`."""
-
-    dtype: DType
-
-
-Detail = Over | Renaming | Cut | Join | Casting | None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operator."""
-
-    result: Value
-    op: Operator
-    operands: tuple[Value | Number, ...]
-    detail: Detail
-    location: SourceLocation | None
-
+from mirage_dsl.types import DType, promote
 
 Plan = Callable[[Axes], tuple[list[tuple[Atoms, Atoms]], Atoms]]
 """From an operand's axes: which axes must be equal, and which atoms stay apart."""
@@ -162,7 +90,7 @@ class Recorder:
             return [*pairs, (k, y_k)], group
 
         y = self._fit(y, plan)
-        y_batch, n, y_k = _matrix(y.axes, vector_is_row=False)
+        y_batch, n, _ = _matrix(y.axes, vector_is_row=False)
         _, batch = self._pair(x_batch, y_batch)
         value = self._contract(x.value, y.value, self.dims.resolve(k))
         return Handle(value, (*batch, *m, *n))
@@ -233,7 +161,9 @@ class Recorder:
     def _slice_inside(self, x: Handle, axis: int, index: int) -> Handle:
         """One element of an axis of several dims: one index after the other."""
         source = self.dims.resolve(x.axes[axis])
-        split = Handle(x.value, (*x.axes[:axis], source[:1], source[1:], *x.axes[axis + 1 :]))
+        split = Handle(
+            x.value, (*x.axes[:axis], source[:1], source[1:], *x.axes[axis + 1 :])
+        )
         inner = product(source[1:])
         assert inner is not None
         outer = self.slice(split, axis, index // inner, index // inner + 1)
@@ -355,9 +285,9 @@ class Recorder:
         for i, (x, y) in enumerate(zip(left, right, strict=True)):
             if x != 1 and y != 1 and not _equal(x, y):
                 raise ShapeError(
-                    f"{name}: shapes {shape_of(a)} and {shape_of(b)} do not broadcast: "
-                    f"extents {extent_text(x)} and {extent_text(y)} at axis {i - rank}; "
-                    "they must be equal, or one of them 1",
+                    f"{name}: shapes {shape_of(a)} and {shape_of(b)} do not "
+                    f"broadcast: extents {extent_text(x)} and {extent_text(y)} at axis "
+                    f"{i - rank}; they must be equal, or one of them 1",
                     user_location(),
                 )
         return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
@@ -390,9 +320,7 @@ class Recorder:
         for old, new in names.items():
             self.dims.unify([((old,), (new,))])
         detail = Renaming(tuple((a, names[a]) for a in real))
-        value = self._record(
-            RENAME, (x.value,), tuple(names[a] for a in real), detail
-        )
+        value = self._record(RENAME, (x.value,), tuple(names[a] for a in real), detail)
         return Handle(value, axes)
 
     def _located(self, reason: UnsupportedError) -> UnsupportedError:
@@ -446,23 +374,3 @@ def _without(axes: Axes, index: int) -> Axes:
 def _equal(a: Extent, b: Extent) -> bool:
     """Whether extents may be equal; symbolic ones are compared by the unifier."""
     return a == b or a is None or b is None
-
-
-def extent_text(extent: Extent) -> str:
-    """An extent for a message."""
-    return "?" if extent is None else str(extent)
-
-
-def shape_of(shape: Sequence[Extent]) -> str:
-    """A shape for a message."""
-    return f"({', '.join(map(extent_text, shape))}{',' if len(shape) == 1 else ''})"
-
-
-def shape_text(x: Handle) -> str:
-    """Dtype and shape of a value for a message: `f16[16, 4096]`."""
-    return f"{x.value.dtype}[{', '.join(map(extent_text, x.shape))}]"
-
-
-def as_number(scalar: Scalar) -> Number:
-    """A constant without extents, as an operand."""
-    return Number(scalar.value)

@@ -9,7 +9,8 @@ from typing import Any, NoReturn, SupportsIndex
 from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atoms, product
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.recorder import Handle, Recorder, shape_of, shape_text
+from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.steps import Handle, shape_of, shape_text
 
 
 class Size(int):
@@ -37,8 +38,8 @@ class SymbolicSize:
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceError(
-            "the extent of a dynamic dim has no number while tracing: use it in reshape "
-            "or as a factor of a tensor, or take the dim out of dynamic=",
+            "the extent of a dynamic dim has no number while tracing: use it in "
+            "reshape or as a factor of a tensor, or take the dim out of dynamic=",
             user_location(),
         )
 
@@ -159,7 +160,9 @@ def _reshaped_symbolic(
     """Reshape where some dim is symbolic: a symbolic extent stands for its own dim."""
     atoms = recorder.dims.resolve(a for axis in x.axes for a in axis)
     symbolic = [s for s in shape if isinstance(s, SymbolicSize)]
-    given = [-1 if isinstance(s, SymbolicSize) else integer(s, "an extent") for s in shape]
+    given = [
+        -1 if isinstance(s, SymbolicSize) else integer(s, "an extent") for s in shape
+    ]
     if not holes:
         return recorder.reshape(x, given)
     known = product(a for a in atoms if a.extent is not None)
@@ -194,7 +197,9 @@ def _with_merged_rest(
             "trailing axes must be made of whole dims with known extents",
             user_location(),
         )
-    flat = recorder.reshape(Handle(x.value, (tuple(behind),)), [inner // tail, *shape[1:]])
+    flat = recorder.reshape(
+        Handle(x.value, (tuple(behind),)), [inner // tail, *shape[1:]]
+    )
     return Handle(x.value, ((*atoms, *flat.axes[0]), *flat.axes[1:]))
 
 
@@ -232,7 +237,9 @@ def indexed(recorder: Recorder, x: Handle, index: object) -> Handle:
     return x
 
 
-def _sliced(recorder: Recorder, x: Handle, axis: int, item: slice[Any, Any, Any]) -> Handle:
+def _sliced(
+    recorder: Recorder, x: Handle, axis: int, item: slice[Any, Any, Any]
+) -> Handle:
     if item == slice(None):
         return x
     extent = x.shape[axis]

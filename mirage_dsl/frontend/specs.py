@@ -28,7 +28,9 @@ def spec(
     name = str(getattr(dtype, "long_name", dtype)).removeprefix("torch.")
     found = dtype_named(name)
     if found is None:
-        raise DTypeError(f"unknown dtype {dtype}; expected float16, bfloat16 or float32")
+        raise DTypeError(
+            f"unknown dtype {dtype}; expected float16, bfloat16 or float32"
+        )
     extents = tuple(shape)
     for extent in extents:
         if not isinstance(extent, str) and extent < 1:
@@ -83,9 +85,7 @@ def _strides(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if layout == tuple(range(len(shape))) else strides
 
 
-def layout_of(
-    shape: Sequence[int], strides: Sequence[int]
-) -> tuple[int, ...] | None:
+def layout_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
     """Axes from the slowest to the fastest, or None where memory is not dense."""
     units = [i for i, extent in enumerate(shape) if extent == 1]
     order = [i for i, extent in enumerate(shape) if extent != 1]
@@ -100,9 +100,7 @@ def layout_of(
     return (*units, *order)
 
 
-def static_argument(
-    value: Any, name: str, location: SourceLocation | None
-) -> Static:
+def static_argument(value: Any, name: str, location: SourceLocation | None) -> Static:
     """A constant argument.
 
     Raises:
@@ -143,7 +141,10 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, TensorSpec | DType
 
 def _evaluated(text: str, function: Callable[..., Any]) -> Any:
     names: dict[str, Any] = dict(getattr(function, "__globals__", {}))
-    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    code, cells = (
+        getattr(function, "__code__", None),
+        getattr(function, "__closure__", None),
+    )
     if code is not None and cells:
         for name, cell in zip(code.co_freevars, cells, strict=True):
             try:
@@ -153,7 +154,7 @@ def _evaluated(text: str, function: Callable[..., Any]) -> Any:
     try:
         return eval(text, names)
     except Exception:
-        # An annotation for other tools, as of names that only exist while type checking.
+        # An annotation for other tools, as of names that exist for type checkers only.
         return None
 
 
@@ -188,7 +189,9 @@ class AnnotationCheck:
                 f"{len(stated.shape)} axes {stated.shape}",
                 self._location,
             )
-        for axis, (have, want) in enumerate(zip(found.shape, stated.shape, strict=True)):
+        for axis, (have, want) in enumerate(
+            zip(found.shape, stated.shape, strict=True)
+        ):
             self._check(name, axis, have, want)
         return tuple(w if isinstance(w, str) else None for w in stated.shape)
 

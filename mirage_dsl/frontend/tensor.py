@@ -8,35 +8,29 @@ thin: what they compute is in `functions`, and recording is the recorder's.
 from __future__ import annotations
 
 import difflib
-import numbers
 from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mirage_dsl.errors import TraceError
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.recorder import Handle, Number, Recorder, shape_text
-from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import DType, scalar
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.steps import Handle, shape_text
+from mirage_dsl.types import DType
 
 
-def _functions() -> ModuleType:
+def _call(name: str, *args: Any, **kwargs: Any) -> Any:
     # The functions build on this class, so they are looked up when they are called.
-    from mirage_dsl.frontend import functions
+    from mirage_dsl.frontend.namespace import function_named
 
-    return functions
+    return function_named(name)(*args, **kwargs)
 
 
 def _method(name: str) -> Callable[..., Any]:
     """A method that calls the function of the same name."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return getattr(_functions(), name)(self, *args, **kwargs)
+        return _call(name, self, *args, **kwargs)
 
     method.__name__ = name
     method.__doc__ = f"`mirage.{name}` of this tensor."
@@ -93,73 +87,70 @@ class Tensor:
     def _view(self, handle: Handle) -> Tensor:
         return Tensor(self.recorder, handle)
 
-    def _elementwise(self, name: str, *operands: Any) -> Tensor:
-        return apply(OPERATORS[name], *operands)
-
     def __add__(self, other: Any) -> Any:
-        return self._elementwise("add", self, other)
+        return _call("add", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return self._elementwise("add", other, self)
+        return _call("add", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return self._elementwise("sub", self, other)
+        return _call("sub", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._elementwise("sub", other, self)
+        return _call("sub", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return self._elementwise("mul", self, other)
+        return _call("mul", self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return self._elementwise("mul", other, self)
+        return _call("mul", other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return self._elementwise("div", self, other)
+        return _call("div", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._elementwise("div", other, self)
+        return _call("div", other, self)
 
     def __lt__(self, other: Any) -> Any:
-        return self._elementwise("less", self, other)
+        return _call("less", self, other)
 
     def __le__(self, other: Any) -> Any:
-        return self._elementwise("less_equal", self, other)
+        return _call("less_equal", self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return self._elementwise("less", other, self)
+        return _call("less", other, self)
 
     def __ge__(self, other: Any) -> Any:
-        return self._elementwise("less_equal", other, self)
+        return _call("less_equal", other, self)
 
-    def __eq__(self, other: Any) -> Any:
-        return self._elementwise("equal", self, other)
+    def __eq__(self, other: object) -> Any:
+        return _call("equal", self, other)
 
-    def __ne__(self, other: Any) -> Any:
-        return self._elementwise("sub", 1, self._elementwise("equal", self, other))
+    def __ne__(self, other: object) -> Any:
+        return _call("not_equal", self, other)
 
     __hash__ = object.__hash__
 
     def __neg__(self) -> Any:
-        return self._elementwise("neg", self)
+        return _call("neg", self)
 
     def __pos__(self) -> Any:
         return self
 
     def __abs__(self) -> Any:
-        return self._elementwise("abs", self)
+        return _call("abs", self)
 
     def __pow__(self, other: Any) -> Any:
-        return _functions().pow(self, other)
+        return _call("pow", self, other)
 
     def __rpow__(self, other: Any) -> Any:
-        return _functions().pow(other, self)
+        return _call("pow", other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        return _functions().matmul(self, other)
+        return _call("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _functions().matmul(other, self)
+        return _call("matmul", other, self)
 
     def __getitem__(self, index: Any) -> Tensor:
         return self._view(shapes.indexed(self.recorder, self.handle, index))
@@ -278,8 +269,8 @@ class Tensor:
 
     def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TraceError(
-            "assignment into a tensor: tensors are values; build a new one with where() "
-            "or concat()",
+            "assignment into a tensor: tensors are values; build a new one with "
+            "where() or concat()",
             user_location(),
         )
 
@@ -319,6 +310,10 @@ class Tensor:
         arguments: Mapping[str, Any] = kwargs or {}
         return call_torch(function, args, arguments)
 
+    def where(self, condition: Any, other: Any) -> Tensor:
+        """This tensor where the condition is not 0, else the other."""
+        return _call("where", condition, self, other)
+
     def __repr__(self) -> str:
         return f"<traced {shape_text(self.handle)}>"
 
@@ -347,7 +342,6 @@ class Tensor:
     maximum = _method("maximum")
     minimum = _method("minimum")
     clamp = clip = _method("clamp")
-    where = _method("_where_method")
     masked_fill = _method("masked_fill")
     lt = less = _method("less")
     le = less_equal = _method("less_equal")
@@ -368,7 +362,7 @@ class Tensor:
     flatten = _method("flatten")
     ravel = _method("flatten")
     unflatten = _method("unflatten")
-    expand = broadcast_to = _method("_expand_method")
+    expand = broadcast_to = _method("expand")
     repeat_interleave = _method("repeat_interleave")
     chunk = _method("chunk")
     split = _method("split")
@@ -381,68 +375,3 @@ def _refuse_value(what: str, advice: str) -> NoReturn:
     raise TraceError(
         f"{what} is not known while the function is traced; {advice}", user_location()
     )
-
-
-def as_operand(value: object) -> Handle | Number:
-    """A tensor or a Python number as an operand.
-
-    Raises:
-        TraceError: It is neither; arrays of other libraries have to be arguments.
-    """
-    if isinstance(value, Tensor):
-        return value.handle
-    if isinstance(value, shapes.Size | shapes.SymbolicSize):
-        return Number(Fraction(1), tuple((a, 1) for a in value.atoms))
-    if isinstance(value, bool | int | float | Fraction):
-        return _number(value)
-    if isinstance(value, numbers.Real):
-        return _number(float(value))
-    kind = type(value)
-    module = kind.__module__.partition(".")[0]
-    if module in ("numpy", "torch"):
-        raise TraceError(
-            f"a {module} {kind.__name__} that is no argument of the function; pass it "
-            "as an argument, so that its values are not frozen into the program",
-            user_location(),
-        )
-    raise TraceError(
-        f"found {kind.__name__} where a tensor or a number was expected",
-        user_location(),
-    )
-
-
-def _number(value: float | Fraction) -> Number:
-    if value != value:
-        raise TraceError(
-            "the constant is NaN, which no program can compute with", user_location()
-        )
-    return Number(scalar(value).value)
-
-
-def apply(op: Operator, *operands: Any) -> Tensor:
-    """An elementwise operator on tensors and numbers, at least one of them a tensor."""
-    recorder = recorder_of(op.name, operands)
-    handles = [as_operand(o) for o in operands]
-    return Tensor(recorder, recorder.elementwise(op, handles))
-
-
-def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
-    """The trace that the operands belong to.
-
-    Raises:
-        TraceError: There is no tensor among them, or they belong to two traces.
-    """
-    found = {id(o.recorder): o.recorder for o in operands if isinstance(o, Tensor)}
-    if len(found) > 1:
-        raise TraceError(
-            f"{what} of tensors of two different traces; a symbolic tensor must not be "
-            "kept outside of the decorated function",
-            user_location(),
-        )
-    if not found:
-        raise TraceError(
-            f"{what} needs a tensor, found "
-            f"{', '.join(type(o).__name__ for o in operands) or 'nothing'}",
-            user_location(),
-        )
-    return next(iter(found.values()))

@@ -56,8 +56,8 @@ class Benchmark:
 
     def __str__(self) -> str:
         return (
-            f"{self.mugraph}, {self.speedup:.2f} times as fast as the unfused program's "
-            f"{self.program}, on {self.device}; relative difference {self.error:.1e}"
+            f"{self.mugraph}, {self.speedup:.2f} times as fast as the unfused "
+            f"program's {self.program}, on {self.device}; relative difference {self.error:.1e}"
         )
 
 
@@ -100,7 +100,9 @@ def _random_inputs(graph: KernelGraph) -> list[Any]:
     extents = graph.extent_of
     tensors: list[Any] = []
     for item in graph.inputs:
-        shape = [math.prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes]
+        shape = [
+            math.prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes
+        ]
         dtype = getattr(torch, item.type.dtype.long_name)
         random = torch.rand(shape, generator=generator, device="cuda") * 0.1 + 0.01
         order = item.type.layout or tuple(range(len(shape)))

@@ -11,7 +11,7 @@ from mirage_dsl.errors import SourceLocation, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atom
 from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.naming import TracedInput, build_graph
-from mirage_dsl.frontend.recorder import Handle, Recorder, Value
+from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.specs import (
     AnnotationCheck,
     annotations_of,
@@ -20,6 +20,7 @@ from mirage_dsl.frontend.specs import (
     spec_of,
     static_argument,
 )
+from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import leaves_of, map_leaves
 from mirage_dsl.ir.graph import KernelGraph
@@ -91,9 +92,7 @@ def bind_arguments(
         ) from None
     bound.apply_defaults()
     binder = _Binder(location, AnnotationCheck(location), annotations_of(function))
-    values = {
-        name: binder.bind(name, value) for name, value in bound.arguments.items()
-    }
+    values = {name: binder.bind(name, value) for name, value in bound.arguments.items()}
     return Arguments(
         values,
         tuple(binder.names),
@@ -229,8 +228,8 @@ def _known_names(
         if name not in known:
             raise TraceError(
                 f"dynamic dim {name!r} is no annotated dim (found: "
-                f"{', '.join(sorted(known)) or 'none'}); name it where it appears, as in "
-                f"x: mirage.f16[{name!r}, 4096]",
+                f"{', '.join(sorted(known)) or 'none'}); name it where it appears, as "
+                f"in x: mirage.f16[{name!r}, 4096]",
                 location,
             )
     return frozenset(dynamic)

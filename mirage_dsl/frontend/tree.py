@@ -25,9 +25,7 @@ def leaves_of(node: object) -> list[Any]:
     return [leaf for _, child in items for leaf in leaves_of(child)]
 
 
-def map_leaves(
-    node: Any, function: Callable[[str, Any], Any], path: str = ""
-) -> Any:
+def map_leaves(node: Any, function: Callable[[str, Any], Any], path: str = "") -> Any:
     """The same containers with every leaf replaced by `function(path, leaf)`.
 
     A path is the places from the outside in, joined by underscores.

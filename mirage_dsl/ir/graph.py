@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from mirage_dsl.errors import SourceLocation
@@ -265,6 +266,12 @@ class KernelGraph:
         from mirage_dsl.ir.printer import to_text
 
         return to_text(self)
+
+    def generate_triton_program(self, path: str | Path) -> None:
+        """Write the Triton source to a file."""
+        from mirage_dsl.backends.triton.emit import emit
+
+        Path(path).write_text(emit(self), encoding="utf-8")
 
 
 def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]]:

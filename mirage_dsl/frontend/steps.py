@@ -1,0 +1,114 @@
+"""What a trace records: values, constants, and one step per operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_dsl.errors import SourceLocation
+from mirage_dsl.frontend.dims import Atom, Atoms, Extent, product
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.types import DType
+
+Axes = tuple[Atoms, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What one step computes, or an input: dims and dtype, without axis order."""
+
+    dims: Atoms
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant operand: `value` times powers of extents."""
+
+    value: Fraction | float
+    powers: tuple[tuple[Atom, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A value as the user sees it: with axes.
+
+    An axis may hold atoms that the value has not: the value is the same all along
+    them, as after `expand`.
+    """
+
+    value: Value
+    axes: Axes
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        """Extents of the axes."""
+        return tuple(product(axis) for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Over:
+    """Detail of a reduction or contraction."""
+
+    atoms: Atoms
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Detail of `rename`: old and new atoms."""
+
+    pairs: tuple[tuple[Atom, Atom], ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Detail of `slice`: elements of the axis `source` become the axis `target`."""
+
+    source: Atoms
+    start: int
+    target: Atoms
+
+
+@dataclass(frozen=True)
+class Join:
+    """Detail of `concat`: one axis per operand, and the axis of the result."""
+
+    parts: tuple[Atoms, ...]
+    target: Atoms
+
+
+@dataclass(frozen=True)
+class Casting:
+    """Detail of `cast`."""
+
+    dtype: DType
+
+
+Detail = Over | Renaming | Cut | Join | Casting | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator."""
+
+    result: Value
+    op: Operator
+    operands: tuple[Value | Number, ...]
+    detail: Detail
+    location: SourceLocation | None
+
+
+def extent_text(extent: Extent) -> str:
+    """An extent for a message."""
+    return "?" if extent is None else str(extent)
+
+
+def shape_of(shape: Sequence[Extent]) -> str:
+    """A shape for a message."""
+    return f"({', '.join(map(extent_text, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def shape_text(x: Handle) -> str:
+    """Dtype and shape of a value for a message: `f16[16, 4096]`."""
+    return f"{x.value.dtype}[{', '.join(map(extent_text, x.shape))}]"

@@ -1,0 +1,246 @@
+"""Functions that rearrange tensors: concat, split, axes, reshapes, repeats, casts."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from mirage_dsl.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.eager import public
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.operands import as_operand, as_tensor, recorder_of
+from mirage_dsl.frontend.steps import Handle, Number, shape_text
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.types import DType, dtype_named
+
+
+@public
+def concat(tensors: Sequence[Any], axis: Any = 0, *, dim: Any = None) -> Any:
+    """Tensors joined along an axis."""
+    given = list(tensors)
+    axis = axis if dim is None else dim
+    if not given:
+        raise ShapeError("concat of no tensors", user_location())
+    recorder = recorder_of("concat", tuple(given))
+    handles = [as_operand(t) for t in given]
+    rank = len(handles[0].axes) if isinstance(handles[0], Handle) else 0
+    at = shapes.normal_axis(axis, rank, "concat")
+    parts: list[Handle] = []
+    for handle in handles:
+        if not isinstance(handle, Handle) or not _joinable(handles[0], handle, at):
+            found = ", ".join(
+                shape_text(h) if isinstance(h, Handle) else "a number" for h in handles
+            )
+            raise ShapeError(
+                f"concat along axis {at} of {found}: all other extents must be equal",
+                user_location(),
+            )
+        parts.append(handle)
+    return Tensor(recorder, recorder.concat(parts, at)) if parts[1:] else given[0]
+
+
+def _joinable(first: Handle | Number, other: Handle, axis: int) -> bool:
+    if not isinstance(first, Handle) or len(first.axes) != len(other.axes):
+        return False
+    pairs = enumerate(zip(first.shape, other.shape, strict=True))
+    return all(i == axis or None in (a, b) or a == b for i, (a, b) in pairs)
+
+
+concatenate = cat = concat
+
+
+@public
+def stack(tensors: Sequence[Any], axis: Any = 0, *, dim: Any = None) -> Any:
+    """Tensors joined along a new axis."""
+    axis = axis if dim is None else dim
+    return concat([expand_dims(t, axis) for t in tensors], axis)
+
+
+@public
+def transpose(x: Any, *axes: Any) -> Any:
+    """Axes in another order; two integers exchange two axes."""
+    return as_tensor("transpose", x).transpose(*axes)
+
+
+@public
+def permute(x: Any, *order: Any) -> Any:
+    """Axes in the given order."""
+    return as_tensor("permute", x).permute(*order)
+
+
+@public
+def swapaxes(x: Any, first: int, second: int) -> Any:
+    """Two axes exchanged."""
+    return as_tensor("swapaxes", x).swapaxes(first, second)
+
+
+@public
+def reshape(x: Any, *shape: Any) -> Any:
+    """Axes split and merged, row-major."""
+    return as_tensor("reshape", x).reshape(*shape)
+
+
+@public
+def expand_dims(x: Any, axis: Any) -> Any:
+    """A new axis of extent 1."""
+    x = as_tensor("expand_dims", x)
+    given = axis if isinstance(axis, tuple | list) else (axis,)
+    rank = x.ndim + len(shapes.sequence(given))
+    new = {shapes.normal_axis(a, rank, "expand_dims") for a in shapes.sequence(given)}
+    old = iter(x.handle.axes)
+    axes = tuple(() if i in new else next(old) for i in range(rank))
+    return Tensor(x.recorder, Handle(x.handle.value, axes))
+
+
+unsqueeze = expand_dims
+
+
+@public
+def squeeze(x: Any, axis: Any = None, *, dim: Any = None) -> Any:
+    """Without axes of extent 1: all of them, or the given ones."""
+    x = as_tensor("squeeze", x)
+    axis = axis if dim is None else dim
+    units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
+    gone = units if axis is None else shapes.normal_axes(axis, x.ndim, "squeeze")
+    if any(i not in units for i in gone):
+        raise ShapeError(
+            f"squeeze of axis {axis} of {shape_text(x.handle)}: its extent is not 1",
+            user_location(),
+        )
+    axes = tuple(a for i, a in enumerate(x.handle.axes) if i not in gone)
+    return Tensor(x.recorder, Handle(x.handle.value, axes))
+
+
+@public
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Axes from the first to the last given merged into one."""
+    x = as_tensor("flatten", x)
+    if not x.ndim:
+        return expand_dims(x, 0)
+    first = shapes.normal_axis(start_dim, x.ndim, "flatten")
+    last = shapes.normal_axis(end_dim, x.ndim, "flatten")
+    axes = x.handle.axes
+    merged = tuple(a for axis in axes[first : last + 1] for a in axis)
+    kept = (*axes[:first], merged, *axes[last + 1 :])
+    return Tensor(x.recorder, Handle(x.handle.value, kept))
+
+
+@public
+def unflatten(x: Any, axis: Any, shape: Sequence[Any]) -> Any:
+    """One axis split into several."""
+    x = as_tensor("unflatten", x)
+    at = shapes.normal_axis(axis, x.ndim, "unflatten")
+    return x.reshape(*x.shape[:at], *shape, *x.shape[at + 1 :])
+
+
+@public
+def expand(x: Any, *shape: Any) -> Any:
+    """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent."""
+    x = as_tensor("expand", x)
+    wanted = [
+        -1 if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
+        for s in shapes.flat_arguments(shape)
+    ]
+    if len(wanted) < x.ndim:
+        raise ShapeError(
+            f"expand of {shape_text(x.handle)} to {len(wanted)} axes", user_location()
+        )
+    return Tensor(x.recorder, x.recorder.expand(x.handle, wanted))
+
+
+broadcast_to = expand
+
+
+@public
+def repeat_interleave(
+    x: Any, repeats: int, axis: Any = None, *, dim: Any = None
+) -> Any:
+    """Every element of an axis repeated, next to each other."""
+    x = as_tensor("repeat_interleave", x)
+    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "repeat_interleave")
+    grown = expand_dims(x, at + 1)
+    sizes = [-1] * grown.ndim
+    sizes[at + 1] = shapes.integer(repeats, "repeats")
+    return flatten(expand(grown, *sizes), at, at + 1)
+
+
+@public
+def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
+    """`length` elements of an axis from `start`."""
+    x = as_tensor("narrow", x)
+    at = shapes.normal_axis(axis, x.ndim, "narrow")
+    return x[(builtins.slice(None),) * at + (builtins.slice(start, start + length),)]
+
+
+@public
+def split(x: Any, sizes: Any, axis: Any = 0, *, dim: Any = None) -> Any:
+    """Pieces of an axis: of equal size, or of the given sizes (as PyTorch's)."""
+    x = as_tensor("split", x)
+    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "split")
+    extent = x.handle.shape[at]
+    if extent is None:
+        raise UnsupportedError("split of a dynamic axis", user_location())
+    if isinstance(sizes, tuple | list):
+        lengths = [shapes.integer(s, "a size") for s in shapes.sequence(sizes)]
+    else:
+        size = shapes.integer(sizes, "the size")
+        starts = range(0, extent, builtins.max(size, 1))
+        lengths = [builtins.min(size, extent - s) for s in starts]
+    if builtins.sum(lengths) != extent or builtins.min(lengths) < 1:
+        raise ShapeError(
+            f"split of axis {at} with extent {extent} into {lengths}: the sizes must "
+            "be positive and add up",
+            user_location(),
+        )
+    starts = [builtins.sum(lengths[:i]) for i in range(len(lengths))]
+    return tuple(narrow(x, at, s, n) for s, n in zip(starts, lengths, strict=True))
+
+
+@public
+def chunk(x: Any, chunks: int, axis: Any = 0, *, dim: Any = None) -> Any:
+    """An axis cut into so many pieces, the last one shorter if need be."""
+    x = as_tensor("chunk", x)
+    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "chunk")
+    extent = x.handle.shape[at]
+    if extent is None:
+        raise UnsupportedError("chunk of a dynamic axis", user_location())
+    return split(x, -(-extent // shapes.integer(chunks, "chunks")), at)
+
+
+@public
+def unbind(x: Any, axis: Any = 0, *, dim: Any = None) -> Any:
+    """The slices along an axis, without it."""
+    x = as_tensor("unbind", x)
+    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "unbind")
+    index = (builtins.slice(None),) * at
+    return tuple(x[(*index, i)] for i in range(len(x.swapaxes(0, at))))
+
+
+@public
+def astype(x: Any, dtype: Any, *_: Any, **__: Any) -> Any:
+    """Another element format; anything but a dtype (a device) changes nothing."""
+    x = as_tensor("astype", x)
+    if isinstance(dtype, Tensor):
+        dtype = dtype.dtype
+    found = as_dtype(dtype)
+    if found is None:
+        if type(dtype).__name__ == "device" or str(dtype).split(":")[0] in _DEVICES:
+            return x
+        raise DTypeError(
+            f"cannot convert to {dtype}; expected float16, bfloat16 or float32",
+            user_location(),
+        )
+    return Tensor(x.recorder, x.recorder.cast(x.handle, found))
+
+
+_DEVICES = ("cpu", "cuda")
+
+
+def as_dtype(dtype: Any) -> DType | None:
+    """The dtype meant by one of ours, of NumPy, of PyTorch or by a name."""
+    if isinstance(dtype, DType):
+        return dtype
+    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
+    return dtype_named(str(name or dtype).removeprefix("torch."))
