@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -51,6 +51,28 @@ def canonical_hash(
     return _Canonical(graph, sizes, schedule).digest()
 
 
+@dataclass(frozen=True)
+class CanonicalNames:
+    """What identifies each dim and value of a graph, whatever it is called.
+
+    Attributes:
+        dims: By name of a dim, its place of first appearance.
+        values: By name of a kernel-level value, the hash of what it is.
+        inner: The same for the values of each block graph; tiles do not matter here.
+    """
+
+    dims: Mapping[str, str]
+    values: Mapping[str, str]
+    inner: tuple[Mapping[str, str], ...]
+
+
+def canonical_names(graph: KernelGraph) -> CanonicalNames:
+    """What identifies each dim and value of `graph`."""
+    found = _Canonical(graph, sizes=False, schedule=False)
+    found.digest()
+    return CanonicalNames(found.numbers, found.values, tuple(found.inner))
+
+
 def _hash(*parts: Part) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -61,6 +83,7 @@ class _Canonical:
         self.sizes = sizes
         self.schedule = schedule
         self.numbers = _number_dims(graph)
+        self.inner: list[dict[str, str]] = []
         self.values: dict[str, str] = {
             i.name: _hash("input", at) for at, i in enumerate(graph.inputs)
         }
@@ -123,6 +146,7 @@ class _Canonical:
                 stores.append(digest)
             else:
                 inner[node.result] = digest
+        self.inner.append(inner)
         schedule = _schedule_part(block.schedule) if self.schedule else None
         whole = _hash(
             "block",

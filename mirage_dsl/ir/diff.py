@@ -7,8 +7,9 @@ from dataclasses import asdict
 from difflib import SequenceMatcher
 from typing import Any
 
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import canonical_hash, canonical_names
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Split
+from mirage_dsl.ir.rename import Renaming
 
 _INDENT = "  "
 
@@ -16,16 +17,14 @@ _INDENT = "  "
 def diff(a: KernelGraph, b: KernelGraph) -> str:
     """The changes that lead from `a` to `b`; empty if they are equal.
 
-    Values are matched by name.  Lines that begin with - are only in `a`, those with +
-    only in `b`; `x: old -> new` is a change.
+    Values that compute the same are shown under their names in `a`.  Lines that begin
+    with - are only in `a`, those with + only in `b`; `x: old -> new` is a change.
     """
     if a == b:
         return ""
-    lines = list(_changes(a, b))
     if _same_hash(a, b):
-        note = "the same graph under other names or in another order:"
-        lines = [note, *(_INDENT + line for line in lines)]
-    return "\n".join(lines)
+        return "the same graph under other names or in another order"
+    return "\n".join(_changes(a, _aligned(a, b)))
 
 
 def _same_hash(a: KernelGraph, b: KernelGraph) -> bool:
@@ -34,6 +33,58 @@ def _same_hash(a: KernelGraph, b: KernelGraph) -> bool:
     except (KeyError, ValueError):
         # One of them is not well formed, and so not the same as anything.
         return False
+
+
+def _aligned(a: KernelGraph, b: KernelGraph) -> KernelGraph:
+    """`b` with the names of `a` for what both have; inputs keep their names."""
+    try:
+        names_a, names_b = canonical_names(a), canonical_names(b)
+    except (KeyError, ValueError):
+        return b
+    inputs = {i.name for i in b.inputs}
+    values = _renaming(names_a.values, names_b.values, inputs)
+    dims = _missing_only(names_a.dims, names_b.dims)
+    renamed = Renaming(dims, values).graph(b)
+    # Which blocks correspond shows once the tensors that they store have their names.
+    number = {id(block): i for i, block in enumerate(a.blocks)}
+    inner: list[Mapping[str, str]] = []
+    none: Mapping[str, str] = {}
+    for i, block in enumerate(renamed.blocks):
+        key = _key(block, a)
+        match = next((o for o in a.blocks if _key(o, renamed) == key), None)
+        theirs = none if match is None else names_a.inner[number[id(match)]]
+        inner.append(_renaming(theirs, names_b.inner[i], set()))
+    return Renaming(inner=tuple(inner)).graph(renamed)
+
+
+def _renaming(
+    a: Mapping[str, str], b: Mapping[str, str], fixed: set[str]
+) -> dict[str, str]:
+    """New names for the values `b`: those of equal values in `a`, else unused ones."""
+    pool: dict[str, list[str]] = {}
+    for name, digest in a.items():
+        pool.setdefault(digest, []).append(name)
+    found = {n: n for n in b if n in fixed}
+    for name, digest in b.items():
+        names = pool.get(digest, [])
+        if name not in fixed and names:
+            found[name] = names.pop(0)
+    taken = set(found.values())
+    for name in b:
+        if name in found:
+            continue
+        new = name
+        while new in taken:
+            new += "_new"
+        found[name] = new
+        taken.add(new)
+    return found
+
+
+def _missing_only(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, str]:
+    """New names for those dims of `b` that `a` does not have."""
+    free = {number: name for name, number in a.items() if name not in b}
+    return {n: free[at] for n, at in b.items() if n not in a and at in free}
 
 
 def _changes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from mirage_dsl.errors import CheckError
@@ -43,12 +45,9 @@ def test_program() -> None:
     x = b.extent(k=8).input("x", f16, [("m",), ("k",)])
     y = b.mul(b.sum(b.square(x), over="k"), one_over("k"), name="mean")
     graph = b.returns(y).build()
-    assert [n.result for n in graph.nodes if isinstance(n, Apply)] == [
-        "t1",
-        "t2",
-        "mean",
-    ]
-    assert graph.nodes[2].operands[1] == Scalar(one_over("k").value, (("k", -1),))  # type: ignore[union-attr]
+    square, total, mean = (n for n in graph.nodes if isinstance(n, Apply))
+    assert (square.result, total.result, mean.result) == ("t1", "t2", "mean")
+    assert mean.operands == ("t2", Scalar(Fraction(1), (("k", -1),)))
     assert graph.extents == (("k", 8), ("m", 4))
     assert graph.returns == (Return("mean", b.type_of("mean")),)
 

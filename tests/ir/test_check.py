@@ -103,7 +103,7 @@ def test_defined_sources_of_blocks() -> None:
 )
 def test_types(node: tuple[str, tuple[str, ...], object], message: str) -> None:
     name, operands, attrs = node
-    wrong = Apply("z", OPERATORS[name], operands, attrs)  # type: ignore[arg-type]
+    wrong = Apply("z", OPERATORS[name], operands, attrs)
     graph = program()
     found = check(replace(graph, nodes=(*graph.nodes, wrong)))
     assert message in next(str(d) for d in found if d.rule == "type")

@@ -205,7 +205,7 @@ def test_rescaling() -> None:
         def inner(block: BlockGraph) -> BlockGraph:
             row = Apply("r", OPERATORS["max"], ("p",), (("over", ("n",)),))
             largest = RunningMax("g", "r")
-            a = Accumulate("a", "p", kind, "g")  # type: ignore[arg-type]
+            a = Accumulate("a", "p", kind, "g")
             return replace(
                 block, nodes=(*block.nodes[:3], row, largest, a, *block.nodes[4:])
             )

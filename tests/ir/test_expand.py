@@ -75,7 +75,7 @@ def test_equal_nodes_merge() -> None:
 
     graph = written(write)
     assert ops(graph) == ["exp", "mul", "add", "sum", "mul"]
-    assert graph.nodes[2].operands == ("t3", "t3")  # type: ignore[union-attr]
+    assert graph.nodes[2].operands == ("t3", "t3")
 
 
 def test_other_attributes_do_not_merge() -> None:

@@ -1,0 +1,152 @@
+"""The same graph under other names of dims and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Load,
+    Operand,
+    RunningMax,
+    Store,
+    partial_dim,
+)
+from mirage_dsl.ops.definition import AttributeKind
+from mirage_dsl.types import Axis, Scalar, TensorType
+
+Names = Mapping[str, str]
+_DIM_KINDS = {
+    AttributeKind.DIMS,
+    AttributeKind.NEW_DIMS,
+    AttributeKind.DIM,
+    AttributeKind.NEW_DIM,
+}
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """New names; what is not listed keeps its own.
+
+    Attributes:
+        dims: Dims by their old names; `k#` follows `k`.
+        values: Kernel-level values.
+        inner: Values of each block graph, in the order of the kernel graph's blocks.
+    """
+
+    dims: Names = field(default_factory=dict[str, str])
+    values: Names = field(default_factory=dict[str, str])
+    inner: tuple[Names, ...] = ()
+
+    def graph(self, graph: KernelGraph) -> KernelGraph:
+        """The graph under the new names."""
+        dims = {n: _new_dim(self.dims, n) for n, _ in graph.extents}
+        return replace(self, dims={**dims, **self.dims})._graph(graph)
+
+    def _graph(self, graph: KernelGraph) -> KernelGraph:
+        none: Names = {}
+        blocks = iter((*self.inner, *(none for _ in graph.blocks)))
+        return replace(
+            graph,
+            inputs=tuple(
+                replace(i, name=_new(self.values, i.name), type=self.type(i.type))
+                for i in graph.inputs
+            ),
+            nodes=tuple(
+                self.block(n, next(blocks))
+                if isinstance(n, BlockGraph)
+                else self.apply(n, self.values)
+                for n in graph.nodes
+            ),
+            returns=tuple(
+                replace(r, value=_new(self.values, r.value), type=self.type(r.type))
+                for r in graph.returns
+            ),
+            extents=tuple(sorted((_new(self.dims, n), e) for n, e in graph.extents)),
+        )
+
+    def type(self, kind: TensorType) -> TensorType:
+        """A type with its dims renamed."""
+        return replace(kind, axes=self.axes(kind.axes))
+
+    def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Axes with their dims renamed."""
+        return tuple(
+            tuple(replace(d, name=_new(self.dims, d.name)) for d in axis)
+            for axis in axes
+        )
+
+    def apply(self, node: Apply, values: Names) -> Apply:
+        """An operator node, where `values` are the names of its level."""
+        kinds = node.op.attributes
+
+        def operand(value: Operand) -> Operand:
+            if isinstance(value, Scalar):
+                return value.rename(self.dims)
+            return _new(values, value)
+
+        attrs = list(node.attrs)
+        for at, (name, value) in enumerate(attrs):
+            if kinds.get(name) not in _DIM_KINDS:
+                continue
+            if isinstance(value, tuple):
+                attrs[at] = (name, tuple(_new(self.dims, d) for d in value))
+            else:
+                attrs[at] = (name, _new(self.dims, str(value)))
+        return replace(
+            node,
+            result=_new(values, node.result),
+            operands=tuple(operand(o) for o in node.operands),
+            attrs=tuple(attrs),
+        )
+
+    def block(self, block: BlockGraph, inner: Names) -> BlockGraph:
+        """A block graph, where `inner` are the new names of its values."""
+        grid = tuple(replace(s, dim=_new(self.dims, s.dim)) for s in block.grid)
+        loop = block.loop and replace(block.loop, dim=_new(self.dims, block.loop.dim))
+        nodes = tuple(self.block_node(n, inner) for n in block.nodes)
+        return replace(block, grid=grid, loop=loop, nodes=nodes)
+
+    def block_node(self, node: BlockNode, inner: Names) -> BlockNode:
+        """One node of a block graph."""
+        match node:
+            case Load():
+                return Load(
+                    _new(inner, node.result),
+                    _new(self.values, node.source),
+                    self.axes(node.axes),
+                )
+            case Apply():
+                return self.apply(node, inner)
+            case Accumulate():
+                return Accumulate(
+                    _new(inner, node.result),
+                    _new(inner, node.operand),
+                    node.kind,
+                    node.rescale and _new(inner, node.rescale),
+                )
+            case RunningMax():
+                return RunningMax(_new(inner, node.result), _new(inner, node.operand))
+            case Store():
+                return Store(
+                    _new(self.values, node.result),
+                    _new(inner, node.operand),
+                    self.axes(node.axes),
+                    node.dtype,
+                )
+
+
+def _new(names: Names, name: str) -> str:
+    return names.get(name, name)
+
+
+def _new_dim(names: Names, name: str) -> str:
+    if name in names:
+        return names[name]
+    base = next((n for n in names if partial_dim(n) == name), None)
+    return name if base is None else partial_dim(names[base])
