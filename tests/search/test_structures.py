@@ -1,0 +1,210 @@
+"""The structures found: well formed, right at other sizes, and the known ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, Load
+from mirage_dsl.ir.graph import Split, stages_of
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.search.space import Configuration
+from mirage_dsl.search.structures import Structure, StructureSet, structures
+from mirage_dsl.types import Scalar, scalar
+from tests.search.programs import PROGRAMS, Program
+
+
+@cache
+def found(name: str) -> StructureSet:
+    return structures(PROGRAMS[name]())
+
+
+def sized(program: KernelGraph, block: BlockGraph, tile: int) -> KernelGraph:
+    """The μGraph of one kernel, with real tiles and casts."""
+    grid = tuple(Split(s.dim, tile) for s in block.grid)
+    loop = block.loop and Split(block.loop.dim, tile)
+    block = replace(block, grid=grid, loop=loop)
+    outer = kernel_types(replace(program, returns=()))
+    views = tuple(
+        n for n in program.nodes if isinstance(n, Apply) and n.result in block.sources
+    )
+    return replace(program, nodes=(*views, insert_casts(block, outer)))
+
+
+def small(program: KernelGraph) -> KernelGraph:
+    """The program with small extents, all different and none a multiple of 2 or 3."""
+    names = [n for n, _ in program.extents]
+    sizes = dict(zip(names, (5, 7, 11, 13, 17), strict=False))
+    return program.with_extents(sizes)
+
+
+def assert_right(program: KernelGraph, items: list[Structure], tile: int = 3) -> None:
+    """Every structure is well formed and agrees with its program at small sizes."""
+    program = small(program)
+    rng = np.random.default_rng(1)
+    extents = program.extent_of
+    arrays = [
+        rng.uniform(0.2, 1.5, [extents[d] or 1 for d in i.type.names])
+        for i in program.inputs
+    ]
+    expected = evaluate_numpy(program, *arrays)
+    for item in items:
+        graph = sized(program, item.block, tile)
+        assert check(graph) == []
+        for a, b in zip(evaluate_numpy(graph, *arrays), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, err_msg=str(graph))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_structure_is_right(name: str) -> None:
+    result = found(name)
+    assert result.structures
+    assert_right(PROGRAMS[name](), result.structures[:: len(result.structures) // 40])
+
+
+def outline(block: BlockGraph) -> tuple[str, ...]:
+    """What each store writes, as one expression; operands sorted if they may swap."""
+    text: dict[str, str] = {}
+    for node in block.nodes:
+        match node:
+            case Load():
+                text[node.result] = node.source
+            case Apply():
+                operands = [
+                    str(o) if isinstance(o, Scalar) else text[o] for o in node.operands
+                ]
+                if node.op.commutative:
+                    operands.sort()
+                over = f"[{' '.join(node.over)}]" if node.over else ""
+                text[node.result] = f"{node.op.name}{over}({', '.join(operands)})"
+            case Accumulate():
+                text[node.result] = f"{node.kind}:{text[node.operand]}"
+            case _:
+                pass
+    return tuple(text[s.operand] for s in block.stores)
+
+
+def outlines(name: str, *grid: str, loop: str | None) -> set[str]:
+    """Outlines of what one configuration has."""
+    wanted = Configuration(grid, loop)
+    items = [s for s in found(name).structures if s.configuration == wanted]
+    return {text for s in items for text in outline(s.block)}
+
+
+def replaced(text: str, **parts: str) -> str:
+    """Text with names in capitals replaced."""
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    return text
+
+
+def test_norm_and_linear_divides_after_the_loop() -> None:
+    wanted = "div(sum:matmul[h](w, x), sqrt(mul(1/h, sum[h](sum:mul(x, x)))))"
+    assert wanted in outlines("rmslin", "n", loop="h")
+
+
+def test_gated_layer_has_two_accumulators() -> None:
+    wanted = "mul(silu(sum:matmul[h](w1, x)), sum:matmul[h](w2, x))"
+    assert wanted in outlines("gated", "n", loop="h")
+
+
+def test_low_rank_update_in_one_kernel() -> None:
+    loop = outlines("lora", "n", loop="h")
+    product, low = "sum:matmul[h](w, x)", "sum:matmul[h](a, x)"
+    assert f"add(matmul[r](c, {low}), {product})" in loop
+    # The second product is linear in the tile, so it may be made in the body too.
+    assert "sum:add(matmul[h](w, x), matmul[r](c, matmul[h](a, x)))" in loop
+
+
+def test_attention_divides_last() -> None:
+    wanted = replaced(
+        "div(sum:matmul[n](EXP, v), sum[n](sum:EXP))",
+        EXP="exp(matmul[d](k, mul(0.125, q)))",
+    )
+    for grid in (("z",), ("z", "s"), ("z", "e"), ("z", "s", "e")):
+        assert wanted in outlines("gqa", *grid, loop="n")
+
+
+def test_attention_with_norms_in_one_kernel() -> None:
+    texts = outlines("qknorm", "z", "s", loop="n")
+    query = "div(q, sqrt(mul(1/d, sum[d](mul(q, q)))))"
+    # The scale goes to the smallest tensor, the statistics of the keys.
+    scale = "div(0.125, sqrt(mul(1/d, sum[d](mul(k, k)))))"
+    forms = (
+        f"exp(mul({scale}, matmul[d]({query}, k)))",
+        f"exp(matmul[d]({query}, mul({scale}, k)))",
+    )
+    wanted = {f"div(sum:matmul[n]({e}, v), sum[n](sum:{e}))" for e in forms}
+    assert wanted <= texts, "\n".join(sorted(texts))
+
+
+def test_normalised_step_in_one_kernel_without_loop() -> None:
+    texts = outlines("ntrans", "b", loop=None)
+    unit = "div(y, sqrt(mul(1/h, sum[h](mul(y, y)))))"
+    steps = (f"add(mul(al, sub({unit}, x)), x)", f"sub(x, mul(al, sub(x, {unit})))")
+    wanted = {f"div({s}, sqrt(mul(1/h, sum[h](mul({s}, {s})))))" for s in steps}
+    assert wanted & texts, "\n".join(sorted(texts))
+
+
+def test_stages_keep_apart() -> None:
+    for name in PROGRAMS:
+        for item in found(name).structures:
+            stages = stages_of(item.block)
+            assert all(
+                item.block.loop is None or stages[s.operand] != "body"
+                for s in item.block.stores
+            )
+
+
+def test_values_of_unlooped_loads_are_made_before_the_loop() -> None:
+    for item in found("qknorm").structures:
+        if item.configuration == Configuration(("z", "s"), "n"):
+            stages = stages_of(item.block)
+            squares = [
+                n
+                for n in item.block.nodes
+                if isinstance(n, Apply)
+                and n.op.name == "mul"
+                and n.values == ("q_t", "q_t")
+            ]
+            assert squares
+            assert stages[squares[0].result] == "before"
+
+
+def test_same_program_same_structures() -> None:
+    for threads in (1, 2):
+        again = structures(PROGRAMS["gqa"](), threads=threads)
+        assert again.structures == found("gqa").structures
+
+
+def test_books_are_kept() -> None:
+    result = found("rmslin")
+    counters = result.counters
+    assert result.complete
+    assert counters["configurations"] == 16
+    assert counters["closures"] == 4
+    assert counters["structures"] == len(result.structures)
+    assert counters["cut_by_abstract_expression"] > counters["merged"]
+    assert counters["overflows"] == counters["truncated_extractions"] == 0
+    assert set(result.seconds) == {"closure", "extract", "reconstruct"}
+
+
+def test_a_passed_deadline_is_told() -> None:
+    result = structures(PROGRAMS["rmslin"](), deadline=0.0)
+    assert not result.complete
+    assert result.structures == []
+
+
+def test_only_allowed_configurations() -> None:
+    result = structures(
+        PROGRAMS["rmslin"](), allow=lambda c: c.grid == ("n",), max_grid=2
+    )
+    assert {s.configuration.grid for s in result.structures} == {("n",)}
