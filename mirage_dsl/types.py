@@ -224,6 +224,16 @@ _NUMBER = re.compile(
 _POWER = re.compile(r"(?P<sign>[*/])(?P<name>[^\W\d]\w*#*)(?:\^(?P<power>\d+))?")
 
 
+def _number(digits: str, by: int, text: str) -> Fraction | float:
+    if digits.lstrip("+-").isdecimal() and by:
+        return Fraction(int(digits), by)
+    try:
+        value = float(digits)
+        return value if digits.endswith("inf") else Fraction(value) / by
+    except (ValueError, ArithmeticError):
+        raise ValueError(f"not a constant: {text}") from None
+
+
 def parse_scalar(text: str) -> Scalar:
     """The constant that prints as `text`: `3`, `0.5`, `1/3`, `-inf`, `2*k^2/m`.
 
@@ -233,13 +243,7 @@ def parse_scalar(text: str) -> Scalar:
     number = _NUMBER.match(text)
     if number is None:
         raise ValueError(f"not a constant: {text}")
-    digits = number["value"]
-    if digits.endswith("inf"):
-        result = Scalar(float(digits))
-    elif digits.lstrip("+-").isdecimal():
-        result = Scalar(Fraction(int(digits), int(number["by"] or 1)))
-    else:
-        result = Scalar(Fraction(float(digits)) / int(number["by"] or 1))
+    result = Scalar(_number(number["value"], int(number["by"] or 1), text))
     at = number.end()
     while at < len(text):
         factor = _POWER.match(text, at)

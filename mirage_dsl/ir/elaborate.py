@@ -40,11 +40,13 @@ from mirage_dsl.ir.graph import (
     Schedule,
     Split,
     Store,
+    dims_of,
+    partial_dim,
 )
 from mirage_dsl.ir.infer import store_type
 from mirage_dsl.ir.parse_errors import Source, Word, counted, suggest
 from mirage_dsl.ir.resolve import Resolver, same_type, shown
-from mirage_dsl.types import Axis, DType, TensorType, axis_text
+from mirage_dsl.types import Axis, Dim, DType, TensorType, axis_text
 
 
 def elaborate(form: GraphForm, source: Source) -> KernelGraph:
@@ -68,15 +70,14 @@ class _Kernel:
         self.scope = Scope(self.resolver, taken)
         self.nodes: list[KernelNode] = []
         self.returns: tuple[Return, ...] | None = None
-        self.result_types = [self.resolver.type(t, pieces=False) for t in form.returns]
         self.result_dtypes = self._result_dtypes()
 
     def _result_dtypes(self) -> dict[str, DType]:
         """Dtypes that the header gives to returned values."""
         returned = [s for s in self.form.statements if isinstance(s, ReturnForm)]
         names = [v.text for r in returned[:1] for v in r.values]
-        pairs = zip(names, self.result_types, strict=False)
-        return {n: t.dtype for n, t in pairs}
+        dtypes = [self.resolver.dtype(t.dtype) for t in self.form.returns]
+        return dict(zip(names, dtypes, strict=False))
 
     def graph(self) -> KernelGraph:
         inputs: list[Input] = []
@@ -127,7 +128,8 @@ class _Kernel:
                 self.scope.nodes.clear()
 
     def _returned(self, form: ReturnForm) -> tuple[Return, ...]:
-        types = self.result_types
+        # Nodes make dims, so what the header returns is resolved after them.
+        types = [self.resolver.type(t, pieces=False) for t in self.form.returns]
         if len(types) != len(form.values):
             place = form.values[0] if form.values else self.form.name
             raise self.source.wrong(
@@ -312,8 +314,8 @@ class _Block:
         self, place: Word, name: Word, have: TensorType, axes: tuple[Axis, ...]
     ) -> None:
         """The dims of a store are those of its operand, and any `k#`."""
-        splits = {f"{s.dim}#" for s in self.block.grid}
-        stored = [d for axis in axes for d in axis if d.name not in splits]
+        partial = {Dim(partial_dim(s.dim), grid=True) for s in self.block.grid}
+        stored = [d for d in dims_of(axes) if d not in partial]
         if sorted(stored) != sorted(have.dims):
             listed = ", ".join(map(axis_text, axes))
             raise self.source.ill_typed(

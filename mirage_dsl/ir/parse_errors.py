@@ -107,6 +107,8 @@ _WORDS = {
 
 def _in_words(terminals: frozenset[str]) -> list[str]:
     """What the terminals of the grammar are to a reader, each once."""
+    if "LBRACE" in terminals:
+        terminals -= {"_NL"}
     words: dict[str, None] = {}
     if terminals & _NAMES:
         words["a name"] = None

@@ -30,7 +30,14 @@ def parse(text: str, filename: str = "<mu>") -> KernelGraph:
 
     source = Source(filename, text)
     _require_version(source)
-    return elaborate(read(source), source)
+    try:
+        return elaborate(read(source), source)
+    except RecursionError:
+        raise ParseError(
+            "the expressions are nested too deeply; name the inner ones on lines of "
+            "their own",
+            source.whole(),
+        ) from None
 
 
 def _require_version(source: Source) -> None:

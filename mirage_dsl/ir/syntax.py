@@ -17,7 +17,6 @@ from typing import Any
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from mirage_dsl.errors import ParseError
 from mirage_dsl.ir.forms import (
     AccumulateForm,
     ApplyForm,
@@ -59,6 +58,9 @@ class _Forms(Transformer[Token, Any]):
     def typed_name(self, name: Token, type_: TypeForm) -> tuple[Word, TypeForm]:
         return _word(name), type_
 
+    def where(self, sizes: Any) -> tuple[tuple[Word, Word], ...]:
+        return sizes or ()
+
     def size(self, name: Token, extent: Token) -> tuple[Word, Word]:
         return _word(name), _word(extent)
 
@@ -76,8 +78,8 @@ class _Forms(Transformer[Token, Any]):
     def bracket(self, axes: Any) -> tuple[AxisForm, ...]:
         return axes or ()
 
-    def numbers(self, *numbers: Token) -> tuple[Word, ...]:
-        return tuple(map(_word, numbers))
+    def layout(self, *numbers: Token | None) -> tuple[Word, ...]:
+        return tuple(_word(n) for n in numbers if n is not None)
 
     def inputs(self, *items: Any) -> tuple[Any, ...]:
         return items
@@ -186,9 +188,3 @@ def read(source: Source) -> GraphForm:
         raise source.wrong(found, f"`{found}` is no sign of the language") from None
     except UnexpectedInput:
         raise unexpected(source, None, frozenset()) from None
-    except RecursionError:
-        raise ParseError(
-            "the expressions are nested too deeply; name the inner ones on lines of "
-            "their own",
-            source.whole(),
-        ) from None

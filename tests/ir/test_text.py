@@ -1,0 +1,264 @@
+"""The textual form: what short forms stand for, what errors say, and corner cases.
+
+`sugar.mu` and `errors.mu` hold cases: a text behind `// case`, and what is expected of
+it behind `// prints`, or in one line `// KindOfError LINE:COLUMN message`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from mirage_dsl.errors import CheckError, ParseError
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Input,
+    KernelGraph,
+    Load,
+    Return,
+    Schedule,
+    Store,
+)
+from mirage_dsl.ir.parser import parse
+from mirage_dsl.ops.table import ADD, EXP, MATMUL
+from mirage_dsl.types import Dim, Scalar, TensorType, f16, f32, parse_scalar, scalar
+
+HERE = Path(__file__).parent
+KINDS = {c.__name__: c for c in (ParseError, CheckError)}
+
+
+def cases(file: str, end: str) -> list[object]:
+    """`(text, match of the line that ends it, what follows that line)` by name."""
+    text = (HERE / file).read_text(encoding="utf-8")
+    found: list[object] = []
+    for part in re.split(r"^// case ", text, flags=re.M)[1:]:
+        name, _, body = part.partition("\n")
+        last = re.search(end, body, flags=re.M)
+        assert last is not None, name
+        behind = body[last.end() :].strip("\n")
+        found.append(pytest.param(body[: last.start()], last, behind, id=name))
+    return found
+
+
+@pytest.mark.parametrize(("text", "_", "printed"), cases("sugar.mu", r"^// prints\n"))
+def test_short_form(text: str, _: re.Match[str], printed: str) -> None:
+    graph = parse(text)
+    assert str(graph).strip() == printed
+    assert parse(printed) == graph
+    assert check(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "_"),
+    cases("errors.mu", r"^// (\w+Error) (\d+):(\d+) (.*)$"),
+)
+def test_error(text: str, expected: re.Match[str], _: str) -> None:
+    kind, line, column, message = expected.groups()
+    with pytest.raises(KINDS[kind]) as caught:
+        parse(text, "f.mu")
+    error = caught.value
+    assert error.location is not None
+    assert error.message == message
+    assert (error.location.file, error.location.line) == ("f.mu", int(line))
+    assert (error.location.column or 0) == int(column)
+    assert error.location.text == text.split("\n")[int(line) - 1]
+
+
+def test_error_shows_the_place() -> None:
+    text = "mirage 1\nmugraph f(x: f32[m]) -> f32[m] where m = 4 {\n  y = epx x\n}"
+    with pytest.raises(ParseError) as caught:
+        parse(text, "dir/f.mu")
+    assert str(caught.value) == (
+        "dir/f.mu:3: unknown operator epx; did you mean `exp`?\n"
+        "      y = epx x\n"
+        "          ^"
+    )
+
+
+@pytest.mark.parametrize("depth", [2000, 20000])
+def test_deep_nesting_is_an_error_of_ours(depth: int) -> None:
+    deep = "exp(" * depth + "x" + ")" * depth
+    text = f"mirage 1\nmugraph f(x: f32[m]) -> f32[m] where m = 4 {{\n  y = {deep}\n"
+    with pytest.raises(ParseError, match="too deeply"):
+        parse(text + "  return y\n}\n")
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    text = "mirage 1\nmugraph f(x: f32[m]) -> f32[m] where m = 4 {\n\ty = exp x\n"
+    text += "  return y\n}\n"
+    assert parse(text.replace("\n", "\r\n")) == parse(text)
+
+
+def test_nodes_know_their_line() -> None:
+    text = "mirage 1\nmugraph f(x: f32[m]) -> f32[m] where m = 4 {\n  y = exp x\n"
+    (node,) = parse(text + "  return y\n}\n", "f.mu").nodes
+    assert isinstance(node, Apply)
+    assert str(node.location) == "f.mu:3"
+
+
+# -- Printing --------------------------------------------------------------------------
+
+VECTOR = TensorType(f32, ((Dim("m"),),))
+
+
+def program(*nodes: Apply | BlockGraph, returns: str, m: int | None = 4) -> KernelGraph:
+    inputs = (Input("x", VECTOR),)
+    result = (Return(returns, VECTOR),)
+    return KernelGraph("f", inputs, nodes, result, (("m", m),))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "load", "store", "return", "block", "accumulate", "running", "max", "concat",
+        "rescale", "where", "layout", "mirage", "mugraph", "grid", "loop", "over",
+        "exp", "add", "m", "f32", "true", "_", "π", "info", "e5",
+    ],
+)  # fmt: skip
+def test_any_word_names_a_value_a_dim_and_a_graph(word: str) -> None:
+    type_ = TensorType(f32, ((Dim(word),),))
+    graph = KernelGraph(
+        word,
+        (Input(word, type_),),
+        (
+            Apply("y", EXP, (word,)),
+            Apply(f"{word}2", ADD, ("y", word)),
+            Apply("z", ADD, (Scalar(Fraction(-1, 3), ((word, 2),)), f"{word}2")),
+        ),
+        (Return("z", type_), Return(f"{word}2", type_)),
+        ((word, 4),),
+    )
+    assert check(graph) == []
+    assert parse(str(graph)) == graph
+
+
+@pytest.mark.parametrize("word", ["load", "max", "accumulate", "running", "k"])
+def test_any_word_names_a_value_of_a_block(word: str) -> None:
+    text = f"""mirage 1
+mugraph f(x: f32[m]) -> f32[m] where m = 4 {{
+  {word} = block loop(m / 2) {{
+    {word} = load x[m/loop]
+    b = {word} * 2
+    c = running max {word}
+    d = accumulate {word} max
+    e = accumulate {word} concat
+    g = accumulate {word} rescale c
+    store {word}: f32[m] = e
+  }}
+  return {word}
+}}
+"""
+    graph = parse(text)
+    assert parse(str(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (scalar(3), "3"),
+        (scalar(-0.5), "-0.5"),
+        (scalar(0.1), "0.1"),
+        (scalar(1e-6), "1e-06"),
+        (scalar(1e300), "1e+300"),
+        (scalar(Fraction(1, 3)), "1/3"),
+        (scalar(Fraction(2**53 + 1)), "9007199254740993"),
+        (scalar(float("inf")), "inf"),
+        (scalar(float("-inf")), "-inf"),
+        (Scalar(Fraction(1), (("k", -1),)), "1/k"),
+        (Scalar(Fraction(2, 3), (("k", 2), ("m#", -1))), "2/3*k^2/m#"),
+    ],
+)
+def test_constants_read_back(value: Scalar, text: str) -> None:
+    assert str(value) == text
+    assert parse_scalar(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k", "1/", "1//k", "1*2*", "1e999", "--1", "1.2.3"]
+)
+def test_not_a_constant(text: str) -> None:
+    with pytest.raises(ValueError, match="not a constant"):
+        parse_scalar(text)
+
+
+def test_only_changed_schedule_parameters_are_printed() -> None:
+    load = Load("t", "x", ((Dim("m"),),))
+    store = Store("y", "t", ((Dim("m"),),), f32)
+    schedule = Schedule(num_warps=8, pdl=True)
+    block = BlockGraph((), None, (load, store), schedule)
+    graph = program(block, returns="y")
+    assert "  y = block num_warps(8) pdl(true) {" in str(graph)
+    assert parse(str(graph)) == graph
+
+
+def test_unknown_extents() -> None:
+    graph = program(Apply("y", EXP, ("x",)), returns="y", m=None)
+    assert "where m = ?" in str(graph)
+    assert parse(str(graph)) == graph
+
+
+def test_derived_extents_are_computed_anew() -> None:
+    text = (HERE.parents[1] / "examples" / "gqa_split_kv.mu").read_text("utf-8")
+    assert parse(text).extent_of["n#"] == 16
+    assert parse(text.replace("n / 256", "n / 512")).extent_of["n#"] == 8
+
+
+def test_extents_that_contradict_the_tiles_are_kept() -> None:
+    text = (HERE.parents[1] / "examples" / "gqa_split_kv.mu").read_text("utf-8")
+    graph = parse(text).with_extents({"n#": 7})
+    assert "n# = 7" in str(graph)
+    assert parse(str(graph)) == graph
+
+
+def test_a_graph_that_is_not_well_formed_is_printed_too() -> None:
+    broken = Apply("y", MATMUL, ("x", "nowhere"), (("over", ("k",)),))
+    assert "  y = matmul x, nowhere over(k)\n" in str(program(broken, returns="y"))
+    block = BlockGraph((), None, (Load("t", "x", ((Dim("q", loop=True),),)),))
+    assert "    t = load x[q/loop]\n" in str(program(block, returns="y"))
+
+
+def test_long_headers_have_a_line_for_each_input() -> None:
+    many = replace(
+        program(returns="x"), inputs=tuple(Input(f"x{i}", VECTOR) for i in range(12))
+    )
+    printed = str(replace(many, returns=(Return("x0", VECTOR),)))
+    assert printed.splitlines()[2:5] == [
+        "mugraph f(",
+        "    x0: f32[m],",
+        "    x1: f32[m],",
+    ]
+    assert max(map(len, printed.splitlines())) <= 96
+
+
+def test_reading_is_the_only_thing_that_imports_lark() -> None:
+    code = (
+        "import sys, mirage_dsl.ir.parser, mirage_dsl.ir.printer; "
+        "sys.exit('lark' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_half_precision_layouts_and_groups() -> None:
+    dims = [Dim(n) for n in "abc"]
+    type_ = TensorType(f16, ((dims[0],), (), (dims[1], dims[2])), layout=(2, 0, 1))
+    graph = KernelGraph(
+        "f",
+        (Input("x", type_), Input("s", TensorType(f16, ()))),
+        (),
+        (
+            Return(
+                "x", TensorType(f16, ((dims[2], dims[0]), (dims[1],)), layout=(1, 0))
+            ),
+        ),
+        (("a", 2), ("b", None), ("c", 4)),
+    )
+    assert "    x: f16[a, 1, (b c)] layout(2, 0, 1),\n    s: f16[]\n" in str(graph)
+    assert parse(str(graph)) == graph
