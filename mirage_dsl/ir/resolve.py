@@ -62,7 +62,7 @@ class Resolver:
         if self.is_dim(word.text):
             return word.text
         close = closest(word.text, [*self.extents, *sorted(self.made)])
-        hint = f"did you mean `{close}`?" if close else f"give it: {word} = 64"
+        hint = f"did you mean `{close}`?" if close else f"state it: where {word} = 64"
         raise self.source.wrong(word, f"no extent is given for dim {word}; {hint}")
 
     def dtype(self, word: Word) -> DType:
