@@ -494,7 +494,7 @@ mirage 1
 mugraph f(x: f16[m]) -> f16[m] {
   return x
 }
-// ParseError 2:29 no extent is given for dim m; give it: m = 64
+// ParseError 2:18 no extent is given for dim m; state it: where m = 64
 
 // case rename mismatch
 mirage 1
@@ -601,7 +601,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   y = slice x dim(q) start(0) stop(4) to(k2)
   return y
 }
-// ParseError 3:19 no extent is given for dim q; give it: q = 64
+// ParseError 3:19 no extent is given for dim q; state it: where q = 64
 
 // case bound of a slice
 mirage 1
