@@ -1,0 +1,298 @@
+"""The search from a program to verified μGraphs: the whole package in turn.
+
+    expand -> cut into segments -> for each segment: structures -> casts -> sizes
+           -> join -> stabilise -> verify against the original program -> k best
+
+The whole program is one segment first.  Only where one kernel cannot hold it, or is
+far from what the hardware could do, are runs of its atoms (`search.partition`) searched
+too; dynamic programming picks the cheapest chain of segments.  The program by library
+kernels is always a candidate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mirage_dsl.errors import SearchError
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.footprint import tensor_bytes
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.ledger import Ledger
+from mirage_dsl.search.partition import Atom, Cutter
+from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.segments import (
+    Found,
+    Plan,
+    SegmentSearch,
+    Structures,
+    library_plan,
+)
+from mirage_dsl.verify.verifier import verify as check_equivalence
+
+Progress = Callable[[str, int, int, float | None], None]
+"""Called with the stage, how much of it is done, of how much, and the best µs."""
+
+GOOD_ENOUGH = 1.5
+"""One kernel within this factor of the roofline is not cut."""
+
+MOST_ATOMS = 4
+MOST_OPERATORS = 24
+"""Segments that are worth a search."""
+
+
+def search(
+    program: KernelGraph,
+    *,
+    k: int = 8,
+    budget_seconds: float | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    max_kernels: int | None = 1,
+    constraints: Constraints | None = None,
+    hardware: Hardware = H100,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """The best μGraphs of a program, cheapest first, each verified against it.
+
+    The same program, seed and options give the same result, unless the budget cut in.
+
+    Args:
+        program: A traced program of known extents.
+        k: How many μGraphs to return at most, all of different structure.
+        budget_seconds: Stop searching after so long and return the best so far; the
+            first candidate is verified all the same.
+        seed: Of all random choices.
+        threads: For the structural search; None for one.
+        max_kernels: 1 keeps a program in one kernel if that beats library kernels; more
+            let the estimate decide where to cut, None without a limit.
+        constraints: Restrictions on grids, maps, loops and blocks.
+        hardware: The GPU to estimate for.
+        verify: Whether to verify; without it candidates carry no certificates.
+        progress: Told of progress.
+
+    Raises:
+        SearchError: An extent is unknown, or the constraints are contradictory.
+    """
+    _require_extents(program)
+    started = time.monotonic()
+    deadline = None if budget_seconds is None else started + budget_seconds
+    driver = _Driver(
+        program,
+        SegmentSearch(
+            _structural_search(seed, threads, deadline),
+            hardware,
+            constraints or Constraints(),
+            deadline=deadline,
+        ),
+        k,
+        seed,
+        max_kernels,
+        progress or _ignore,
+    )
+    plans = driver.plans()
+    candidates = driver.candidates(plans, verify=verify)
+    return SearchResult(
+        program,
+        tuple(candidates),
+        complete=driver.segments.complete,
+        seconds=time.monotonic() - started,
+        ledger=driver.ledger,
+    )
+
+
+def _ignore(stage: str, done: int, total: int, best: float | None) -> None:
+    """The progress of nobody."""
+
+
+def _require_extents(program: KernelGraph) -> None:
+    missing = [n for n, e in program.extents if e is None]
+    if missing:
+        raise SearchError(
+            f"{program.name}: the extents of {', '.join(missing)} are symbolic; the "
+            "search prices concrete sizes, so search at a typical one"
+        )
+
+
+def _structural_search(
+    seed: int, threads: int | None, deadline: float | None
+) -> Structures:
+    """The closure search of a segment without the shifts that keep it in range."""
+    from mirage_dsl.search.structures import structures
+
+    def run(segment: KernelGraph) -> Found:
+        found = structures(
+            strip_shifts(segment), threads=threads, deadline=deadline, seed=seed
+        )
+        blocks = tuple(s.block for s in found.structures)
+        return Found(blocks, found.complete, found.counters)
+
+    return run
+
+
+@dataclass
+class _Driver:
+    program: KernelGraph
+    segments: SegmentSearch
+    k: int
+    seed: int
+    max_kernels: int | None
+    progress: Progress
+    _found: dict[tuple[str, ...], list[tuple[Plan, ...]]] = field(
+        default_factory=dict[tuple[str, ...], list[tuple[Plan, ...]]]
+    )
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.segments.ledger
+
+    # -- Plans ---------------------------------------------------------------------
+
+    def plans(self) -> list[Plan]:
+        """μGraphs by estimate, best first; the last resort is the program itself."""
+        cutter = Cutter(expand(self.program))
+        library = library_plan(self.program, self.segments.hardware)
+        plans = [p for p in self._whole(cutter) if self._allowed(p)]
+        if self._worth_cutting(plans, library):
+            plans += [p for p in self._chains(cutter) if self._allowed(p)]
+        return sorted([*plans, library], key=lambda p: p.microseconds)
+
+    def _allowed(self, plan: Plan) -> bool:
+        return self.segments.constraints.admits(plan.graph)
+
+    def _whole(self, cutter: Cutter) -> list[Plan]:
+        self.progress("search", 0, 1, None)
+        if not cutter.order or any(a.library for a in cutter.atoms):
+            return []
+        plans = self.segments.plans(cutter.segment(cutter.order))
+        joined = [self._joined(cutter, (p,)) for p in plans]
+        self.progress("search", 1, 1, plans[0].microseconds if plans else None)
+        return joined
+
+    def _worth_cutting(self, whole: list[Plan], library: Plan) -> bool:
+        if not whole:
+            return True
+        if self.segments.late():
+            return False
+        enough = library.microseconds
+        if self.max_kernels != 1:
+            enough = min(enough, GOOD_ENOUGH * self._roofline())
+        return whole[0].microseconds > enough
+
+    def _roofline(self) -> float:
+        """µs of reading the inputs and writing the outputs once, with one launch."""
+        types = kernel_types(self.program)
+        extents = derived_extents(self.program, self.program.extent_of)
+        names = {i.name for i in self.program.inputs}
+        names |= {r.value for r in self.program.returns}
+        hardware = self.segments.hardware
+        moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))
+        seconds = moved / hardware.dram_rate + hardware.launch + hardware.ramp
+        return 1e6 * seconds
+
+    def _chains(self, cutter: Cutter) -> list[Plan]:
+        """The cheapest chains of segments, by dynamic programming over the atoms."""
+        atoms = cutter.atoms
+        best: list[list[tuple[float, tuple[Plan, ...]]]] = [[(0.0, ())]]
+        for end in range(1, len(atoms) + 1):
+            ways: list[tuple[float, tuple[Plan, ...]]] = []
+            for start in range(max(0, end - MOST_ATOMS), end):
+                for parts in self._segment_plans(cutter, atoms[start:end]):
+                    added = sum(p.microseconds for p in parts)
+                    ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
+            ways.sort(key=lambda w: (w[0], len(w[1])))
+            best.append(ways[: self.k])
+            known = ways[0][0] if ways and end == len(atoms) else None
+            self.progress("cut", end, len(atoms), known)
+        return [self._joined(cutter, parts) for _, parts in best[-1]]
+
+    def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan:
+        graph = cutter.join([p.graph for p in parts])
+        return Plan(estimate(graph, self.segments.hardware).microseconds, graph)
+
+    def _segment_plans(
+        self, cutter: Cutter, atoms: Sequence[Atom]
+    ) -> list[tuple[Plan, ...]]:
+        """Ways to compute successive atoms, as one segment."""
+        nodes = [n for a in atoms for n in a.nodes]
+        key = tuple(n.result for n in nodes)
+        if key not in self._found:
+            self._found[key] = self._search_segment(cutter, atoms, nodes)
+        return self._found[key]
+
+    def _search_segment(
+        self, cutter: Cutter, atoms: Sequence[Atom], nodes: list[Apply]
+    ) -> list[tuple[Plan, ...]]:
+        single = len(atoms) == 1
+        segment = cutter.segment(nodes)
+        plans: list[Plan] = []
+        library = any(a.library for a in atoms)
+        fits = len(nodes) <= MOST_OPERATORS or single
+        if not library and fits and not self.segments.late():
+            plans = self.segments.plans(segment)[: self.k]
+        ways = [(p,) for p in plans]
+        if not single:
+            return ways
+        if not ways and len(nodes) > 1 and not self.segments.late():
+            left, right = cutter.halves(atoms[0])
+            firsts = self._segment_plans(cutter, (left,))
+            seconds = self._segment_plans(cutter, (right,))
+            ways = [(*a, *b) for a in firsts for b in seconds]
+        ways.append((library_plan(segment, self.segments.hardware),))
+        ways.sort(key=lambda w: sum(p.microseconds for p in w))
+        return ways[: self.k]
+
+    # -- Candidates ----------------------------------------------------------------
+
+    def candidates(self, plans: list[Plan], *, verify: bool) -> list[Candidate]:
+        """The k best plans of different structure that are equal to the program."""
+        kept: list[Candidate] = []
+        seen: set[str] = set()
+        for at, plan in enumerate(plans):
+            if len(kept) == self.k or (kept and self.segments.late()):
+                self.ledger.cut["cost rank"] += len(plans) - at
+                break
+            structure = canonical_hash(plan.graph, sizes=False)
+            if structure in seen:
+                self.ledger.cut["duplicate"] += 1
+                continue
+            seen.add(structure)
+            best = kept[0].cost.microseconds if kept else None
+            self.progress("verify", len(kept), self.k, best)
+            candidate = self._candidate(plan.graph, verify=verify)
+            if candidate is None:
+                self.ledger.cut["verification"] += 1
+            else:
+                kept.append(candidate)
+        return sorted(kept, key=lambda c: c.cost.microseconds)
+
+    def _candidate(self, graph: KernelGraph, *, verify: bool) -> Candidate | None:
+        """The stabilised form if that is right, else the plain one if that is.
+
+        Right means equal to the program and about as accurate in floating point.
+        """
+        for form in self._forms(graph):
+            cost = estimate(form, self.segments.hardware)
+            if not verify:
+                return Candidate(form, cost, None)
+            certificate = check_equivalence(form, self.program, seed=self.seed)
+            self.ledger.found["verified"] += 1
+            if certificate.ok:
+                return Candidate(form, cost, certificate)
+        return None
+
+    def _forms(self, graph: KernelGraph) -> list[KernelGraph]:
+        if not graph.blocks:
+            return [graph]
+        safe = stabilise(graph)
+        resized = None if safe is None else self.segments.resized(safe)
+        return [graph] if resized is None else [resized, graph]
