@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from mirage_dsl.backends.triton.block import Surroundings, emit_block
+from mirage_dsl.backends.triton.block import emit_block
 from mirage_dsl.backends.triton.launcher import Launcher
 from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.backends.triton.names import identifier
 from mirage_dsl.backends.triton.params import check_rank
-from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan
+from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Surroundings
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -32,13 +32,17 @@ def emit(graph: KernelGraph) -> str:
     return plan(graph).source
 
 
-def plan(graph: KernelGraph, *, wide: bool = False) -> ModulePlan:
+def plan(
+    graph: KernelGraph, *, wide: bool = False, pointers: bool = False
+) -> ModulePlan:
     """The emitted module with its parts.
 
     Args:
         graph: What to emit.
         wide: Use 64-bit offsets even where the extents do not call for them, as for
             inputs whose strides reach far.
+        pointers: Use no tensor descriptors, as for inputs whose strides or addresses
+            they cannot express.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
@@ -48,8 +52,10 @@ def plan(graph: KernelGraph, *, wide: bool = False) -> ModulePlan:
     around = Surroundings(
         types,
         extents,
-        _packed(graph),
-        wide or any(_is_far(t, extents) for t in types.values()),
+        packed=_packed(graph),
+        inputs=frozenset(i.name for i in graph.inputs),
+        wide=wide or any(_is_far(t, extents) for t in types.values()),
+        pointers=pointers,
     )
     kernels: list[KernelPlan] = []
     for node in graph.nodes:
@@ -80,6 +86,8 @@ def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
         lines.append(
             "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
         )
+    if any(p.kind == "descriptor" for k in kernels for p in k.params):
+        lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     return lines
 
 

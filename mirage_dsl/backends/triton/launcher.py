@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_dsl.backends.triton.block import Surroundings
 from mirage_dsl.backends.triton.library import HELPERS, expression, torch_dtype
 from mirage_dsl.backends.triton.names import Names, Writer
-from mirage_dsl.backends.triton.plan import KernelPlan
+from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.ir.graph import Apply, KernelGraph, Return
 from mirage_dsl.ops.definition import Kind
@@ -144,17 +143,32 @@ class Launcher:
         """A grid expression with sizes as the host names them."""
         return text.format(**self._sizes) if "{" in text else text
 
-    def _argument(self, param: object) -> str:
-        from mirage_dsl.backends.triton.plan import Param
-
-        assert isinstance(param, Param)
+    def _argument(self, param: Param) -> str:
+        variable = self._variables.get(param.source, "")
         match param.kind:
             case "tensor":
-                return self._variables[param.source]
+                return variable
+            case "descriptor":
+                return self._descriptor(param, variable)
             case "stride":
-                return f"{self._variables[param.source]}.stride({param.axis})"
+                return f"{variable}.stride({param.axis})"
             case "size":
                 return self.size(param.source)
+
+    def _descriptor(self, param: Param, variable: str) -> str:
+        """One axis per dim, in the order of memory."""
+        kind = self._types[param.source]
+        strides: dict[str, str] = {}
+        for axis, dims in enumerate(kind.axes):
+            inner: Axis = ()
+            for dim in reversed(dims):
+                size = self._axis_size(inner)
+                factor = "" if size == "1" else f" * {size}"
+                strides[dim.name] = f"{variable}.stride({axis}){factor}"
+                inner = (dim, *inner)
+        sizes = ", ".join(self.size(d) for d in param.dims)
+        steps = ", ".join(strides[d] for d in param.dims)
+        return f"TensorDescriptor({variable}, [{sizes}], [{steps}], {list(param.box)})"
 
     # -- Library kernels -----------------------------------------------------------
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mirage_dsl.backends.triton.memory import Strides
 from mirage_dsl.backends.triton.names import Names
 from mirage_dsl.backends.triton.pieces import ceil_div
-from mirage_dsl.backends.triton.plan import Param
+from mirage_dsl.backends.triton.plan import Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.ir.maps import loops_inside_grid
-from mirage_dsl.types import Scalar, TensorType
+from mirage_dsl.types import Dim, DType, Scalar, TensorType
 
 _ALIAS = "/again"
 
@@ -25,58 +23,79 @@ class Signature:
     accesses vectorise whenever the tensor at hand allows it.
     """
 
-    def __init__(
-        self,
-        types: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
-        packed: frozenset[str],
-    ) -> None:
-        self.names = Names()
+    def __init__(self, around: Surroundings, names: Names) -> None:
         self.params: list[Param] = []
-        self._types = types
-        self._extents = extents
-        self._packed = packed
+        self._names = names
+        self._around = around
+        self._types = around.types
+        self._extents = around.extents
         self._pointers: dict[str, str] = {}
+        self._descriptors: dict[tuple[str, tuple[Dim, ...]], str] = {}
         self._strides: dict[str, tuple[str | int, ...]] = {}
         self._sizes: dict[str, str] = {}
 
     # -- Tensors -------------------------------------------------------------------
 
-    def tensor(self, source: str) -> None:
-        """Declare the pointer of a tensor."""
-        if source not in self._pointers:
-            self._pointer(source, source)
+    def type(self, source: str) -> TensorType:
+        """The type of a kernel-level tensor."""
+        return self._types[source]
 
-    def alias(self, source: str) -> str:
-        """A second pointer to the same tensor, which the compiler keeps apart."""
-        key = source + _ALIAS
-        if key not in self._pointers:
-            self._pointer(key, source)
-        return key
+    def dtype(self, source: str) -> DType:
+        """Its element format."""
+        return self._types[source].dtype
 
-    def _pointer(self, key: str, source: str) -> None:
-        name = self.names.fresh(key.replace("/", "_") + "_ptr")
-        self._pointers[key] = name
-        dtype = self._types[source].dtype
-        self.params.append(Param(name, "tensor", source, dtype=dtype))
+    def has_layout(self, source: str) -> bool:
+        """Whether the type tells how the tensor lies in memory; not so for views."""
+        return source in self._around.packed or source in self._around.inputs
+
+    def alias_of(self, source: str) -> str:
+        """The key of a second parameter for the same tensor.
+
+        The compiler keeps the two apart, so loads through them are not merged.
+        """
+        return source + _ALIAS
 
     def access(self, key: str) -> tuple[str, Strides]:
         """The pointer and the strides of a tensor or of an alias."""
         source = key.removesuffix(_ALIAS)
+        if key not in self._pointers:
+            name = self._names.fresh(key.replace("/", "_") + "_ptr")
+            self._pointers[key] = name
+            self.params.append(Param(name, "tensor", source, dtype=self.dtype(source)))
         if source not in self._strides:
             self._strides[source] = self._make_strides(source)
         return self._pointers[key], self._strides[source]
 
+    def descriptor(
+        self, key: str, dims: tuple[Dim, ...], widths: tuple[int, ...]
+    ) -> str:
+        """A descriptor of a tensor or alias that loads boxes of the given widths."""
+        if (key, dims) not in self._descriptors:
+            source = key.removesuffix(_ALIAS)
+            name = self._names.fresh(key.replace("/", "_") + "_desc")
+            self._descriptors[key, dims] = name
+            self.params.append(
+                Param(
+                    name,
+                    "descriptor",
+                    source,
+                    dtype=self.dtype(source),
+                    dims=tuple(d.name for d in dims),
+                    box=widths,
+                )
+            )
+        return self._descriptors[key, dims]
+
     def _make_strides(self, source: str) -> tuple[str | int, ...]:
         packed = self._row_major(source)
-        if source in self._packed:
+        if source in self._around.packed:
             return packed
         found: list[str | int] = []
         for axis, dims in enumerate(self._types[source].axes):
             if all(self._extents.get(d.name) == 1 for d in dims):
                 found.append(0)
                 continue
-            name = self.names.fresh(f"{source}_stride{axis}")
+            name = self._names.fresh(f"{source}_stride{axis}")
             value = packed[axis] if isinstance(packed[axis], int) else None
             assert not isinstance(value, str)
             self.params.append(Param(name, "stride", source, axis=axis, value=value))
@@ -108,7 +127,7 @@ class Signature:
         if extent is not None:
             return str(extent)
         if dim not in self._sizes:
-            name = self.names.fresh(f"{dim}_size")
+            name = self._names.fresh(f"{dim}_size")
             self._sizes[dim] = name
             self.params.append(Param(name, "size", dim))
         return self._sizes[dim]

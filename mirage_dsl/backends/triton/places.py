@@ -104,6 +104,12 @@ class Places:
             return ""
         return "it" if tile == 1 else f"it * {tile}"
 
+    def offset(self, dim: Dim) -> str:
+        """The first position of this iteration's piece, as a 32-bit number."""
+        terms = [t for t in (self._first(self._pieces[dim]), self.advance(dim)) if t]
+        text = " + ".join(terms) or "0"
+        return f"({text}).to(tl.int32)" if self._wide and terms[:1] != ["it"] else text
+
     # -- Masks ---------------------------------------------------------------------
 
     def _outside_loop(self, piece: Piece) -> list[str]:

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
-from mirage_dsl.types import DType
+from mirage_dsl.types import DType, TensorType
+
+PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
+"""Kinds of parameters, in the order in which they stand."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a block graph needs to know of its kernel graph.
+
+    Attributes:
+        types: Types of the kernel-level tensors.
+        extents: Extents of all dims, None where symbolic.
+        packed: Tensors that are row-major and contiguous by construction.
+        inputs: Tensors of the caller, whose layout their types tell.
+        wide: Offsets need 64 bits.
+        pointers: Use no tensor descriptors, whatever the schedule says.
+    """
+
+    types: Mapping[str, TensorType]
+    extents: Mapping[str, int | None]
+    packed: frozenset[str]
+    inputs: frozenset[str]
+    wide: bool
+    pointers: bool
 
 
 @dataclass(frozen=True)
@@ -15,21 +40,26 @@ class Param:
 
     Attributes:
         name: Its Python name.
-        kind: `tensor`: a pointer.  `stride`: a `tl.constexpr`.  `size`: the extent of a
-            symbolic dim, an integer at run time.
+        kind: `tensor`: a pointer.  `descriptor`: a tensor descriptor.  `size`: the
+            extent of a symbolic dim, an integer at run time.  `stride`: a
+            `tl.constexpr`.
         source: The kernel-level tensor, or the dim.
         axis: For a stride, which axis of `source`.
         dtype: For a tensor, its element format.
         value: For a stride, what it is when the tensor is row-major and all extents
             are known; screening without tensors takes it.
+        dims: For a descriptor, the dims of its axes.
+        box: For a descriptor, how many elements of each axis a load takes.
     """
 
     name: str
-    kind: Literal["tensor", "stride", "size"]
+    kind: Literal["tensor", "descriptor", "size", "stride"]
     source: str
     axis: int = 0
     dtype: DType | None = None
     value: int | None = None
+    dims: tuple[str, ...] = ()
+    box: tuple[int, ...] = ()
 
     @property
     def declaration(self) -> str:

@@ -24,7 +24,7 @@ from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Param
 from mirage_dsl.errors import CompileError, UnsupportedError
 from mirage_dsl.ir.graph import KernelGraph
 
-POINTER = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32"}
+ELEMENT = {"f16": "fp16", "bf16": "bf16", "f32": "fp32"}
 ALIGNED = [["tt.divisibility", 16]]
 
 
@@ -135,7 +135,12 @@ def compile_kernel(emitted: ModulePlan, kernel: KernelPlan, arch: int) -> Any:
 def _signature(param: Param) -> str:
     if param.kind == "stride":
         return "constexpr"
-    return "i32" if param.dtype is None else POINTER[param.dtype.name]
+    if param.dtype is None:
+        return "i32"
+    element = ELEMENT[param.dtype.name]
+    if param.kind == "descriptor":
+        return f"tensordesc<{element}{list(param.box)}>"
+    return f"*{element}"
 
 
 def _report(emitted: ModulePlan, kernel: KernelPlan, target: str) -> KernelReport:
