@@ -103,11 +103,11 @@ class BlockView:
     ) -> Diagnostic:
         """A diagnostic about a node, or about the block."""
         where = self.name if node is None else _shown(node)
+        subject = ", ".join(self.block.results) if node is None else node.result
         return Diagnostic(
             rule,
             f"{where}: {message}",
-            name
-            or (node.result if node is not None else ", ".join(self.block.results)),
+            name or subject or self.name,
             hint,
             self.index,
             node.location if isinstance(node, Apply) else None,
