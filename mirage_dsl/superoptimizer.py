@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -105,9 +107,14 @@ def superoptimize(
         return found
     _refuse(store, key, program)
     result = _search(program, request, executor, progress)
-    if use_cache:
+    if use_cache and _worth_keeping(result):
         store.store(key, result.to_json())
     return result
+
+
+def _worth_keeping(result: SearchResult) -> bool:
+    """Not if the time ran out before anything was found: ask again, with more of it."""
+    return result.complete or any(c.mugraph.blocks for c in result)
 
 
 def _known(effort: str) -> Effort:
@@ -217,6 +224,7 @@ def _run_text(program: str, request: _Request) -> dict[str, Any]:
 def _run(
     program: KernelGraph, request: _Request, progress: Progress | None
 ) -> SearchResult:
+    _compile_search()
     return search(
         program,
         k=request.candidates,
@@ -228,3 +236,31 @@ def _run(
         hardware=request.hardware,
         progress=progress,
     )
+
+
+_SMALL = """
+mirage 1
+
+mugraph small(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 64, n = 64 {
+  y: f16[m, n] = matmul x, w over(k)
+  return y
+}
+"""
+
+
+def _compile_search() -> None:
+    """Let Numba compile the search where it has not yet, outside of any budget.
+
+    Takes some ten seconds, once for each version of the code on a machine.
+    """
+    directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    marker = directory / f"compiled-{code_version().replace(' ', '-')}"
+    if marker.exists():
+        return
+    _log.info("compiling the search for this machine, once")
+    search(parse(_SMALL), k=1)
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        for old in directory.glob("compiled-*"):
+            old.unlink()
+        marker.touch()

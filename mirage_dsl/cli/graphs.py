@@ -1,0 +1,196 @@
+"""Commands on `.mu` files: show, check, verify, diff, explain."""
+
+from __future__ import annotations
+
+import click
+
+from mirage_dsl.cli.inputs import read_graph, resize, trace_target
+from mirage_dsl.cli.output import (
+    MU_FILE,
+    answer,
+    json_option,
+    negative,
+    say,
+    say_json,
+)
+from mirage_dsl.errors import CheckError, ParseError
+from mirage_dsl.ir.graph import KernelGraph
+
+size_option = click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="DIM=EXTENT",
+    help="Use another extent for a dim; may be repeated.",
+)
+spec_option = click.option(
+    "--spec",
+    "specs",
+    multiple=True,
+    metavar="SPEC",
+    help="Dtype and shape of an argument, as in f16[16,4096]; one for each.",
+)
+
+
+@click.command(
+    "show",
+    epilog="Examples: mirage-dsl show best.mu; mirage-dsl show best.mu --triton",
+)
+@click.argument("file", type=MU_FILE)
+@click.option("--triton", is_flag=True, help="Show the Triton source.")
+@size_option
+@json_option
+def show_command(
+    file: str, triton: bool, sizes: tuple[str, ...], as_json: bool
+) -> None:
+    """Print the μGraph of FILE (.mu, or a saved search result), or its Triton source.
+
+    FILE may be - for standard input.
+    """
+    graph = resize(read_graph(file), sizes)
+    if triton:
+        from mirage_dsl.backends.triton.emit import emit
+
+        source = emit(graph)
+        answer(as_json, {"name": graph.name, "triton": source}, source)
+        return
+    text = str(graph)
+    value = {
+        "name": graph.name,
+        "text": text,
+        "kernels": len(graph.blocks),
+        "extents": dict(graph.extents),
+    }
+    answer(as_json, value, text)
+
+
+@click.command("check", epilog="Example: mirage-dsl check examples/*.mu")
+@click.argument("files", nargs=-1, required=True, type=MU_FILE)
+@json_option
+def check_command(files: tuple[str, ...], as_json: bool) -> None:
+    """Say whether each of FILES holds a well-formed μGraph; exit 1 if one does not.
+
+    Checks syntax, types, dims, stages and maps.  Whether it computes what it should is
+    another question: see `mirage-dsl verify`.
+    """
+    found = {file: _problems(file) for file in files}
+    if as_json:
+        say_json([{"file": f, "ok": not p, "problems": p} for f, p in found.items()])
+    else:
+        for file, problems in found.items():
+            say("\n".join(problems) if problems else f"{file}: ok")
+    if any(found.values()):
+        negative()
+
+
+def _problems(file: str) -> list[str]:
+    from mirage_dsl.ir.check import check
+
+    try:
+        graph = read_graph(file)
+    except (ParseError, CheckError) as error:
+        return [str(error)]
+    return [str(d) if d.location is not None else f"{file}: {d}" for d in check(graph)]
+
+
+@click.command(
+    "verify",
+    epilog="Example: mirage-dsl verify edited.mu best.mu; "
+    "mirage-dsl verify best.mu model.py:rms_linear --spec f16[16,4096] ...",
+)
+@click.argument("candidate", type=MU_FILE)
+@click.argument("program")
+@spec_option
+@click.option("--seed", default=0, show_default=True, help="Of all random choices.")
+@click.option(
+    "--stability/--no-stability",
+    default=True,
+    show_default=True,
+    help="Also compare floating-point errors.",
+)
+@json_option
+def verify_command(
+    candidate: str,
+    program: str,
+    specs: tuple[str, ...],
+    seed: int,
+    stability: bool,
+    as_json: bool,
+) -> None:
+    """Say whether CANDIDATE computes the same function as PROGRAM; exit 1 if not.
+
+    Both are .mu files; PROGRAM may also be FILE:FUNCTION with specs.  The answer comes
+    from evaluation over finite fields at random inputs and other sizes, with a bound
+    on the probability of error, and a counterexample where they differ.
+    """
+    from mirage_dsl.verify.verifier import verify
+
+    certificate = verify(
+        read_graph(candidate),
+        trace_target(program, specs),
+        seed=seed,
+        stability=stability,
+    )
+    answer(as_json, certificate.to_dict(), str(certificate))
+    if not certificate.ok:
+        negative()
+
+
+@click.command("diff", epilog="Example: mirage-dsl diff best.mu edited.mu")
+@click.argument("first", type=MU_FILE)
+@click.argument("second", type=MU_FILE)
+@json_option
+def diff_command(first: str, second: str, as_json: bool) -> None:
+    """Say what differs between two μGraphs, whatever their values are called.
+
+    Exit 1 if they differ.
+    """
+    from mirage_dsl.ir.diff import diff
+
+    text = diff(read_graph(first), read_graph(second))
+    same = _same(read_graph(first), read_graph(second))
+    answer(as_json, {"same": same, "diff": text}, text or "no difference")
+    if not same:
+        negative()
+
+
+def _same(a: KernelGraph, b: KernelGraph) -> bool:
+    from mirage_dsl.ir.canonical import canonical_hash
+
+    return canonical_hash(a, schedule=True) == canonical_hash(b, schedule=True)
+
+
+@click.command(
+    "explain",
+    epilog="Examples: mirage-dsl explain best.mu; "
+    "mirage-dsl explain best.mu --program program.mu",
+)
+@click.argument("file", type=MU_FILE)
+@click.option(
+    "--program",
+    metavar="PROGRAM",
+    help="What to compare with: a .mu file, or FILE:FUNCTION with --spec.",
+)
+@click.option("--gpu", default="H100", show_default=True, help="H100, H200 or A100.")
+@spec_option
+@size_option
+@json_option
+def explain_command(
+    file: str,
+    program: str | None,
+    gpu: str,
+    specs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say why the μGraph of FILE is fast: kernels, bytes, operations, what bounds it.
+
+    With --program, beside that program run by library kernels.
+    """
+    from mirage_dsl.explanation import explain
+    from mirage_dsl.search.hardware import hardware_named
+
+    graph = resize(read_graph(file), sizes)
+    other = graph if program is None else trace_target(program, specs)
+    explanation = explain(graph, other, hardware_named(gpu))
+    answer(as_json, explanation.to_json(), str(explanation))

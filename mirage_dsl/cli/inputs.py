@@ -1,0 +1,142 @@
+"""Reads what a command is given: `.mu` files, FILE:FUNCTION, specs, sizes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from mirage_dsl.errors import ParseError
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.parser import parse
+from mirage_dsl.types import TensorSpec, dtype_named
+
+_SPEC = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]")
+_SIZE = re.compile(r"(?P<name>[^=\s]+)=(?P<extent>[1-9]\d*)")
+
+
+def read_text(path: str) -> str:
+    """The text of a file; `-` is standard input.
+
+    Raises:
+        ParseError: The file is no text.
+    """
+    if path == "-":
+        return sys.stdin.read()
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{path} is no UTF-8 text: {error}") from None
+
+
+def read_graph(path: str) -> KernelGraph:
+    """The graph of a `.mu` file, or the best one of a saved search result."""
+    text = read_text(path)
+    if path.endswith(".json"):
+        from mirage_dsl.search.result import SearchResult
+
+        return SearchResult.load(path).best.mugraph
+    return parse(text, path)
+
+
+def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
+    """The graph with extents replaced, as in `--size m=8`."""
+    if not sizes:
+        return graph
+    chosen: dict[str, int] = {}
+    for size in sizes:
+        found = _SIZE.fullmatch(size)
+        if found is None:
+            raise click.BadParameter(
+                f"{size!r}: expected NAME=EXTENT, as in m=16", param_hint="--size"
+            )
+        chosen[found["name"]] = int(found["extent"])
+    unknown = sorted(chosen.keys() - graph.extent_of.keys())
+    if unknown:
+        raise click.BadParameter(
+            f"{graph.name} has no dim {', '.join(unknown)}; its dims are "
+            f"{', '.join(graph.extent_of)}",
+            param_hint="--size",
+        )
+    resized = graph.with_extents(chosen)
+    return graph.with_extents(derived_extents(resized, resized.extent_of))
+
+
+def parse_spec(text: str) -> TensorSpec:
+    """`f16[16,4096]`: dtype and shape; a name in the shape is a symbolic extent."""
+    found = _SPEC.fullmatch(text.replace(" ", ""))
+    dtype = dtype_named(found["dtype"]) if found else None
+    if found is None or dtype is None:
+        raise click.BadParameter(
+            f"{text!r}: expected a dtype (f16, bf16, f32) and a shape, as in "
+            "f16[16,4096]",
+            param_hint="--spec",
+        )
+    shape: list[int | str] = []
+    for part in filter(None, found["shape"].split(",")):
+        if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", part):
+            raise click.BadParameter(
+                f"{text!r}: {part!r} is neither a positive number nor a name",
+                param_hint="--spec",
+            )
+        shape.append(int(part) if part.isdigit() else part)
+    return TensorSpec(dtype, tuple(shape))
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """The Python function of `FILE:FUNCTION`, without its decorator."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise click.BadParameter(
+            f"{target!r}: expected FILE:FUNCTION, as in model.py:rms_linear",
+            param_hint="FILE:FUNCTION",
+        )
+    if not Path(path).is_file():
+        raise click.BadParameter(f"there is no file {path}", param_hint="FILE:FUNCTION")
+    module = _load_module(Path(path))
+    found = getattr(module, name, None)
+    function = getattr(found, "function", found)
+    if not callable(function):
+        names = [n for n, v in vars(module).items() if _offered(v, module.__name__)]
+        raise click.BadParameter(
+            f"{path} has no function {name}; it has {', '.join(names) or 'none'}",
+            param_hint="FILE:FUNCTION",
+        )
+    return function
+
+
+def _load_module(path: Path) -> ModuleType:
+    name = f"_mirage_dsl_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # As when Python runs the file, so that it can import its neighbours.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _offered(value: object, module: str) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module
+
+
+def trace_target(target: str, specs: Sequence[str]) -> KernelGraph:
+    """The program of `FILE:FUNCTION` at the given specs, or that of a `.mu` file."""
+    if target.endswith((".mu", ".json")) or target == "-":
+        return read_graph(target)
+    from mirage_dsl.frontend.trace import trace_function
+
+    function = load_function(target)
+    return trace_function(function, [parse_spec(s) for s in specs])

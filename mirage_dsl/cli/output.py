@@ -1,0 +1,74 @@
+"""What a command prints: text for people, or JSON; and how it ends.
+
+Exit codes: 0 for yes, 1 for a negative answer (not equivalent, not well formed, not
+formatted), 2 for wrong usage and errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mirage_dsl.errors import MirageError
+
+NEGATIVE = 1
+ERROR = 2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MU_FILE = click.Path(dir_okay=False, allow_dash=True)
+
+
+def json_option(command: F) -> F:
+    """The option `--json`, as the parameter `as_json`."""
+    option = click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON in place of text."
+    )
+    return option(command)
+
+
+def say(text: str) -> None:
+    """Print to standard output, with one newline at the end."""
+    click.echo(text.rstrip("\n"))
+
+
+def say_json(value: object) -> None:
+    """Print as JSON."""
+    click.echo(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+def answer(as_json: bool, value: Mapping[str, Any], text: str) -> None:
+    """Print a result in the form that was asked for."""
+    if as_json:
+        say_json(value)
+    else:
+        say(text)
+
+
+def negative() -> None:
+    """End the command with the exit code of a negative answer."""
+    sys.exit(NEGATIVE)
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    return repr(value)
+
+
+def fail(error: MirageError | OSError, as_json: bool) -> None:
+    """Report an error without a traceback and end the command."""
+    message = str(error)
+    if as_json:
+        say_json({"error": {"kind": type(error).__name__, "message": message}})
+    else:
+        click.echo(f"{click.style('error', fg='red')}: {message}", err=True)
+    sys.exit(ERROR)

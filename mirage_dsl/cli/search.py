@@ -1,0 +1,112 @@
+"""`mirage-dsl search`: from a Python function to μGraphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mirage_dsl.cli.graphs import spec_option
+from mirage_dsl.cli.inputs import resize, trace_target
+from mirage_dsl.cli.output import answer, json_option
+from mirage_dsl.cli.progress import progress_bar
+from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.settings import EFFORTS, Effort
+
+_EPILOG = """
+\b
+Examples:
+  mirage-dsl search model.py:rms_linear --spec f16[16,4096] --spec f16[4096,6144]
+  mirage-dsl search model.py:attention --spec f16[2,256,64] --spec f16[2,64,4096] \\
+      --spec f16[2,4096,64] --max-kernels 2 --effort full -o best.mu
+  mirage-dsl search program.mu --size m=8 --json
+"""
+
+
+@click.command("search", epilog=_EPILOG)
+@click.argument("target", metavar="FILE:FUNCTION")
+@spec_option
+@click.option("--size", "sizes", multiple=True, metavar="DIM=EXTENT", help="Set a dim.")
+@click.option("--effort", type=click.Choice(EFFORTS), help="How long to search.")
+@click.option("--budget", type=float, metavar="SECONDS", help="Time limit.")
+@click.option(
+    "--max-kernels",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Most kernels that the program may be cut into; 0 for any number.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of all random choices.")
+@click.option("--no-cache", is_flag=True, help="Search anew, and store nothing.")
+@click.option("--all", "show_all", is_flag=True, help="Print all μGraphs found.")
+@click.option("-o", "--output", type=click.Path(), help="Write the best to a .mu file.")
+@click.option("--save", type=click.Path(), help="Write the whole result to a file.")
+@json_option
+def search_command(
+    target: str,
+    specs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    effort: Effort | None,
+    budget: float | None,
+    max_kernels: int,
+    seed: int,
+    no_cache: bool,
+    show_all: bool,
+    output: str | None,
+    save: str | None,
+    as_json: bool,
+) -> None:
+    """Search for the fastest verified equivalents of a function, or of a .mu program.
+
+    FUNCTION is an ordinary Python function on tensors, decorated or not; it is traced
+    at the given specs.  What was found before comes from the cache.
+    """
+    from mirage_dsl.superoptimizer import superoptimize
+
+    program = resize(trace_target(target, specs), sizes)
+    with progress_bar(quiet=as_json) as progress:
+        result = superoptimize(
+            program,
+            effort=effort,
+            budget_seconds=budget,
+            max_kernels=max_kernels or None,
+            use_cache=not no_cache,
+            seed=seed,
+            progress=progress,
+        )
+    if output is not None:
+        Path(output).write_text(str(result.best.mugraph), encoding="utf-8")
+    if save is not None:
+        result.save(save)
+    answer(as_json, result.to_json(), describe(result, show_all=show_all))
+
+
+def describe(result: SearchResult, *, show_all: bool = False) -> str:
+    """A search result for people: counts, a table, the best text."""
+    state = "the whole space was searched" if result.complete else "space not exhausted"
+    lines = [
+        f"{len(result)} μGraphs in {result.seconds:.2f} s; {state}",
+        str(result.ledger),
+        "",
+        f"{'':>3} {'estimate':>10} {'kernels':>8} {'DRAM':>9}  verified",
+    ]
+    lines += [_row(i, c) for i, c in enumerate(result.candidates)]
+    chosen: Any = result.candidates if show_all else result.candidates[:1]
+    for candidate in chosen:
+        lines += ["", str(candidate.mugraph).rstrip("\n")]
+    return "\n".join(lines)
+
+
+def _row(number: int, candidate: Candidate) -> str:
+    cost, certificate = candidate.cost, candidate.certificate
+    if certificate is None:
+        verified = "the program itself"
+    else:
+        stable = certificate.stability is None or certificate.stability.ok
+        verified = f"error <= {certificate.error_bound:.0e}"
+        verified += "" if stable else ", unstable"
+    return (
+        f"{number:>3} {cost.microseconds:>7.1f} µs {cost.launches:>8} "
+        f"{cost.bytes / 1e6:>6.1f} MB  {verified}"
+    )
