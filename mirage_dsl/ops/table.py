@@ -116,6 +116,18 @@ def _tanh_field(f: Any, x: Any) -> Any:
     )
 
 
+def _silu_gradient(m: Any, x: Any, y: Any, g: Any) -> tuple[Any, ...]:
+    one = m.constant(_one)
+    gate = _sigmoid_field(m, x[0])
+    return (m.mul(g, m.add(gate, m.mul(y, m.sub(one, gate)))),)
+
+
+def _bell(m: Any, x: Any) -> Any:
+    """The slope of the error function."""
+    square = m.sub(m.constant(scalar(0)), m.mul(x, x))
+    return m.mul(m.exp(square), m.constant(scalar(2 / math.sqrt(math.pi))))
+
+
 def _erf(x: Array) -> Array:
     values = np.asarray(x)
     exact = np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64))
@@ -250,7 +262,12 @@ RELU = _unary(
     domain=(0.25, 4.0),
 )
 SIGMOID = _unary(
-    "sigmoid", _stable_sigmoid, "tl.sigmoid({0})", field=_sigmoid_field, flops=8.0
+    "sigmoid",
+    _stable_sigmoid,
+    "tl.sigmoid({0})",
+    field=_sigmoid_field,
+    flops=8.0,
+    gradient=lambda m, x, y, g: (m.mul(g, m.mul(y, m.sub(m.constant(_one), y))),),
 )
 TANH = _unary(
     "tanh",
@@ -258,6 +275,7 @@ TANH = _unary(
     "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
     field=_tanh_field,
     flops=10.0,
+    gradient=lambda m, x, y, g: (m.mul(g, m.sub(m.constant(_one), m.mul(y, y))),),
 )
 SILU = _unary(
     "silu",
@@ -265,8 +283,15 @@ SILU = _unary(
     "{0} * tl.sigmoid({0})",
     field=lambda f, x: f.mul(x, _sigmoid_field(f, x)),
     flops=9.0,
+    gradient=_silu_gradient,
 )
-ERF = _unary("erf", _erf, "tl.erf({0})", flops=12.0)
+ERF = _unary(
+    "erf",
+    _erf,
+    "tl.erf({0})",
+    flops=12.0,
+    gradient=lambda m, x, y, g: (m.mul(g, _bell(m, x[0])),),
+)
 GELU = _unary(
     "gelu",
     lambda x: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))),
@@ -299,6 +324,9 @@ RSQRT = _unary(
     field=lambda f, x: f.div(f.constant(_one), f.sqrt(x)),
     flops=4.0,
     expansion=lambda m, x: m.div(m.constant(_one), m.sqrt(x)),
+    gradient=lambda m, x, y, g: (
+        m.div(m.mul(m.mul(g, y), m.constant(scalar(-0.5))), x[0]),
+    ),
     domain=(0.25, 4.0),
 )
 
