@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("MIRAGE_DSL_CACHE_DIR", tempfile.mkdtemp())
 
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.timing import microseconds, rotating
@@ -122,8 +125,8 @@ def lora_cases() -> Iterator[Case]:
     for b in (1, 8, 16):
         graphs: dict[str, Callable[[], KernelGraph]] = {}
         for swap in (False, True):
-            for stages, tile in ((4, 128), (6, 128), (4, 256)):
-                s = schedule(stages, swap_operands=swap)
+            for stages, tile, tma in ((6, 128, False), (4, 256, False), (4, 256, True)):
+                s = schedule(stages, swap_operands=swap, descriptors=tma)
                 graphs[label(s, f"BN64 BK{tile}")] = lambda s=s, t=tile, b=b: (
                     mugraphs.lora(b, 4096, 4096, tile_k=t, schedule=s)
                 )
@@ -141,9 +144,9 @@ def attention_cases() -> Iterator[Case]:
         for norm in (False, True):
             graphs: dict[str, Callable[[], KernelGraph]] = {}
             for splits in (1, {1: 16, 8: 4}[b]):
-                for tile in (64, 128):
-                    s = schedule(3)
-                    graphs[f"BM64 BN{tile} SK{splits} ns3"] = (
+                for tile, tma in ((64, False), (128, False), (128, True)):
+                    s = schedule(3, descriptors=tma)
+                    graphs[label(s, f"BM64 BN{tile} SK{splits}")] = (
                         lambda s=s, t=tile, k=splits, b=b, norm=norm: (
                             mugraphs.attention(
                                 2 * b,

@@ -87,6 +87,34 @@ def test_rows_that_are_masked_at_first() -> None:
     check(graph, [q, k, v])
 
 
+def test_tensor_descriptors_compute_the_same() -> None:
+    """Boxes padded, cut by the grid and past the end; keys reached by two splits."""
+    tma = Schedule(descriptors=True)
+    graphs = [
+        mugraphs.rmsnorm_linear(1, 64, 96, tile_n=32, tile_k=24, schedule=tma),
+        mugraphs.rmsnorm_linear(
+            7, 64, 96, tile_n=24, tile_k=24, tile_m=3, schedule=tma
+        ),
+        mugraphs.lora(8, 64, 96, 8, tile_n=32, tile_k=16, schedule=tma),
+        mugraphs.attention(2, 30, 48, 24, tile_m=16, tile_n=8, splits=3, schedule=tma),
+        mugraphs.attention(2, 30, 48, 24, tile_m=16, tile_n=7, splits=3, schedule=tma),
+        mugraphs.rmsnorm_linear(
+            8, 64, 48, tile_n=16, tile_k=16, layouts=((1, 0), (1, 0)), schedule=tma
+        ),
+    ]
+    for graph in graphs:
+        assert "TensorDescriptor(" in emit(graph)
+        check(graph)
+
+
+def test_tensors_that_descriptors_cannot_express_use_pointers() -> None:
+    tma = Schedule(descriptors=True)
+    graph = mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16, schedule=tma)
+    x, w = random_inputs(graph)
+    check(graph, [x.T.contiguous().T, w])
+    check(graph, [x, torch.nn.functional.pad(w, (1, 0))[:, 1:]])
+
+
 # -- Compiled without a GPU ----------------------------------------------------------
 
 HOPPER: dict[str, Callable[[], KernelGraph]] = {
@@ -100,6 +128,9 @@ HOPPER: dict[str, Callable[[], KernelGraph]] = {
         8, 4096, 4096, schedule=Schedule(num_stages=4, swap_operands=True)
     ),
     "attention": lambda: mugraphs.attention(16, 256, 4096, tile_n=128, splits=4),
+    "descriptors": lambda: mugraphs.gated_mlp(
+        64, 4096, 4096, schedule=Schedule(num_stages=4, descriptors=True)
+    ),
     "split_k": lambda: mugraphs.split_k(
         64, 4096, 4096, tile_m=64, tile_n=64, part_k=1024, tile_k=64
     ),
@@ -157,7 +188,7 @@ def test_calls_are_checked() -> None:
         run(*tensors[:3])
     with pytest.raises(ShapeError, match="input x"):
         run(tensors[0][:, :5], *tensors[1:])
-    with pytest.raises(DTypeError, match="expected torch[.]float16"):
+    with pytest.raises(DTypeError, match=r"expected torch\.float16"):
         run(tensors[0].float(), *tensors[1:])
     with pytest.raises(CompileError, match="expected a cuda device"):
         Executable(graph)(*tensors)

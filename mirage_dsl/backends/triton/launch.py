@@ -6,18 +6,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirage_dsl.backends.triton.emit import FAR, plan
 from mirage_dsl.backends.triton.interpret import interpreting, load_module
+from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import ModulePlan
-from mirage_dsl.errors import CompileError, DTypeError, MirageError, ShapeError
+from mirage_dsl.errors import CompileError, DTypeError, ShapeError
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.ir.maps import bind_extents
 
 if TYPE_CHECKING:
     import torch
+
+
+Key = tuple[tuple[object, ...], ...]
+Run = Callable[..., "list[torch.Tensor]"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A form of the module: offsets of 64 bits; pointers instead of descriptors."""
+
+    wide: bool = False
+    pointers: bool = False
 
 
 class Executable:
@@ -38,20 +52,24 @@ class Executable:
     def __init__(self, graph: KernelGraph, *, interpret: bool = False) -> None:
         self.graph = graph
         self.interpret = interpret
-        self._plans: dict[bool, ModulePlan] = {}
-        self._modules: dict[bool, object] = {}
-        self._checked: set[tuple[object, ...]] = set()
-        self._plan_for(wide=False)
+        self._variants: dict[Variant, tuple[ModulePlan, Run | None]] = {}
+        self._known: dict[Key, Variant] = {}
+        self.source = self._plan(Variant()).source
+        """The emitted module, for tensors as the inputs' types describe them."""
 
-    @property
-    def source(self) -> str:
-        """The emitted module."""
-        return self._plan_for(wide=False).source
+    def _plan(self, variant: Variant) -> ModulePlan:
+        if variant not in self._variants:
+            made = plan(self.graph, wide=variant.wide, pointers=variant.pointers)
+            self._variants[variant] = (made, None)
+        return self._variants[variant][0]
 
-    def _plan_for(self, *, wide: bool) -> ModulePlan:
-        if wide not in self._plans:
-            self._plans[wide] = plan(self.graph, wide=wide)
-        return self._plans[wide]
+    def _run(self, variant: Variant) -> Run:
+        made = self._plan(variant)
+        run = self._variants[variant][1]
+        if run is None:
+            run = vars(load_module(made.source, interpret=self.interpret))["run"]
+            self._variants[variant] = (made, run)
+        return run
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The outputs, in order, as new tensors.
@@ -62,32 +80,44 @@ class Executable:
             CompileError: Tensors on the wrong device, or a kernel that does not
                 compile or start.
         """
-        wide = self._check(tensors)
-        if wide not in self._modules:
-            source = self._plan_for(wide=wide).source
-            self._modules[wide] = load_module(source, interpret=self.interpret)
-        run = vars(self._modules[wide])["run"]
+        key = tuple(
+            (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT == 0)
+            for t in tensors
+        )
+        variant = self._known.get(key)
+        if variant is None:
+            variant = self._check(tensors)
+            self._known[key] = variant
+        run = self._run(variant)
         try:
             if self.interpret:
                 with interpreting():
                     return run(*tensors)
             return run(*tensors)
-        except MirageError:
-            raise
         except Exception as error:
             raise CompileError(
                 f"{self.graph.name} does not run: {type(error).__name__}: {error}"
             ) from error
 
-    def _check(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether offsets need 64 bits, once the tensors are known to fit."""
-        key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
-        if key not in self._checked:
-            bind_extents(self.graph, [tuple(t.shape) for t in tensors])
-            for item, tensor in zip(self.graph.inputs, tensors, strict=True):
-                self._check_one(item, tensor, tensors[0])
-            self._checked.add(key)
-        return any(_span(t) >= FAR for t in tensors)
+    def _check(self, tensors: Sequence[torch.Tensor]) -> Variant:
+        """The variant for these tensors, once they are known to fit."""
+        bind_extents(self.graph, [tuple(t.shape) for t in tensors])
+        for item, tensor in zip(self.graph.inputs, tensors, strict=True):
+            self._check_one(item, tensor, tensors[0])
+        described = {
+            p.source
+            for kernel in self._plan(Variant()).kernels
+            for p in kernel.params
+            if p.kind == "descriptor"
+        }
+        return Variant(
+            wide=any(_span(t) >= FAR for t in tensors),
+            pointers=not all(
+                _fits_descriptor(item, tensor)
+                for item, tensor in zip(self.graph.inputs, tensors, strict=True)
+                if item.name in described
+            ),
+        )
 
     def _check_one(
         self, item: Input, tensor: torch.Tensor, first: torch.Tensor
@@ -120,4 +150,16 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in sizes)
 
 
-__all__ = ["Executable"]
+def _fits_descriptor(item: Input, tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory as its type says, aligned for the copy engine."""
+    order = item.type.layout or tuple(range(tensor.dim()))
+    *outer, last = (tensor.stride(a) for a in order)
+    size = tensor.element_size()
+    return (
+        last == 1
+        and tensor.data_ptr() % ALIGNMENT == 0
+        and all(s * size % ALIGNMENT == 0 for s in outer)
+    )
+
+
+__all__ = ["Executable", "Variant"]

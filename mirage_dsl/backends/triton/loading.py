@@ -122,7 +122,9 @@ class Loader:
         widths = [self._tiles.pieces[d].width for d in box]
         size = kind.dtype.itemsize
         fits = max(widths) <= LARGEST_BOX and widths[-1] * size >= ALIGNMENT
-        aligned = all(s * size % ALIGNMENT == 0 for s in strides[:-1])
+        last = self._tiles.pieces[box[-1]]
+        steps = [t for t in (last.grid_tile, last.loop_tile) if t and t != last.extent]
+        aligned = all(s * size % ALIGNMENT == 0 for s in (*strides[:-1], *steps))
         return box if fits and aligned else None
 
     def _strides(self, box: tuple[Dim, ...]) -> list[int] | None:
