@@ -54,7 +54,10 @@ class BatchCost:
 
 
 def block_cost(
-    footprint: Footprint, hardware: Hardware, inside: AbstractSet[str] = frozenset()
+    footprint: Footprint,
+    hardware: Hardware,
+    inside: AbstractSet[str] = frozenset(),
+    room: Resources | None = None,
 ) -> BatchCost:
     """The cost of one block graph at a batch of points; infeasible points included.
 
@@ -62,8 +65,9 @@ def block_cost(
         footprint: The structure and the points.
         hardware: The GPU.
         inside: Kernel-level tensors that an earlier kernel left in L2.
+        room: The resources, where they are known.
     """
-    room = resources(footprint, hardware)
+    room = room or resources(footprint, hardware)
     resident = np.maximum(room.resident, 1.0)
     traffic = _traffic(footprint, hardware, inside, resident)
     memory, dram, through, in_flight = traffic

@@ -88,7 +88,7 @@ class Product:
     full_precision: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockFacts:
     """What does not depend on sizes: types, stages and uses of a block's values."""
 

@@ -7,6 +7,7 @@ from it; registers hold accumulators and the tiles that are live at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,16 @@ class Resources:
     def feasible(self) -> Bools:
         """Where the block fits."""
         return self.resident > 0
+
+    def take(self, index: NDArray[np.intp]) -> Resources:
+        """Those of the points at `index`."""
+        return Resources(
+            self.shared[index],
+            self.registers[index],
+            self.largest[index],
+            self.resident[index],
+            {limit: exceeded[index] for limit, exceeded in self.too_much.items()},
+        )
 
     def reason(self, at: int, hardware: Hardware) -> str | None:
         """Why the point does not fit, or None where it does."""
@@ -150,6 +161,7 @@ def _held(node: BlockNode, footprint: Footprint) -> Numbers:
     return np.where(in_registers, 0.0, size)
 
 
+@lru_cache(maxsize=4)
 def _used_only_after(facts: BlockFacts) -> frozenset[str]:
     """Values made before the loop that only code after it reads."""
     early: set[str] = set()
@@ -199,6 +211,7 @@ def _registers(footprint: Footprint) -> Numbers:
     return BASE_REGISTERS + np.ceil((live @ words).max(axis=0))
 
 
+@lru_cache(maxsize=4)
 def live_tiles(facts: BlockFacts) -> tuple[list[str], Numbers]:
     """Values that live in registers, and which of them are live at each node.
 

@@ -29,6 +29,7 @@ from mirage_dsl.search.footprint import (
     facts_of,
 )
 from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.resources import Resources, resources
 from mirage_dsl.types import TensorType
 
 LARGEST_MATRIX_TILE = 256
@@ -108,11 +109,9 @@ def choose_sizes(
         SearchError: An extent is unknown.
     """
     facts = facts_of(block, outer, extents)
-    sweep = _Sweep(facts, hardware, allowed, inside)
+    sweep = _Sweep(facts, hardware, allowed, inside, tally)
     tiles = sweep.tiles()
     coarse = sweep.price(tiles, sweep.schedules(few=True))
-    if tally is not None:
-        _count(tally, coarse)
     best = _best_per_tile(coarse.cost.seconds, coarse.tile_of)[:SHORTLIST]
     if not len(best):
         return []
@@ -130,7 +129,7 @@ def choose_sizes(
 
 @dataclass(frozen=True)
 class _Priced:
-    """Points, the row of tiles of each, and their cost (infinite where they fail)."""
+    """Points that fit, the row of tiles of each, and their cost."""
 
     footprint: Footprint
     tile_of: NDArray[np.intp]
@@ -143,6 +142,7 @@ class _Sweep:
     hardware: Hardware
     allowed: Sizes
     inside: AbstractSet[str]
+    tally: Counter[str] | None
 
     def tiles(self) -> NDArray[np.int64]:
         """All combinations of tiles, one row each: the grid's, then the loop's."""
@@ -206,15 +206,24 @@ class _Sweep:
         return list(itertools.product(warps, stages, swaps))
 
     def price(self, tiles: NDArray[np.int64], schedules: Schedules) -> _Priced:
-        """Every row of tiles with every schedule; unfit points cost infinity."""
+        """Every row of tiles with every schedule, as far as they fit."""
         tile_of = np.repeat(np.arange(len(tiles)), len(schedules))
         points = _points(tiles, schedules, tile_of)
-        footprint = Footprint(self.facts, points)
-        useful = self._useful(footprint)
+        useful = self._useful(Footprint(self.facts, points))
         footprint = Footprint(self.facts, points.take(useful))
-        cost = block_cost(footprint, self.hardware, self.inside)
-        cost.seconds[~cost.resources.feasible] = np.inf
-        return _Priced(footprint, tile_of[useful], cost)
+        room = resources(footprint, self.hardware)
+        self._count(room)
+        fits = np.flatnonzero(room.feasible)
+        footprint = Footprint(self.facts, footprint.points.take(fits))
+        cost = block_cost(footprint, self.hardware, self.inside, room.take(fits))
+        return _Priced(footprint, tile_of[useful[fits]], cost)
+
+    def _count(self, room: Resources) -> None:
+        if self.tally is None:
+            return
+        self.tally["sizes tried"] += len(room.shared)
+        for limit, exceeded in room.too_much.items():
+            self.tally[limit] += int(np.count_nonzero(exceeded))
 
     def _useful(self, footprint: Footprint) -> NDArray[np.intp]:
         points = footprint.points
@@ -261,15 +270,7 @@ def _powers(low: int, high: int, extent: int) -> tuple[int, ...]:
 
 
 def _best_per_tile(seconds: Numbers, tile_of: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Indices of each tile's cheapest feasible point, cheapest tile first."""
+    """Indices of each tile's cheapest point, cheapest tile first."""
     order = np.argsort(seconds, kind="stable")
-    order = order[np.isfinite(seconds[order])]
     first = np.unique(tile_of[order], return_index=True)[1]
     return order[np.sort(first)]
-
-
-def _count(tally: Counter[str], priced: _Priced) -> None:
-    room = priced.cost.resources
-    tally["sizes tried"] += len(priced.tile_of)
-    for limit, exceeded in room.too_much.items():
-        tally[limit] += int(np.count_nonzero(exceeded))
