@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_dsl.ops import formulas
 from mirage_dsl.ops.definition import Array, AttributeKind, Kind, Operator, Term
 from mirage_dsl.types import scalar
 
@@ -103,46 +104,6 @@ def _comparison(name: str, numpy: Callable[[Array, Array], Array], sign: str) ->
 
 
 _one, _half = scalar(1), scalar(0.5)
-
-
-def _sigmoid_field(f: Any, x: Any) -> Any:
-    one = f.constant(_one)
-    return f.div(one, f.add(one, f.exp(f.sub(f.constant(scalar(0)), x))))
-
-
-def _tanh_field(f: Any, x: Any) -> Any:
-    return f.sub(
-        f.mul(f.constant(scalar(2)), _sigmoid_field(f, f.add(x, x))), f.constant(_one)
-    )
-
-
-def _silu_gradient(m: Any, x: Any, y: Any, g: Any) -> tuple[Any, ...]:
-    one = m.constant(_one)
-    gate = _sigmoid_field(m, x[0])
-    return (m.mul(g, m.add(gate, m.mul(y, m.sub(one, gate)))),)
-
-
-def _bell(m: Any, x: Any) -> Any:
-    """The slope of the error function."""
-    square = m.sub(m.constant(scalar(0)), m.mul(x, x))
-    return m.mul(m.exp(square), m.constant(scalar(2 / math.sqrt(math.pi))))
-
-
-def _erf(x: Array) -> Array:
-    values = np.asarray(x)
-    exact = np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64))
-    return exact.astype(values.dtype)
-
-
-def _stable_sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.asarray(x).dtype)
-
-
-def _rowshift(a: Array, axes: tuple[int, ...]) -> Array:
-    """The maximum, by which a row of exponents is shifted; 0 for a masked row."""
-    largest = np.max(a, axis=axes)
-    return np.where(np.isneginf(largest), np.zeros_like(largest), largest)
-
 
 # -- Arithmetic ------------------------------------------------------------------
 
@@ -263,9 +224,9 @@ RELU = _unary(
 )
 SIGMOID = _unary(
     "sigmoid",
-    _stable_sigmoid,
+    formulas.stable_sigmoid,
     "tl.sigmoid({0})",
-    field=_sigmoid_field,
+    field=formulas.sigmoid_field,
     flops=8.0,
     gradient=lambda m, x, y, g: (m.mul(g, m.mul(y, m.sub(m.constant(_one), y))),),
 )
@@ -273,28 +234,28 @@ TANH = _unary(
     "tanh",
     np.tanh,
     "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
-    field=_tanh_field,
+    field=formulas.tanh_field,
     flops=10.0,
     gradient=lambda m, x, y, g: (m.mul(g, m.sub(m.constant(_one), m.mul(y, y))),),
 )
 SILU = _unary(
     "silu",
-    lambda x: x * _stable_sigmoid(x),
+    lambda x: x * formulas.stable_sigmoid(x),
     "{0} * tl.sigmoid({0})",
-    field=lambda f, x: f.mul(x, _sigmoid_field(f, x)),
+    field=lambda f, x: f.mul(x, formulas.sigmoid_field(f, x)),
     flops=9.0,
-    gradient=_silu_gradient,
+    gradient=formulas.silu_gradient,
 )
 ERF = _unary(
     "erf",
-    _erf,
+    formulas.erf,
     "tl.erf({0})",
     flops=12.0,
-    gradient=lambda m, x, y, g: (m.mul(g, _bell(m, x[0])),),
+    gradient=lambda m, x, y, g: (m.mul(g, formulas.bell(m, x[0])),),
 )
 GELU = _unary(
     "gelu",
-    lambda x: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))),
+    lambda x: 0.5 * x * (1.0 + formulas.erf(x * math.sqrt(0.5))),
     "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
     flops=15.0,
 )
@@ -365,7 +326,7 @@ ROWSHIFT = _row(
         name="rowshift",
         kind=Kind.REDUCTION,
         arity=1,
-        numpy=_rowshift,
+        numpy=formulas.rowshift,
         field=lambda f, a, axes: f.shift(a, axes),
         field_note="a fresh random value at every site: no output may depend on it",
         term=Term.FUNCTION,
