@@ -30,6 +30,7 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
 )
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.types import Axis, f32
 
@@ -76,6 +77,8 @@ WELL_FORMED = (attention(), linear())
 
 
 def axes_damaged(draw: Draw, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    if not axes:
+        return axes
     at = draw(st.integers(0, len(axes) - 1))
     (dim,) = axes[at][:1]
     change = draw(st.sampled_from(("grid", "loop", "name", "drop")))
@@ -114,7 +117,13 @@ def node_damaged(draw: Draw, node: BlockNode, names: Sequence[str]) -> BlockNode
 
 def block_damaged(draw: Draw, block: BlockGraph) -> BlockGraph:
     splits = st.builds(Split, st.sampled_from(DIMS), st.integers(0, 8))
-    match draw(st.sampled_from(("grid", "loop", "drop", "node", "node", "node"))):
+    changes = ("tile", "tile", "tile", "grid", "loop", "drop", "node", "node", "node")
+    match draw(st.sampled_from(changes)):
+        case "tile":
+            tiles = st.integers(1, 16)
+            grid = tuple(replace(s, tile=draw(tiles)) for s in block.grid)
+            loop = block.loop and replace(block.loop, tile=draw(tiles))
+            return replace(block, grid=grid, loop=loop)
         case "grid":
             return replace(block, grid=tuple(draw(st.lists(splits, max_size=3))))
         case "loop":
@@ -135,18 +144,27 @@ def damaged(draw: Draw) -> KernelGraph:
     graph = draw(st.sampled_from(WELL_FORMED))
     for _ in range(draw(st.integers(1, 3))):
         if draw(st.integers(0, 5)) == 0:
-            sizes = {draw(st.sampled_from(DIMS[:3])): draw(st.integers(0, 9))}
+            sizes = {draw(st.sampled_from(DIMS[:3])): draw(st.integers(0, 17))}
             graph = graph.with_extents(sizes)
             continue
         nodes: list[KernelNode] = [*graph.nodes]
         at = draw(st.integers(0, len(graph.blocks) - 1))
         nodes[at] = block_damaged(draw, graph.blocks[at])
         graph = replace(graph, nodes=tuple(nodes))
+    if draw(st.integers(0, 9)):
+        graph = graph.with_extents(safely_derived(graph))
     return graph
 
 
+def safely_derived(graph: KernelGraph) -> dict[str, int | None]:
+    """The extents that follow; a tile of 0 has none."""
+    if any(s.tile < 1 for b in graph.blocks for s in b.grid):
+        return {}
+    return derived_extents(graph, graph.extent_of)
+
+
 @given(damaged())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_what_is_accepted_can_be_evaluated(graph: KernelGraph) -> None:
     found = check(graph)
     assert all(d.rule and d.message and d.name for d in found)
