@@ -55,12 +55,14 @@ if TYPE_CHECKING:
     from mirage_dsl.types import f32 as f32
 
 _FUNCTIONS = (
-    "abs add amax amin astype broadcast_to cat chunk clamp clip concat concatenate div "
-    "equal erf exp exp2 expand expand_dims flatten gelu greater greater_equal less "
-    "less_equal linear log masked_fill matmul max maximum mean min minimum mul narrow "
-    "neg not_equal permute pow reciprocal relu repeat_interleave reshape rsqrt sigmoid "
-    "silu split sqrt square squeeze stack sub sum swapaxes tanh transpose unbind "
-    "unflatten unsqueeze where"
+    "abs add amax amin clamp clip div equal erf exp exp2 gelu greater greater_equal "
+    "less less_equal linear log masked_fill matmul max maximum mean min minimum mul neg "
+    "not_equal pow reciprocal relu rsqrt sigmoid silu sqrt square sub sum tanh where"
+)
+_VIEWS = (
+    "astype broadcast_to cat chunk concat concatenate expand expand_dims flatten narrow "
+    "permute repeat_interleave reshape split squeeze stack swapaxes transpose unbind "
+    "unflatten unsqueeze"
 )
 _COMPOSITES = (
     "batch_norm einsum group_norm layer_norm norm rms_norm softmax std var "
@@ -83,15 +85,14 @@ _HOME = {
     "search.result": "Candidate SearchResult",
     "search.constraints": "Constraints",
     "explanation": "Explanation explain",
+    "backends.triton.screen": "compile_only",
     "frontend.functions": _FUNCTIONS,
+    "frontend.views": _VIEWS,
     "frontend.composites": _COMPOSITES,
     "frontend.specs": "spec",
     "frontend.kernel": "kernel Kernel",
     "frontend.bound": "BoundKernel",
-    "frontend.graph_api": (
-        "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph "
-        "ThreadblockGraph"
-    ),
+    "frontend.graph_api": "superoptimize new_kernel_graph new_graph Graph",
 }
 _WHERE = {
     public: (home, there or public)

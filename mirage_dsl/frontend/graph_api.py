@@ -22,6 +22,7 @@ from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.bound import BoundKernel, Options
 from mirage_dsl.frontend.dims import Atoms
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.naming import TracedInput, build_graph
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.specs import layout_of, spec
@@ -41,7 +42,7 @@ Triples = Sequence[int | Sequence[int]] | None
 
 
 def _operator(name: str) -> Callable[..., Tensor]:
-    function: Any = getattr(functions, name, None) or getattr(composites, name)
+    function = function_named(name)
 
     def method(self: Graph, *operands: Any, **kwargs: Any) -> Tensor:
         self.require_open()
