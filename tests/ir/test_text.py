@@ -72,6 +72,15 @@ def test_error(text: str, expected: re.Match[str], _: str) -> None:
     assert error.location.text == text.split("\n")[int(line) - 1]
 
 
+def test_texts_of_the_documentation() -> None:
+    page = (HERE.parents[1] / "docs" / "text-format.md").read_text("utf-8")
+    long, split, short = re.findall(r"^```mu\n(.*?)^```", page, flags=re.M | re.S)
+    assert str(parse(long)) == long
+    assert str(parse(split)) == split
+    for text in (long, split, short):
+        assert check(parse(text)) == []
+
+
 def test_error_shows_the_place() -> None:
     text = "mirage 1\nmugraph f(x: f32[m]) -> f32[m] where m = 4 {\n  y = epx x\n}"
     with pytest.raises(ParseError) as caught:
