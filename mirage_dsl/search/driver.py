@@ -269,9 +269,7 @@ class _Driver:
             best = kept[0].cost.microseconds if kept else None
             self.progress("verify", len(kept), self.k, best)
             candidate = self._candidate(plan.graph, verify=verify)
-            if candidate is None:
-                self.ledger.cut["verification"] += 1
-            else:
+            if candidate is not None:
                 kept.append(candidate)
         return sorted(kept, key=lambda c: c.cost.microseconds)
 
@@ -288,6 +286,8 @@ class _Driver:
             self.ledger.found["verified"] += 1
             if certificate.ok:
                 return Candidate(form, cost, certificate)
+            reason = "stability" if certificate.equivalent else "verification"
+            self.ledger.cut[reason] += 1
         return None
 
     def _forms(self, graph: KernelGraph) -> list[KernelGraph]:

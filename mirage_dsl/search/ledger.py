@@ -15,6 +15,7 @@ CUTS = (
     "cost rank",
     "duplicate",
     "verification",
+    "stability",
 )
 """What cuts candidates, in the order of the search."""
 

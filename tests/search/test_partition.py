@@ -1,0 +1,181 @@
+"""Cutting a program and joining the parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.partition import Atom, Cutter, shift_carriers
+from mirage_dsl.types import Dim, TensorType, f16
+from tests.search import blocks
+from tests.search.blocks import op, tensor
+
+
+def renamed(result: str, source: str, old: str, new: str) -> Apply:
+    attrs = (("dims", (old,)), ("to", (new,)))
+    return Apply(result, op("v", "rename", source).op, (source,), attrs)
+
+
+def sliced(result: str, source: str, dim: str, part: slice, to: str) -> Apply:
+    attrs = (("dim", dim), ("start", part.start), ("stop", part.stop), ("to", to))
+    return Apply(result, op("v", "slice", source).op, (source,), attrs)
+
+
+def attention() -> KernelGraph:
+    nodes = (
+        op("s", "matmul", "q", "k", over="d"),
+        op("h", "rowshift", "s", over="n"),
+        op("f", "sub", "s", "h"),
+        op("e", "exp", "f"),
+        op("l", "sum", "e", over="n"),
+        op("p", "div", "e", "l"),
+        op("o", "matmul", "p", "v", over="n"),
+    )
+    inputs = {"q": tensor("m d"), "k": tensor("n d"), "v": tensor("n c")}
+    return blocks.graph(
+        "attention", inputs, nodes, {"o": tensor("m c")}, m=5, d=4, n=6, c=3
+    )
+
+
+def two_layers() -> KernelGraph:
+    nodes = (
+        op("a", "matmul", "x", "u", over="k"),
+        op("b", "silu", "a"),
+        op("c", "matmul", "b", "w", over="n"),
+        op("d", "add", "c", "x"),
+    )
+    inputs = {"x": tensor("m k"), "u": tensor("k n"), "w": tensor("n k")}
+    return blocks.graph("mlp", inputs, nodes, {"d": tensor("m k")}, m=3, k=4, n=7)
+
+
+def sliced_and_joined() -> KernelGraph:
+    """A product cut in two halves, one of them a gate, then both joined again."""
+    nodes = (
+        renamed("y", "x", "m", "i"),
+        op("a", "matmul", "x", "w", over="k"),
+        sliced("g", "a", "n", slice(0, 4), "r"),
+        sliced("u", "a", "n", slice(4, 8), "r"),
+        op("t", "silu", "g"),
+        op("z", "mul", "t", "u"),
+        Apply(
+            "j",
+            op("v", "concat").op,
+            ("z", "u"),
+            (("dims", ("r", "r")), ("to", "q")),
+        ),
+        op("s", "sum", "j", over="m"),
+        op("o", "matmul", "s", "e", over="q"),
+        op("p", "sum", "y", over="i"),
+    )
+    inputs = {"x": tensor("m k"), "w": tensor("k n"), "e": tensor("q c")}
+    returns = {"o": tensor("c"), "p": tensor("k")}
+    sizes = {"m": 3, "i": 3, "k": 5, "n": 8, "r": 4, "q": 8, "c": 2}
+    return blocks.graph("joined", inputs, nodes, returns, **sizes)
+
+
+PROGRAMS = {
+    "attention": attention(),
+    "two layers": two_layers(),
+    "slices and concat": sliced_and_joined(),
+}
+
+
+def run(graph: KernelGraph) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    arrays: list[np.ndarray] = []
+    for item in graph.inputs:
+        shape = [graph.extent_of[d.name] or 0 for d in item.type.dims]
+        arrays.append(rng.uniform(0.5, 1.5, shape))
+    return evaluate_numpy(graph, *arrays)
+
+
+def assert_equal(found: KernelGraph, program: KernelGraph) -> None:
+    assert check(found) == []
+    for a, b in zip(run(found), run(program), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def segments(cutter: Cutter, atoms: Sequence[Atom]) -> list[KernelGraph]:
+    return [cutter.segment(a.nodes) for a in atoms]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_joined_atoms_compute_the_program(name: str) -> None:
+    cutter = Cutter(PROGRAMS[name])
+    parts = segments(cutter, cutter.atoms)
+    assert len(parts) > 1
+    for part in parts:
+        assert check(part) == []
+    assert_equal(cutter.join(parts), PROGRAMS[name])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_cut_joins_to_the_program(name: str) -> None:
+    cutter = Cutter(PROGRAMS[name])
+    order = cutter.order
+    for cuts in itertools.combinations(range(1, len(order)), 2):
+        edges = (0, *cuts, len(order))
+        runs = [order[i:j] for i, j in itertools.pairwise(edges)]
+        parts = [cutter.segment(r) for r in runs]
+        assert_equal(cutter.join(parts), PROGRAMS[name])
+
+
+def test_what_no_block_can_hold_is_an_atom_of_its_own() -> None:
+    cutter = Cutter(sliced_and_joined())
+    library = [a for a in cutter.atoms if a.library]
+    assert sorted(a.nodes[0].result for a in library) == ["g", "j", "u"]
+    for atom in cutter.atoms:
+        if not atom.library:
+            kinds = {n.op.kind for n in atom.nodes}
+            assert not kinds & {Kind.VIEW, Kind.CONCAT}
+
+
+def test_epilogues_stay_with_their_product() -> None:
+    cutter = Cutter(two_layers())
+    names = [[n.result for n in a.nodes] for a in cutter.atoms]
+    assert ["c", "d"] in names
+    assert names[0][0] == "a"
+
+
+def test_cuts_do_not_part_a_shift_from_its_exponential() -> None:
+    program = attention()
+    carriers = shift_carriers(program)
+    assert carriers == {"h", "f", "e", "l"}
+    cutter = Cutter(program)
+    ends = {a.nodes[-1].result for a in cutter.atoms}
+    assert not ends & carriers
+    assert [n.result for n in cutter.atoms[0].nodes] == ["s"]
+
+
+def test_halves_cut_where_little_crosses() -> None:
+    nodes = (
+        op("a", "mul", "x", "x"),
+        op("b", "sum", "a", over="k"),
+        op("c", "sqrt", "b"),
+        op("d", "mul", "c", "w"),
+    )
+    inputs = {"x": tensor("m k"), "w": tensor("m k")}
+    sizes = {"m": 64, "k": 512}
+    graph = blocks.graph("g", inputs, nodes, {"d": tensor("m k")}, **sizes)
+    cutter = Cutter(graph)
+    (atom,) = cutter.atoms
+    left, right = cutter.halves(atom)
+    assert [n.result for n in left.nodes] == ["a", "b"]
+    assert [n.result for n in right.nodes] == ["c", "d"]
+
+
+def test_outputs_keep_their_returned_axes() -> None:
+    x = TensorType(f16, ((Dim("m"),), (Dim("k"),)))
+    y = TensorType(f16, ((Dim("k"), Dim("m")),))
+    nodes = (op("a", "mul", "x", "x"), op("y", "exp", "a"))
+    graph = blocks.graph("g", {"x": x}, nodes, {"y": y}, m=2, k=3)
+    cutter = Cutter(graph)
+    (part,) = segments(cutter, cutter.atoms)
+    assert part.returns == graph.returns
