@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 
 _FUNCTIONS = (
     "abs add amax amin clamp clip div equal erf exp exp2 gelu greater greater_equal "
-    "less less_equal linear log masked_fill matmul max maximum mean min minimum mul neg "
-    "not_equal pow reciprocal relu rsqrt sigmoid silu sqrt square sub sum tanh where"
+    "less less_equal linear log masked_fill matmul max maximum mean min minimum mul "
+    "neg not_equal pow reciprocal relu rsqrt sigmoid silu sqrt square sub sum tanh where"
 )
 _VIEWS = (
-    "astype broadcast_to cat chunk concat concatenate expand expand_dims flatten narrow "
-    "permute repeat_interleave reshape split squeeze stack swapaxes transpose unbind "
+    "astype broadcast_to cat chunk concat concatenate expand expand_dims flatten "
+    "narrow permute repeat_interleave reshape split squeeze stack swapaxes transpose unbind "
     "unflatten unsqueeze"
 )
 _COMPOSITES = (

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +24,7 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.ir.printer import to_text
+from mirage_dsl.lines import lines_of, with_lines
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import Progress, search
@@ -108,7 +109,8 @@ def superoptimize(
     _refuse(store, key, program)
     result = _search(program, request, executor, progress)
     if use_cache and _worth_keeping(result):
-        store.store(key, result.to_json())
+        lines = [lines_of(c.mugraph, program) for c in result]
+        store.store(key, {**result.to_json(), "lines": lines})
     return result
 
 
@@ -172,11 +174,25 @@ def _cached(store: Cache, key: Key, program: KernelGraph) -> SearchResult | None
     try:
         result = SearchResult.from_json(dict(content))
         _require_own_certificates(result, program)
+        found = _for_program(result, program, content["lines"])
     except (MirageError, KeyError, TypeError, ValueError) as error:
         _log.warning("entry %s is not usable: %s", key.digest, error)
         return None
     _log.info("%s: from the cache, %s", program.name, key.digest)
-    return replace(result, program=program)
+    return found
+
+
+def _for_program(
+    result: SearchResult, program: KernelGraph, lines: Sequence[Mapping[str, int]]
+) -> SearchResult:
+    """A stored result, for the program that was asked for and with its lines."""
+    if to_text(result.program) != to_text(program):
+        return replace(result, program=program)
+    candidates = [
+        replace(c, mugraph=with_lines(c.mugraph, program, known))
+        for c, known in zip(result.candidates, lines, strict=True)
+    ]
+    return replace(result, program=program, candidates=tuple(candidates))
 
 
 def _require_own_certificates(result: SearchResult, program: KernelGraph) -> None:
