@@ -105,11 +105,7 @@ class Launcher:
             kind = self._types[store.result]
             variable = self._names.fresh(store.result)
             self._variables[store.result] = variable
-            self._writer.assign(
-                variable,
-                f"torch.empty({self._shape(kind.axes)}, "
-                f"dtype={torch_dtype(kind.dtype)}, device=device)",
-            )
+            self._writer.assign(variable, self._allocation(kind))
         arguments = [self._argument(p) for p in kernel.params]
         schedule = kernel.schedule
         arguments += [
@@ -126,6 +122,16 @@ class Launcher:
             self._writer.line(f"{argument},")
         self._writer.dedent()
         self._writer.line(")")
+
+    def _allocation(self, kind: TensorType) -> str:
+        """A new tensor, in memory as its layout says."""
+        order = kind.layout or tuple(range(len(kind.axes)))
+        shape = self._shape([kind.axes[a] for a in order])
+        text = f"torch.empty({shape}, dtype={torch_dtype(kind.dtype)}, device=device)"
+        if kind.layout is not None:
+            turns = ", ".join(str(order.index(a)) for a in range(len(order)))
+            text += f".permute({turns})"
+        return text
 
     def _derive_parts(self, kernel: KernelPlan) -> None:
         """Extents of the dims over the parts of symbolic split dims."""
