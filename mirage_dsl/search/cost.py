@@ -26,6 +26,7 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.block_cost import block_cost
 from mirage_dsl.search.footprint import (
+    MATRIX_TILE,
     Footprint,
     facts_of,
     points_of,
@@ -37,6 +38,9 @@ from mirage_dsl.types import TensorType, f32
 
 LIBRARY_SLACK = 1.1
 """Library products take a tenth more than their roofline (measured 20.3 of 18.4 µs)."""
+
+LIBRARY_SPLIT = 4
+"""Parts into which libraries split a long sum of a small product."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,8 @@ def library_kernel(
         tensor = node.op.flops * size_of(tuple(names), extents)
         exact = types[node.result].dtype == f32
         rate = hardware.f32_matmul_rate if exact else hardware.tensor_rate
-        arithmetic = tensor / rate
+        deep = size_of(node.over, extents) / MATRIX_TILE * hardware.matrix_step
+        arithmetic = max(tensor / rate, deep / LIBRARY_SPLIT)
     else:
         widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
         flops = node.op.flops * size_of(types[widest].names, extents)

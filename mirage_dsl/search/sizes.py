@@ -165,14 +165,13 @@ class _Sweep:
         grids, iterations = self.allowed.grids, self.allowed.iterations
         if grids is not None:
             keep &= [grids(tuple(int(p) for p in row)) for row in parts]
-        if block.loop is not None:
-            points = _points(rows, [(4, 2, False)], np.arange(len(rows)))
-            found = Footprint(self.facts, points).iterations
-            if iterations is not None:
-                keep &= np.isin(found, list(iterations))
-            elif self.facts.extents[block.loop.dim] > MATRIX_TILE:
-                # One iteration is no loop, and structures without one are searched too.
-                keep &= found > 1
+        points = _points(rows, [(4, 2, False)], np.arange(len(rows)))
+        found = Footprint(self.facts, points).iterations
+        if iterations is not None:
+            keep &= np.isin(found, list(iterations))
+        elif block.loop and self.facts.extents[block.loop.dim] > MATRIX_TILE:
+            # One iteration is no loop, and structures without one are searched too.
+            keep &= found > 1
         return keep
 
     def _grid_tiles(self, split: Split) -> Sequence[int]:

@@ -1,0 +1,158 @@
+"""Why a μGraph is fast: what it moves and computes, beside the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents, grid_parts
+from mirage_dsl.search.cost import KernelCost, estimate
+from mirage_dsl.search.footprint import tensor_bytes
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.partition import is_view
+
+
+def explain(
+    mugraph: KernelGraph, program: KernelGraph, hardware: Hardware = H100
+) -> str:
+    """The estimate of a μGraph, kernel by kernel, and what it saves.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    after, before = estimate(mugraph, hardware), estimate(program, hardware)
+    lines = [
+        f"{mugraph.name} on {hardware.name}: about {after.microseconds:.1f} µs, "
+        f"{_kernels(after.launches)}",
+        f"program by library kernels: about {before.microseconds:.1f} µs, "
+        f"{_kernels(before.launches)}",
+        *_savings(mugraph, program),
+        f"roofline: {_roofline(program, hardware):.1f} µs to read every input and "
+        "write every output once",
+        "",
+    ]
+    nodes = [n for n in mugraph.nodes if isinstance(n, BlockGraph) or _launches(n)]
+    # Estimates have one part for each kernel; a view of an intermediate is none.
+    for number, (node, part) in enumerate(zip(nodes, after.kernels, strict=True), 1):
+        lines += _kernel(number, node, part, mugraph, hardware)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _launches(node: Apply) -> bool:
+    return not is_view(node)
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'' if count == 1 else 's'}"
+
+
+def _savings(mugraph: KernelGraph, program: KernelGraph) -> list[str]:
+    """What no longer goes through memory."""
+    old, new = _intermediates(program), _intermediates(mugraph)
+    saved = sum(old.values()) - sum(new.values())
+    gone = [n for n in old if n not in new]
+    lines: list[str] = []
+    if gone:
+        lines.append(
+            f"no longer stored: {', '.join(gone)} ({_bytes(2 * max(saved, 0))} less "
+            "written and read back)"
+        )
+    kept = [n for n in new if n in old]
+    if kept:
+        lines.append(f"still stored between kernels: {', '.join(kept)}")
+    return lines
+
+
+def _intermediates(graph: KernelGraph) -> dict[str, float]:
+    """Bytes of every value that one kernel writes for another."""
+    types = kernel_types(graph)
+    extents = derived_extents(graph, graph.extent_of)
+    returned = {r.value for r in graph.returns}
+    made: list[str] = []
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            made += node.results
+        elif _launches(node):
+            made.append(node.result)
+    return {n: tensor_bytes(types[n], extents) for n in made if n not in returned}
+
+
+def _roofline(program: KernelGraph, hardware: Hardware) -> float:
+    types = kernel_types(program)
+    extents = derived_extents(program, program.extent_of)
+    names = {i.name for i in program.inputs} | {r.value for r in program.returns}
+    moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))
+    return 1e6 * (moved / hardware.dram_rate + hardware.launch + hardware.ramp)
+
+
+def _kernel(
+    number: int,
+    node: Apply | BlockGraph,
+    part: KernelCost,
+    graph: KernelGraph,
+    hardware: Hardware,
+) -> list[str]:
+    if isinstance(node, Apply):
+        head = f"kernel {number}: {node.op.name} -> {node.result} (library)"
+    else:
+        head = f"kernel {number}: block graph -> {', '.join(node.results)}"
+    lines = [f"{head}, about {part.microseconds:.1f} µs"]
+    if isinstance(node, BlockGraph):
+        lines += _launch(node, part, graph, hardware)
+    work = part.tensor_flops + part.flops
+    bound = "memory" if part.memory >= part.arithmetic else "arithmetic"
+    lines += [
+        f"  moves {_bytes(part.dram_bytes)} to and from DRAM, "
+        f"reads {_bytes(part.l2_bytes)} through L2",
+        f"  computes {work / 1e9:.2f} GFLOP, {part.tensor_flops / 1e9:.2f} of them "
+        "in products",
+        f"  bound by {bound}: memory {part.memory:.1f} µs, "
+        f"arithmetic {part.arithmetic:.1f} µs",
+    ]
+    if part.limit is not None:
+        lines.append(f"  does not fit: {part.limit}")
+    return [*lines, ""]
+
+
+def _launch(
+    node: BlockGraph, part: KernelCost, graph: KernelGraph, hardware: Hardware
+) -> list[str]:
+    known = derived_extents(graph, graph.extent_of)
+    extents: Mapping[str, int] = {n: e for n, e in known.items() if e is not None}
+    schedule = node.schedule
+    grid = " x ".join(
+        f"{count} ({split.dim} in tiles of {split.tile})"
+        for split, count in zip(node.grid, grid_parts(node, extents), strict=True)
+    )
+    loop = "no loop"
+    if node.loop is not None:
+        loop = (
+            f"{part.iterations} iterations over {node.loop.dim} "
+            f"in tiles of {node.loop.tile}"
+        )
+    swapped = ", products transposed" if schedule.swap_operands else ""
+    return [
+        f"  grid {grid or '1'} = {part.blocks} blocks of {32 * schedule.num_warps} "
+        f"threads; {loop}; {schedule.num_stages} stages{swapped}",
+        f"  {part.waves} wave{'' if part.waves == 1 else 's'}: {hardware.sms} "
+        f"multiprocessors hold {part.resident} at once each; {_bytes(part.shared)} of "
+        f"shared memory a block, about {part.registers} registers a thread",
+        f"  {_bytes(part.in_flight)} in stage buffers of the whole GPU",
+        f"  fuses {_fused(node)}",
+    ]
+
+
+def _fused(node: BlockGraph) -> str:
+    names: dict[str, int] = {}
+    for inner in node.nodes:
+        if isinstance(inner, Apply) and "dtype" not in inner.op.attributes:
+            names[inner.op.name] = names.get(inner.op.name, 0) + 1
+    return ", ".join(n if c == 1 else f"{c} {n}" for n, c in names.items())
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

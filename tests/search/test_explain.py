@@ -1,0 +1,38 @@
+"""Explanations."""
+
+from __future__ import annotations
+
+from mirage_dsl.ir.expand import expand
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.explain import explain
+from tests.search import blocks, programs
+
+
+def test_a_fused_kernel_beside_its_program() -> None:
+    graph = blocks.rms_linear(8)
+    program = expand(programs.rmslin())
+    text = explain(graph, program)
+    assert f"about {estimate(graph).microseconds:.1f} µs, 1 kernel" in text
+    assert "no longer stored" in text
+    assert "96 (n in tiles of 64) = 96 blocks of 128 threads" in text
+    assert "32 iterations over k in tiles of 128" in text
+    assert "bound by memory" in text
+
+
+def test_intermediates_that_stay_are_listed() -> None:
+    graph = blocks.split_attention(1, 16)
+    text = explain(graph, graph)
+    assert "still stored between kernels: num, den" in text
+    assert "kernel 2: block graph -> y" in text
+
+
+def test_what_does_not_fit_is_said() -> None:
+    graph = blocks.rms_linear(8, tile=256, step=256)
+    assert "does not fit: " in explain(graph, graph)
+
+
+def test_library_kernels_are_named() -> None:
+    program = programs.gated()
+    text = explain(program, program)
+    assert "(library)" in text
+    assert "no longer stored" not in text
