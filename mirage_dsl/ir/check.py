@@ -18,7 +18,7 @@ from mirage_dsl.ir.diagnostics import Diagnostic
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode
 from mirage_dsl.ir.infer import apply_type, store_type
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.types import Space, TensorType
+from mirage_dsl.types import Scalar, Space, TensorType
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ def results_of(node: KernelNode) -> tuple[str, ...]:
 def sources_of(node: KernelNode) -> tuple[str, ...]:
     """Names of the kernel-level values that a node reads."""
     return node.values if isinstance(node, Apply) else node.sources
+
+
+def applications(graph: KernelGraph) -> Iterator[Apply]:
+    """The operator nodes of both levels."""
+    for node in graph.nodes:
+        inner = node.nodes if isinstance(node, BlockGraph) else (node,)
+        yield from (n for n in inner if isinstance(n, Apply))
 
 
 KernelRule = Callable[[KernelView], Iterator[Diagnostic]]
@@ -152,6 +159,10 @@ def _extents_known(view: KernelView) -> Iterator[Diagnostic]:
     named.update({n: v for b in view.blocks for n, v in b.split_dims.items()})
     made = derived_extents(view.graph, {})
     named.update({n: view.graph.name for n in made if n not in named})
+    for node in applications(view.graph):
+        for operand in node.operands:
+            if isinstance(operand, Scalar):
+                named.update({n: node.result for n, _ in operand.extents})
     for name, value in named.items():
         if name not in view.graph.extent_of:
             yield Diagnostic(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mirage_dsl.errors import DTypeError
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.evaluate import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Array, Operator
@@ -124,11 +125,18 @@ def evaluate_numpy(
         One array per output, axes as the returned type says.
 
     Raises:
+        CheckError: The graph is not well formed.
         DTypeError: An array of complex numbers or of no numbers.
         ShapeError: Arrays that do not fit the input types.
     """
     domain = NumpyDomain(compute, round_casts)
-    return evaluate(graph, [_floats(a, compute) for a in arrays], domain)
+    values = [_floats(a, compute) for a in arrays]
+    try:
+        return evaluate(graph, values, domain)
+    except (AssertionError, IndexError, KeyError, ValueError):
+        # What is not well formed fails in many ways; the checker says why.
+        check_or_raise(graph)
+        raise
 
 
 def _floats(array: ArrayLike, compute: Compute) -> Array:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_dsl.errors import CheckError, SourceLocation
-from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Apply,
@@ -129,6 +129,9 @@ def test_extents_are_known_and_positive() -> None:
     missing = replace(graph, extents=(("k", 16), ("m", 4)))
     assert "the dim n of w has no extent; state it: n =" in only(missing, "extent")
     assert check(graph.with_extents({"n": None})) == []
+    b = KernelBuilder("f", m=4)
+    b.returns(b.mul(b.input("x", f32, "m"), one_over("z")))
+    assert "the dim z of t1 has no extent" in only(b.unchecked(), "extent")
     assert "has extent 0; expected at least 1" in only(
         graph.with_extents({"n": 0}), "extent"
     )

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mirage_dsl.errors import DTypeError, ShapeError
+from mirage_dsl.errors import CheckError, DTypeError, ShapeError
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.types import bf16, f32
@@ -138,3 +138,10 @@ def test_unit_axis_and_undetermined_extents_are_refused() -> None:
         evaluate_numpy(graph, np.ones((6, 1)))
     with pytest.raises(ShapeError, match="input x: axis 1 has extent 2, expected 1"):
         evaluate_numpy(graph.with_extents({"m": 2, "k": 3}), np.ones((6, 2)))
+
+
+def test_a_graph_that_is_not_well_formed_is_explained() -> None:
+    b = KernelBuilder("f", m=4)
+    b.returns(b.mul(b.input("x", f32, "m"), one_over("z")))
+    with pytest.raises(CheckError, match="the dim z of t1 has no extent"):
+        evaluate_numpy(b.unchecked(), np.ones(4))
