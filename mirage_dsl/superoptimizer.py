@@ -75,7 +75,7 @@ def superoptimize(
     """The best μGraphs of a program, cheapest first, each with its certificate.
 
     Args:
-        program: A traced program, or any μGraph of known extents.
+        program: A traced program of known extents.
         effort: `none` gives the program itself, `quick` searches for seconds, `full`
             for a minute or two; `MIRAGE_DSL_EFFORT` unless it is given.
         budget_seconds: Time limit of the search; the effort's unless it is given.
@@ -93,6 +93,11 @@ def superoptimize(
         SearchError: The program cannot be searched, or searching is disallowed.
         CacheError: A hit is demanded, and there is none.
     """
+    if program.blocks:
+        raise SearchError(
+            f"{program.name} has kernels of its own; a search starts from a traced "
+            "program, whose operators are not grouped into kernels yet"
+        )
     effort = _known(effort or EFFORT.get())
     if effort == "none":
         return _as_written(program, hardware)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import click
 
 from mirage_dsl.cli.output import fail
-from mirage_dsl.errors import MirageError
+from mirage_dsl.errors import SettingError
 from mirage_dsl.logs import setup_logging
 
 # Each command is imported when it is used: --help must not wait for PyTorch.
@@ -69,12 +68,11 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        as_json = "--json" in sys.argv
         try:
             setup_logging()
-            return super().invoke(ctx)
-        except (MirageError, OSError) as error:
-            fail(error, as_json)
+        except SettingError as error:
+            fail(error, as_json=False)
+        return super().invoke(ctx)
 
 
 @click.group(

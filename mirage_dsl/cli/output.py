@@ -7,11 +7,12 @@ formatted), 2 for wrong usage and errors.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, ParamSpec
 
 import click
 
@@ -20,17 +21,25 @@ from mirage_dsl.errors import MirageError
 NEGATIVE = 1
 ERROR = 2
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 MU_FILE = click.Path(dir_okay=False, allow_dash=True)
 
 
-def json_option(command: F) -> F:
-    """The option `--json`, as the parameter `as_json`."""
+def json_option(command: Callable[P, None]) -> Callable[P, None]:
+    """The option `--json`, as the parameter `as_json`; errors are reported likewise."""
+
+    @functools.wraps(command)
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (MirageError, OSError) as error:
+            fail(error, as_json=bool(kwargs["as_json"]))
+
     option = click.option(
         "--json", "as_json", is_flag=True, help="Print JSON in place of text."
     )
-    return option(command)
+    return option(reporting)
 
 
 def say(text: str) -> None:
@@ -51,7 +60,7 @@ def answer(as_json: bool, value: Mapping[str, Any], text: str) -> None:
         say(text)
 
 
-def negative() -> None:
+def negative() -> NoReturn:
     """End the command with the exit code of a negative answer."""
     sys.exit(NEGATIVE)
 
@@ -64,9 +73,11 @@ def _plain(value: object) -> object:
     return repr(value)
 
 
-def fail(error: MirageError | OSError, as_json: bool) -> None:
+def fail(error: MirageError | OSError, *, as_json: bool) -> NoReturn:
     """Report an error without a traceback and end the command."""
     message = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.filename}: {error.strerror}"
     if as_json:
         say_json({"error": {"kind": type(error).__name__, "message": message}})
     else:

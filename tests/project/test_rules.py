@@ -34,7 +34,9 @@ LAYERS: dict[str, int] = {
     "backends": 4,
     "search": 5,
     "cache": 6,
-    "superoptimize": 7,
+    "explanation": 6,
+    "lines": 6,
+    "superoptimizer": 7,
     "connect": 8,
     "cli": 9,
     "testing": 9,
@@ -96,6 +98,15 @@ def test_imports_go_one_way(file: Path) -> None:
         assert not wrong, f"{_name(file)} ({here}) imports {module} ({there})"
 
 
+def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function, its docstring aside."""
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node) is None:
+        return lines
+    text = node.body[0]
+    return lines - ((text.end_lineno or text.lineno) - text.lineno + 1)
+
+
 @pytest.mark.parametrize("file", WRITTEN, ids=_name)
 def test_files_and_functions_are_short(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
@@ -104,7 +115,7 @@ def test_files_and_functions_are_short(file: Path) -> None:
     assert short, f"{_name(file)} has {lines} lines"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            length = _code_lines(node)
             place = f"{_name(file)}:{node.lineno}"
             assert length < MAX_FUNCTION_LINES, f"{place} {node.name}: {length} lines"
 

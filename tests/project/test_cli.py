@@ -1,0 +1,305 @@
+"""The command line: answers, exit codes, JSON, errors without tracebacks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mirage_dsl.cli.app import app
+from mirage_dsl.cli.format import format_text
+from mirage_dsl.errors import ParseError
+from mirage_dsl.settings import CACHE_DIR, LOGS, SETTINGS, THREADS
+
+COMMANDS = sorted(app.commands or app.list_commands(None))  # type: ignore[arg-type]
+
+MODEL = """
+import mirage_dsl as mirage
+
+
+@mirage.kernel
+def gated(x, w):
+    return mirage.silu(x @ w)
+
+
+def wrong(x, w):
+    return x @ w + x
+"""
+
+SMALL = """// A product.
+mirage 1
+
+mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 32, n = 32 {
+  y = block grid(n / 16) loop(k / 16) {  // two blocks
+    x_tile: f16[m, k/loop] = load x
+    w_tile: f16[k/loop, n/grid] = load w
+    // summed over the loop
+    part: f32[m, n/grid] = matmul x_tile, w_tile over(k)
+    total: f32[m, n/grid] = accumulate part
+    store y: f16[m, n/grid] = total
+  }
+  return y
+}
+"""
+
+PROGRAM = """
+mirage 1
+
+mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 32, n = 32 {
+  y = matmul x, w over(k)
+  return y
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(
+    tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    assert fresh_cache == CACHE_DIR.get()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "small.mu").write_text(SMALL)
+    (tmp_path / "other.mu").write_text(SMALL.replace("matmul x_tile", "matmul x_tile"))
+    twice = SMALL.replace("= total", "= twice").replace(
+        "    store", "    twice: f32[m, n/grid] = add total, total\n    store"
+    )
+    (tmp_path / "twice.mu").write_text(twice)
+    (tmp_path / "typo.mu").write_text(SMALL.replace("= load w", "= lod w"))
+    return tmp_path
+
+
+def _run(*args: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(args))
+    assert result.exit_code == code, result.output
+    if result.exception is not None:
+        assert isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def _json(*args: str, code: int = 0) -> Any:
+    return json.loads(_run(*args, "--json", code=code).stdout)
+
+
+@pytest.mark.parametrize("command", [[], *([c] for c in COMMANDS)], ids=str)
+def test_help_teaches(command: list[str]) -> None:
+    text = _run(*command, "--help").output
+    assert "Usage: " in text
+    assert "mirage-dsl " in text or command in (["cache"], ["env"], ["doctor"])
+
+
+def test_every_command_has_json() -> None:
+    for name in COMMANDS:
+        command = app.get_command(None, name)  # type: ignore[arg-type]
+        leaves = getattr(command, "commands", {name: command})
+        for leaf in leaves.values():
+            assert "--json" in {o for p in leaf.params for o in p.opts}, name
+
+
+def test_show_prints_the_standard_form_and_the_source() -> None:
+    text = _run("show", "small.mu").output
+    assert text.startswith("mirage 1\n")
+    assert "@triton.jit" in _run("show", "small.mu", "--triton").output
+    assert _json("show", "small.mu", "--size", "m=9")["extents"]["m"] == 9
+
+
+def test_check_answers_by_exit_code() -> None:
+    assert _run("check", "small.mu", "other.mu").output.count(": ok") == 2
+    found = _json("check", "small.mu", "typo.mu", code=1)
+    assert [f["ok"] for f in found] == [True, False]
+
+
+def test_a_wrong_file_gets_a_caret_and_no_traceback() -> None:
+    for command in ("show", "explain", "run"):
+        shown = _run(command, "typo.mu", code=2).stderr
+        assert "typo.mu:" in shown
+        assert "\n    " in shown
+        assert "^" in shown
+        assert "Traceback" not in shown
+
+
+def test_verify_answers_by_exit_code() -> None:
+    assert "equivalent" in _run("verify", "other.mu", "small.mu").output
+    found = _json("verify", "twice.mu", "small.mu", code=1)
+    assert found["equivalent"] is False
+    assert found["counterexample"] is not None
+
+
+def test_verify_takes_a_python_function() -> None:
+    specs = ("--spec", "f16[4,32]", "--spec", "f16[32,32]")
+    shown = _run("verify", "small.mu", "model.py:gated", *specs, code=1)
+    assert "not equivalent" in shown.output
+
+
+def test_diff_answers_by_exit_code() -> None:
+    assert "no difference" in _run("diff", "small.mu", "other.mu").output
+    assert "twice" in _run("diff", "small.mu", "twice.mu", code=1).output
+
+
+def test_run_reports_errors_of_random_inputs() -> None:
+    found = _json("run", "small.mu")
+    assert found["outputs"][0]["shape"] == [4, 32]
+    assert found["outputs"][0]["error"] < 1e-3
+    wrong = _json("run", "small.mu", "--program", "twice.mu")
+    assert wrong["outputs"][0]["error"] > 0.1
+
+
+def test_run_interprets_the_emitted_kernel() -> None:
+    found = _json("run", "small.mu", "--interpret")
+    assert found["by"] == "Triton's interpreter"
+    assert found["outputs"][0]["error"] < 1e-3
+
+
+def test_explain_counts_kernels() -> None:
+    found = _json("explain", "small.mu")
+    assert found["after"]["launches"] == 1
+    assert "bound by memory" in _run("explain", "small.mu").output
+    assert (
+        "unknown hardware" in _run("explain", "small.mu", "--gpu", "x", code=2).stderr
+    )
+
+
+def test_compile_reports_resources() -> None:
+    found = _json("compile", "small.mu", "--target", "sm_80")
+    assert found["kernels"][0]["registers"] > 0
+    assert found["rejected"] == []
+
+
+def test_bench_says_what_it_needs() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    shown = _run("bench", "small.mu", "small.mu", code=2).stderr
+    assert "needs a CUDA device" in shown
+
+
+def test_search_writes_what_the_other_commands_read() -> None:
+    target = (
+        "search",
+        "model.py:gated",
+        "--spec",
+        "f16[16,64]",
+        "--spec",
+        "f16[64,96]",
+    )
+    shown = _run(*target, "-o", "best.mu", "--save", "result.json").output
+    assert "μGraphs in" in shown
+    assert _json(*target)["candidates"][0]["mugraph"] == Path("best.mu").read_text()
+    assert _run("show", "result.json").output == _run("show", "best.mu").output
+    assert _run("fmt", "--check", "best.mu")
+    assert len(_json("cache", "ls")) == 1
+
+
+def test_cache_commands(tmp_path: Path) -> None:
+    (tmp_path / "program.mu").write_text(PROGRAM)
+    _run("search", "program.mu")
+    entry = _json("cache", "ls")[0]
+    assert entry["kind"] == "mugraphs"
+    assert entry["digest"] in _run("cache", "show", entry["digest"][:10]).output
+    assert "content" not in _json("cache", "show", entry["digest"], "--key")
+    assert _json("cache", "export", "all.json") == {"exported": 1}
+    assert _json("cache", "clear", "--yes") == {"removed": 1}
+    assert _json("cache", "import", "all.json") == {"imported": 1}
+    assert _json("cache", "gc", "--limit-mb", "0") == {"removed": 1}
+    _run("cache", "show", "00", code=2)
+
+
+def test_env_lists_every_setting() -> None:
+    with THREADS.scope(3):
+        shown = _json("env")
+    assert list(shown) == [s.name for s in SETTINGS]
+    assert shown["MIRAGE_DSL_THREADS"]["value"] == "3"
+    assert all(s.name in _run("env").output for s in SETTINGS)
+
+
+def test_doctor_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(f["ok"] for f in _json("doctor"))
+    monkeypatch.setenv("MIRAGE_DSL_THREADS", "many")
+    found = {f["what"]: f for f in _json("doctor", code=1)}
+    assert "MIRAGE_DSL_THREADS='many'" in found["environment"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["show", "missing.mu"], "missing.mu"),
+        (["search", "model.py"], "expected FILE:FUNCTION"),
+        (["search", "missing.py:f"], "there is no file missing.py"),
+        (["search", "model.py:f"], "it has"),
+        (["search", "model.py:gated", "--spec", "f8[4]"], "expected a dtype"),
+        (["search", "model.py:gated", "--spec", "f16[0]"], "neither a positive number"),
+        (["search", "model.py:gated", "--spec", "f16[4,4]"], "w"),
+        (["show", "small.mu", "--size", "q=4"], "its dims are k, m, n"),
+        (["show", "small.mu", "--size", "m=-1"], "expected NAME=EXTENT"),
+        (["nothing"], "No such command"),
+        (["search", "small.mu"], "starts from a traced program"),
+    ],
+)
+def test_wrong_usage_is_an_error_that_says_what_to_do(
+    args: list[str], expected: str
+) -> None:
+    result = _run(*args, code=2)
+    assert expected in result.stderr
+    assert not result.stdout
+
+
+def test_an_error_names_the_users_line() -> None:
+    specs = ("--spec", "f16[4,8]", "--spec", "f16[8,16]")
+    shown = _run("search", "model.py:wrong", *specs, code=2).stderr
+    assert "model.py:11" in shown
+    assert "return x @ w + x" in shown
+
+
+def test_errors_as_json() -> None:
+    found = _json("show", "typo.mu", code=2)
+    assert found["error"]["kind"] == "ParseError"
+    assert "typo.mu:" in found["error"]["message"]
+
+
+def test_fmt_keeps_comments_and_is_stable(tmp_path: Path) -> None:
+    formatted = format_text(SMALL)
+    assert formatted == SMALL
+    assert format_text(formatted) == formatted
+    loose = SMALL.replace(
+        "    x_tile: f16[m, k/loop] = load x", "  x_tile =   load x[m, k/loop]"
+    )
+    (tmp_path / "loose.mu").write_text(loose)
+    _run("fmt", "--check", "loose.mu", code=1)
+    assert (tmp_path / "loose.mu").read_text() == loose
+    assert _json("fmt", "loose.mu", "small.mu")["changed"] == ["loose.mu"]
+    assert (tmp_path / "loose.mu").read_text() == SMALL
+
+
+def test_fmt_refuses_to_lose_a_comment() -> None:
+    text = SMALL.replace("(x: f16[m, k],", "(x: f16[m, k],  // left\n")
+    assert "// left" in format_text(text)
+    text = SMALL.replace("w: f16", "\nw: // of the layer\n f16")
+    with pytest.raises(ParseError, match="move it above a statement"):
+        format_text(text)
+
+
+def test_a_wrong_variable_is_an_error_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(LOGS.name, "loud")
+    assert "MIRAGE_DSL_LOGS='loud'" in _run("show", "small.mu", code=2).stderr
+
+
+def test_the_module_and_the_script_are_one_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mirage_dsl", "check", "typo.mu"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "typo.mu:" in done.stdout
+    assert not done.stderr
+    assert importlib.util.find_spec("mirage_dsl.__main__") is not None
