@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mirage_dsl.backends.triton.emit import FAR, plan
 from mirage_dsl.backends.triton.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import ModulePlan
+from mirage_dsl.backends.triton.prepared import prepared_run
 from mirage_dsl.errors import CompileError, DTypeError, ShapeError
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.ir.maps import bind_extents
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 Key = tuple[tuple[object, ...], ...]
 Run = Callable[..., "list[torch.Tensor]"]
+MOST_PREPARED = 1024
+"""Different kinds of calls that are remembered."""
+_NOWHERE: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -52,24 +58,29 @@ class Executable:
     def __init__(self, graph: KernelGraph, *, interpret: bool = False) -> None:
         self.graph = graph
         self.interpret = interpret
-        self._variants: dict[Variant, tuple[ModulePlan, Run | None]] = {}
-        self._known: dict[Key, Variant] = {}
+        self._plans: dict[Variant, ModulePlan] = {}
+        self._modules: dict[Variant, ModuleType] = {}
+        self._prepared: dict[Key, Run] = {}
         self.source = self._plan(Variant()).source
         """The emitted module, for tensors as the inputs' types describe them."""
 
     def _plan(self, variant: Variant) -> ModulePlan:
-        if variant not in self._variants:
+        if variant not in self._plans:
             made = plan(self.graph, wide=variant.wide, pointers=variant.pointers)
-            self._variants[variant] = (made, None)
-        return self._variants[variant][0]
+            self._plans[variant] = made
+        return self._plans[variant]
 
-    def _run(self, variant: Variant) -> Run:
+    def _prepare(self, tensors: Sequence[torch.Tensor]) -> Run:
+        """What runs all calls with tensors like these."""
+        variant = self._check(tensors)
         made = self._plan(variant)
-        run = self._variants[variant][1]
-        if run is None:
-            run = vars(load_module(made.source, interpret=self.interpret))["run"]
-            self._variants[variant] = (made, run)
-        return run
+        if variant not in self._modules:
+            module = load_module(made.source, interpret=self.interpret)
+            self._modules[variant] = module
+        if self.interpret:
+            return vars(self._modules[variant])["run"]
+        kernels = [k.name for k in made.kernels]
+        return prepared_run(self._modules[variant], kernels)
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The outputs, in order, as new tensors.
@@ -81,23 +92,34 @@ class Executable:
                 compile or start.
         """
         key = tuple(
-            (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT == 0)
-            for t in tensors
+            [
+                (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
+                for t in tensors
+            ]
         )
-        variant = self._known.get(key)
-        if variant is None:
-            variant = self._check(tensors)
-            self._known[key] = variant
-        run = self._run(variant)
+        run = self._prepared.get(key)
+        if run is None:
+            run = self._prepare(tensors)
+            if len(self._prepared) >= MOST_PREPARED:
+                self._prepared.clear()
+            self._prepared[key] = run
         try:
-            if self.interpret:
-                with interpreting():
-                    return run(*tensors)
-            return run(*tensors)
+            with self._place(tensors):
+                return run(*tensors)
         except Exception as error:
             raise CompileError(
                 f"{self.graph.name} does not run: {type(error).__name__}: {error}"
             ) from error
+
+    def _place(self, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[object]:
+        """The interpreter, or the tensors' device if it is not the current one."""
+        if self.interpret:
+            return interpreting()
+        import torch
+
+        if not tensors or tensors[0].device.index == torch.cuda.current_device():
+            return _NOWHERE
+        return torch.cuda.device(tensors[0].device)
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> Variant:
         """The variant for these tensors, once they are known to fit."""
