@@ -144,11 +144,26 @@ def _insert(w, r, kind, a, b, c, arg, shape, stage, f0, f1):
     add_edge(w, node, kind, a, b, c, arg)
 
 
+@njit(nogil=True)
+def salt64(shape):
+    """`abstract.salt_of` of a packed shape."""
+    return scramble64(_U(shape & NAMES))
+
+
+@njit(nogil=True)
+def _hit(members, salt, first, second):
+    """Whether a value with these dims and this fingerprint is useful."""
+    key = key64(first, second) ^ salt
+    if key == _U(0):
+        key = _U(1)
+    return is_member(members, key)
+
+
 @njit(cache=True, nogil=True)
 def _propose(w, r, kind, a, arg, shape, stage, f0, f1):
     """Record the result of an operator of one node if it is useful."""
     w.count[TESTS] += 1
-    if is_member(r.members, key64(f0, f1)):
+    if _hit(r.members, salt64(shape), f0, f1):
         _insert(w, r, kind, a, NONE, NONE, arg, shape, stage, f0, f1)
 
 
@@ -200,12 +215,7 @@ def _accumulators(w, r, i):
 
 
 @njit(nogil=True)
-def _hit(members, first, second):
-    return is_member(members, key64(first, second))
-
-
-@njit(nogil=True)
-def _useful_arithmetic(kinds, a, b, members):
+def _useful_arithmetic(kinds, a, b, members, salt):
     """Which results of two nodes are useful, as a mask like `kinds`.
 
     Bits: a + b, a - b, b - a, a * b, a / b, b / a.
@@ -213,17 +223,23 @@ def _useful_arithmetic(kinds, a, b, members):
     hits = 0
     if kinds & 7:
         total = add61(a["f1"], b["f1"])
-        if kinds & 1 and _hit(members, add61(a["f0"], b["f0"]), total):
+        if kinds & 1 and _hit(members, salt, add61(a["f0"], b["f0"]), total):
             hits |= 1
-        if kinds & 2 and _hit(members, sub61(a["f0"], b["f0"]), total):
+        if kinds & 2 and _hit(members, salt, sub61(a["f0"], b["f0"]), total):
             hits |= 2
-        if kinds & 4 and _hit(members, sub61(b["f0"], a["f0"]), total):
+        if kinds & 4 and _hit(members, salt, sub61(b["f0"], a["f0"]), total):
             hits |= 4
-    if kinds & 8 and _hit(members, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])):
+    if kinds & 8 and _hit(
+        members, salt, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])
+    ):
         hits |= 8
-    if kinds & 16 and _hit(members, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])):
+    if kinds & 16 and _hit(
+        members, salt, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])
+    ):
         hits |= 16
-    if kinds & 32 and _hit(members, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])):
+    if kinds & 32 and _hit(
+        members, salt, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])
+    ):
         hits |= 32
     return hits
 
@@ -261,7 +277,7 @@ def _contractions(w, r, i, j, parts, shape, stage):
     f1 = mul61(w.nodes[i]["f1"], w.nodes[j]["f1"])
     for p in range(parts):
         g0, g1 = mul61(f0, w.sigmas[p]), mul61(f1, w.sigmas[p])
-        if _hit(r.members, g0, g1):
+        if _hit(r.members, w.salts[p], g0, g1):
             over = w.parts[p]
             out = _without(shape, over, r.loop)
             _insert(w, r, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
@@ -297,6 +313,7 @@ def _list_parts(w, r, a, b):
     part, parts = over, 0
     while part and parts < len(w.parts):
         w.parts[parts], w.sigmas[parts] = part, _sigma(r.sigma, part, tile)
+        w.salts[parts] = salt64((a | b) & ~part)
         parts += 1
         part = (part - 1) & over
     w.count[FULL] |= part > 0
@@ -328,6 +345,7 @@ def _pairs(w, r, i):
         if stage == 3 or constants or not compatible(a, b, r.loop):
             continue
         spread, parts = _spread_allowed(r.outer, a, b), _list_parts(w, r, a, b)
+        salt = salt64(a | b)
         j, pairs, tests = group["first"], 0, 0
         while j >= 0 and j <= i:
             other = w.nodes[j]
@@ -338,7 +356,7 @@ def _pairs(w, r, i):
                 )
             if i == j:
                 kinds &= 9
-            hits = _useful_arithmetic(kinds, node, other, r.members)
+            hits = _useful_arithmetic(kinds, node, other, r.members, salt)
             if hits:
                 _insert_arithmetic(w, r, i, j, hits, a | b, stage)
             if parts:
@@ -379,7 +397,8 @@ def _apply_site(w, r, number, a, b, c):
         return
     w.count[TESTS] += 1
     out = _without(shape, over, r.loop)
-    _insert(w, r, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
+    if _hit(r.members, salt64(out), site["f0"], site["f1"]):
+        _insert(w, r, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
 
 
 @njit(cache=True, nogil=True)

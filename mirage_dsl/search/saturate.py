@@ -10,11 +10,12 @@ import numpy as np
 
 from mirage_dsl.errors import SearchError
 from mirage_dsl.ops.definition import Term
-from mirage_dsl.search.abstract import Useful, constant_value, function_word, useful
+from mirage_dsl.search.abstract import Useful, useful
 from mirage_dsl.search.closure import add_edge, grow, reset, settle
 from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import element_of, key_of, member_table
 from mirage_dsl.search.space import Space, Value
+from mirage_dsl.search.terms import constant_value, function_word
 from mirage_dsl.search.values import ITERATIONS, PIECE, PRIME, TILE, element_count
 from mirage_dsl.search.workspace import (
     ADD,

@@ -107,7 +107,7 @@ def invert(values, source, target, count):
 
 @njit(cache=True, nogil=True)
 def add_elements(values, a, a_map, b, b_map, sign, target, count):
-    """target = a + sign * b, elementwise over maps."""
+    """Target = a + sign * b, elementwise over maps."""
     for t in range(count):
         x = values[a + a_map[t]] + sign * values[b + b_map[t]]
         values[target + t] = (x + _P) % _P

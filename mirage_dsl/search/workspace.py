@@ -81,8 +81,8 @@ class Rules(NamedTuple):
 class Workspace(NamedTuple):
     """Arrays of one thread, used again for every closure.
 
-    `values` is the pool of residues, `slots` the hash table of nodes, `maps`, `parts`
-    and `sigmas` are scratch, `count` has the slots named above.
+    `values` is the pool of residues, `slots` the hash table of nodes, `maps`, `parts`,
+    `sigmas` and `salts` are scratch, `count` has the slots named above.
     """
 
     nodes: Any
@@ -93,6 +93,7 @@ class Workspace(NamedTuple):
     maps: Ints
     parts: Ints
     sigmas: Words
+    salts: Words
     count: Ints
 
 
@@ -107,5 +108,6 @@ def workspace(nodes: int = 1 << 15, values: int = 1 << 21) -> Workspace:
         maps=np.empty((4, 1 << 13), _INT),
         parts=np.empty(MAX_PARTS, _INT),
         sigmas=np.empty(MAX_PARTS, _WORD),
+        salts=np.empty(MAX_PARTS, _WORD),
         count=np.zeros(16, _INT),
     )

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, Load
-from mirage_dsl.ir.graph import Split, stages_of
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    Split,
+    stages_of,
+)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.space import Configuration
 from mirage_dsl.search.structures import Structure, StructureSet, structures
-from mirage_dsl.types import Scalar, scalar
-from tests.search.programs import PROGRAMS, Program
+from mirage_dsl.types import Scalar
+from tests.search.programs import PROGRAMS
 
 
 @cache
