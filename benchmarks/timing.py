@@ -55,7 +55,9 @@ def time_call(
     length = max(CHAIN, len(sets))
     graph = torch.cuda.CUDAGraph()
     kept: list[Any] = []
-    with torch.cuda.graph(graph):
+    # The stream that has run already: libraries keep workspaces for each stream, and
+    # one that is allocated during a capture dies with its graph.
+    with torch.cuda.graph(graph, stream=stream):
         for i in range(length):
             kept.append(call(*sets[i % len(sets)]))
             kept = kept[-4:]
