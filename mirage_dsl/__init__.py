@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.logs import setup_logging
 
+from mirage_dsl.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from mirage_dsl.errors import (
         CacheError as CacheError,
@@ -57,12 +59,13 @@ if TYPE_CHECKING:
 _FUNCTIONS = (
     "abs add amax amin clamp clip div equal erf exp exp2 gelu greater greater_equal "
     "less less_equal linear log masked_fill matmul max maximum mean min minimum mul "
-    "neg not_equal pow reciprocal relu rsqrt sigmoid silu sqrt square sub sum tanh where"
+    "neg not_equal pow reciprocal relu rsqrt sigmoid silu sqrt square sub sum tanh "
+    "where"
 )
 _VIEWS = (
     "astype broadcast_to cat chunk concat concatenate expand expand_dims flatten "
-    "narrow permute repeat_interleave reshape split squeeze stack swapaxes transpose unbind "
-    "unflatten unsqueeze"
+    "narrow permute repeat_interleave reshape split squeeze stack swapaxes "
+    "transpose unbind unflatten unsqueeze"
 )
 _COMPOSITES = (
     "batch_norm einsum group_norm layer_norm norm rms_norm softmax std var "
@@ -101,7 +104,6 @@ _WHERE = {
 }
 
 __all__ = sorted([*_WHERE, "functions"])  # pyright: ignore[reportUnsupportedDunderAll]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -39,6 +39,7 @@ from mirage_dsl.settings import (
     THREADS,
     Effort,
 )
+from mirage_dsl.version import __version__
 
 _log = logging.getLogger(__name__)
 
@@ -166,8 +167,6 @@ def code_version() -> str:
             if file.suffix in (".py", ".lark"):
                 digest.update(file.relative_to(package).as_posix().encode())
                 digest.update(file.read_bytes())
-    from mirage_dsl import __version__
-
     return f"{__version__} {digest.hexdigest()[:16]}"
 
 

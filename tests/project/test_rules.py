@@ -24,6 +24,7 @@ TABLES = ("mirage_dsl/ops/table.py",)
 # An area imports only areas of lower layers, and itself.
 LAYERS: dict[str, int] = {
     "errors": 0,
+    "version": 0,
     "settings": 1,
     "types": 1,
     "logs": 2,
