@@ -137,9 +137,8 @@ class Unifier:
         try:
             for left, right in pairs:
                 self._merge(left, right)
-            self._settle(force=bool(tail or renamed))
-            if len(self._bound) > mark:
-                self._check_groups(self._groups)
+            if tail or renamed or len(self._bound) > mark:
+                self.settle()
             else:
                 self._check_groups(self._groups[sizes[0] :])
         except UnsupportedError as reason:
@@ -169,8 +168,7 @@ class Unifier:
                 left = _quotient(left, axis[-1].extent)
             axes.append(tuple(axis))
         if len(self._bound) > mark:
-            self._settle(force=False)
-            self._check_groups(self._groups)
+            self.settle()
         return tuple(axes)
 
     def _take(self, rest: list[Atom], wanted: int) -> Atom:
@@ -233,23 +231,19 @@ class Unifier:
             )
         return x, y, a, b
 
-    def _settle(self, *, force: bool) -> None:
-        """Carry new factors through views, slices and concatenations."""
-        mark = -1 if force else len(self._bound)
-        while mark != len(self._bound) or mark == -1:
+    def settle(self) -> None:
+        """Carry new factors through views, slices and concatenations.
+
+        Raises:
+            UnsupportedError: No row-major factors serve all of them.
+        """
+        mark = -1
+        while mark != len(self._bound):
             mark = len(self._bound)
             for old, new in self._pairs:
                 self._factor_alike(self.resolve((old,)), self.resolve((new,)))
             for tail in self._tails:
                 self._share_tail(tail)
-
-    def settle(self) -> None:
-        """Carry all factors through views, slices and concatenations.
-
-        Raises:
-            UnsupportedError: No row-major factors serve all of them.
-        """
-        self._settle(force=True)
         self._check_groups(self._groups)
 
     def _factor_alike(self, left: Atoms, right: Atoms) -> None:

@@ -57,7 +57,8 @@ class Benchmark:
     def __str__(self) -> str:
         return (
             f"{self.mugraph}, {self.speedup:.2f} times as fast as the unfused "
-            f"program's {self.program}, on {self.device}; relative difference {self.error:.1e}"
+            f"program's {self.program}, on {self.device}; relative difference "
+            f"{self.error:.1e}"
         )
 
 

@@ -233,13 +233,15 @@ class _Grower:
         shape = self.values[x].shape
         if not shape or shape[-1] == 1:
             return None
-        groups = next((g for g in (4, 2, 3) if len(shape) > 1 and shape[1] % g == 0), 0)
+        axis = int(self.random.integers(-len(shape), len(shape)))
+        channels = shape[1] if len(shape) > 1 else 1
+        groups = next((g for g in (4, 2, 3) if channels % g == 0), 0)
         choices = [
-            f"m.softmax({x}, axis={int(self.random.integers(-len(shape), len(shape)))})",
+            f"m.softmax({x}, axis={axis})",
             f"m.rms_norm({x})",
             f"m.layer_norm({x})",
         ]
-        if groups and groups != shape[1] and self.divide("split"):
+        if groups and groups != channels and self.divide("split"):
             choices.append(f"m.group_norm({x}, {groups})")
         if len(shape) > 1 and shape[0] > 2:
             choices.append(f"m.batch_norm({x})")

@@ -1,0 +1,283 @@
+"""Dims get the most general names that a function allows."""
+
+# Names of dims in annotations are no names of types.
+# ruff: noqa: F821, UP037
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.frontend.dims import SharedTail, Unifier
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.parser import parse
+
+
+def traced(
+    function: Any, *shapes: tuple[int | str, ...], **options: Any
+) -> KernelGraph:
+    graph = trace_function(
+        function, [mirage.spec(s, "float32") for s in shapes], **options
+    )
+    assert check(graph) == []
+    assert parse(str(graph)) == graph
+    return graph
+
+
+def inputs(graph: KernelGraph) -> list[str]:
+    return [str(i.type) for i in graph.inputs]
+
+
+def renames(graph: KernelGraph) -> int:
+    return sum(n.op.name == "rename" for n in graph.nodes if hasattr(n, "op"))
+
+
+def agrees(function: Any, *shapes: tuple[int, ...]) -> KernelGraph:
+    """The program, once it has given what the function gives on arrays."""
+    graph = traced(function, *shapes)
+    random = np.random.default_rng(0)
+    arrays = [random.normal(size=s) for s in shapes]
+    (found,) = evaluate_numpy(graph, *arrays)
+    np.testing.assert_allclose(found, function(*arrays), rtol=1e-10, atol=1e-10)
+    return graph
+
+
+def test_a_product_shares_only_the_contracted_dim() -> None:
+    graph = agrees(lambda x, w: x @ w, (4, 4), (4, 4))
+    assert inputs(graph) == ["f32[m, k]", "f32[k, n]"]
+    assert str(graph.returns[0].type) == "f32[m, n]"
+
+
+def test_unrelated_tensors_of_one_shape_share_nothing() -> None:
+    graph = traced(lambda x, y: (x * 2, y * 3), (8, 8), (8, 8))
+    assert inputs(graph) == ["f32[m, k]", "f32[n, h]"]
+
+
+def test_broadcasting_unifies_from_the_right() -> None:
+    graph = agrees(lambda x, y: x + y, (3, 5), (5,))
+    assert inputs(graph) == ["f32[m, k]", "f32[k]"]
+
+
+def test_axes_of_extent_1_have_no_dims() -> None:
+    graph = agrees(lambda x, y: x + y, (3, 1), (1, 5))
+    assert inputs(graph) == ["f32[m, 1]", "f32[1, k]"]
+    assert str(graph.returns[0].type) == "f32[m, k]"
+
+
+def test_batch_dims_are_unified() -> None:
+    graph = agrees(lambda q, p: q @ p.swapaxes(-1, -2), (2, 3, 4), (2, 5, 4))
+    assert inputs(graph) == ["f32[m, k, n]", "f32[m, h, n]"]
+
+
+def test_a_product_with_a_broadcast_batch() -> None:
+    agrees(lambda q, k: q @ k, (2, 3, 4), (4, 5))
+    agrees(lambda q, k: q @ k, (2, 1, 3, 4), (6, 4, 5))
+    agrees(lambda q, k: q @ k, (4,), (6, 4, 5))
+    agrees(lambda q, k: q @ k, (6, 5, 4), (4,))
+    agrees(lambda q, k: q @ k, (7,), (7,))
+    agrees(lambda q, k: q @ k, (3, 1), (1, 4))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ x,
+        lambda x: x @ x.T,
+        lambda x: x + x.T,
+        lambda x: (x @ x) @ (x @ x),
+        lambda x: x.sum(1, keepdims=True) + x.sum(1, keepdims=True).T,
+        lambda x: (x @ x.T) @ x,
+        lambda x: (x @ x + x.T) * x,
+    ],
+)
+def test_one_tensor_under_two_namings_is_renamed(function: Any) -> None:
+    graph = agrees(function, (6, 6))
+    assert renames(graph) >= 1
+
+
+def test_a_view_is_not_renamed_without_need() -> None:
+    assert renames(agrees(lambda x: x * x + x, (3, 4))) == 0
+    assert renames(agrees(lambda x, w: (x @ w) * (x @ w), (3, 4), (4, 5))) == 0
+
+
+def test_self_attention_renames_the_rows_of_keys_and_values_alike() -> None:
+    def attention(x: Any, wq: Any, wk: Any, wv: Any) -> Any:
+        q, k, v = x @ wq, x @ wk, x @ wv
+        return (q @ k.T) @ v
+
+    graph = agrees(attention, (5, 4), (4, 6), (4, 6), (4, 7))
+    views = [n for n in graph.nodes if getattr(n, "op", None) and n.op.name == "rename"]
+    assert len(views) == 2
+    assert views[0].attrs == views[1].attrs
+
+
+def test_reshapes_factor_dims_everywhere() -> None:
+    graph = agrees(lambda x, w: (x @ w).reshape(3, 2, 5), (3, 4), (4, 10))
+    assert inputs(graph) == ["f32[m, k]", "f32[k, (n h)]"]
+
+
+def test_merged_axes_meet_a_split_one() -> None:
+    graph = agrees(lambda x, w: x.reshape(3, 10) @ w, (3, 2, 5), (10, 4))
+    assert inputs(graph) == ["f32[m, k, n]", "f32[(k n), h]"]
+
+
+def test_two_factorings_get_their_common_refinement() -> None:
+    def function(x: Any, y: Any) -> Any:
+        return x.reshape(3, 4, 6).sum(1).sum(1) + y.reshape(3, 8, 3).sum(1).sum(1)
+
+    agrees(function, (3, 24), (3, 24))
+
+    def shared(x: Any) -> Any:
+        return x.reshape(4, 6).sum(1).sum(0) + x.reshape(8, 3).sum(0).sum(0)
+
+    graph = agrees(shared, (24,))
+    assert inputs(graph) == ["f32[(m k n)]"]
+
+
+def test_factorings_without_common_refinement_name_the_line() -> None:
+    def function(x: Any) -> Any:
+        return x.reshape(4, 6).sum() + x.reshape(6, 4).sum()
+
+    with pytest.raises(UnsupportedError, match="row-major") as error:
+        traced(function, (24,))
+    assert error.value.location is not None
+    assert "x.reshape(6, 4)" in error.value.location.text
+
+
+def test_a_transpose_then_a_merge_keeps_the_order_of_elements() -> None:
+    agrees(
+        lambda x: x.transpose(1, 0, 2).reshape(4, 10) if x.ndim == 3 else x, (2, 4, 5)
+    )
+
+
+def test_attention_heads_from_one_projection() -> None:
+    def heads(x: Any, w: Any) -> Any:
+        y = x @ w
+        q, k, v = y[:, :12], y[:, 12:24], y[:, 24:]
+        q, k, v = (t.reshape(5, 3, 4).swapaxes(0, 1) for t in (q, k, v))
+        return ((q @ k.swapaxes(1, 2)) @ v).swapaxes(0, 1).reshape(5, 12)
+
+    agrees(heads, (5, 7), (7, 36))
+
+
+def test_slices_of_a_merged_axis() -> None:
+    agrees(lambda x: x.reshape(6, 4).reshape(24)[8:20], (24,))
+    agrees(lambda x: x.reshape(24)[7:8] * 2, (6, 4))
+    agrees(lambda x: x.reshape(24)[13], (6, 4))
+
+
+def test_a_slice_through_a_split_dim_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="cuts through"):
+        traced(lambda x: x.reshape(24)[3:9], (6, 4))
+
+
+def test_expanded_axes_are_free() -> None:
+    def function(x: Any) -> Any:
+        return mirage.sum(mirage.expand(x[:, None, :], (3, 5, 4)), 1)
+
+    graph = traced(function, (3, 4))
+    x = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_allclose(evaluate_numpy(graph, x)[0], 5 * x)
+
+
+def test_grouped_query_attention_by_repeating() -> None:
+    def function(q: Any, keys: Any) -> Any:
+        return q @ mirage.swapaxes(mirage.repeat_interleave(keys, 3, 0), -1, -2)
+
+    graph = traced(function, (6, 4, 8), (2, 5, 8))
+    assert inputs(graph) == ["f32[(m k), n, h]", "f32[m, d, h]"]
+    random = np.random.default_rng(0)
+    q, k = random.normal(size=(6, 4, 8)), random.normal(size=(2, 5, 8))
+    expected = q @ np.repeat(k, 3, 0).swapaxes(-1, -2)
+    np.testing.assert_allclose(evaluate_numpy(graph, q, k)[0], expected)
+
+
+def test_an_expanded_output_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="expand"):
+        traced(lambda x: mirage.expand(x[:, None], (3, 5)), (3,))
+
+
+def test_annotated_names_come_first() -> None:
+    def function(x: mirage.f32["tokens", "d"], w: mirage.f32["d", "out"]) -> Any:
+        return x @ w
+
+    graph = traced(function, (4, 5), (5, 6))
+    assert inputs(graph) == ["f32[tokens, d]", "f32[d, out]"]
+
+
+def test_a_name_on_two_axes_that_differ_is_numbered() -> None:
+    def function(q: mirage.f32["s", "d"], k: mirage.f32["s", "d"]) -> Any:
+        return q @ k.T
+
+    assert inputs(traced(function, (4, 5), (4, 5))) == ["f32[s, d]", "f32[s2, d]"]
+
+
+def test_symbolic_extents_are_unified() -> None:
+    graph = traced(lambda x, y, w: (x + y) @ w, ("m", 5), ("m", 5), (5, 6))
+    assert inputs(graph) == ["f32[m, k]", "f32[m, k]", "f32[k, n]"]
+    assert graph.extent_of == {"m": None, "k": 5, "n": 6}
+    sized = graph.with_extents({"m": 3})
+    x, y, w = np.ones((3, 5)), np.ones((3, 5)), np.ones((5, 6))
+    np.testing.assert_allclose(evaluate_numpy(sized, x, y, w)[0], 10.0)
+
+
+def test_a_symbolic_dim_that_meets_a_number_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="symbolic"):
+        traced(lambda x, y: x + y, ("m", 5), (4, 5))
+
+
+def test_reshapes_beside_symbolic_dims() -> None:
+    def function(x: Any) -> Any:
+        y = x.reshape(x.shape[0], 2, 3, x.shape[2])
+        return y.reshape(-1, 6, 5).reshape(x.shape[0], -1)
+
+    graph = traced(function, ("b", 6, 5))
+    assert str(graph.returns[0].type) == "f32[b, (m k n)]"
+    merged = traced(lambda x: x.reshape(-1, 6), ("b", "s", 6))
+    assert str(merged.returns[0].type) == "f32[(b s), m]"
+
+
+def test_a_mean_follows_the_extents() -> None:
+    graph = traced(lambda x: x.mean(-1), (4, 5))
+    large = graph.with_extents({"k": 7})
+    x = np.random.default_rng(0).normal(size=(4, 7))
+    np.testing.assert_allclose(evaluate_numpy(large, x)[0], x.mean(-1))
+
+
+def test_dividing_by_a_shape_follows_the_extents() -> None:
+    graph = traced(lambda x: x.sum(-1) / x.shape[-1], (4, 5))
+    large = graph.with_extents({"k": 7})
+    x = np.random.default_rng(0).normal(size=(4, 7))
+    np.testing.assert_allclose(evaluate_numpy(large, x)[0], x.mean(-1))
+
+
+def test_layouts_follow_strides() -> None:
+    given = [mirage.spec((4, 5), "float32", strides=(1, 4))]
+    graph = trace_function(lambda x: x * 2, given)
+    assert graph.inputs[0].type.layout == (1, 0)
+    with pytest.raises(UnsupportedError, match="strides"):
+        trace_function(lambda x: x * 2, [mirage.spec((4, 5), "float32", (10, 2))])
+
+
+def test_a_refused_unification_changes_nothing() -> None:
+    dims = Unifier()
+    a, b, c = dims.fresh(4), dims.fresh(4), dims.fresh(8)
+    assert dims.unify(group=(a, b)) is None
+    assert dims.unify([((c,), (a, dims.fresh(2))), ((a,), (b,))]) is not None
+    assert dims.resolve((a, b, c)) == (a, b, c)
+
+
+def test_a_tail_is_shared_once_one_member_is_split() -> None:
+    dims = Unifier()
+    source, target = dims.fresh(24), dims.fresh(8)
+    assert dims.unify(tail=SharedTail(((source,), (target,)), (8, 16))) is None
+    dims.regroup((target,), (2, 4))
+    assert [a.extent for a in dims.resolve((source,))] == [6, 4]
+    assert dims.resolve((source,))[1] is dims.resolve((target,))[1]

@@ -1,0 +1,249 @@
+"""Errors name the user's file and line, what was found, and what to do."""
+
+# Names of dims in annotations are no names of types.
+# ruff: noqa: F821, UP037
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.errors import (
+    DTypeError,
+    MirageError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+)
+
+SPEC = mirage.spec((4, 6), "float32")
+
+
+def refused(
+    kind: type[MirageError], function: Callable[..., Any], *args: Any
+) -> MirageError:
+    """The error of tracing a function, which must name a line of this file."""
+    with pytest.raises(kind) as error:
+        mirage.kernel(function).trace(*(args or (SPEC,)))
+    location = error.value.location
+    assert location is not None
+    assert location.file == __file__
+    assert f"{__file__}:{location.line}: " in str(error.value)
+    return error.value
+
+
+def at(error: MirageError, text: str) -> bool:
+    """Whether the line is the one that has the text, and the caret is on it."""
+    assert error.location is not None
+    return text in error.location.text and "^" in error.location.excerpt()
+
+
+def test_matmul_of_shapes_that_do_not_fit() -> None:
+    def function(x: Any, y: Any) -> Any:
+        doubled = x * 2
+        return doubled @ y
+
+    error = refused(ShapeError, function, SPEC, SPEC)
+    assert at(error, "doubled @ y")
+    assert "f32[4, 6] by f32[4, 6]" in error.message
+    assert "6 and 4" in error.message
+
+
+def test_shapes_that_do_not_broadcast() -> None:
+    error = refused(ShapeError, lambda x: x + x.T)
+    assert "(4, 6) and (6, 4)" in error.message
+    assert "axis -2" in error.message
+
+
+def test_the_line_is_that_of_a_helper_of_the_user() -> None:
+    def helper(t: Any) -> Any:
+        return t.reshape(5, 5)
+
+    error = refused(ShapeError, lambda x: helper(x) + 1)
+    assert at(error, "t.reshape(5, 5)")
+    assert "24 elements" in error.message
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: x if x > 0 else -x, "if x > 0"),
+        (lambda x: x if x.sum() else -x, "if x.sum()"),
+        (lambda x: 0 < x < 1, "0 < x < 1"),
+        (lambda x: x * float(x.sum()), "float(x.sum())"),
+        (lambda x: x * math.exp(x.sum()), "math.exp"),
+        (lambda x: x[int(x.max())], "int(x.max())"),
+        (lambda x: [0, 1][x.max()] * x, "[0, 1][x.max()]"),
+        (lambda x: sum(row for row in x), "for row in x"),
+        (lambda x: x.sum().item() * x, "item()"),
+        (lambda x: np.asarray(x) * 2, "np.asarray"),
+        (lambda x: 1.0 in x, "1.0 in x"),
+    ],
+)
+def test_control_flow_and_numbers_from_values(
+    function: Callable[..., Any], text: str
+) -> None:
+    error = refused(TraceError, function)
+    assert at(error, text)
+    assert "not known while the function is traced" in error.message
+
+
+def test_assignment_into_a_tensor() -> None:
+    def function(x: Any) -> Any:
+        x[0] = 1
+        return x
+
+    assert at(refused(TraceError, function), "x[0] = 1")
+
+
+def test_unknown_attributes_suggest_a_known_one() -> None:
+    assert "did you mean .softmax" in refused(TraceError, lambda x: x.softmx()).message
+    assert "use .relu" in refused(TraceError, lambda x: x.relu_()).message
+    assert "no attribute" in refused(TraceError, lambda x: x.zzz).message
+
+
+def test_a_function_that_returns_nothing() -> None:
+    def function(x: Any) -> Any:
+        x * 2
+
+    assert "returns nothing" in refused(TraceError, function).message
+    assert "returns nothing" in refused(TraceError, lambda _: ()).message
+
+
+def test_a_function_that_returns_no_tensor() -> None:
+    error = refused(TraceError, lambda x: {"a": x, "b": [x, 3.0]})
+    assert "returns float at [b][1]" in error.message
+    assert "returns str" in refused(TraceError, lambda _: "x").message
+
+
+def test_arguments_that_are_no_tensors() -> None:
+    with pytest.raises(TraceError, match="argument y is object") as error:
+        mirage.kernel(lambda x, y: x + y).trace(SPEC, object())
+    assert error.value.location is not None
+    assert "object()" in error.value.location.text
+    with pytest.raises(TraceError, match="annotated as a tensor"):
+        mirage.kernel(annotated).trace("text", SPEC)
+    with pytest.raises(TraceError, match="missing a required argument"):
+        mirage.kernel(lambda x, y: x + y).trace(SPEC)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "bool", "complex64"])
+def test_dtypes_that_are_not_supported(dtype: str) -> None:
+    kernel = mirage.kernel(lambda x: x * 2)
+    with pytest.raises(DTypeError, match=rf"x is {dtype}.*astype"):
+        kernel(np.ones((2, 3), dtype))
+    with pytest.raises(DTypeError, match=rf"x is {dtype}.*\.to\("):
+        kernel(torch.ones(2, 3, dtype=getattr(torch, dtype)))
+    with pytest.raises(DTypeError):
+        mirage.spec((2, 3), dtype)
+
+
+def annotated(x: mirage.f16["m", 4096], w: mirage.f16[4096, "n"]) -> Any:
+    return x @ w
+
+
+def test_annotations_are_checked() -> None:
+    kernel = mirage.kernel(annotated)
+    good = mirage.spec((16, 4096)), mirage.spec((4096, 64))
+    assert kernel.trace(*good).extent_of == {"m": 16, "k": 4096, "n": 64}
+    with pytest.raises(ShapeError, match="axis 1 of x has extent 4095"):
+        kernel.trace(mirage.spec((16, 4095)), good[1])
+    with pytest.raises(DTypeError, match="x is bf16, but annotated as f16"):
+        kernel.trace(mirage.spec((16, 4096), "bfloat16"), good[1])
+    with pytest.raises(ShapeError, match="annotated with 2 axes"):
+        kernel.trace(mirage.spec((2, 16, 4096)), good[1])
+
+
+def test_one_annotated_name_has_one_extent() -> None:
+    def function(x: mirage.f32["m", "k"], y: mirage.f32["m"]) -> Any:
+        return x.sum(1) + y
+
+    with pytest.raises(ShapeError, match="dim m has extent 4 at axis 0 of x and 5"):
+        mirage.kernel(function).trace(SPEC, mirage.spec((5,), "float32"))
+
+
+def test_an_annotated_dtype_alone_is_checked() -> None:
+    def function(x: mirage.bf16) -> Any:
+        return x * 2
+
+    with pytest.raises(DTypeError, match="annotated as bf16"):
+        mirage.kernel(function).trace(SPEC)
+
+
+def test_requires_grad_while_grad_mode_is_on() -> None:
+    kernel = mirage.kernel(lambda x: x * 2)
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    with pytest.raises(UnsupportedError, match="argument x requires grad") as error:
+        kernel(weight)
+    assert error.value.location is not None
+    assert "kernel(weight)" in error.value.location.text
+    with torch.no_grad():
+        assert kernel(weight).sum() == 12
+
+
+def test_indices_out_of_range_and_odd_ones() -> None:
+    assert "index 4 of axis 0" in refused(ShapeError, lambda x: x[4]).message
+    assert "3 indices" in refused(ShapeError, lambda x: x[0, 0, 0]).message
+    assert "empty slice" in refused(ShapeError, lambda x: x[2:2]).message
+    assert "step 2" in refused(UnsupportedError, lambda x: x[::2]).message
+    assert "step -1" in refused(UnsupportedError, lambda x: x[::-1]).message
+    assert "list" in refused(UnsupportedError, lambda x: x[[0, 1]]).message
+    assert "axis 2" in refused(ShapeError, lambda x: x.sum(2)).message
+    assert "given twice" in refused(ShapeError, lambda x: x.sum((0, 0))).message
+
+
+def test_concat_that_does_not_fit() -> None:
+    error = refused(ShapeError, lambda x: mirage.concat([x, x.T], axis=0))
+    assert "f32[4, 6], f32[6, 4]" in error.message
+    assert (
+        "extent 1" in refused(UnsupportedError, lambda x: mirage.stack([x, x])).message
+    )
+
+
+def test_a_constant_that_is_not_a_number() -> None:
+    assert "NaN" in refused(TraceError, lambda x: x * math.nan).message
+    assert "found str" in refused(TraceError, lambda x: x * "2").message
+
+
+def test_tensors_do_not_leave_their_trace() -> None:
+    kept: list[Any] = []
+
+    def keep(x: Any) -> Any:
+        kept.append(x)
+        return x * 2
+
+    mirage.kernel(keep).trace(SPEC)
+    assert "trace" in refused(TraceError, lambda x: x + kept[0]).message
+    with pytest.raises(TraceError, match="has ended"):
+        kept[0] + 1
+    assert "another trace" in refused(TraceError, lambda _: kept[0]).message
+
+
+def test_functions_need_a_tensor() -> None:
+    with pytest.raises(TraceError, match="exp needs a tensor, found float"):
+        mirage.exp(2.0)
+    with pytest.raises(TraceError, match="takes a function"):
+        mirage.kernel(3)
+
+
+def test_a_call_with_a_spec() -> None:
+    with pytest.raises(TraceError, match=r"use .*bind"):
+        mirage.kernel(annotated)(mirage.spec((16, 4096)), mirage.spec((4096, 64)))
+
+
+def test_settings_that_do_not_exist() -> None:
+    with pytest.raises(UnsupportedError, match="none, quick, full"):
+        mirage.kernel(effort="fast")
+    with pytest.raises(TraceError, match="dynamic dim 'q'"):
+        mirage.kernel(dynamic="q")(lambda x: x * 2).trace(SPEC)
+
+
+def test_an_unknown_public_name_suggests_a_known_one() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'softmax'"):
+        mirage.softmx  # noqa: B018

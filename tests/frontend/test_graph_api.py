@@ -1,0 +1,133 @@
+"""The graph builder makes the programs that decorated functions make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.errors import SearchError, ShapeError, TraceError
+from mirage_dsl.frontend.graph_api import constraints
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+
+
+def attention() -> KernelGraph:
+    g = mirage.new_kernel_graph()
+    q = g.new_input(dims=(2, 16, 64), dtype=mirage.float16)
+    k = g.new_input(dims=(2, 64, 32), dtype=mirage.float16)
+    v = g.new_input(dims=(2, 32, 64), dtype=mirage.float16)
+    a = g.matmul(q, k)
+    e = g.exp(a)
+    s = g.reduction(e, 2)
+    d = g.div(e, s)
+    o = g.matmul(d, v)
+    g.mark_output(o)
+    return g.program
+
+
+def test_grouped_query_attention_as_mirage_writes_it() -> None:
+    def function(x0: Any, x1: Any, x2: Any) -> Any:
+        e = mirage.exp(x0 @ x1)
+        return (e / e.sum(2, keepdims=True)) @ x2
+
+    specs = [mirage.spec(s) for s in ((2, 16, 64), (2, 64, 32), (2, 32, 64))]
+    traced = trace_function(function, specs, name="program")
+    assert attention() == traced
+
+
+def test_norm_and_product() -> None:
+    g = mirage.new_graph()
+    x = g.new_input(dims=(4, 8), dtype=mirage.float32)
+    w = g.new_input(dims=(8, 6), dtype="float32", strides=(1, 8))
+    g.mark_output(g.matmul(g.rms_norm(x, normalized_shape=(8,)), w))
+    g.mark_output(g.softmax(x))
+    program = g.program
+    assert program.inputs[1].type.layout == (1, 0)
+    a, b = np.random.default_rng(0).normal(size=(2, 8, 6))
+    a = a.reshape(6, 8)[:4]
+    y, p = evaluate_numpy(program, a, b)
+    scale = np.sqrt((a * a).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(y, (a / scale) @ b)
+    np.testing.assert_allclose(p.sum(-1), 1)
+
+
+def test_elementwise_operators_and_clamp() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(3, 4), dtype=mirage.float32)
+    y = g.new_input(dims=(1, 4), dtype=mirage.float32)
+    z = g.clamp(g.mul(g.add(g.square(x), y), g.sub(x, y)), -1.0, 1.0)
+    for out in (z, g.pow(x, 2), g.silu(x), g.gelu(x), g.relu(x), g.sqrt(g.square(x))):
+        g.mark_output(out)
+    a, b = np.random.default_rng(0).normal(size=(3, 4)), np.ones((1, 4))
+    found = evaluate_numpy(g.program, a, b)
+    np.testing.assert_allclose(found[0], np.clip((a * a + b) * (a - b), -1, 1))
+    np.testing.assert_allclose(found[1], a * a)
+    np.testing.assert_allclose(found[5], np.abs(a))
+
+
+def test_errors_name_the_line() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(3, 4))
+    with pytest.raises(ShapeError) as error:
+        g.matmul(x, x)
+    assert error.value.location is not None
+    assert "g.matmul(x, x)" in error.value.location.text
+    with pytest.raises(TraceError, match="no output"):
+        _ = g.program
+    with pytest.raises(TraceError, match="mark_output takes a tensor"):
+        g.mark_output(3)  # type: ignore[arg-type]
+    with pytest.raises(TraceError, match="strides"):
+        g.new_input(dims=(3, 4), strides=(8, 2))
+    g.mark_output(g.exp(x))
+    _ = g.program
+    with pytest.raises(TraceError, match="no more operators"):
+        g.exp(x)
+
+
+def test_search_parameters_become_constraints() -> None:
+    found = constraints(
+        [(16, 1, 1), 4, (2, 2)], [(128, 1, 1)], [(0, -1, -1)], [1], [-1, 1], [4]
+    )
+    assert found is not None
+    assert found.griddims == ((16, 1, 1), (4, 1, 1), (2, 2, 1))
+    assert found.blockdims == ((128, 1, 1),)
+    assert found.imaps == ((0, -1, -1),)
+    assert found.omaps == ((1, -1, -1),)
+    assert found.fmaps == (-1, 1)
+    assert found.franges == (4,)
+    assert constraints(None, None, None, None, None, None) is None
+    with pytest.raises(SearchError, match="griddims"):
+        constraints([(1, 2, 3, 4)], None, None, None, None, None)
+
+
+def test_superoptimize_takes_programs() -> None:
+    program = attention()
+    result = mirage.superoptimize(program, effort="none")
+    assert result.best.mugraph == program
+    with pytest.raises(SearchError, match=r"kernel\.trace"):
+        mirage.superoptimize(lambda x: x)  # type: ignore[arg-type]
+
+
+def test_a_kernel_of_a_graph(tmp_path: Path) -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(3, 4))
+    g.mark_output(g.exp(x))
+    g.mark_output(g.add(x, 1))
+    checkpoint = tmp_path / "result.json"
+    kernel = g.superoptimize(effort="none", previous_checkpoint=checkpoint)
+    assert checkpoint.exists()
+    a = np.ones((3, 4), np.float16)
+    first, second = kernel(inputs=[a])
+    np.testing.assert_allclose(first, np.exp(a), rtol=1e-3)
+    np.testing.assert_array_equal(second, a + 1)
+    kernel.generate_triton_program(tmp_path / "program.py")
+    assert (tmp_path / "program.py").read_text() == kernel.to_triton_code()
+    again = g.superoptimize(previous_checkpoint=checkpoint)
+    assert again.mugraph == kernel.mugraph
+    with pytest.raises(SearchError, match="backend"):
+        g.superoptimize(backend="cuda")

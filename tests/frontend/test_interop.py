@@ -1,0 +1,173 @@
+"""Functions of PyTorch and NumPy trace to what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.errors import MirageError, TraceError, UnsupportedError
+
+F = torch.nn.functional
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator) for s in shapes]
+
+
+def same(function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
+    given = tensors(*shapes)
+    found = mirage.kernel(function)(*given)
+    expected = function(*(t.double() for t in given))
+    if isinstance(expected, torch.Tensor):
+        found, expected = [found], [expected]
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-5, atol=1e-5)
+
+
+TORCH: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "activations": (
+        lambda x: F.silu(x) + F.gelu(x) + F.relu(x) + torch.sigmoid(x) + torch.tanh(x),
+        [(3, 4)],
+    ),
+    "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), [(3, 4)]),
+    "erf and abs": (lambda x: torch.erf(x) * torch.abs(x), [(3, 4)]),
+    "pow": (lambda x: x.pow(2).mean(-1, keepdim=True), [(3, 4)]),
+    "hand-written norm": (
+        lambda x, w: w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)),
+        [(3, 4), (4,)],
+    ),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w, 1e-5), [(3, 4), (4,)]),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (4,), w, w), [(3, 4), (4,)]),
+    "group_norm": (lambda x, w: F.group_norm(x, 2, w), [(3, 4), (4,)]),
+    "batch_norm": (
+        lambda x, m, v: F.batch_norm(x, m, v * v + 1),
+        [(3, 4), (4,), (4,)],
+    ),
+    "linear": (lambda x, w, b: F.linear(x, w, b), [(3, 4), (5, 4), (5,)]),
+    "matmul": (lambda x, w: torch.matmul(x, w) + torch.mm(x, w), [(3, 4), (4, 5)]),
+    "bmm": (lambda x, w: torch.bmm(x, w), [(2, 3, 4), (2, 4, 5)]),
+    "addmm": (lambda b, x, w: torch.addmm(b, x, w, alpha=2), [(5,), (3, 4), (4, 5)]),
+    "einsum": (lambda x, w: torch.einsum("mk,nk->nm", x, w), [(3, 4), (5, 4)]),
+    "softmax": (lambda x: F.softmax(x, dim=0) + torch.softmax(x, -1), [(3, 4)]),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3),
+        [(2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 8)],
+    ),
+    "cat": (lambda x, y: torch.cat([x, y, x], dim=1), [(3, 4), (3, 2)]),
+    "chunk": (lambda x: torch.chunk(x, 2, dim=-1), [(3, 4)]),
+    "split": (lambda x: x.split([1, 3], dim=1), [(3, 4)]),
+    "views": (
+        lambda x: x.view(3, 2, 2).permute(1, 0, 2).flatten(1).unsqueeze(0).squeeze(0),
+        [(3, 4)],
+    ),
+    "transpose": (lambda x: torch.transpose(x, 0, 1) @ x, [(3, 4)]),
+    "expand": (
+        lambda x, y: x.unsqueeze(1).expand(3, 2, 4) * y,
+        [(3, 4), (3, 2, 4)],
+    ),
+    "where": (lambda x: torch.where(x > 0, x, 0.5 * x), [(3, 4)]),
+    "masked_fill": (lambda x: x.masked_fill(x > 0, 1.5), [(3, 4)]),
+    "clamp": (lambda x: torch.clamp(x, min=-0.5) + x.clamp(-1, 1), [(3, 4)]),
+    "reductions": (
+        lambda x: (x.sum(0), torch.mean(x), x.amax(1), torch.var(x, -1), x.norm()),
+        [(3, 4)],
+    ),
+    "maximum": (lambda x, y: torch.maximum(x, y) - torch.minimum(x, y), [(3, 4)] * 2),
+    "casts": (lambda x: x.float().to(torch.float32).contiguous() * 2, [(3, 4)]),
+    "scalars first": (lambda x: 1 / (1 + torch.exp(-x)), [(3, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_functions(name: str) -> None:
+    function, shapes = TORCH[name]
+    same(function, *shapes)
+
+
+def test_a_transformer_block_as_people_write_it() -> None:
+    def block(x: Any, wq: Any, wkv: Any, wo: Any, up: Any, down: Any) -> Any:
+        length, width = x.shape
+        y = F.rms_norm(x, (width,), eps=1e-5)
+        q = (y @ wq).view(length, 2, 4).transpose(0, 1)
+        k, v = (t.reshape(length, 2, 4).transpose(0, 1) for t in (y @ wkv).chunk(2, -1))
+        p = torch.softmax(q @ k.transpose(-2, -1) / 4**0.5, dim=-1)
+        x = x + (p @ v).transpose(0, 1).reshape(length, width) @ wo
+        gate, value = (F.rms_norm(x, (width,), eps=1e-5) @ up).chunk(2, dim=-1)
+        return x + (F.silu(gate) * value) @ down
+
+    same(block, (5, 8), (8, 8), (8, 16), (8, 8), (8, 24), (12, 8))
+
+
+NUMPY: dict[str, Callable[..., Any]] = {
+    "ufuncs": lambda a: np.exp(a) + np.square(a) * np.tanh(a) - np.abs(a) / 2,
+    "binary ufuncs": lambda a: np.maximum(a, 0) + np.minimum(a, 1) + np.add(a, a),
+    "matmul": lambda a: np.matmul(a, np.transpose(a)) + a @ a.T,
+    "sum": lambda a: np.sum(a, axis=1, keepdims=True) * a,
+    "mean": lambda a: np.mean(a, axis=(0, 1)) * a,
+    "max": lambda a: a - np.max(a, axis=-1, keepdims=True),
+    "reduce": lambda a: np.add.reduce(a, axis=0) + np.maximum.reduce(a, axis=0),
+    "where": lambda a: np.where(a > 0, a, 0.0),
+    "clip": lambda a: np.clip(a, -0.5, 0.5),
+    "concatenate": lambda a: np.concatenate([a, 2 * a], axis=1),
+    "split": lambda a: np.split(a, 2, axis=1)[1],
+    "split at": lambda a: np.split(a, [1, 3], axis=1)[1],
+    "reshape": lambda a: np.reshape(np.swapaxes(a, 0, 1), (2, 2, 3)),
+    "moveaxis": lambda a: np.moveaxis(a[:, None], 0, -1),
+    "squeeze": lambda a: np.squeeze(np.expand_dims(a, 0), 0),
+    "var": lambda a: np.var(a, axis=0) + np.std(a, axis=0),
+    "norm": lambda a: np.linalg.norm(a, axis=-1),
+    "einsum": lambda a: np.einsum("ij,kj->ik", a, a),
+    "scalar types": lambda a: np.float32(2) * a / np.sqrt(8) + np.float64(1),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_numpy_functions(name: str) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    function = NUMPY[name]
+    expected = function(x.astype(np.float64))
+    found = mirage.kernel(function)(x)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def failure(function: Callable[..., Any], kind: type[MirageError]) -> str:
+    with pytest.raises(kind) as error:
+        mirage.kernel(function).trace(mirage.spec((3, 4), "float32"))
+    assert error.value.location is not None
+    assert error.value.location.file == __file__
+    return str(error.value)
+
+
+def test_captured_arrays_are_refused() -> None:
+    array, tensor = np.ones((3, 4), np.float32), torch.ones(3, 4)
+    for function in (
+        lambda x: x + array,
+        lambda x: array * x,
+        lambda x: np.add(array, x),
+        lambda x: x @ tensor.T,
+        lambda x: tensor + x,
+        lambda x: torch.cat([x, tensor]),
+        lambda x: F.linear(x, tensor),
+    ):
+        assert "pass it as an argument" in failure(function, TraceError)
+
+
+def test_unknown_functions_suggest_a_known_one() -> None:
+    message = failure(lambda x: torch.cumsum(x, 0), UnsupportedError)
+    assert "torch.cumsum cannot be traced" in message
+    assert "did you mean" in failure(lambda x: torch.log1p(torch.exp(x)), MirageError)
+    assert "np.sort" in failure(lambda x: np.sort(x), UnsupportedError)
+
+
+def test_arguments_that_are_not_supported_are_named() -> None:
+    assert "amax" in failure(lambda x: torch.max(x, 1), UnsupportedError)
+    assert "np.sum" in failure(lambda x: np.sum(x, 0, initial=5), UnsupportedError)
+    assert "inplace" in failure(lambda x: F.relu(x, inplace=True), UnsupportedError)

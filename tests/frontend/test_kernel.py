@@ -1,0 +1,311 @@
+"""Kernels: calls, structures of outputs, inlining, binding, pinned μGraphs."""
+
+# Names of dims in annotations are no names of types.
+# ruff: noqa: UP037
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.errors import (
+    CheckError,
+    CompileError,
+    EquivalenceError,
+    ParseError,
+    SearchError,
+    ShapeError,
+)
+from mirage_dsl.settings import INTERPRET
+
+
+def half(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float16)
+
+
+@mirage.kernel
+def rms_linear(x: Any, w: Any) -> Any:
+    """The norm, then a product."""
+    return mirage.rms_norm(x) @ w
+
+
+def expected_rms_linear(x: Any, w: Any) -> Any:
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    return (x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)) @ w
+
+
+def test_arrays_in_arrays_out() -> None:
+    x, w = half(4, 32), half(32, 16)
+    y = rms_linear(x, w)
+    assert y.dtype == np.float16
+    np.testing.assert_array_equal(y, expected_rms_linear(x, w).astype(np.float16))
+    np.testing.assert_array_equal(rms_linear.reference(x, w), y)
+
+
+def test_cpu_tensors_run_the_reference() -> None:
+    x, w = half(4, 32), half(32, 16)
+    y = rms_linear(torch.from_numpy(x), torch.from_numpy(w))
+    assert y.dtype == torch.float16
+    np.testing.assert_array_equal(y.numpy(), rms_linear(x, w))
+
+
+def test_bfloat16_goes_both_ways() -> None:
+    x, w = (
+        half(4, 32).astype(ml_dtypes.bfloat16),
+        half(32, 16).astype(ml_dtypes.bfloat16),
+    )
+    y = rms_linear(x, w)
+    assert y.dtype == ml_dtypes.bfloat16
+    tensors = (torch.from_numpy(a.astype(np.float32)).bfloat16() for a in (x, w))
+    z = rms_linear(*tensors)
+    assert z.dtype == torch.bfloat16
+    np.testing.assert_array_equal(z.float().numpy(), y.astype(np.float32))
+
+
+def test_a_kernel_looks_like_its_function() -> None:
+    assert rms_linear.__name__ == "rms_linear"
+    assert rms_linear.__doc__ == "The norm, then a product."
+    assert rms_linear.__module__ == __name__
+    assert repr(rms_linear) == "<mirage kernel rms_linear>"
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_structures_of_outputs() -> None:
+    @mirage.kernel
+    def function(x: Any) -> Any:
+        return {"a": x * 2, "b": [x + 1, (x.T, x)], "c": Pair(x.sum(), -x)}
+
+    x = half(3, 4)
+    found = function(x)
+    assert list(found) == ["a", "b", "c"]
+    assert isinstance(found["b"], list)
+    assert isinstance(found["b"][1], tuple)
+    assert isinstance(found["c"], Pair)
+    np.testing.assert_array_equal(found["a"], x * 2)
+    np.testing.assert_array_equal(found["b"][1][0], x.T)
+    np.testing.assert_array_equal(found["b"][1][1], x)
+    assert found["c"].first.shape == ()
+
+
+def test_structures_of_arguments_and_constants() -> None:
+    @mirage.kernel
+    def function(
+        x: Any,
+        weights: Any,
+        *rest: Any,
+        scale: float = 2.0,
+        flag: bool = False,
+        **more: Any,
+    ) -> Any:
+        y = x @ weights["up"] + weights["bias"][0]
+        for r in rest:
+            y = y + r
+        return y * scale if flag else y * more["other"]
+
+    x, up, bias, one = half(3, 4), half(4, 5), half(5), half(3, 5)
+    weights = {"up": up, "bias": [bias]}
+    program = function.trace(
+        mirage.spec((3, 4)),
+        {"up": mirage.spec((4, 5)), "bias": [mirage.spec((5,))]},
+        flag=True,
+    )
+    assert [i.name for i in program.inputs] == ["x", "weights_up", "weights_bias_0"]
+    plain = x.astype(np.float64) @ up + bias
+    np.testing.assert_allclose(function(x, weights, flag=True), plain * 2, rtol=2e-3)
+    np.testing.assert_allclose(
+        function(x, weights, flag=True, scale=3), plain * 3, rtol=2e-3
+    )
+    found = function(x, weights, one, one, other=one)
+    np.testing.assert_allclose(found, (plain + 2.0 * one) * one, rtol=2e-2, atol=2e-2)
+
+
+def test_kernels_are_inlined() -> None:
+    @mirage.kernel
+    def twice(x: Any, w: Any) -> Any:
+        return rms_linear(x, w) * 2
+
+    direct = mirage.kernel(lambda x, w: (mirage.rms_norm(x) @ w) * 2)
+    specs = mirage.spec((4, 32)), mirage.spec((32, 16))
+    assert twice.trace(*specs).nodes == direct.trace(*specs).nodes
+
+
+def test_methods() -> None:
+    class Layer:
+        def __init__(self, scale: float) -> None:
+            self.scale = scale
+
+        @mirage.kernel
+        def forward(self, x: Any) -> Any:
+            return x * self.scale
+
+    x = half(3, 4)
+    a, b = Layer(2), Layer(4)
+    np.testing.assert_array_equal(a.forward(x), x * 2)
+    np.testing.assert_array_equal(b.forward(x), x * 4)
+    assert a.forward is a.forward
+    assert isinstance(Layer.forward, mirage.Kernel)
+
+
+def test_one_program_for_each_shape_dtype_and_constant() -> None:
+    traces: list[Any] = []
+
+    @mirage.kernel
+    def function(x: Any, scale: float = 1.0) -> Any:
+        traces.append(x.shape)
+        return x * scale
+
+    for _ in range(2):
+        function(half(3, 4))
+        function(half(3, 4), 2.0)
+        function(half(4, 3))
+        function(half(3, 4).astype(np.float32))
+    assert len(traces) == 4
+    function(half(4, 3).T)
+    assert len(traces) == 5
+
+
+def test_bind_takes_specs_or_tensors() -> None:
+    x, w = half(4, 32), half(32, 16)
+    by_spec = rms_linear.bind(mirage.spec((4, 32)), mirage.spec((32, 16), mirage.f16))
+    assert by_spec is rms_linear.bind(x, w)
+    assert by_spec.program == rms_linear.trace(x, w)
+    np.testing.assert_array_equal(by_spec(x, w), rms_linear(x, w))
+    with pytest.raises(ShapeError, match="takes 2 tensors"):
+        by_spec(x)
+
+
+def test_dynamic_dims_share_one_program() -> None:
+    @mirage.kernel(dynamic=("m",), effort="none")
+    def function(x: mirage.f16["m", 8], w: Any) -> Any:
+        return x @ w
+
+    w = half(8, 5)
+    with INTERPRET.scope(value=True):
+        for m in (3, 6):
+            x = half(m, 8, seed=m)
+            found = function(torch.from_numpy(x), torch.from_numpy(w))
+            np.testing.assert_allclose(
+                found.numpy(), x.astype(np.float32) @ w, rtol=1e-2, atol=1e-2
+            )
+    bound = function.bind(mirage.spec((3, 8)), mirage.spec((8, 5)))
+    assert bound.program.extent_of["m"] is None
+    assert bound is function.bind(mirage.spec((6, 8)), mirage.spec((8, 5)))
+    symbolic = mirage.kernel(lambda x: x * 2).bind(mirage.spec(("m", 8)))
+    with pytest.raises(SearchError, match="symbolic"):
+        symbolic.search()
+
+
+def test_effort_none_is_the_program() -> None:
+    kernel = mirage.kernel(effort="none")(rms_linear.function)
+    bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
+    assert bound.mugraph == bound.program
+    assert "def run(" in bound.to_triton_code()
+    assert bound.verify().ok
+
+
+MUGRAPH = """
+mirage 1
+mugraph rms_linear(x: f16[m, k], w: f16[k, n]) -> f16[m, n]
+    where m = 4, k = 32, n = 16 {
+  y = block grid(n / 16) loop(k / 16) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    a = accumulate matmul(xt, wt)
+    s = accumulate square(xt)
+    q = a / sqrt(sum(s, k) * 1/k + 1e-06)
+    store y: f16[m, n/grid] = q
+  }
+  return y
+}
+"""
+
+
+def bound_rms_linear() -> mirage.BoundKernel:
+    return mirage.kernel(rms_linear.function).bind(
+        mirage.spec((4, 32)), mirage.spec((32, 16))
+    )
+
+
+def test_a_given_mugraph_is_verified_and_run() -> None:
+    bound = bound_rms_linear()
+    certificate = bound.use(MUGRAPH)
+    assert certificate.ok
+    assert len(bound.mugraph.blocks) == 1
+    assert "tl.dot" in bound.to_triton_code()
+    assert bound.verify().ok
+    assert "kernels" in str(bound.explain())
+    x, w = half(4, 32), half(32, 16)
+    with INTERPRET.scope(value=True):
+        found = bound(torch.from_numpy(x), torch.from_numpy(w))
+    np.testing.assert_allclose(
+        found.numpy(), expected_rms_linear(x, w), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_a_pinned_mugraph_is_used() -> None:
+    kernel = mirage.kernel(mugraph=MUGRAPH)(rms_linear.function)
+    bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
+    assert len(bound.mugraph.blocks) == 1
+
+
+def test_a_wrong_mugraph_is_refused() -> None:
+    bound = bound_rms_linear()
+    with pytest.raises(EquivalenceError, match="the program gives"):
+        bound.use(MUGRAPH.replace("* 1/k", ""))
+    with pytest.raises(ParseError):
+        bound.use(MUGRAPH.replace("load x", "lod x"))
+    with pytest.raises((CheckError, ParseError)):
+        bound.use(MUGRAPH.replace("load w[k/loop", "load w[k"))
+
+
+def test_strides_that_are_a_permutation_are_kept_others_copied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernel = mirage.kernel(effort="none")(rms_linear.function)
+    x, w = half(4, 32), half(32, 16)
+    expected = rms_linear(x, w)
+    columns = torch.from_numpy(np.ascontiguousarray(w.T)).T
+    assert kernel.bind(torch.from_numpy(x), columns).program.inputs[1].type.layout
+    spaced = torch.from_numpy(np.repeat(w, 2, 1))[:, ::2]
+    with INTERPRET.scope(value=True), caplog.at_level(logging.INFO, "mirage_dsl"):
+        for other in (columns, spaced):
+            found = kernel(torch.from_numpy(x), other).numpy()
+            np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+    (record,) = caplog.records
+    assert "copying a tensor of shape (32, 16)" in record.getMessage()
+
+
+def test_tensors_on_another_device_are_refused() -> None:
+    bound = bound_rms_linear()
+    with pytest.raises(CompileError, match="meta"):
+        bound(torch.empty(4, 32, device="meta"), torch.empty(32, 16))
+
+
+def test_benchmark_needs_a_gpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    kernel = mirage.kernel(effort="none")(rms_linear.function)
+    bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
+    with pytest.raises(CompileError, match="CUDA"):
+        bound.benchmark()
+
+
+@pytest.mark.gpu
+def test_a_gpu_call_is_prepared_once() -> None:
+    kernel = mirage.kernel(effort="none")(rms_linear.function)
+    x, w = (torch.from_numpy(a).cuda() for a in (half(4, 32), half(32, 16)))
+    first = kernel(x, w)
+    torch.testing.assert_close(kernel(x, w), first)
+    expected = expected_rms_linear(x.cpu().numpy(), w.cpu().numpy())
+    np.testing.assert_allclose(first.cpu().numpy(), expected, rtol=2e-2, atol=2e-2)
+    assert kernel.bind(x, w).benchmark().error < 1e-2
