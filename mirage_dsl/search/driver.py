@@ -36,6 +36,7 @@ from mirage_dsl.search.segments import (
     Structures,
     library_plan,
 )
+from mirage_dsl.search.sink import sink_views
 from mirage_dsl.verify.verifier import verify as check_equivalence
 
 Progress = Callable[[str, int, int, float | None], None]
@@ -159,11 +160,14 @@ class _Driver:
 
     def plans(self) -> list[Plan]:
         """μGraphs by estimate, best first; the last resort is the program itself."""
-        cutter = Cutter(expand(self.program))
+        program = expand(self.program)
+        sunk = sink_views(program)
         library = library_plan(self.program, self.segments.hardware)
-        plans = [p for p in self._whole(cutter) if self._allowed(p)]
+        plans = [p for p in self._whole(Cutter(sunk)) if self._allowed(p)]
         if self._worth_cutting(plans, library):
-            plans += [p for p in self._chains(cutter) if self._allowed(p)]
+            for form in dict.fromkeys((program, sunk)):
+                chains = self._chains(Cutter(form))
+                plans += [p for p in chains if self._allowed(p)]
         return sorted([*plans, library], key=lambda p: p.microseconds)
 
     def _allowed(self, plan: Plan) -> bool:

@@ -80,8 +80,23 @@ class Cutter:
     def order(self) -> tuple[Apply, ...]:
         """All other nodes that the outputs need, each after its operands.
 
-        Depth first, so a product's consumers come as early as they can.
+        Depth first, so a product's consumers come as early as they can.  Views come
+        right after what they look at, so as not to part what reads them.
         """
+        found: list[Apply] = []
+        depth_first = self._depth_first()
+        for node in depth_first:
+            if is_view(node):
+                continue
+            found.append(node)
+            made = {node.result}
+            for view in depth_first:
+                if is_view(view) and view.values[0] in made:
+                    found.append(view)
+                    made.add(view.result)
+        return tuple(found)
+
+    def _depth_first(self) -> tuple[Apply, ...]:
         makers = {n.result: n for n in self.program.nodes if isinstance(n, Apply)}
         done: dict[str, Apply] = {}
         stack = [r.value for r in reversed(self.program.returns)]
