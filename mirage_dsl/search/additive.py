@@ -4,6 +4,9 @@ The sizes here are placeholders, one guess for each dim; they only rank structur
 The real sizes and the real cost model come after, in `search.sizes`.
 """
 
+# NumPy gives rows of a transposed array no element type.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportArgumentType=false
 
 from __future__ import annotations
 

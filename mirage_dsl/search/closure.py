@@ -16,34 +16,30 @@ that reduces no split dim, for a block sees tiles of grid dims like whole dims.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
-from mirage_dsl.search.evaluation import evaluate
-from mirage_dsl.search.field61 import (
-    add61,
-    iota61,
-    is_member,
-    key64,
-    mul61,
-    scramble64,
-    sub61,
+from mirage_dsl.search.field61 import add61, mul61, sub61
+from mirage_dsl.search.recording import (
+    compatible,
+    hit,
+    insert,
+    propose,
+    salt64,
+    sigma_of,
+    without,
 )
-from mirage_dsl.search.values import NAMES, PIECE, element_count, hash_values
+from mirage_dsl.search.values import NAMES, PIECE
 from mirage_dsl.search.workspace import (
     ADD,
     AFTER,
     BODY,
     CONTRACT,
     DIV,
-    EDGES,
     FULL,
     FUNCTION,
     GATHER,
     GROUPS,
-    HITS,
     JOIN,
-    MERGED,
     MUL,
     NO_ARG,
     NODES,
@@ -52,138 +48,7 @@ from mirage_dsl.search.workspace import (
     SUB,
     SUM,
     TESTS,
-    USED,
 )
-
-_U = np.uint64
-
-
-@njit(cache=True, nogil=True)
-def reset(w):
-    """Empty the workspace."""
-    w.count[:] = 0
-    w.slots[:] = -1
-
-
-@njit(cache=True, nogil=True)
-def _node_hash(w, shape, stage, key, offset, count):
-    word = scramble64(key ^ scramble64(_U(shape * 4 + stage)))
-    return hash_values(w.values, offset, count, word)
-
-
-@njit(cache=True, nogil=True)
-def _enter_group(w, number):
-    """Append a node to the list of those with its shape, stage and constancy."""
-    node = w.nodes[number]
-    constant = node["constant"] > 0
-    n = w.count[GROUPS]
-    for g in range(n):
-        group = w.groups[g]
-        alike = group["shape"] == node["shape"] and group["stage"] == node["stage"]
-        if alike and group["constant"] == constant:
-            w.nodes[group["last"]]["following"] = number
-            group["last"] = number
-            return
-    if n == len(w.groups):
-        w.count[FULL] = 1
-        return
-    group = w.groups[n]
-    group["shape"], group["stage"] = node["shape"], node["stage"]
-    group["constant"] = constant
-    group["first"], group["last"] = number, number
-    w.count[GROUPS] = n + 1
-
-
-@njit(cache=True, nogil=True)
-def settle(w, dims, loop, shape, stage, f0, f1, constant):
-    """The node of the value at the end of the pool: an old one, or a new one."""
-    size = element_count(shape, dims, loop) * (2 if stage == BODY else 1)
-    offset, key = w.count[USED], key64(f0, f1)
-    h = _node_hash(w, shape, stage, key, offset, size)
-    mask = _U(len(w.slots) - 1)
-    at = h & mask
-    while w.slots[at] >= 0:
-        if w.nodes[w.slots[at]]["hash"] == h:
-            w.count[MERGED] += 1
-            return w.slots[at]
-        at = (at + _U(1)) & mask
-    number = w.count[NODES]
-    w.slots[at] = number
-    node = w.nodes[number]
-    node["hash"], node["key"] = h, key
-    node["shape"], node["stage"], node["offset"] = shape, stage, offset
-    node["constant"], node["inverse_at"], node["following"] = constant, -1, -1
-    node["f0"], node["f1"] = f0, f1
-    node["i0"], node["i1"] = iota61(f0), iota61(f1)
-    w.count[NODES] = number + 1
-    w.count[USED] += size
-    _enter_group(w, number)
-    return number
-
-
-@njit(cache=True, nogil=True)
-def add_edge(w, node, kind, a, b, c, arg):
-    """Record that a kind of edge makes `node` of `a`, `b` and `c`."""
-    if node == a or node == b or node == c:  # noqa: SIM109, compiles to less
-        return
-    edge = w.edges[w.count[EDGES]]
-    edge["node"], edge["kind"], edge["arg"] = node, kind, arg
-    edge["a"], edge["b"], edge["c"] = a, b, c
-    w.count[EDGES] += 1
-
-
-@njit(cache=True, nogil=True)
-def _insert(w, r, kind, a, b, c, arg, shape, stage, f0, f1):
-    """Evaluate a useful result and record it."""
-    w.count[HITS] += 1
-    full = w.count[NODES] == len(w.nodes) or w.count[EDGES] == len(w.edges)
-    if full or not evaluate(w, r, kind, a, b, c, arg, shape, stage):
-        w.count[FULL] |= full
-        return
-    node = settle(w, r.dims, r.loop, shape, stage, f0, f1, NO_ARG)
-    add_edge(w, node, kind, a, b, c, arg)
-
-
-@njit(nogil=True)
-def salt64(shape):
-    """`abstract.salt_of` of a packed shape."""
-    return scramble64(_U(shape & NAMES))
-
-
-@njit(nogil=True)
-def _hit(members, salt, first, second):
-    """Whether a value with these dims and this fingerprint is useful."""
-    key = key64(first, second) ^ salt
-    if key == _U(0):
-        key = _U(1)
-    return is_member(members, key)
-
-
-@njit(cache=True, nogil=True)
-def _propose(w, r, kind, a, arg, shape, stage, f0, f1):
-    """Record the result of an operator of one node if it is useful."""
-    w.count[TESTS] += 1
-    if _hit(r.members, salt64(shape), f0, f1):
-        _insert(w, r, kind, a, NONE, NONE, arg, shape, stage, f0, f1)
-
-
-@njit(cache=True, nogil=True)
-def _sigma(sigma, over, tile):
-    """σ of some dims; of a tile of the dim `tile` if that is one of them."""
-    product = _U(1)
-    for d in range(len(sigma)):
-        if (over >> d) & 1:
-            product = mul61(product, sigma[d, 1 if d == tile else 0])
-    return product
-
-
-@njit(cache=True, nogil=True)
-def _without(shape, over, loop):
-    """A shape without some dims."""
-    shape &= ~over
-    if loop >= 0 and not (shape >> loop) & 1:
-        shape &= NAMES
-    return shape
 
 
 @njit(cache=True, nogil=True)
@@ -194,10 +59,10 @@ def _sums(w, r, i):
     over = shape & r.reducible if (r.enabled >> SUM) & 1 else 0
     part = over
     while part:
-        s = _sigma(r.sigma, part, tile)
-        out = _without(shape, part, r.loop)
+        s = sigma_of(r.sigma, part, tile)
+        out = without(shape, part, r.loop)
         f0, f1 = mul61(node["f0"], s), mul61(node["f1"], s)
-        _propose(w, r, SUM, i, part, out, node["stage"], f0, f1)
+        propose(w, r, SUM, i, part, out, node["stage"], f0, f1)
         part = (part - 1) & over
 
 
@@ -209,9 +74,9 @@ def _accumulators(w, r, i):
         return
     shape, f0, f1 = node["shape"], node["f0"], node["f1"]
     s0, s1 = mul61(f0, r.sigma_loop), mul61(f1, r.sigma_loop)
-    _propose(w, r, JOIN, i, NO_ARG, shape, AFTER, s0, s1)
+    propose(w, r, JOIN, i, NO_ARG, shape, AFTER, s0, s1)
     if shape & PIECE:
-        _propose(w, r, GATHER, i, NO_ARG, shape & NAMES, AFTER, f0, f1)
+        propose(w, r, GATHER, i, NO_ARG, shape & NAMES, AFTER, f0, f1)
 
 
 @njit(nogil=True)
@@ -223,21 +88,21 @@ def _useful_arithmetic(kinds, a, b, members, salt):
     hits = 0
     if kinds & 7:
         total = add61(a["f1"], b["f1"])
-        if kinds & 1 and _hit(members, salt, add61(a["f0"], b["f0"]), total):
+        if kinds & 1 and hit(members, salt, add61(a["f0"], b["f0"]), total):
             hits |= 1
-        if kinds & 2 and _hit(members, salt, sub61(a["f0"], b["f0"]), total):
+        if kinds & 2 and hit(members, salt, sub61(a["f0"], b["f0"]), total):
             hits |= 2
-        if kinds & 4 and _hit(members, salt, sub61(b["f0"], a["f0"]), total):
+        if kinds & 4 and hit(members, salt, sub61(b["f0"], a["f0"]), total):
             hits |= 4
-    if kinds & 8 and _hit(
+    if kinds & 8 and hit(
         members, salt, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])
     ):
         hits |= 8
-    if kinds & 16 and _hit(
+    if kinds & 16 and hit(
         members, salt, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])
     ):
         hits |= 16
-    if kinds & 32 and _hit(
+    if kinds & 32 and hit(
         members, salt, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])
     ):
         hits |= 32
@@ -252,22 +117,22 @@ def _insert_arithmetic(w, r, i, j, hits, shape, stage):
     p0, p1, q0, q1 = a["i0"], a["i1"], b["i0"], b["i1"]
     if hits & 1:
         f0, f1 = add61(a0, b0), add61(a1, b1)
-        _insert(w, r, ADD, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        insert(w, r, ADD, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 2:
         f0, f1 = sub61(a0, b0), add61(a1, b1)
-        _insert(w, r, SUB, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+        insert(w, r, SUB, i, j, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 4:
         f0, f1 = sub61(b0, a0), add61(a1, b1)
-        _insert(w, r, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        insert(w, r, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 8:
         f0, f1 = mul61(a0, b0), mul61(a1, b1)
-        _insert(w, r, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        insert(w, r, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 16:
         f0, f1 = mul61(a0, q0), mul61(a1, q1)
-        _insert(w, r, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+        insert(w, r, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 32:
         f0, f1 = mul61(b0, p0), mul61(b1, p1)
-        _insert(w, r, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        insert(w, r, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
 
 
 @njit(cache=True, nogil=True)
@@ -277,17 +142,10 @@ def _contractions(w, r, i, j, parts, shape, stage):
     f1 = mul61(w.nodes[i]["f1"], w.nodes[j]["f1"])
     for p in range(parts):
         g0, g1 = mul61(f0, w.sigmas[p]), mul61(f1, w.sigmas[p])
-        if _hit(r.members, w.salts[p], g0, g1):
+        if hit(r.members, w.salts[p], g0, g1):
             over = w.parts[p]
-            out = _without(shape, over, r.loop)
-            _insert(w, r, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
-
-
-@njit(cache=True, nogil=True)
-def compatible(a, b, loop):
-    """Whether two shapes have the loop dim in the same piece, if both have it."""
-    both = loop >= 0 and (a >> loop) & 1 and (b >> loop) & 1
-    return not both or (a & PIECE) == (b & PIECE)
+            out = without(shape, over, r.loop)
+            insert(w, r, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
 
 
 @njit(cache=True, nogil=True)
@@ -312,11 +170,11 @@ def _list_parts(w, r, a, b):
     tile = r.loop if (a | b) & PIECE else NONE
     part, parts = over, 0
     while part and parts < len(w.parts):
-        w.parts[parts], w.sigmas[parts] = part, _sigma(r.sigma, part, tile)
+        w.parts[parts], w.sigmas[parts] = part, sigma_of(r.sigma, part, tile)
         w.salts[parts] = salt64((a | b) & ~part)
         parts += 1
         part = (part - 1) & over
-    w.count[FULL] |= part > 0
+    w.counts[FULL] |= part > 0
     return parts
 
 
@@ -338,7 +196,7 @@ def _arithmetic_kinds(enabled, constant_a, constant_b):
 def _pairs(w, r, i):
     """Operators of node `i` and every node before it, and itself."""
     node = w.nodes[i]
-    for g in range(w.count[GROUPS]):
+    for g in range(w.counts[GROUPS]):
         group = w.groups[g]
         a, b, stage = node["shape"], group["shape"], node["stage"] | group["stage"]
         constants = node["constant"] > 0 and group["constant"] > 0
@@ -363,8 +221,8 @@ def _pairs(w, r, i):
                 _contractions(w, r, i, j, parts, a | b, stage)
             pairs, tests = pairs + 1, tests + _bits(kinds) + parts
             j = other["following"]
-        w.count[PAIRS] += pairs
-        w.count[TESTS] += tests
+        w.counts[PAIRS] += pairs
+        w.counts[TESTS] += tests
 
 
 @njit(nogil=True)
@@ -395,10 +253,10 @@ def _apply_site(w, r, number, a, b, c):
         return
     if over and shape & PIECE and (over >> r.loop) & 1:
         return
-    w.count[TESTS] += 1
-    out = _without(shape, over, r.loop)
-    if _hit(r.members, salt64(out), site["f0"], site["f1"]):
-        _insert(w, r, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
+    w.counts[TESTS] += 1
+    out = without(shape, over, r.loop)
+    if hit(r.members, salt64(out), site["f0"], site["f1"]):
+        insert(w, r, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
 
 
 @njit(cache=True, nogil=True)
@@ -463,9 +321,9 @@ def grow(w, r, start, pairs):
 
     Returns the next node; stops early after about `pairs` pairs, or when full.
     """
-    limit = w.count[PAIRS] + pairs
+    limit = w.counts[PAIRS] + pairs
     i = start
-    while i < w.count[NODES] and w.count[PAIRS] < limit and not w.count[FULL]:
+    while i < w.counts[NODES] and w.counts[PAIRS] < limit and not w.counts[FULL]:
         _sums(w, r, i)
         _accumulators(w, r, i)
         _functions(w, r, i)

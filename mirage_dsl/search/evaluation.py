@@ -41,9 +41,9 @@ from mirage_dsl.search.workspace import (
 @njit(cache=True, nogil=True)
 def reserve(w, size):
     """Whether the value pool has room for `size` more residues; set to 0."""
-    used = w.count[USED]
+    used = w.counts[USED]
     if used + size > len(w.values):
-        w.count[FULL] = 1
+        w.counts[FULL] = 1
         return False
     w.values[used : used + size] = 0
     return True
@@ -63,12 +63,12 @@ def _inverses(w, r, node):
     if w.nodes[node]["inverse_at"] == -1:
         size = element_count(w.nodes[node]["shape"], r.dims, r.loop)
         size *= ITERATIONS if w.nodes[node]["stage"] == BODY else 1
-        at = w.count[USED]
+        at = w.counts[USED]
         if not reserve(w, size):
             return np.int64(-1)
         if invert(w.values, w.nodes[node]["offset"], at, size):
             w.nodes[node]["inverse_at"] = at
-            w.count[USED] += size
+            w.counts[USED] += size
         else:
             w.nodes[node]["inverse_at"] = -2
     return max(w.nodes[node]["inverse_at"], -1)
@@ -79,7 +79,7 @@ def _products(w, r, a, b, b_values, shape, iterations):
     """Products of two nodes, summed over some dims."""
     union = w.nodes[a]["shape"] | w.nodes[b]["shape"]
     if element_count(union, r.dims, r.loop) > w.maps.shape[1]:
-        w.count[FULL] = 1
+        w.counts[FULL] = 1
         return False
     index_map(union, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
     index_map(union, w.nodes[b]["shape"], r.dims, r.loop, w.maps[1])
@@ -87,7 +87,7 @@ def _products(w, r, a, b, b_values, shape, iterations):
     size = element_count(shape, r.dims, r.loop)
     for i in range(iterations):
         pa, pb = _at(w, r, a, i, w.nodes[a]["offset"]), _at(w, r, b, i, b_values)
-        target = w.count[USED] + i * size
+        target = w.counts[USED] + i * size
         add_products(w.values, pa, w.maps[0], pb, w.maps[1], target, w.maps[2], n)
     return True
 
@@ -102,7 +102,7 @@ def _linear(w, r, a, b, sign, shape, iterations):
             _at(w, r, a, i, w.nodes[a]["offset"]),
             _at(w, r, b, i, w.nodes[b]["offset"]),
         )
-        target = w.count[USED] + i * n
+        target = w.counts[USED] + i * n
         add_elements(w.values, pa, w.maps[0], pb, w.maps[1], sign, target, n)
     return True
 
@@ -113,7 +113,7 @@ def _reduce(w, r, a, shape, iterations, largest):
     n = index_map(w.nodes[a]["shape"], shape, r.dims, r.loop, w.maps[0])
     size = element_count(shape, r.dims, r.loop)
     for i in range(iterations):
-        pa, target = _at(w, r, a, i, w.nodes[a]["offset"]), w.count[USED] + i * size
+        pa, target = _at(w, r, a, i, w.nodes[a]["offset"]), w.counts[USED] + i * size
         if largest:
             largest_onto(w.values, pa, target, w.maps[0], n)
         else:
@@ -127,7 +127,7 @@ def _join(w, r, a, shape):
     n = index_map(shape, shape, r.dims, r.loop, w.maps[0])
     for i in range(ITERATIONS):
         pa = _at(w, r, a, i, w.nodes[a]["offset"])
-        add_onto(w.values, pa, w.count[USED], w.maps[0], n)
+        add_onto(w.values, pa, w.counts[USED], w.maps[0], n)
     return True
 
 
@@ -136,7 +136,7 @@ def _gather(w, r, a, shape):
     """Concatenation of a body node over the iterations."""
     n = index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
     loop_map(shape, r.dims, r.loop, w.maps[1])
-    target = w.count[USED]
+    target = w.counts[USED]
     for t in range(n):
         pa = _at(w, r, a, w.maps[1, t], w.nodes[a]["offset"])
         w.values[target + t] = w.values[pa + w.maps[0, t]]
@@ -164,7 +164,7 @@ def _function(w, r, a, b, c, site, shape, iterations):
                 word = opaque(word, y)
             if c >= 0:
                 word = opaque(word, w.values[pc + w.maps[2, t]])
-            w.values[w.count[USED] + i * n + t] = residue_of(scramble64(word))
+            w.values[w.counts[USED] + i * n + t] = residue_of(scramble64(word))
     return True
 
 
@@ -179,7 +179,7 @@ def evaluate(w, r, op, a, b, c, arg, shape, stage):
         b_values = w.nodes[b]["offset"]
     count = element_count(shape, r.dims, r.loop)
     if count > w.maps.shape[1]:
-        w.count[FULL] = 1
+        w.counts[FULL] = 1
         return False
     if b_values < 0 or not reserve(w, count * iterations):
         return False

@@ -1,4 +1,4 @@
-"""The cheapest ways through an AND-OR graph: k best distinct DAGs, sharing counted once.
+"""The k cheapest distinct DAGs of an AND-OR graph, with sharing counted once.
 
 A DAG chooses one edge for each value it needs.  Values are decided from the outputs
 down, in one topological order, so every DAG comes up exactly once and what is left to
@@ -119,7 +119,7 @@ def _needed(makes, kids, nodes, wanted):
     """Nodes from which the wanted ones can be reached; edges are sorted by node."""
     first = np.searchsorted(makes, np.arange(nodes + 1))
     needed = np.zeros(nodes, np.bool_)
-    stack = [n for n in wanted]
+    stack = list(wanted)
     needed[wanted] = True
     while stack:
         n = stack.pop()

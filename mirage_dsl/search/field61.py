@@ -26,7 +26,7 @@ _SECOND = 0xD6E8FEB86659FD93
 
 
 def _involution() -> int:
-    """The exponent k of `iota`: k*k = 1 modulo 2**61 - 2, and k is neither 1 nor -1.
+    """The exponent k of `iota`, with k*k = 1 modulo 2**61 - 2, neither 1 nor -1.
 
     Chosen by the Chinese remainder theorem as 1 or -1 modulo each prime power.
     """
@@ -41,7 +41,7 @@ IOTA = _involution()
 
 
 def iota(x: int) -> int:
-    """The formal inverse: multiplicative, its own inverse, but x * iota(x) is not 1."""
+    """The formal inverse: a multiplicative involution that cancels nothing."""
     return pow(x, IOTA, MODULUS)
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from mirage_dsl.errors import SourceLocation
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -35,16 +37,17 @@ from mirage_dsl.search.workspace import (
     MUL,
     SUB,
     SUM,
+    Words,
 )
 from mirage_dsl.types import Axis, Scalar
 
 _TERM = {
-    ADD: Term.ADD,
-    SUB: Term.SUB,
-    MUL: Term.MUL,
-    DIV: Term.DIV,
-    SUM: Term.SUM,
-    CONTRACT: Term.CONTRACT,
+    int(ADD): Term.ADD,
+    int(SUB): Term.SUB,
+    int(MUL): Term.MUL,
+    int(DIV): Term.DIV,
+    int(SUM): Term.SUM,
+    int(CONTRACT): Term.CONTRACT,
 }
 _ROW = {op.term: op for op in OPERATORS.values() if op.expansion is None}
 
@@ -68,16 +71,20 @@ def chosen_edges(saturation: Saturation, chosen: tuple[int, ...]) -> dict[int, E
     }
 
 
-def signature(saturation: Saturation, edges: dict[int, Edge]) -> int:
-    """A hash of a DAG that is blind to where constants enter it."""
-    constants = {n for n, e in edges.items() if e.kind == CONSTANT}
-    shape, stage = saturation.shape, saturation.stage
-    kinds = Counter(
-        (e.kind, int(shape[n]), int(stage[n]), e.arg)
-        for n, e in edges.items()
-        if n not in constants and not constants.intersection(e.operands)
-    )
-    return hash(frozenset(kinds.items()))
+def edge_words(saturation: Saturation) -> Words:
+    """A word for each edge; their sum tells DAGs apart, but for their constants.
+
+    Edges that a constant enters have the word 0.
+    """
+    node, kind, *operands, arg = saturation.edges.T
+    constant = np.zeros(len(saturation.shape) + 1, np.bool_)
+    constant[node[kind == CONSTANT]] = True
+    blind = constant[node] | constant[np.stack(operands)].any(axis=0)
+    word = np.zeros(len(node), np.uint64)
+    for part in (kind, saturation.shape[node], saturation.stage[node], arg):
+        word = (word ^ part.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        word ^= word >> np.uint64(29)
+    return np.where(blind, np.uint64(0), word)
 
 
 def reconstruct(
@@ -116,7 +123,7 @@ class _Writer:
         self.fuse_sums()
 
     def fuse_sums(self) -> None:
-        """sum(sum(x, a), b) → sum(x, (a, b)), where the inner sum serves nothing else."""
+        """sum(sum(x, a), b) → sum(x, (a, b)), if the inner one serves nothing else."""
         uses = Counter(o for e in self.edges.values() for o in e.operands)
         uses.update(self.roots)
         for node in sorted(self.edges):

@@ -1,5 +1,9 @@
 """One loop choice from start to end: S, seeds, closure, and the outputs found in it."""
 
+# Numba has no types for compiled functions.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import time
@@ -11,9 +15,10 @@ import numpy as np
 from mirage_dsl.errors import SearchError
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.abstract import Useful, useful
-from mirage_dsl.search.closure import add_edge, grow, reset, settle
+from mirage_dsl.search.closure import grow
 from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import element_of, key_of, member_table
+from mirage_dsl.search.recording import add_edge, reset, settle
 from mirage_dsl.search.space import Space, Value
 from mirage_dsl.search.terms import constant_value, function_word
 from mirage_dsl.search.values import ITERATIONS, PIECE, PRIME, TILE, element_count
@@ -108,27 +113,27 @@ def saturate(
     reset(w)
     _enter_seeds(space, s, r, w, references)
     at = 0
-    while at < w.count[NODES] and not w.count[FULL]:
+    while at < w.counts[NODES] and not w.counts[FULL]:
         if deadline is not None and time.monotonic() > deadline:
             break
         at = int(grow(w, r, at, PAIRS_A_CALL))
-    n, e = int(w.count[NODES]), int(w.count[EDGES])
+    n, e = int(w.counts[NODES]), int(w.counts[EDGES])
     return Saturation(
         loop,
         w.nodes["shape"][:n].copy(),
         w.nodes["stage"][:n].copy(),
         w.nodes["key"][:n].copy(),
-        w.edges[:e].copy().view(np.int64).reshape(-1, len(EDGE)),
+        w.edges[:e].copy().view(np.int64).reshape(-1, len(EDGE.names or ())),
         tuple(site.value for site in s.sites),
         tuple(key_of(pair) for pair in s.fingerprints),
         tuple(_roots(space, s, w, o.value, references[o.value]) for o in space.outputs),
         _counters(s, w),
-        at == n and not w.count[FULL] and not s.truncated,
+        at == n and not w.counts[FULL] and not s.truncated,
     )
 
 
 def _counters(s: Useful, w: Workspace) -> dict[str, int]:
-    count = w.count
+    count = w.counts
     return {
         "useful": len(s.keys),
         "nodes": int(count[NODES]),
@@ -159,7 +164,7 @@ def _enabled(space: Space) -> int:
         kinds.add(SUM)
     if MUL in kinds and Term.SUM in terms:
         kinds.add(CONTRACT)
-    return sum(1 << kind for kind in kinds)
+    return sum(1 << int(kind) for kind in kinds)
 
 
 def _rules(space: Space, s: Useful, loop: str | None) -> Rules:
@@ -210,7 +215,7 @@ def _evaluate_program(
     rng = np.random.default_rng(seed)
     found: list[Ints] = []
     for i, value in enumerate(space.values):
-        at = int(w.count[USED])
+        at = int(w.counts[USED])
         size = int(element_count(value.names, r.dims, r.loop))
         node = w.nodes[i]
         node["shape"], node["stage"], node["offset"] = value.names, BEFORE, at
@@ -220,7 +225,7 @@ def _evaluate_program(
         elif not _run(value, i, s, r, w):
             return None
         at = int(node["offset"])
-        w.count[USED] = at + size
+        w.counts[USED] = at + size
         found.append(w.values[at : at + size].copy())
     return found
 
@@ -242,7 +247,7 @@ def _run(value: Value, i: int, s: Useful, r: Rules, w: Workspace) -> bool:
     argument = s.site_of.get(i, value.over)
     kind = _KIND[value.op.term]
     done = evaluate(w, r, kind, a, b, c, argument, value.names, BEFORE)
-    w.nodes[i]["offset"] = w.count[USED]
+    w.nodes[i]["offset"] = w.counts[USED]
     return bool(done)
 
 
@@ -255,7 +260,7 @@ def _enter_seeds(
         looped = r.loop >= 0 and bool(value.names >> r.loop & 1)
         if looped:
             residues = _pieces(residues, value.names, r.loop)
-        used = int(w.count[USED])
+        used = int(w.counts[USED])
         w.values[used : used + len(residues)] = residues
         shape = value.names | (PIECE if looped else 0)
         first, second = (np.uint64(x) for x in s.fingerprints[i])
@@ -279,7 +284,7 @@ def _roots(
     space: Space, s: Useful, w: Workspace, output: int, reference: Ints
 ) -> tuple[int, ...]:
     """The nodes with an output's shape, key and residues, not in the body."""
-    n = int(w.count[NODES])
+    n = int(w.counts[NODES])
     names, key = space.values[output].names, key_of(s.fingerprints[output])
     nodes = w.nodes[:n]
     alike = (nodes["shape"] == names) & (nodes["stage"] != BODY)

@@ -1,5 +1,4 @@
-"""What there is to search: the program as terms over numbered dims, and the grid and
-loop choices.
+"""What there is to search: a program over numbered dims, and grid and loop choices.
 
 Sets of dims are bit masks: bit i stands for `Space.dims[i]`.
 """

@@ -19,10 +19,18 @@ from mirage_dsl.search.additive import (
     work_of,
 )
 from mirage_dsl.search.extract import cheapest, condense
-from mirage_dsl.search.reconstruct import chosen_edges, reconstruct, signature
+from mirage_dsl.search.reconstruct import chosen_edges, edge_words, reconstruct
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
-from mirage_dsl.search.workspace import CONTRACT, FUNCTION, SUM, Workspace, workspace
+from mirage_dsl.search.workspace import (
+    CONTRACT,
+    FUNCTION,
+    SUM,
+    Ints,
+    Words,
+    Workspace,
+    workspace,
+)
 
 VARIETY = 4
 """DAGs extracted for each one kept: many differ only in where constants enter."""
@@ -151,7 +159,7 @@ class _Search:
     seed: int
 
     @cached_property
-    def over(self) -> np.ndarray:
+    def over(self) -> Ints:
         """Dims that each value's operator reduces, by index."""
         return np.array([v.over for v in self.space.values], np.int64)
 
@@ -175,15 +183,20 @@ class _Search:
         result.spend("closure", began)
         result.count({"closures": 1, **saturation.counters})
         result.complete = saturation.complete
+        words = edge_words(saturation)
         for configuration in group:
             if self.late():
                 result.complete = False
                 return result
-            self.extract(saturation, configuration, result)
+            self.extract(saturation, words, configuration, result)
         return result
 
     def extract(
-        self, saturation: Saturation, configuration: Configuration, result: StructureSet
+        self,
+        saturation: Saturation,
+        words: Words,
+        configuration: Configuration,
+        result: StructureSet,
     ) -> None:
         """Add the best structures of a configuration."""
         began = time.perf_counter()
@@ -210,14 +223,13 @@ class _Search:
             }
         )
         began = time.perf_counter()
-        picked = [
-            (chosen_edges(saturation, chosen), cost)
-            for chosen, cost in zip(found.chosen, found.costs, strict=True)
-        ]
         kept = dict[tuple[object, ...], Structure]()
-        for edges, cost in _varied(saturation, picked):
+        for chosen, cost in _varied(words, found.chosen, found.costs):
+            if len(kept) == self.per_configuration:
+                break
+            edges = chosen_edges(saturation, chosen)
             block = reconstruct(self.space, saturation, configuration, edges)
-            if block is not None and len(kept) < self.per_configuration:
+            if block is not None:
                 ops = sum(isinstance(n, Apply) for n in block.nodes)
                 structure = Structure(block, configuration, cost, ops)
                 kept.setdefault(block.nodes, structure)
@@ -226,7 +238,7 @@ class _Search:
         result.count({"structures": len(best)})
         result.spend("reconstruct", began)
 
-    def reduced(self, saturation: Saturation) -> np.ndarray:
+    def reduced(self, saturation: Saturation) -> Ints:
         """Dims that each edge reduces."""
         kind, arg = saturation.edges[:, 1], saturation.edges[:, 5]
         summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
@@ -237,13 +249,13 @@ class _Search:
 
 
 def _varied(
-    saturation: Saturation, picked: list[tuple[dict[int, object], float]]
-) -> Iterable[tuple[dict[int, object], float]]:
+    words: Words, dags: Iterable[tuple[int, ...]], costs: Iterable[float]
+) -> Iterable[tuple[tuple[int, ...], float]]:
     """First one of each kind of DAG, then the others, each by cost."""
     seen: set[int] = set()
-    others: list[tuple[dict[int, object], float]] = []
-    for item in sorted(picked, key=lambda p: p[1]):
-        word = signature(saturation, item[0])
+    others: list[tuple[tuple[int, ...], float]] = []
+    for item in sorted(zip(dags, costs, strict=True), key=lambda p: p[1]):
+        word = int(words[list(item[0])].sum())
         if word in seen:
             others.append(item)
         else:

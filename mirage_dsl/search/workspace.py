@@ -24,7 +24,7 @@ BEFORE, BODY, AFTER = map(np.int64, range(3))
 """Stages; a result has the union of its operands' bits, and 3 is not allowed."""
 
 NODES, EDGES, USED, GROUPS, PAIRS, TESTS, HITS, MERGED, FULL = map(np.int64, range(9))
-"""Slots of `Workspace.count`."""
+"""Slots of `Workspace.counts`."""
 
 _INT, _WORD = np.int64, np.uint64
 
@@ -82,7 +82,7 @@ class Workspace(NamedTuple):
     """Arrays of one thread, used again for every closure.
 
     `values` is the pool of residues, `slots` the hash table of nodes, `maps`, `parts`,
-    `sigmas` and `salts` are scratch, `count` has the slots named above.
+    `sigmas` and `salts` are scratch, `counts` has the slots named above.
     """
 
     nodes: Any
@@ -94,7 +94,7 @@ class Workspace(NamedTuple):
     parts: Ints
     sigmas: Words
     salts: Words
-    count: Ints
+    counts: Ints
 
 
 def workspace(nodes: int = 1 << 15, values: int = 1 << 21) -> Workspace:
@@ -109,5 +109,5 @@ def workspace(nodes: int = 1 << 15, values: int = 1 << 21) -> Workspace:
         parts=np.empty(MAX_PARTS, _INT),
         sigmas=np.empty(MAX_PARTS, _WORD),
         salts=np.empty(MAX_PARTS, _WORD),
-        count=np.zeros(16, _INT),
+        counts=np.zeros(16, _INT),
     )
