@@ -180,35 +180,41 @@ class Scope:
     def _call(
         self, form: InfixForm | ApplyForm, name: Word, stated: TypeForm | None
     ) -> _Call | Scalar:
+        """An operator and its operands, or the constant that they make."""
+        given: dict[str, AttrValue] = {}
         if isinstance(form, InfixForm):
             sign, left, right = form.sign.text, form.left, form.right
             if sign in _SWAPPED:
                 sign, left, right = _SWAPPED[sign], right, left
             op, place = _SIGNS[sign], form.sign
-            operands = self.operand(left, name), self.operand(right, name)
-            a, b = operands
+            a, b = self.operand(left, name), self.operand(right, name)
             if isinstance(a, Scalar) and isinstance(b, Scalar):
                 return self._folded(op, a, b, place)
-            given: dict[str, AttrValue] = {}
+            operands: tuple[Operand, ...] = (a, b)
         else:
             op, place = self._operator(form.function), form.function
-            count_ = op.arity if op.arity >= 0 else len(form.arguments)
-            extra = form.arguments[count_:]
-            given = self._attributes(op, form, extra)
-            operands = tuple(self.operand(a, name) for a in form.arguments[:count_])
-            if len(operands) != count_:
-                raise self.resolver.source.wrong(
-                    place,
-                    f"{op.name} takes {counted(count_, 'operand')}, "
-                    f"found {len(operands)}",
-                )
+            given, operands = self._applied(op, form, name)
         for missing in (n for n in op.attributes if n not in given):
             if op.kind is not Kind.CONTRACTION:
                 raise self.resolver.source.wrong(
                     place, f"{op.name} needs {missing}(...) behind its operands"
                 )
-            given[missing] = self._shared_dims(op, operands, place, stated)
+            given[missing] = self._summed_dims(op, operands, place, stated)
         return _Call(op, operands, tuple(sorted(given.items())), place)
+
+    def _applied(
+        self, op: Operator, form: ApplyForm, name: Word
+    ) -> tuple[dict[str, AttrValue], tuple[Operand, ...]]:
+        """Attributes and operands that an application gives."""
+        arity = op.arity if op.arity >= 0 else len(form.arguments)
+        given = self._attributes(op, form, form.arguments[arity:])
+        operands = tuple(self.operand(a, name) for a in form.arguments[:arity])
+        if len(operands) != arity:
+            raise self.resolver.source.wrong(
+                form.function,
+                f"{op.name} takes {counted(arity, 'operand')}, found {len(operands)}",
+            )
+        return given, operands
 
     def _folded(self, op: Operator, a: Scalar, b: Scalar, place: Word) -> Scalar:
         """The product or quotient of two constants."""
@@ -276,27 +282,33 @@ class Scope:
             f"found {op.arity + len(extra)}",
         )
 
-    def _shared_dims(
+    def _summed_dims(
         self,
         op: Operator,
         operands: Sequence[Operand],
         place: Word,
         stated: TypeForm | None,
     ) -> tuple[str, ...]:
-        """The dims that a contraction without `over` sums over."""
+        """The dims that a contraction without `over` sums over.
+
+        These are the shared dims that the stated type lacks, or the only shared one.
+        """
+        source = self.resolver.source
         types = [self.types[o] for o in operands if isinstance(o, str)]
+        if len(types) < len(operands):
+            raise source.wrong(place, f"{op.name} takes tensors, found a constant")
         first, *others = types
         shared = [n for n in first.names if all(n in t.names for t in others)]
-        source = self.resolver.source
         if not shared:
             listed = " and ".join(shown(t) for t in types)
             raise source.ill_typed(place, f"{op.name}: no dim is shared by {listed}")
-        summed = shared
         if stated is not None:
             kept = {d.name.text for axis in stated.axes for d in axis.dims}
-            summed = [n for n in shared if n not in kept] or shared
-        if len(summed) == 1 or (stated is not None and summed != shared):
-            return tuple(summed)
+            summed = [n for n in shared if n not in kept]
+            if summed:
+                return tuple(summed)
+        if len(shared) == 1:
+            return tuple(shared)
         raise source.ill_typed(
             place,
             f"{op.name}: the operands share the dims {', '.join(shared)}; "

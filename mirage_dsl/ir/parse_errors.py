@@ -69,9 +69,9 @@ def suggest(name: str, options: Iterable[str], what: str) -> str:
     return ""
 
 
-def closest(name: str, options: Iterable[str]) -> str | None:
+def closest(name: str, options: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The option that `name` is probably a slip of."""
-    found = difflib.get_close_matches(name, list(options), n=1)
+    found = difflib.get_close_matches(name, list(options), n=1, cutoff=cutoff)
     return found[0] if found else None
 
 
@@ -87,9 +87,14 @@ INFIX = frozenset(
     {"PLUS", "MINUS", "STAR", "SLASH", "AT"}
     | {"LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL"}
 )
+_KEYWORDS = (
+    *("mugraph", "where", "layout", "block", "load", "store", "return"),
+    *("accumulate", "running", "rescale", "concat"),
+)
+_LINE = "the end of the line"
 _WORDS = {
     "CONSTANT": "a number",
-    "_NL": "the end of the line",
+    "_NL": _LINE,
     "$END": "the end of the text",
     "UNKNOWN": "`?`",
     "LPAR": "`(`",
@@ -139,8 +144,20 @@ def unexpected(
             f"the text ends too early, expected {listed}{_unclosed(source.text)}",
             source.end(),
         )
-    shown = "the end of the line" if not found.text.strip() else f"`{found.text}`"
-    return ParseError(f"found {shown}, expected {listed}", source.at(found))
+    place = source.at(found)
+    # An end of line without text stands before a brace that closes a line.
+    shown = f"`{found.text or '}'}`" if found.text.strip() or not found.text else _LINE
+    slip = _slip(place.text[: found.column - 1 + len(found.text)])
+    return ParseError(f"found {shown}, expected {listed}{slip}", place)
+
+
+def _slip(text: str) -> str:
+    """Names the last word up to an error that is nearly a keyword."""
+    for word in reversed(re.findall(r"[^\W\d]\w*", text)):
+        close = None if word in _KEYWORDS else closest(word, _KEYWORDS, 0.75)
+        if close is not None:
+            return f"; did you mean `{close}` by `{word}`?"
+    return ""
 
 
 def _unclosed(text: str) -> str:

@@ -185,6 +185,8 @@ def read(source: Source) -> GraphForm:
         raise unexpected(source, None if at_end else found, expected) from None
     except UnexpectedCharacters as error:
         found = Word(error.char, error.line, error.column)
-        raise source.wrong(found, f"`{found}` is no sign of the language") from None
+        hint = "; comments begin with `//`" if error.char == "#" else ""
+        message = f"`{found}` is no sign of the language{hint}"
+        raise source.wrong(found, message) from None
     except UnexpectedInput:
         raise unexpected(source, None, frozenset()) from None

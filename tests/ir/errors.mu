@@ -626,3 +626,156 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   return y
 }
 // ParseError 3:14 1 + 1*k: write the constant that it makes
+
+// case slip in return
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = x @ w
+  retrun y
+}
+// ParseError 4:10 found `y`, expected `,`, `:` or `=`; did you mean `return` by `retrun`?
+
+// case slip in store
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    stor y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 8:10 found `y`, expected `,`, `:` or `=`; did you mean `store` by `stor`?
+
+// case slip in load
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = laod x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 4:16 found `[`, expected a name, the end of the line, `,` or an infix sign; did you mean `load` by `laod`?
+
+// case slip in block
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = blok grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 3:37 found `{`, expected a name or the end of the line; did you mean `block` by `blok`?
+
+// case slip in where
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] wher m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 2:52 found `wher`, expected `{`, `,`, `layout` or `where`; did you mean `where` by `wher`?
+
+// case slip in rescale
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p rescal m
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 7:22 found `rescal`, expected the end of the line, an infix sign, `concat`, `max` or `rescale`; did you mean `rescale` by `rescal`?
+
+// case slip in layout
+mirage 1
+mugraph f(x: f16[m, k] layuot(1, 0), w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 2:24 found `layuot`, expected `)`, `,` or `layout`; did you mean `layout` by `layuot`?
+
+// case missing brace
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+    return y
+}
+// ParseError 10:2 the text ends too early, expected a name or `}`; the `{` of line 2 is not closed
+
+// case brace behind a comma
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = x @ w
+  return y,
+}
+// ParseError 5:1 found `}`, expected a name
+
+// case semicolon
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = x @ w;
+  return y
+}
+// ParseError 3:12 `;` is no sign of the language
+
+// case comment of another language
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = x @ w # comment
+  return y
+}
+// ParseError 3:13 `#` is no sign of the language; comments begin with `//`
+
+// case product of a constant
+mirage 1
+mugraph f(x: f16[m, k]) -> f16[m, k] where m = 16, k = 64 {
+  y = matmul 2, 3
+  return y
+}
+// ParseError 3:7 matmul takes tensors, found a constant
+
+// case product without a shared dim
+mirage 1
+mugraph f(x: f16[m, k], w: f16[n]) -> f16[m, k] where m = 16, k = 64, n = 2 {
+  y = x @ w
+  return y
+}
+// CheckError 3:9 matmul: no dim is shared by f16[m, k] and f16[n]
+
+// case text behind the last statement of a block
+mirage 1
+mugraph f(x: f16[m]) -> f16[m] where m = 16 {
+  y = block { t = load x[m]; }
+  return y
+}
+// ParseError 3:28 `;` is no sign of the language

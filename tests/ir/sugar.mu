@@ -95,16 +95,21 @@ mugraph f(k: f32[k, m]) -> f32[k, m], f32[k, m] where k = 4, m = 8 {
 
 // case dims of a contraction follow from the stated type
 mirage 1
-mugraph f(q: f16[b, m, d], k: f16[b, n, d]) -> f16[b, m, n] where b = 2, m = 4, n = 8, d = 16 {
+mugraph f(q: f16[b, m, d], k: f16[b, n, d]) -> f16[b, m, n], f16[m, n] where b = 2, m = 4, n = 8, d = 16 {
   s: f16[b, m, n] = q @ k
-  return s
+  t: f16[m, n] = q @ k
+  return s, t
 }
 // prints
 mirage 1
 
-mugraph f(q: f16[b, m, d], k: f16[b, n, d]) -> f16[b, m, n] where b = 2, m = 4, d = 16, n = 8 {
+mugraph f(
+    q: f16[b, m, d],
+    k: f16[b, n, d]
+) -> f16[b, m, n], f16[m, n] where b = 2, m = 4, d = 16, n = 8 {
   s: f16[b, m, n] = matmul q, k over(d)
-  return s
+  t: f16[m, n] = matmul q, k over(b, d)
+  return s, t
 }
 
 // case views and library kernels
