@@ -162,7 +162,8 @@ class Unifier:
         axes: list[Atoms] = []
         mark = len(self._bound)
         for extent in extents:
-            axis, left = [], extent
+            axis: list[Atom] = []
+            left = extent
             while left != 1:
                 axis.append(self._take(rest, left))
                 left = _quotient(left, axis[-1].extent)

@@ -105,7 +105,7 @@ class Graph:
         self._specs.append(given)
         return Tensor(self.recorder, handle)
 
-    def mark_output(self, tensor: Tensor, strides: Sequence[int] | None = None) -> None:
+    def mark_output(self, tensor: Any, strides: Sequence[int] | None = None) -> None:
         """Make a tensor an output; outputs are row-major."""
         self.require_open()
         if not isinstance(tensor, Tensor) or tensor.recorder is not self.recorder:
@@ -359,7 +359,7 @@ def _triples(
 
 
 def superoptimize(
-    program: KernelGraph | Graph | BoundKernel,
+    program: Any,
     *,
     griddims: Triples = None,
     blockdims: Triples = None,

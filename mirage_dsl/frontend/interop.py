@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.location import user_location
@@ -32,6 +31,34 @@ _SAME = (
     "repeat_interleave narrow chunk unbind less less_equal greater greater_equal equal "
     "not_equal reciprocal masked_fill"
 )
+
+
+def _moveaxis(x: Any, source: int, destination: int) -> Any:
+    order = [i for i in range(x.ndim) if i != source % x.ndim]
+    order.insert(destination % x.ndim, source % x.ndim)
+    return v.permute(x, order)
+
+
+def _reversed(x: Any) -> Any:
+    return x.T
+
+
+def _matrix_transpose(x: Any) -> Any:
+    return x.mT
+
+
+def _subtracted_from(x: Any, other: Any) -> Any:
+    return other - x
+
+
+def _shape(x: Any) -> Any:
+    return x.shape
+
+
+def _rank(x: Any) -> int:
+    return x.ndim
+
+
 _COMMON: dict[str, Function] = {
     **{name: function_named(name) for name in _SAME.split()},
     "absolute": f.abs,
@@ -47,18 +74,12 @@ _COMMON: dict[str, Function] = {
     "einsum": c.einsum,
     "softmax": c.softmax,
     "ravel": v.flatten,
-    "moveaxis": lambda x, source, destination: _moveaxis(x, source, destination),
+    "moveaxis": _moveaxis,
     "swapdims": v.swapaxes,
     "swap_axes": v.swapaxes,
-    "t": lambda x: x.T,
-    "numpy_T": lambda x: x.T,
+    "t": _reversed,
+    "numpy_T": _reversed,
 }
-
-
-def _moveaxis(x: Any, source: int, destination: int) -> Any:
-    order = [i for i in range(x.ndim) if i != source % x.ndim]
-    order.insert(destination % x.ndim, source % x.ndim)
-    return v.permute(x, order)
 
 
 def _without_flags(function: Function, **ignored: Any) -> Function:
@@ -181,7 +202,7 @@ _TORCH: dict[str, Function] = {
     "ge": f.greater_equal,
     "eq": f.equal,
     "ne": f.not_equal,
-    "rsub": lambda x, other: other - x,
+    "rsub": _subtracted_from,
 }
 
 
@@ -192,7 +213,7 @@ def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
         if extent % parts:
             _refuse(f"np.split of {extent} into {parts}", "use sizes that divide")
         return v.split(x, extent // parts, axis)
-    bounds = [0, *shapes.sequence(parts), extent]
+    bounds: list[int] = [0, *parts, extent]
     sizes = [b - a for a, b in pairwise(bounds)]
     return v.split(x, sizes, axis)
 
@@ -215,13 +236,13 @@ _NUMPY: dict[str, Function] = {
     "array_split": _numpy_split,
     "transpose": _numpy_transpose,
     "permute_dims": _numpy_transpose,
-    "matrix_transpose": lambda x: x.mT,
+    "matrix_transpose": _matrix_transpose,
     "var": c.var,
     "std": c.std,
     "repeat": v.repeat_interleave,
     "norm": _numpy_norm,
-    "shape": lambda x: x.shape,
-    "ndim": lambda x: x.ndim,
+    "shape": _shape,
+    "ndim": _rank,
 }
 
 _REDUCTIONS: dict[str, Function] = {"add": f.sum, "maximum": f.max, "minimum": f.min}
@@ -291,7 +312,7 @@ def _dispatch(
 def _refuse_constants(library: str, name: str, arguments: object) -> None:
     for leaf in leaves_of(arguments):
         if not isinstance(leaf, Tensor) and is_array(leaf):
-            kind = type(leaf)
+            kind = leaf.__class__
             raise TraceError(
                 f"{library}.{name} with a {kind.__module__.partition('.')[0]} "
                 f"{kind.__name__} of shape {tuple(leaf.shape)} that is no argument of "

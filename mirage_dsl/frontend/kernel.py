@@ -82,7 +82,7 @@ class Kernel:
     def _bind(self, arguments: Arguments) -> BoundKernel:
         arguments = _with_copies(arguments)
         sizes = tuple(_dispatch_shape(a) for a in _open_specs(arguments, self.options))
-        key = (sizes, _frozen(arguments.values))
+        key = (sizes, _frozen(dict(arguments.values)))
         if key not in self._bound:
             trace = trace_call(self.function, arguments, dynamic=self.options.dynamic)
             self._bound[key] = BoundKernel(
@@ -104,7 +104,7 @@ class Kernel:
             return self
         bound = functools.partial(self.function, instance)
         functools.update_wrapper(bound, self.function)
-        del bound.__wrapped__
+        vars(bound).pop("__wrapped__")
         method = Kernel(bound, self.options)
         # Found there before this descriptor the next time, with all it has compiled.
         vars(instance)[self._name] = method
@@ -153,7 +153,11 @@ def kernel(
     names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
     options = Options(effort, budget_seconds, dict(config or {}), mugraph, names)
     if function is None:
-        return lambda f: Kernel(f, options)
+
+        def decorate(decorated: Function) -> Kernel:
+            return Kernel(decorated, options)
+
+        return decorate
     if not callable(function):
         raise TraceError(
             f"kernel takes a function, found {type(function).__name__}; settings are "
@@ -223,7 +227,7 @@ def _with_copies(arguments: Arguments) -> Arguments:
 
 def _frozen(node: Any) -> object:
     """Constants and places of tensors, as a key; a tensor's place is its number."""
-    items = items_of(node if not isinstance(node, Mapping) else dict(node))
+    items = items_of(node)
     if items is not None:
         return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
     return node if isinstance(node, Leaf) else (type(node).__name__, node)

@@ -1,5 +1,8 @@
 """The reference semantics on NumPy arrays and PyTorch tensors of the CPU."""
 
+# PyTorch's bridge to NumPy is only partly typed.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex, cast
 
 from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atoms, product
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.steps import Handle, shape_of, shape_text
+from mirage_dsl.frontend.tree import is_sequence
 
 
 class Size(int):
@@ -95,24 +96,17 @@ def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
     """One axis, several, or (for None) all of them, counted from the front."""
     if axis is None:
         return tuple(range(rank))
-    given = axis if isinstance(axis, tuple | list) else (axis,)
-    axes = tuple(normal_axis(a, rank, what) for a in sequence(given))
+    given = axis if is_sequence(axis) else (axis,)
+    axes = tuple(normal_axis(a, rank, what) for a in given)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{what}: an axis is given twice: {axes}", user_location())
     return axes
 
 
-def sequence(values: object) -> tuple[Any, ...]:
-    """A tuple or list, as a tuple."""
-    assert isinstance(values, tuple | list)
-    return tuple(values)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
 def flat_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """`f(2, 3)` and `f((2, 3))` alike."""
-    if len(arguments) == 1 and isinstance(arguments[0], tuple | list):
-        return sequence(arguments[0])
-    return arguments
+    first = arguments[0] if len(arguments) == 1 else None
+    return tuple(first) if is_sequence(first) else arguments
 
 
 def permuted(x: Handle, order: Sequence[int]) -> Handle:
@@ -211,9 +205,11 @@ def product_of(numbers: Sequence[int]) -> int:
     return result
 
 
-def indexed(recorder: Recorder, x: Handle, index: object) -> Handle:
+def indexed(recorder: Recorder, x: Handle, index: Any) -> Handle:
     """Basic indexing: integers, slices of step 1, None and `...`."""
-    items = list(sequence(index)) if isinstance(index, tuple) else [index]
+    # A list would be an index by values, which is none of these.
+    whole = isinstance(index, tuple)
+    items = list(cast("tuple[Any, ...]", index)) if whole else [index]
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     rank = len(x.axes)
     if used > rank or sum(1 for i in items if i is Ellipsis) > 1:
@@ -230,7 +226,7 @@ def indexed(recorder: Recorder, x: Handle, index: object) -> Handle:
             x = Handle(x.value, (*x.axes[:axis], (), *x.axes[axis:]))
             axis += 1
         elif isinstance(item, slice):
-            x = _sliced(recorder, x, axis, item)
+            x = _sliced(recorder, x, axis, cast("slice[Any, Any, Any]", item))
             axis += 1
         else:
             x = _picked(recorder, x, axis, item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -125,8 +126,7 @@ def _described(value: object) -> str:
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, TensorSpec | DType]:
     """Annotations that speak of tensors, by parameter; texts are evaluated."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
+    function = inspect.unwrap(function)
     function = getattr(function, "__func__", function)
     given: Mapping[str, Any] = getattr(function, "__annotations__", {})
     found: dict[str, TensorSpec | DType] = {}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether a value is a tuple or a list."""
+    return isinstance(value, tuple | list)
 
 
 def items_of(node: object) -> Iterator[tuple[str, Any]] | None:
     """Children of a container with the names of their places; None for a leaf."""
-    if isinstance(node, tuple | list):
-        children: list[Any] = list(node)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        return ((str(i), child) for i, child in enumerate(children))
+    if is_sequence(node):
+        return ((str(i), child) for i, child in enumerate(node))
     if isinstance(node, dict):
         entries: dict[Any, Any] = node  # pyright: ignore[reportUnknownVariableType]
         return ((str(key), child) for key, child in entries.items())

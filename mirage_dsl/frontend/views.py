@@ -13,6 +13,7 @@ from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import as_operand, as_tensor, recorder_of
 from mirage_dsl.frontend.steps import Handle, Number, shape_text
 from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tree import is_sequence
 from mirage_dsl.types import DType, dtype_named
 
 
@@ -86,9 +87,9 @@ def reshape(x: Any, *shape: Any) -> Any:
 def expand_dims(x: Any, axis: Any) -> Any:
     """A new axis of extent 1."""
     x = as_tensor("expand_dims", x)
-    given = axis if isinstance(axis, tuple | list) else (axis,)
-    rank = x.ndim + len(shapes.sequence(given))
-    new = {shapes.normal_axis(a, rank, "expand_dims") for a in shapes.sequence(given)}
+    given = axis if is_sequence(axis) else (axis,)
+    rank = x.ndim + len(given)
+    new = {shapes.normal_axis(a, rank, "expand_dims") for a in given}
     old = iter(x.handle.axes)
     axes = tuple(() if i in new else next(old) for i in range(rank))
     return Tensor(x.recorder, Handle(x.handle.value, axes))
@@ -182,8 +183,8 @@ def split(x: Any, sizes: Any, axis: Any = 0, *, dim: Any = None) -> Any:
     extent = x.handle.shape[at]
     if extent is None:
         raise UnsupportedError("split of a dynamic axis", user_location())
-    if isinstance(sizes, tuple | list):
-        lengths = [shapes.integer(s, "a size") for s in shapes.sequence(sizes)]
+    if is_sequence(sizes):
+        lengths = [shapes.integer(s, "a size") for s in sizes]
     else:
         size = shapes.integer(sizes, "the size")
         starts = range(0, extent, builtins.max(size, 1))
