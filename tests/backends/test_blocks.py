@@ -177,6 +177,30 @@ def test_joined_over_the_loop() -> None:
     check(g.returns(out, total).build())
 
 
+def test_joined_over_the_loop_and_then_used() -> None:
+    """The value is computed again on the whole dim: a norm in one kernel."""
+    g = KernelBuilder("norm", m=6, k=21)
+    x, y = g.input("x", f16, "m, k"), g.input("y", f16, "k")
+    with g.block(grid={"m": 4}, loop=("k", 8)) as b:
+        t = b.mul(b.load(x, "m/grid, k/loop"), b.load(y, "k/loop"))
+        total = b.sum(b.accumulate(b.square(t)), over="k")
+        out = b.store(b.div(b.accumulate(t, "concat"), b.sqrt(total)), "m/grid, k")
+    check(g.returns(out).build())
+
+
+def test_sums_of_every_iteration_wait_for_the_end() -> None:
+    g = KernelBuilder("sums", m=6, k=21)
+    x = g.input("x", f16, "m, k")
+    with g.block(grid={"m": 4}, loop=("k", 8)) as b:
+        t = b.load(x, "m/grid, k/loop")
+        s = b.accumulate(b.sum(b.square(t), over="k"), name="total")
+        out = b.store(s, "m/grid")
+    graph = g.returns(out).build()
+    (line,) = [n for n in emit(graph).splitlines() if "tl.sum" in n]
+    assert line == "    total = tl.sum(total_tile, axis=1)"
+    check(graph)
+
+
 def test_several_outputs_and_several_orders() -> None:
     g = KernelBuilder("outputs", m=10, n=12)
     x, y = g.input("x", f16, "m, n"), g.input("y", f32, "n, m")

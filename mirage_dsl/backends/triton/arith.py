@@ -38,7 +38,7 @@ class Arithmetic:
         self._constant_value = constant_value
 
     def _bind(self, wanted: str, expression: str) -> str:
-        return self._tiles.writer.assign(self._tiles.names.fresh(wanted), expression)
+        return self._tiles.bind(wanted, expression)
 
     def apply(
         self, node: Apply, operands: Sequence[Tile | Scalar], *, guard: bool

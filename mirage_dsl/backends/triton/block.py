@@ -19,6 +19,7 @@ from mirage_dsl.backends.triton.params import Signature
 from mirage_dsl.backends.triton.pieces import Pieces
 from mirage_dsl.backends.triton.places import Places
 from mirage_dsl.backends.triton.plan import PARAM_KINDS, KernelPlan, Surroundings
+from mirage_dsl.backends.triton.rewrite import defer_sums, widen_joins
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
 from mirage_dsl.backends.triton.wiring import Wiring
 from mirage_dsl.errors import UnsupportedError
@@ -49,6 +50,9 @@ def emit_block(block: BlockGraph, name: str, around: Surroundings) -> KernelPlan
 
 class _BlockEmitter:
     def __init__(self, block: BlockGraph, name: str, around: Surroundings) -> None:
+        block = widen_joins(block, block_types(block, around.types))
+        types = block_types(block, around.types)
+        block = defer_sums(block, types, Pieces(block, types, around.extents))
         self.block, self.name = block, name
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()

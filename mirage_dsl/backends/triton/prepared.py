@@ -39,8 +39,9 @@ class PreparedKernel:
 
             compiled = self._function[grid](*args, **options)
             sizes = (*grid, 1, 1)[:3]
-            self._device = driver.active.get_current_device()
-            self._stream = driver.active.get_current_stream
+            active: Any = driver.active
+            self._device = active.get_current_device()
+            self._stream = active.get_current_stream
             self._run = compiled.run
             rest = (compiled.function, compiled.packed_metadata, None, None, None)
             self._sizes, self._fixed = sizes, rest

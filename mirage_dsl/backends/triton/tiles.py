@@ -49,14 +49,26 @@ class TileCode:
         self.pieces = pieces
         self.mask_of = mask_of
         self._made: list[dict[tuple[object, ...], Tile]] = [{}]
+        self._bound: list[dict[str, str]] = [{}]
 
     def enter(self) -> None:
         """Begin a scope: what is made in it is not visible after `leave`."""
         self._made.append({})
+        self._bound.append({})
 
     def leave(self) -> None:
         """End the innermost scope."""
         self._made.pop()
+        self._bound.pop()
+
+    def bind(self, wanted: str, expression: str) -> str:
+        """The name of an expression of tiles, computed here or before."""
+        for scope in self._bound:
+            if expression in scope:
+                return scope[expression]
+        name = self.writer.assign(self.names.fresh(wanted), expression)
+        self._bound[-1][expression] = name
+        return name
 
     def shape(self, axes: Sequence[Dim]) -> str:
         """The shape of a tile as a Python tuple.
