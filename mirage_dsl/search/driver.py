@@ -166,6 +166,7 @@ class _Driver:
         plans = [p for p in self._whole(Cutter(sunk)) if self._allowed(p)]
         if self._worth_cutting(plans, library):
             for form in dict.fromkeys((program, sunk)):
+                self._found.clear()
                 chains = self._chains(Cutter(form))
                 plans += [p for p in chains if self._allowed(p)]
         return sorted([*plans, library], key=lambda p: p.microseconds)

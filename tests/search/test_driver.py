@@ -53,6 +53,12 @@ PROGRAMS: dict[str, tuple[Callable[[], KernelGraph], float]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Compile the search's code, which a first search has to wait for."""
+    search(programs.lora(), k=1, verify=False)
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, SearchResult]:
     return {}
@@ -63,7 +69,7 @@ def test_paper_programs(name: str, found: dict[str, SearchResult]) -> None:
     program, most = PROGRAMS[name]
     began = time.process_time()
     result = search(program(), k=4)
-    assert time.process_time() - began < 15.0
+    assert time.process_time() - began < 10.0
     found[name] = result
     best = result.best
     assert len(best.mugraph.blocks) == len(best.mugraph.nodes) == 1
