@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.logs import setup_logging
-
 from mirage_dsl.version import __version__ as __version__
 
 if TYPE_CHECKING:
