@@ -10,6 +10,9 @@ from typing import Any
 from mirage_dsl.errors import DTypeError, ShapeError, SourceLocation, TraceError
 from mirage_dsl.types import DType, TensorSpec, dtype_named
 
+NUMBERS = ("inf", "nan")
+"""Identifiers that are numbers in texts, and so name nothing."""
+
 Static = bool | int | float | str | None
 """Arguments that are constants of the program."""
 
@@ -193,7 +196,15 @@ class AnnotationCheck:
             zip(found.shape, stated.shape, strict=True)
         ):
             self._check(name, axis, have, want)
-        return tuple(w if isinstance(w, str) else None for w in stated.shape)
+        names = tuple(w if isinstance(w, str) else None for w in stated.shape)
+        for dim in names:
+            if dim is not None and (dim in NUMBERS or not dim.isidentifier()):
+                raise ShapeError(
+                    f"argument {name} is annotated with the dim name {dim!r}; names "
+                    "are identifiers, as in m or tokens",
+                    self._location,
+                )
+        return names
 
     def _check(self, name: str, axis: int, have: int | str, want: int | str) -> None:
         place = f"axis {axis} of {name}"

@@ -13,6 +13,7 @@ from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.naming import TracedInput, build_graph
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.specs import (
+    NUMBERS,
     AnnotationCheck,
     annotations_of,
     is_tensor_like,
@@ -147,9 +148,9 @@ class _Binder:
         return map_leaves(value, leaf, parameter)
 
     def _unique(self, path: str) -> str:
-        cleaned = "".join(c if c.isalnum() or c == "_" else "_" for c in path)
+        cleaned = "".join(c if f"a{c}".isidentifier() else "_" for c in path)
         name = cleaned if cleaned[:1].isalpha() else f"x{cleaned}"
-        while name in self.names:
+        while name in self.names or name in NUMBERS:
             name += "_"
         return name
 
