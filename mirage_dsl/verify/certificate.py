@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+from mirage_dsl.ir.graph import KernelGraph
+
 Sizes = tuple[tuple[str, int], ...]
 """Extents by dim name, sorted."""
 
@@ -109,6 +111,13 @@ class Certificate:
         if self.stability is not None:
             lines.append(self.stability.reason)
         return "\n".join(lines)
+
+    def recheck(self, candidate: KernelGraph, program: KernelGraph) -> bool:
+        """Whether it is of these graphs and comes out the same again."""
+        # The verifier makes certificates, so it cannot be imported above.
+        from mirage_dsl.verify.verifier import recheck
+
+        return recheck(self, candidate, program)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, fit for JSON."""

@@ -31,8 +31,8 @@ from mirage_dsl.verify.trials import (
 )
 
 _TRIALS = 8
-_BUDGET = 1000
-_PATIENCE = 150
+_BUDGET = 300
+_PATIENCE = 40
 _CLEAN_DRAWS = 2
 
 
@@ -89,15 +89,15 @@ class _Climb:
         shape = chosen.top.shape[1:]
         new = self._uniform(shape)
         place: tuple[slice | int, ...] = (slice(None),)
-        axes = [i for i, n in enumerate(shape) if n > 1]
+        axes: list[int] = [i for i, n in enumerate(shape) if n > 1]
         if axes:
-            axis = int(self.rng.choice(axes))
+            axis = axes[int(self.rng.integers(len(axes)))]
             index = int(self.rng.integers(shape[axis]))
             place = (slice(None),) * (axis + 1) + (index,)
         mixed: list[NDArray[np.int64]] = []
         for old, drawn in zip(chosen.parts, new, strict=True):
             assert old is not None
-            part = old.copy()
+            part: NDArray[np.int64] = old.copy()
             part[place] = drawn[place]
             mixed.append(part)
         proposed = list(self.inputs)

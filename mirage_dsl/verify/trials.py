@@ -202,7 +202,8 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
 
     They are found by making them random: all at once, or else one after the other.
     """
-    trials, inputs = where.draw(0, 2)
+    # Another choice may hide a value in many trials, so it takes many.
+    trials, inputs = where.draw(0, _TRIALS_OF_CHOICES)
     plain = where.with_reading(Reading())
     count = plain.evaluate(side, trials, inputs, 0).algebra.order.sites
     if count == 0:

@@ -15,7 +15,7 @@ from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.certificate import Certificate, Counterexample, Sizes, Stability
-from mirage_dsl.verify.counterexample import find_counterexample
+from mirage_dsl.verify.counterexample import find_counterexample, floats_agree
 from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
 from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.levels import Depth, graph_depth
@@ -162,11 +162,17 @@ class _Verification:
         for where in fields:
             tally = run_trials(where.with_reading(reading), self.seeds)
             if tally.outcome is Outcome.TOUCHED:
-                tally = settle_roots(where.with_reading(reading), self.depth.roots)
+                tally = self._settled(where.with_reading(reading))
             tallies.append(tally)
             if tally.outcome is not Outcome.EQUAL:
                 break
         return tallies
+
+    def _settled(self, where: Field) -> Tally:
+        """Tell identities of roots from differences, floats first: they are quick."""
+        if not floats_agree(where.shrunk, self.seed):
+            return Tally(Outcome.DIFFERENT, 0, 0, False)
+        return settle_roots(where, self.depth.roots)
 
     # -- Results ---------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ Maker = Callable[[], KernelGraph]
 _EPS = scalar(1e-6)
 
 
-def _rms(b: Any, x: str, over: str) -> str:
+def rms(b: Any, x: str, over: str) -> str:
     """The reciprocal root mean square."""
     mean = b.mul(b.sum(b.square(x), over=over), one_over(over))
     return b.rsqrt(b.add(mean, _EPS))
@@ -22,7 +22,7 @@ def _rms(b: Any, x: str, over: str) -> str:
 def rms_linear() -> KernelGraph:
     b: Any = KernelBuilder("rms_linear", m=16, k=4096, n=6144)
     x, w = b.input("x", f16, "m, k"), b.input("w", f16, "k, n")
-    return b.returns(b.matmul(b.mul(x, _rms(b, x, "k")), w, over="k")).build()
+    return b.returns(b.matmul(b.mul(x, rms(b, x, "k")), w, over="k")).build()
 
 
 def rms_linear_fused() -> KernelGraph:
@@ -220,7 +220,7 @@ def _qknorm_inputs(b: Any) -> tuple[str, str, str]:
 def qknorm() -> KernelGraph:
     b: Any = KernelBuilder("qknorm", **_QKNORM)
     q, k, v = _qknorm_inputs(b)
-    qn, kn = b.mul(q, _rms(b, q, "d")), b.mul(k, _rms(b, k, "d"))
+    qn, kn = b.mul(q, rms(b, q, "d")), b.mul(k, rms(b, k, "d"))
     logits = b.mul(b.matmul(qn, kn, over="d"), scalar(0.125))
     e = b.exp(b.sub(logits, b.rowshift(logits, over="t")))
     weights = b.div(e, b.sum(e, over="t"))
@@ -234,8 +234,8 @@ def qknorm_fused() -> KernelGraph:
         qt, kt = t.load(q, "h/grid, s/grid, d"), t.load(k, "h/grid, t/loop, d")
         vt = t.load(v, "h/grid, t/loop, e")
         dot = t.matmul(qt, kt, over="d")
-        scale = t.mul(_rms(t, qt, "d"), scalar(0.125))
-        logits = t.mul(t.mul(dot, scale), _rms(t, kt, "d"))
+        scale = t.mul(rms(t, qt, "d"), scalar(0.125))
+        logits = t.mul(t.mul(dot, scale), rms(t, kt, "d"))
         m = t.running_max(t.rowshift(logits, over="t"))
         e = t.exp(t.sub(logits, m))
         total = t.accumulate(t.sum(e, over="t"), rescale=m)
@@ -247,9 +247,9 @@ def qknorm_fused() -> KernelGraph:
 def ntrans() -> KernelGraph:
     b: Any = KernelBuilder("ntrans", m=8, n=4096)
     x, h, alpha = (b.input(name, f16, "m, n") for name in ("x", "h", "alpha"))
-    hn = b.mul(h, _rms(b, h, "n"))
+    hn = b.mul(h, rms(b, h, "n"))
     y = b.add(x, b.mul(alpha, b.sub(hn, x)))
-    return b.returns(b.mul(y, _rms(b, y, "n"))).build()
+    return b.returns(b.mul(y, rms(b, y, "n"))).build()
 
 
 def ntrans_fused() -> KernelGraph:
@@ -257,9 +257,9 @@ def ntrans_fused() -> KernelGraph:
     x, h, alpha = (b.input(name, f16, "m, n") for name in ("x", "h", "alpha"))
     with b.block(grid={"m": 1}) as t:
         xt, ht, at = (t.load(v, "m/grid, n") for v in (x, h, alpha))
-        hn = t.mul(ht, _rms(t, ht, "n"))
+        hn = t.mul(ht, rms(t, ht, "n"))
         y = t.add(xt, t.mul(at, t.sub(hn, xt)))
-        z = t.store(t.mul(y, _rms(t, y, "n")), "m/grid, n")
+        z = t.store(t.mul(y, rms(t, y, "n")), "m/grid, n")
     return b.returns(z).build()
 
 
