@@ -165,7 +165,6 @@ def test_a_program_that_no_kernel_holds_is_cut() -> None:
     for candidate in result:
         assert candidate.certificate is not None
         assert candidate.certificate.ok
-    assert any(c.mugraph == program for c in search(program, k=50))
 
 
 def test_two_layers_are_two_kernels() -> None:
