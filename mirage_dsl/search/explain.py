@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, grid_parts
-from mirage_dsl.search.cost import KernelCost, estimate
+from mirage_dsl.search.cost import Cost, KernelCost, estimate
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.partition import is_view
@@ -27,16 +27,24 @@ def explain(
         f"{_kernels(after.launches)}",
         f"program by library kernels: about {before.microseconds:.1f} µs, "
         f"{_kernels(before.launches)}",
-        *_savings(mugraph, program),
-        f"roofline: {_roofline(program, hardware):.1f} µs to read every input and "
+        *savings(mugraph, program),
+        f"roofline: {roofline(program, hardware):.1f} µs to read every input and "
         "write every output once",
         "",
+        *kernel_lines(mugraph, after, hardware),
     ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def kernel_lines(mugraph: KernelGraph, cost: Cost, hardware: Hardware) -> list[str]:
+    """What each kernel launches, moves and computes, and what bounds it."""
     nodes = [n for n in mugraph.nodes if isinstance(n, BlockGraph) or _launches(n)]
     # Estimates have one part for each kernel; a view of an intermediate is none.
-    for number, (node, part) in enumerate(zip(nodes, after.kernels, strict=True), 1):
-        lines += _kernel(number, node, part, mugraph, hardware)
-    return "\n".join(lines).rstrip() + "\n"
+    return [
+        line
+        for number, (node, part) in enumerate(zip(nodes, cost.kernels, strict=True), 1)
+        for line in _kernel(number, node, part, mugraph, hardware)
+    ]
 
 
 def _launches(node: Apply) -> bool:
@@ -47,7 +55,7 @@ def _kernels(count: int) -> str:
     return f"{count} kernel{'' if count == 1 else 's'}"
 
 
-def _savings(mugraph: KernelGraph, program: KernelGraph) -> list[str]:
+def savings(mugraph: KernelGraph, program: KernelGraph) -> list[str]:
     """What no longer goes through memory."""
     old, new = _intermediates(program), _intermediates(mugraph)
     saved = sum(old.values()) - sum(new.values())
@@ -78,7 +86,8 @@ def _intermediates(graph: KernelGraph) -> dict[str, float]:
     return {n: tensor_bytes(types[n], extents) for n in made if n not in returned}
 
 
-def _roofline(program: KernelGraph, hardware: Hardware) -> float:
+def roofline(program: KernelGraph, hardware: Hardware) -> float:
+    """µs of reading every input and writing every output once."""
     types = kernel_types(program)
     extents = derived_extents(program, program.extent_of)
     names = {i.name for i in program.inputs} | {r.value for r in program.returns}
