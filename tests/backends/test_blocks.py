@@ -280,3 +280,41 @@ def test_refusals_name_what_they_refuse() -> None:
         out = b.store(b.sum(b.load(x, "m, k"), over="k"), "m")
     with pytest.raises(UnsupportedError, match="16777216 elements"):
         emit(g.returns(out).build())
+
+
+def concatenated(*, reduce: bool) -> KernelGraph:
+    """X @ w + (x @ a) @ b as one product of joined operands; or norms of them."""
+    g = KernelBuilder("joined_operands", m=5, k=24, n=20, r=4)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    a, c = g.input("a", f16, "k, r"), g.input("b", f16, "r, n")
+    with g.block(grid={"n": 8}, loop=("k", 8)) as b:
+        xt, wt = b.load(x, "m, k/loop"), b.load(w, "k/loop, n/grid")
+        at, bt = b.load(a, "k/loop, r"), b.load(c, "r, n/grid")
+        low = b.cast(b.matmul(xt, at, over="k"), dtype="f16")
+        left = b.concat(xt, low, dims="k, r", to="j")
+        right = b.concat(wt, bt, dims="k, r", to="j")
+        if reduce:
+            both = b.mul(b.cast(left, dtype="f32"), b.exp(right))
+            p = b.add(b.sum(both, over="j"), b.max(both, over="j"))
+        else:
+            p = b.matmul(left, right, over="j")
+        out = b.store(b.accumulate(p), "m, n/grid")
+    return g.returns(out).build()
+
+
+@pytest.mark.parametrize("reduce", [False, True])
+def test_concatenated_operands(reduce: bool) -> None:
+    graph = concatenated(reduce=reduce)
+    check(graph, tolerance=2e-2)
+    if not reduce:
+        assert emit(graph).count("tl.dot") == 3
+
+
+def test_a_joined_value_cannot_be_stored() -> None:
+    g = KernelBuilder("stored", m=4, a=8, c=8)
+    x, y = g.input("x", f32, "m, a"), g.input("y", f32, "m, c")
+    with g.block(grid={"m": 2}) as b:
+        j = b.concat(b.load(x, "m/grid, a"), b.load(y, "m/grid, c"), dims="a c", to="j")
+        out = b.store(j, "m/grid, j")
+    with pytest.raises(UnsupportedError, match="concatenate at the kernel level"):
+        emit(g.returns(out).build())

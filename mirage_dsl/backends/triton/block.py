@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from mirage_dsl.backends.triton.accumulate import Accumulators
 from mirage_dsl.backends.triton.arith import Arithmetic
+from mirage_dsl.backends.triton.concats import split_concats
 from mirage_dsl.backends.triton.layout import Layout
 from mirage_dsl.backends.triton.loading import Loader
 from mirage_dsl.backends.triton.memory import Memory
@@ -50,6 +51,7 @@ def emit_block(block: BlockGraph, name: str, around: Surroundings) -> KernelPlan
 
 class _BlockEmitter:
     def __init__(self, block: BlockGraph, name: str, around: Surroundings) -> None:
+        block = split_concats(block, block_types(block, around.types))
         block = widen_joins(block, block_types(block, around.types))
         types = block_types(block, around.types)
         block = defer_sums(block, types, Pieces(block, types, around.extents))
@@ -194,18 +196,19 @@ class _BlockEmitter:
             self._store_joined(node)
             return
         fused = self.wiring.fused_into(node)
-        if fused is not None:
-            self._comment(fused)
+        for product in fused:
+            self._comment(product)
         self._comment(node)
         self.accumulators.rescale(node)
-        if fused is None:
+        if not fused:
             operand = self._register_value(node.operand)
             self.values[node.result] = self.accumulators.add(node, operand)
             return
         accumulator = self.accumulators.tile(node)
         self.values[node.result] = accumulator
-        operands = self._product_operands(fused)
-        self.arithmetic.contraction(fused, operands, accumulator.name)
+        for product in fused:
+            operands = self._product_operands(product)
+            self.arithmetic.contraction(product, operands, accumulator.name)
 
     def _store_joined(self, node: Accumulate) -> None:
         """A value joined over the loop is stored piece by piece, in the loop."""

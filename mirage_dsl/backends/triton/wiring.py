@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from mirage_dsl.backends.triton.arith import fusible
-from mirage_dsl.backends.triton.layout import Layout
+from mirage_dsl.backends.triton.layout import Layout, Order
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -17,7 +17,7 @@ from mirage_dsl.ir.graph import (
     Store,
     stages_of,
 )
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.definition import Kind, Term
 
 Stage = Literal["before", "body", "after"]
 
@@ -38,6 +38,12 @@ class Wiring:
         for node in block.nodes:
             for value in operands_of(node):
                 self.users[value].append(node)
+        self._makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
+        self._fused: dict[str, list[Apply]] = {}
+        self._absorbed: set[str] = set()
+        for node in block.nodes if block.loop is not None else ():
+            if isinstance(node, Accumulate) and node.kind == "sum":
+                self._find_fused(node)
 
     def is_joined(self, value: str) -> bool:
         """Whether a value is concatenated over the loop."""
@@ -46,25 +52,39 @@ class Wiring:
             for n in self._block.nodes
         )
 
-    def fused_into(self, node: Accumulate) -> Apply | None:
-        """The product that is added to this accumulator in place."""
-        for other in self._block.nodes:
-            if isinstance(other, Apply) and other.result == node.operand:
-                return other if self.is_fused(other) else None
-        return None
+    def fused_into(self, node: Accumulate) -> list[Apply]:
+        """The products that are added to this accumulator in place."""
+        return self._fused.get(node.result, [])
 
     def is_fused(self, node: Apply) -> bool:
-        """Whether an operator is a product that its accumulator computes."""
-        if node.op.kind is not Kind.CONTRACTION or self._block.loop is None:
-            return False
-        users = self.users[node.result]
-        return (
-            len(users) == 1
-            and isinstance(users[0], Accumulate)
-            and users[0].kind == "sum"
-            and self.stages[node.result] == "body"
-            and fusible(self._layout.products[node.result])
-        )
+        """Whether an accumulator computes what this operator says."""
+        return node.result in self._absorbed
+
+    def _find_fused(self, node: Accumulate) -> None:
+        """A product, or a sum of products, whose only reader is an accumulator."""
+        absorbed: set[str] = set()
+        order = self._layout.orders[node.result]
+        products = self._products_of(node.operand, order, absorbed)
+        if products:
+            self._fused[node.result] = products
+            self._absorbed |= absorbed
+
+    def _products_of(
+        self, value: str, order: Order, absorbed: set[str]
+    ) -> list[Apply] | None:
+        maker = self._makers[value]
+        single = len(self.users[value]) == 1 and self.stages[value] == "body"
+        if not single or not isinstance(maker, Apply):
+            return None
+        absorbed.add(value)
+        if maker.op.kind is Kind.CONTRACTION:
+            product = self._layout.products[value]
+            return [maker] if fusible(product) and product.result == order else None
+        if maker.op.term is not Term.ADD or len(maker.values) != 2:
+            return None
+        found = [self._products_of(v, order, absorbed) for v in maker.values]
+        parts = [p for p in found if p is not None]
+        return parts[0] + parts[1] if len(parts) == 2 else None
 
     def is_loaded_twice(self, node: Load) -> bool:
         """Whether registers get their own copy of a tile that a product reads.
