@@ -95,9 +95,10 @@ def linear_cases() -> Iterator[Case]:
             for stages in (4, 5):
                 for tma in (False, True):
                     s = schedule(stages, swap_operands=swap, descriptors=tma)
-                    graphs[label(s, "BN64 BK128")] = lambda s=s, b=b: (
-                        mugraphs.rmsnorm_linear(2 * b, 4096, 6144, schedule=s)
-                    )
+                    for t in (s, replace(s, pdl=True)):
+                        graphs[label(t, "BN64 BK128")] = lambda s=t, b=b: (
+                            mugraphs.rmsnorm_linear(2 * b, 4096, 6144, schedule=s)
+                        )
         yield Case(
             f"rmsnorm_linear b={b}",
             lambda x, w: rms(x) @ w,
@@ -148,8 +149,14 @@ def attention_cases() -> Iterator[Case]:
         for norm in (False, True):
             graphs: dict[str, Callable[[], KernelGraph]] = {}
             for splits in (1, {1: 16, 8: 4}[b]):
-                for tile, tma in ((64, False), (128, False), (128, True)):
-                    s = schedule(3 if splits > 1 else 4, descriptors=tma)
+                for tile, tma, pdl in (
+                    (64, False, False),
+                    (64, True, True),
+                    (128, False, True),
+                    (128, True, False),
+                    (128, True, True),
+                ):
+                    s = schedule(3, descriptors=tma, pdl=pdl)
                     graphs[label(s, f"BM64 BN{tile} SK{splits}")] = (
                         lambda s=s, t=tile, k=splits, b=b, norm=norm: (
                             mugraphs.attention(
@@ -191,7 +198,7 @@ def ntrans_cases() -> Iterator[Case]:
 
 
 def label(s: Schedule, rest: str) -> str:
-    flags = "out^T " * s.swap_operands + "TMA " * s.descriptors
+    flags = "out^T " * s.swap_operands + "TMA " * s.descriptors + "PDL " * s.pdl
     return f"{flags}{rest} ns{s.num_stages}"
 
 

@@ -131,7 +131,7 @@ def attention(
         keys_last: The keys are (h, d, n), not (h, n, d).
         norm: Normalise queries and keys by their root mean square; logits / 8.
         dtype: Storage format.
-        schedule: Of the first kernel.
+        schedule: Of the first kernel; the second overlaps if the first does.
     """
     g = KernelBuilder("attention", h=h, m=m, n=n, d=d, e=d)
     q = g.input("q", dtype, "h, m, d")
@@ -154,7 +154,8 @@ def attention(
             split=splits > 1,
         )
     if splits > 1:
-        with g.block(grid={"h": 1, "m": min(tile_m, 16)}) as b:
+        joining = Schedule(pdl=schedule is not None and schedule.pdl)
+        with g.block(grid={"h": 1, "m": min(tile_m, 16)}, schedule=joining) as b:
             stored = (_join_splits(b, stored, dtype),)
     return g.returns(*stored).build()
 

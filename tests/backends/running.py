@@ -60,17 +60,34 @@ def check(
     tolerance: float | None = None,
     **sizes: int,
 ) -> list[torch.Tensor]:
-    """Interpret the emitted module; its outputs must be the evaluator's."""
+    """Interpret the emitted module; its outputs must be the evaluator's.
+
+    Where there is a GPU the module is compiled and run there as well.
+    """
     tensors = list(inputs) if inputs is not None else random_inputs(graph, **sizes)
     bind_extents(graph, [tuple(t.shape) for t in tensors])
     found = Executable(graph, interpret=True)(*tensors)
     expected = evaluate_numpy(graph, *[as_array(t) for t in tensors])
+    compare(graph, found, expected, tolerance or allowed(graph))
+    if torch.cuda.is_available():
+        on_gpu = Executable(graph)(*[t.cuda() for t in tensors])
+        least = max(tolerance or allowed(graph), 2e-5)
+        compare(graph, [t.cpu() for t in on_gpu], expected, least)
+    return found
+
+
+def compare(
+    graph: KernelGraph,
+    found: Sequence[torch.Tensor],
+    expected: Sequence[NDArray[Any]],
+    tolerance: float,
+) -> None:
+    """Hold outputs to the right ones: number, dtypes, shapes, elements."""
     assert len(found) == len(expected)
     for one, right, item in zip(found, expected, graph.returns, strict=True):
         assert str(one.dtype) == f"torch.{item.type.dtype.long_name}"
         assert tuple(one.shape) == right.shape
-        assert_near(as_array(one), right, tolerance or allowed(graph))
-    return found
+        assert_near(as_array(one), right, tolerance)
 
 
 def allowed(graph: KernelGraph) -> float:
