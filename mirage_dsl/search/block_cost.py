@@ -201,7 +201,11 @@ def _arithmetic(
         body = facts.stages[product.node.result] == "body"
         times = footprint.iterations if body else 1.0
         seconds, work = _product_time(product, footprint, hardware)
-        products = products + seconds * times
+        if product.is_vector:
+            tile_work = tile_work + work * times
+            steps = steps + hardware.reduction_step * times
+        else:
+            products = products + seconds * times
         tensor_flops = tensor_flops + work * times * blocks
     scalar = tile_work / lanes + steps
     power = np.where(together > 1, SHARED_NORM, 1.0)

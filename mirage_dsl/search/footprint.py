@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
+    BlockNode,
     Load,
     RunningMax,
     Schedule,
@@ -87,6 +88,11 @@ class Product:
     over: tuple[Dim, ...]
     full_precision: bool
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether a side has no dim, so that the matrix unit has nothing to gain."""
+        return not self.rows or not self.columns
+
 
 @dataclass(frozen=True, eq=False)
 class BlockFacts:
@@ -107,11 +113,18 @@ class BlockFacts:
             if isinstance(n, Apply) and n.op.kind is Kind.CONTRACTION
         )
 
+    def product_of(self, node: BlockNode) -> Product | None:
+        """The contraction that a node is, or None."""
+        return next((p for p in self.products if p.node is node), None)
+
     @cached_property
     def matrix_dims(self) -> frozenset[str]:
         """Names of dims that are a side of some product, batch dims left out."""
         return frozenset(
-            d.name for p in self.products for d in (*p.rows, *p.columns, *p.over)
+            d.name
+            for p in self.products
+            if not p.is_vector
+            for d in (*p.rows, *p.columns, *p.over)
         )
 
     @cached_property

@@ -30,6 +30,9 @@ WARP = 32
 BASE_REGISTERS = 40
 """Registers of a thread for addresses, counters and masks."""
 
+SAFE_REGISTERS = 0.82
+"""Share of a thread's registers up to which the estimate is safe from spills."""
+
 BASE_SHARED = 2048
 """Shared memory for exchanges between warps: reductions, change of layout."""
 
@@ -83,8 +86,8 @@ class Resources:
             )
         if self.too_much["registers"][at]:
             return (
-                f"about {int(self.registers[at])} registers a thread, "
-                f"{hardware.name} has {hardware.registers_per_thread}"
+                f"about {int(self.registers[at])} registers a thread, of the "
+                f"{hardware.registers_per_thread} of {hardware.name}"
             )
         if self.too_much["tile size"][at]:
             return f"a tile of {int(self.largest[at])} elements, at most {LARGEST_TILE}"
@@ -111,7 +114,7 @@ def resources(footprint: Footprint, hardware: Hardware) -> Resources:
     )
     too_much = {
         "shared memory": shared > hardware.shared_per_block,
-        "registers": (registers > hardware.registers_per_thread)
+        "registers": (registers > SAFE_REGISTERS * hardware.registers_per_thread)
         | (per_block > hardware.registers_per_sm),
         "tile size": largest > LARGEST_TILE,
     }
@@ -208,7 +211,19 @@ def _registers(footprint: Footprint) -> Numbers:
         value = facts.types[name]
         size = footprint.padded_elements(value.dims) * min(value.dtype.itemsize, 4) / 4
         words[row] = np.maximum(size / threads, 1.0)
-    return BASE_REGISTERS + np.ceil((live @ words).max(axis=0))
+    held = live @ words
+    for row, node in enumerate(in_order(facts)):
+        product = facts.product_of(node)
+        if product is not None and product.is_vector:
+            # All factors are there at once, then summed.
+            sides = (*product.rows, *product.columns, *product.over, *product.batch)
+            held[row] += footprint.padded_elements(sides) / threads
+    return BASE_REGISTERS + np.ceil(held.max(axis=0))
+
+
+def in_order(facts: BlockFacts) -> list[BlockNode]:
+    """Nodes in the order in which the code runs."""
+    return sorted(facts.block.nodes, key=lambda n: _position(n, facts))
 
 
 @lru_cache(maxsize=4)
@@ -219,8 +234,7 @@ def live_tiles(facts: BlockFacts) -> tuple[list[str], Numbers]:
         Names, and a matrix of 0 and 1: one row a node (in the order in which the code
         runs), one column a name.
     """
-    block = facts.block
-    nodes = sorted(block.nodes, key=lambda n: _position(n, facts))
+    nodes = in_order(facts)
     spans = _spans(nodes, facts)
     names = list(spans)
     live = np.zeros((len(nodes), len(names)))

@@ -165,6 +165,9 @@ class _Sweep:
         grids, iterations = self.allowed.grids, self.allowed.iterations
         if grids is not None:
             keep &= [grids(tuple(int(p) for p in row)) for row in parts]
+        else:
+            # One part is no split, and structures without it are searched too.
+            keep &= (parts > 1).all(axis=1)
         points = _points(rows, [(4, 2, False)], np.arange(len(rows)))
         found = Footprint(self.facts, points).iterations
         if iterations is not None:
