@@ -156,14 +156,14 @@ def search(start, kids, cost, mandatory, least, tree, opened, k, limit):
     """
     words = opened.shape[1]
     bits = np.empty((limit, words), np.uint64)
-    paid = np.zeros(limit)
-    parent, edge = np.full(limit, -1), np.full(limit, -1)
+    paid = np.empty(limit)
+    parent, edge = np.empty(limit, np.int64), np.empty(limit, np.int64)
     keys, visits = np.empty(_slots(limit), np.uint64), np.zeros(_slots(limit), np.int32)
     union = np.empty(words, np.uint64)
     heap = [(0.0, np.int64(0))][:0]
     used = len(opened)
     for s in range(used):
-        bits[s] = opened[s]
+        bits[s], paid[s], parent[s] = opened[s], 0.0, -1
         heapq.heappush(heap, (_bound(bits[s], mandatory, least, union), -s))
     picks, costs = np.full((k, len(start)), -1), np.empty(k)
     found, expanded, exact = 0, 0, True

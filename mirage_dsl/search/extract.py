@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numba import njit
@@ -25,7 +27,7 @@ from mirage_dsl.search.workspace import Ints
 
 Floats = NDArray[np.float64]
 
-MAX_STATES = 40_000
+MAX_STATES = 200_000
 """States of one extraction; beyond it the remaining DAGs are the best ones at hand."""
 MAX_ROOT_CHOICES = 8
 
@@ -76,6 +78,9 @@ def condense(
     by_node = kept[np.argsort(makes[kept], kind="stable")]
     wanted = np.array(sorted({n for some in found for n in some}), np.int64)
     rank, dropped = _ranks(makes[by_node], kids[by_node], nodes, wanted)
+    if dropped:
+        by_node = by_node[_progressive(makes[by_node], kids[by_node])]
+        rank, dropped = _ranks(makes[by_node], kids[by_node], nodes, wanted)
     inside = _inside(rank, makes[by_node], kids[by_node])
     by_node = by_node[inside]
     order = np.argsort(rank[makes[by_node]], kind="stable")
@@ -86,6 +91,34 @@ def condense(
     choices = itertools.islice(itertools.product(*found), MAX_ROOT_CHOICES)
     starts = tuple(tuple(int(rank[n]) for n in choice) for choice in choices)
     return Condensed(edge, start.astype(np.int64), ranked, starts, bool(dropped))
+
+
+def _progressive(makes: Ints, kids: Ints) -> NDArray[np.bool_]:
+    """Edges that some DAG may use: no operand needs the node itself to be made.
+
+    What every derivation of a node needs is a greatest fixpoint over bit sets.
+    """
+    groups: dict[int, list[list[int]]] = {}
+    for node, operands in zip(makes.tolist(), kids.tolist(), strict=True):
+        groups.setdefault(node, []).append([k for k in operands if k >= 0])
+    needs = dict.fromkeys(groups, -1)
+    changed = True
+    while changed:
+        changed = False
+        for node, ways in groups.items():
+            common = -1
+            for way in ways:
+                common &= reduce(or_, (needs[k] for k in way), 0)
+            common |= 1 << node
+            changed |= common != needs[node]
+            needs[node] = common
+    return np.array(
+        [
+            not any(needs[k] >> node & 1 for k in operands if k >= 0)
+            for node, operands in zip(makes.tolist(), kids.tolist(), strict=True)
+        ],
+        np.bool_,
+    )
 
 
 def _inside(rank: Ints, makes: Ints, kids: Ints) -> NDArray[np.bool_]:

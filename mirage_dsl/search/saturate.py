@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.errors import SearchError
+from mirage_dsl.errors import SearchError, UnsupportedError
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.abstract import Useful, useful
 from mirage_dsl.search.closure import grow
@@ -197,11 +197,22 @@ def _references(
 
     Raises:
         SearchError: The program divides by zero whatever the inputs.
+        UnsupportedError: A program of more or larger values than the arrays hold.
     """
+    if len(space.values) > len(w.nodes):
+        raise UnsupportedError(
+            f"the program has {len(space.values)} values; one kernel is searched for "
+            f"at most {len(w.nodes)}: split the program"
+        )
     for attempt in range(4):
         found = _evaluate_program(space, s, r, w, seed + 1000 * attempt)
         if found is not None:
             return found
+        if w.counts[FULL]:
+            raise UnsupportedError(
+                "a value of the program has too many dims; one kernel is searched for "
+                f"values of at most {w.maps.shape[1].bit_length() - 2} dims"
+            )
     raise SearchError(
         "the program divides by zero at random inputs; expected a divisor that is "
         "not always 0"
