@@ -126,19 +126,19 @@ class Certificate:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Certificate:
         """The certificate of which `data` is the `to_dict`, from JSON or not."""
-        values = {name: _tuples(value) for name, value in data.items()}
+        values = {name: nested_tuples(value) for name, value in data.items()}
         example, stability = data["counterexample"], data["stability"]
         if example is not None:
-            fields = {name: _tuples(value) for name, value in example.items()}
+            fields = {name: nested_tuples(value) for name, value in example.items()}
             values["counterexample"] = Counterexample(**fields)
         if stability is not None:
             values["stability"] = Stability(**stability)
         return cls(**values)
 
 
-def _tuples(value: Any) -> Any:
-    """Lists, as JSON gives them, made tuples all the way down."""
+def nested_tuples(value: Any) -> Any:
+    """Lists, as JSON and NumPy give them, made tuples all the way down."""
     if isinstance(value, list | tuple):
         items = cast("list[Any] | tuple[Any, ...]", value)
-        return tuple(_tuples(v) for v in items)
+        return tuple(nested_tuples(v) for v in items)
     return value

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ops.definition import Array
-from mirage_dsl.verify.certificate import Counterexample
+from mirage_dsl.verify.certificate import Counterexample, nested_tuples
 from mirage_dsl.verify.sizes import Shrunk
 from mirage_dsl.verify.trials import input_shape
 
@@ -26,13 +26,13 @@ def find_counterexample(shrunk: Shrunk, seed: int) -> Counterexample | None:
                 continue
             return Counterexample(
                 sizes=tuple(sorted(shrunk.sizes.items())),
-                inputs=tuple(i.tolist() for i in inputs),
+                inputs=tuple(nested_tuples(i.tolist()) for i in inputs),
                 output=number,
                 index=index,
                 expected=float(a[index]),
                 found=float(b[index]),
-                expected_output=a.tolist(),
-                found_output=b.tolist(),
+                expected_output=nested_tuples(a.tolist()),
+                found_output=nested_tuples(b.tolist()),
             )
     return None
 

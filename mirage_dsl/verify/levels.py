@@ -135,6 +135,7 @@ def _apply(node: Apply, values: Mapping[str, Depth]) -> Depth:
 def _block(block: BlockGraph, outer: Mapping[str, Depth]) -> dict[str, Depth]:
     values: dict[str, Depth] = {}
     stored: dict[str, Depth] = {}
+    running: set[str] = set()
     for node in block.nodes:
         match node:
             case Load():
@@ -142,9 +143,12 @@ def _block(block: BlockGraph, outer: Mapping[str, Depth]) -> dict[str, Depth]:
             case Apply():
                 values[node.result] = _apply(node, values)
             case Accumulate():
-                values[node.result] = _accumulated(node, values)
+                of_running = node.operand in running and node.kind == "max"
+                kept = values[node.operand]
+                values[node.result] = kept if of_running else _accumulated(node, values)
             case RunningMax():
                 values[node.result] = Depth()
+                running.add(node.result)
             case Store():
                 stored[node.result] = values[node.operand]
     return stored

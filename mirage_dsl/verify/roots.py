@@ -86,7 +86,7 @@ class _Climb:
         """The inputs with one slice of one of them drawn anew."""
         number = int(self.rng.integers(len(self.inputs)))
         chosen = self.inputs[number]
-        shape = chosen.top.shape[1:]
+        shape: tuple[int, ...] = chosen.top.shape[1:]
         new = self._uniform(shape)
         place: tuple[slice | int, ...] = (slice(None),)
         axes: list[int] = [i for i, n in enumerate(shape) if n > 1]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mirage_dsl.ir.graph import Input, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Stability
 from mirage_dsl.verify.sizes import Shrunk
@@ -92,7 +92,7 @@ def _families(program: KernelGraph, seed: int) -> Iterator[tuple[str, list[Array
     rng = np.random.default_rng([seed, 9])
     for scale in _SCALES:
         drawn = [scale * _normal(rng, program, i) for i in program.inputs]
-        yield f"random inputs of scale {scale:g}", _rounded(drawn)
+        yield f"random inputs of scale {scale:g}", _stored(program, drawn)
     dims = dict.fromkeys(n for i in program.inputs for n in i.type.names)
     for dim in dims:
         for height in _RAMPS:
@@ -103,12 +103,14 @@ def _families(program: KernelGraph, seed: int) -> Iterator[tuple[str, list[Array
                     _ramp(rng, program, i, dim, height if up else -height)
                     for i in program.inputs
                 ]
-                yield name, _rounded(inputs)
+                yield name, _stored(program, inputs)
 
 
-def _rounded(inputs: list[Array]) -> list[Array]:
+def _stored(program: KernelGraph, inputs: list[Array]) -> list[Array]:
     # Inputs exist in their storage format; their rounding is nobody's error.
-    return [v.astype(np.float16).astype(np.float64) for v in inputs]
+    formats = (numpy_dtype(i.type.dtype) for i in program.inputs)
+    pairs = zip(inputs, formats, strict=True)
+    return [v.astype(f).astype(np.float64) for v, f in pairs]
 
 
 def _normal(rng: np.random.Generator, program: KernelGraph, item: Input) -> Array:

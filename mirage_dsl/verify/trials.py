@@ -202,12 +202,13 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
 
     They are found by making them random: all at once, or else one after the other.
     """
-    # Another choice may hide a value in many trials, so it takes many.
-    trials, inputs = where.draw(0, _TRIALS_OF_CHOICES)
+    trials, inputs = where.draw(0, 1)
     plain = where.with_reading(Reading())
     count = plain.evaluate(side, trials, inputs, 0).algebra.order.sites
     if count == 0:
         return frozenset()
+    # Another choice may hide a value in many trials, so it takes many.
+    trials, inputs = where.draw(1, _TRIALS_OF_CHOICES)
 
     def indifferent(sites: frozenset[int]) -> bool:
         reading = Reading(fresh=(sites, sites))

@@ -62,6 +62,7 @@ MUTATED = (
     (graphs.attention, graphs.attention_online, 25),
     (graphs.attention_with_max, graphs.attention_with_max, 25),
     (graphs.attention, graphs.flash_decoding, 20),
+    (graphs.qknorm, graphs.qknorm_fused, 60),
     (graphs.ntrans, graphs.ntrans_fused, 60),
 )
 

@@ -1,0 +1,275 @@
+"""Laws of the field semantics, for every row of the operator table."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.table import EXACT, OPERATORS
+from mirage_dsl.types import Scalar, scalar
+from mirage_dsl.verify.algebra import ResidueAlgebra
+from mirage_dsl.verify.constants import read_number
+from mirage_dsl.verify.fields import (
+    FAITHFUL_UP_TO,
+    LOWEST_PRIMES,
+    chain_from,
+    chains_for,
+    draw_trials,
+    is_prime,
+    is_sign_faithful,
+)
+from mirage_dsl.verify.orders import Order, OrderModel
+from mirage_dsl.verify.residues import INVALID, MASKED, Residue
+
+TRIALS = 6
+
+
+def algebra(fields: int = 3, seed: int = 0, **options: Any) -> ResidueAlgebra:
+    rng = np.random.default_rng(seed)
+    trials = draw_trials(chains_for(fields, 1, seed)[0], TRIALS, rng)
+    return ResidueAlgebra(trials, options.pop("order", Order()), rng, **options)
+
+
+def lifted(f: ResidueAlgebra, integers: Any) -> Residue:
+    """The image of an array of integers, in all trials."""
+    values = np.asarray(integers, dtype=np.int64)
+    primes = (f.prime(i, values.ndim) for i in range(f.trials.fields))
+    return Residue(tuple(values[None] % p for p in primes))
+
+
+def same(a: Residue, b: Residue) -> bool:
+    return bool((a.top == b.top).all())
+
+
+EXACT_OF_INTEGERS = [
+    op
+    for op in OPERATORS.values()
+    if op.kind is Kind.ELEMENTWISE
+    and op.field_note == EXACT
+    and op.name in {"add", "sub", "mul", "neg", "square"}
+]
+
+
+@pytest.mark.parametrize("op", EXACT_OF_INTEGERS, ids=lambda o: o.name)
+def test_field_is_the_image_of_integer_arithmetic(op: Operator) -> None:
+    f, rng = algebra(), np.random.default_rng(1)
+    operands = [rng.integers(-50, 50, (3, 4)) for _ in range(op.arity)]
+    found = op.field(f, *(lifted(f, x) for x in operands))
+    assert same(found, lifted(f, op.numpy(*operands)))
+
+
+@pytest.mark.parametrize("name", ["sum", "matmul", "concat"])
+def test_operators_on_dims_are_the_image_of_integer_arithmetic(name: str) -> None:
+    f, rng, op = algebra(), np.random.default_rng(2), OPERATORS[name]
+    a, b = rng.integers(-50, 50, (2, 3, 4)), rng.integers(-50, 50, (2, 4, 5))
+    if op.kind is Kind.REDUCTION:
+        found, expected = op.field(f, lifted(f, a), (0, 2)), op.numpy(a, (0, 2))
+    elif op.kind is Kind.CONTRACTION:
+        found, expected = op.field(f, lifted(f, a), lifted(f, b)), op.numpy(a, b)
+    else:
+        c = rng.integers(-50, 50, (2, 7, 4))
+        found = op.field(f, 1, lifted(f, a), lifted(f, c))
+        expected = op.numpy(1, a, c)
+    assert same(found, lifted(f, expected))
+
+
+@pytest.mark.parametrize("op", list(OPERATORS.values()), ids=lambda o: o.name)
+def test_every_row_has_a_shape_preserving_field_semantics(op: Operator) -> None:
+    f = algebra(4)
+    if op.kind is Kind.ELEMENTWISE:
+        operands = [f.uniform((3, 4)) for _ in range(op.arity)]
+        found = op.field(f, *operands)
+        assert found.top.shape == (TRIALS, 3, 4)
+        again = op.field(f, *operands)
+        assert same(found, again)
+    elif op.kind is Kind.REDUCTION:
+        assert op.field(f, f.uniform((3, 4)), (1,)).top.shape == (TRIALS, 3)
+    elif op.kind is Kind.CONTRACTION:
+        a, b = f.uniform((2, 3, 4)), f.uniform((2, 4, 5))
+        assert op.field(f, a, b).top.shape == (TRIALS, 2, 3, 5)
+    elif op.kind is Kind.VIEW:
+        value = f.uniform((3,))
+        assert op.field(f, value) is value
+    else:
+        a, b = f.uniform((2, 3)), f.uniform((2, 4))
+        assert op.field(f, 1, a, b).top.shape == (TRIALS, 2, 7)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [o for o in OPERATORS.values() if o.expansion is not None],
+    ids=lambda o: o.name,
+)
+def test_expansions_have_the_same_field_semantics(op: Operator) -> None:
+    f = algebra(4)
+    operands = [f.uniform((5,)) for _ in range(op.arity)]
+    assert op.expansion is not None
+    assert same(op.field(f, *operands), op.expansion(f, *operands))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [o for o in OPERATORS.values() if o.commutative and o.kind is Kind.ELEMENTWISE],
+    ids=lambda o: o.name,
+)
+def test_commutative_rows_commute(op: Operator) -> None:
+    for model in OrderModel:
+        f = algebra(4, order=Order(model))
+        a, b = f.uniform((5,)), f.uniform((5,))
+        assert same(op.field(f, a, b), op.field(f, b, a))
+
+
+def test_exp_turns_sums_into_products() -> None:
+    f = algebra()
+    a, b = f.uniform((9,)), f.uniform((9,))
+    assert same(f.exp(f.add(a, b)), f.mul(f.exp(a), f.exp(b)))
+    assert same(f.exp(f.sub(a, b)), f.div(f.exp(a), f.exp(b)))
+    assert not same(f.exp(f.mul(a, b)), f.mul(f.exp(a), f.exp(b)))
+
+
+def test_exp_loses_the_lowest_component_and_says_when_none_is_left() -> None:
+    f = algebra(2)
+    once = f.exp(f.uniform((4,)))
+    assert once.parts[0] is None
+    with pytest.raises(UnsupportedError, match="nested deeper than 1"):
+        f.exp(once)
+    assert algebra(2, exp_oracle=True).exp(once).parts[0] is not None
+
+
+def test_a_lost_component_stays_lost() -> None:
+    f = algebra(3)
+    mixed = f.mul(f.exp(f.uniform((4,))), f.uniform((4,)))
+    assert mixed.parts[0] is None
+    assert mixed.parts[1] is not None
+
+
+def test_roots_square_back_just_where_they_are_of_squares() -> None:
+    f = algebra(1)
+    x = f.uniform((400,))
+    root = f.sqrt(x)
+    back = f.mul(root, root)
+    touched = root.flagged(4)
+    assert (back.top == x.top)[~touched].all()
+    assert not (back.top == x.top)[touched].any()
+    assert 0.4 < touched.mean() < 0.6
+    assert f.non_squares.sum() == touched.sum()
+
+
+def test_roots_of_exponentials_and_small_integers_are_exact() -> None:
+    f = algebra(2)
+    x = f.uniform((50,))
+    assert same(f.sqrt(f.exp(f.add(x, x))), f.exp(x))
+    assert same(f.sqrt(lifted(f, [1, 4, 9, 144])), lifted(f, [1, 2, 3, 12]))
+
+
+def test_roots_are_odd_about_nothing() -> None:
+    f = algebra(1)
+    x = f.uniform((50,))
+    minus = f.sub(f.constant(scalar(0)), x)
+    assert not (f.sqrt(x).top == f.sqrt(minus).top).any()
+
+
+def test_masked_elements_follow_the_reals() -> None:
+    f = algebra()
+    x, lowest = f.uniform((3,)), f.constant(Scalar(-math.inf))
+    gone = f.add(x, lowest)
+    assert gone.flagged(MASKED).all()
+    assert (f.exp(gone).top == 0).all()
+    assert f.maximum(gone, x).flagged(MASKED).sum() == 0
+    assert same(f.maximum(gone, x), x)
+    assert f.mul(gone, f.constant(scalar(0.125))).flagged(MASKED).all()
+    for wrong in (f.sub(x, gone), f.mul(gone, x), f.sum(gone, (0,)), f.sqrt(gone)):
+        assert wrong.flagged(INVALID).all()
+
+
+def test_division_by_zero_is_flagged() -> None:
+    f = algebra()
+    x = f.uniform((3,))
+    assert f.div(x, f.sub(x, x)).flagged(INVALID).all()
+    assert not f.div(x, x).flagged(INVALID).any()
+
+
+def test_random_orders_are_orders() -> None:
+    f = algebra(1)
+    a, b, c = (f.uniform((20,)) for _ in range(3))
+    left = f.maximum(f.maximum(a, b), c)
+    assert same(left, f.maximum(a, f.maximum(b, c)))
+    assert same(f.maximum(a, a), a)
+
+
+def test_squares_as_positives_commute_with_arithmetic() -> None:
+    f = algebra(2, order=Order(OrderModel.PALEY))
+    a, b, c = (f.uniform((20,)) for _ in range(3))
+    moved = f.maximum(f.add(a, c), f.add(b, c))
+    assert same(moved, f.add(f.maximum(a, b), c))
+    scale = f.exp(c)
+    scaled = f.maximum(f.mul(a, scale), f.mul(b, scale))
+    assert same(scaled, f.mul(f.maximum(a, b), scale))
+
+
+def test_oracles_depend_on_name_and_operands_only() -> None:
+    f = algebra()
+    x, y = f.uniform((5,)), f.uniform((5,))
+    assert same(f.oracle("log", x), f.oracle("log", x))
+    assert not same(f.oracle("log", x), f.oracle("erf", x))
+    assert not same(f.oracle("log", x), f.oracle("log", y))
+    # Equal tops are equal operands: what was lost below does not matter.
+    through = f.div(f.mul(x, f.exp(y)), f.exp(y))
+    assert through.parts[0] is None
+    assert same(f.oracle("log", x), f.oracle("log", through))
+
+
+def test_shifts_are_fresh_at_every_site() -> None:
+    f = algebra()
+    x = f.uniform((4, 5))
+    assert not same(f.shift(x, (1,)), f.shift(x, (1,)))
+
+
+@pytest.mark.parametrize("fields", LOWEST_PRIMES)
+def test_chains_are_sign_faithful(fields: int) -> None:
+    for lowest in LOWEST_PRIMES[fields]:
+        chain = chain_from(lowest, fields)
+        assert is_sign_faithful(chain, FAITHFUL_UP_TO[fields])
+        assert all(pow(2 * 3 * 5, (p - 1) // 2, p) == 1 for p in chain)
+        assert all(pow(p - 1, (p - 1) // 2, p) == p - 1 for p in chain)
+    assert not is_sign_faithful((1073740571, 2147481143), 5)
+
+
+def test_is_prime_agrees_with_trial_division() -> None:
+    for n in range(500):
+        plain = n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
+        assert is_prime(n) == plain
+
+
+def test_omegas_have_the_order_of_the_field_below() -> None:
+    trials = algebra(3).trials
+    for i in (1, 2):
+        for t in range(trials.count):
+            omega, p = int(trials.omegas[i, t]), int(trials.primes[i, t])
+            assert omega != 1
+            assert pow(omega, int(trials.primes[i - 1, t]), p) == 1
+
+
+def test_constants_are_read_as_the_numbers_they_stand_for() -> None:
+    p = LOWEST_PRIMES[1][0]
+
+    def read(value: float | Fraction) -> int:
+        number = read_number(scalar(value), {})
+        assert not isinstance(number, float)
+        return number.modulo(p)
+
+    assert read(0.1) * 10 % p == 1
+    assert read(1e-6) * 10**6 % p == 1
+    assert read(Fraction(1, 3)) * 3 % p == 1
+    assert read(128**-0.5) ** 2 * 128 % p == 1
+    assert (read(-(2**0.5)) + read(2**0.5)) % p == 0
+    assert read(math.pi) != read(math.e)
+    mean = read_number(Scalar(Fraction(1), (("k", -1),)), {"k": 7})
+    assert not isinstance(mean, float)
+    assert mean.modulo(p) * 7 % p == 1

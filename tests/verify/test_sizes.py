@@ -1,0 +1,91 @@
+"""Small sizes: enough iterations, different dims, consistent slices and joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import grid_parts, iterations
+from mirage_dsl.types import f16
+from mirage_dsl.verify.sizes import shrink
+from mirage_dsl.verify.verifier import verify
+from tests.verify import graphs
+
+
+def _id(pair: tuple[graphs.Maker, graphs.Maker]) -> str:
+    return f"{pair[0].__name__}-{pair[1].__name__}"
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("pair", graphs.RIGHT, ids=_id)
+def test_every_split_has_three_parts(
+    pair: tuple[graphs.Maker, graphs.Maker], ragged: bool
+) -> None:
+    small = shrink(pair[1](), pair[0](), ragged=ragged, seed=0)
+    assert not check(small.candidate)
+    extents = {n: e for n, e in small.candidate.extents if e is not None}
+    for block in small.candidate.blocks:
+        assert all(n >= 3 for n in grid_parts(block, extents))
+        assert all(s.tile >= 2 for s in block.grid)
+        if block.loop is not None:
+            assert iterations(block, extents) >= 3
+            assert block.loop.tile >= 2
+    own = [e for n, e in small.program.extents if "#" not in n]
+    assert len(set(own)) == len(own)
+
+
+def test_ragged_sizes_leave_incomplete_tiles() -> None:
+    small = shrink(graphs.rms_linear_fused(), graphs.rms_linear(), ragged=True, seed=0)
+    block = small.candidate.blocks[0]
+    assert block.loop is not None
+    assert small.sizes["k"] % block.loop.tile
+    assert small.sizes["n"] % block.grid[0].tile
+
+
+def test_joined_dims_stay_the_sum_of_their_parts() -> None:
+    small = shrink(graphs.lora_joined(), graphs.lora(), ragged=False, seed=0)
+    sizes = small.sizes
+    assert sizes["j"] == sizes["k"] + sizes["r"]
+    assert sizes["j"] < 100
+
+
+def _halves_swapped(first: tuple[int, int], second: tuple[int, int]) -> KernelGraph:
+    b: Any = KernelBuilder("swap", m=8, d=64)
+    x = b.input("x", f16, "m, d")
+    b.extent(a=first[1] - first[0], c=second[1] - second[0], j=64)
+    left = b.slice(x, dim="d", start=first[0], stop=first[1], to="a")
+    right = b.slice(x, dim="d", start=second[0], stop=second[1], to="c")
+    return b.returns(b.concat(right, b.neg(left), dims=("c", "a"), to="j")).build()
+
+
+def test_slices_scale_with_their_dim() -> None:
+    program = _halves_swapped((0, 32), (32, 64))
+    small = shrink(program, program, ragged=False, seed=0)
+    assert not check(small.program)
+    assert small.sizes["d"] == small.sizes["a"] + small.sizes["c"] == small.sizes["j"]
+    assert verify(program, program).equivalent
+
+
+def test_a_slice_elsewhere_is_another_function() -> None:
+    program, other = (
+        _halves_swapped((0, 32), (32, 64)),
+        _halves_swapped((0, 16), (16, 64)),
+    )
+    assert not verify(other, program).equivalent
+
+
+def test_too_many_slices_are_refused_with_the_dim() -> None:
+    b: Any = KernelBuilder("stencil", d=200)
+    x = b.input("x", f16, "d")
+    b.extent(a=199)
+    left = b.slice(x, dim="d", start=0, stop=199, to="a")
+    right = b.slice(x, dim="d", start=1, stop=200, to="a")
+    graph = b.returns(b.sub(right, left)).build()
+    with pytest.raises(UnsupportedError, match="slices of d"):
+        shrink(graph, graph, ragged=False, seed=0)
+    assert "could not decide" in verify(graph, graph).reason
