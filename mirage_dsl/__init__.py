@@ -94,7 +94,9 @@ _HOME = {
     "frontend.specs": "spec",
     "frontend.kernel": "kernel Kernel",
     "frontend.bound": "BoundKernel",
-    "frontend.graph_api": "superoptimize new_kernel_graph new_graph Graph",
+    "frontend.graph_api": (
+        "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph"
+    ),
 }
 _WHERE = {
     public: (home, there or public)

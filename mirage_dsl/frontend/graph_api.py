@@ -13,24 +13,16 @@ It records the same operators as a decorated function, so it gives the same prog
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.errors import SearchError, TraceError
-from mirage_dsl.frontend import composites, functions
+from mirage_dsl.errors import SearchError
+from mirage_dsl.frontend.block_api import ThreadblockGraph
 from mirage_dsl.frontend.bound import BoundKernel, Options
-from mirage_dsl.frontend.dims import Atoms
-from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.naming import TracedInput, build_graph
-from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.specs import layout_of, spec
-from mirage_dsl.frontend.steps import Handle, Value
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.graph_builder import GraphBuilder
 from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import DType, TensorSpec, f16
 
 if TYPE_CHECKING:
     from mirage_dsl.search.constraints import Constraints
@@ -41,117 +33,10 @@ log = logging.getLogger(__name__)
 Triples = Sequence[int | Sequence[int]] | None
 
 
-def _operator(name: str) -> Callable[..., Tensor]:
-    function = function_named(name)
+class Graph(GraphBuilder):
+    """A program under construction, which can be searched."""
 
-    def method(self: Graph, *operands: Any, **kwargs: Any) -> Tensor:
-        self.require_open()
-        return function(*operands, **kwargs)
-
-    method.__name__ = name
-    method.__doc__ = function.__doc__
-    return method
-
-
-class Graph:
-    """A program under construction."""
-
-    def __init__(self, name: str = "program") -> None:
-        self.name = name
-        self.recorder = Recorder()
-        self._inputs: list[TracedInput] = []
-        self._specs: list[TensorSpec] = []
-        self._outputs: list[Handle] = []
-
-    def new_input(
-        self,
-        dims: Sequence[int],
-        dtype: DType | str = f16,
-        strides: Sequence[int] | None = None,
-        *,
-        name: str | None = None,
-    ) -> Tensor:
-        """A tensor that the caller will pass.
-
-        Args:
-            dims: Its shape.
-            dtype: Its element format.
-            strides: In elements; row-major unless given.
-            name: Its name in texts.
-        """
-        self.require_open()
-        given = spec(dims, dtype, strides)
-        extents = [e for e in given.shape if isinstance(e, int)]
-        axes: tuple[Atoms, ...] = tuple(
-            () if e == 1 else (self.recorder.dims.fresh(e),) for e in extents
-        )
-        atoms = tuple(a for axis in axes for a in axis)
-        self.recorder.dims.unify(group=atoms)
-        layout = None
-        if given.strides is not None:
-            layout = layout_of(extents, given.strides)
-            if layout is None:
-                raise TraceError(
-                    f"new_input with dims {tuple(dims)} and strides {given.strides}, "
-                    "which are no dense array in any order of the axes",
-                    user_location(),
-                )
-        handle = Handle(Value(atoms, given.dtype), axes)
-        plain = layout == tuple(range(len(axes)))
-        traced = TracedInput(
-            name or f"x{len(self._inputs)}", handle, None if plain else layout
-        )
-        self._inputs.append(traced)
-        self._specs.append(given)
-        return Tensor(self.recorder, handle)
-
-    def mark_output(self, tensor: Any, strides: Sequence[int] | None = None) -> None:
-        """Make a tensor an output; outputs are row-major."""
-        self.require_open()
-        if not isinstance(tensor, Tensor) or tensor.recorder is not self.recorder:
-            raise TraceError(
-                f"mark_output takes a tensor of this graph, found "
-                f"{type(tensor).__name__}",
-                user_location(),
-            )
-        if strides is not None:
-            layout = layout_of([int(e) for e in tensor.shape], strides)
-            if layout != tuple(range(tensor.ndim)):
-                raise TraceError(
-                    f"mark_output with strides {tuple(strides)}: outputs are "
-                    "row-major; transpose the tensor instead",
-                    user_location(),
-                )
-        self._outputs.append(tensor.handle)
-
-    @property
-    def program(self) -> KernelGraph:
-        """The program; once asked for, the graph takes no more operators.
-
-        Raises:
-            TraceError: It has no output.
-        """
-        if not self._outputs:
-            raise TraceError(
-                "the graph has no output; call mark_output", user_location()
-            )
-        self.recorder.closed = True
-        return build_graph(self.name, self.recorder, self._inputs, self._outputs)
-
-    def require_open(self) -> None:
-        """Refuse operators once the program has been taken.
-
-        Raises:
-            TraceError: It has.
-        """
-        if self.recorder.closed:
-            raise TraceError(
-                "the graph has been turned into a program and takes no more operators; "
-                "build a new one",
-                user_location(),
-            )
-
-    def _bound(self) -> BoundKernel:
+    def _bound(self, options: Options) -> BoundKernel:
         program = self.program
         structure = [Leaf(i) for i in range(len(self._outputs))]
         arguments = Arguments(
@@ -161,7 +46,11 @@ class Graph:
             tuple((None,) * len(s.shape) for s in self._specs),
             tuple(self._specs),
         )
-        return BoundKernel(Trace(program, structure), arguments, Options(), _nothing)
+        return BoundKernel(Trace(program, structure), arguments, options, _nothing)
+
+    def compile(self, **_: Any) -> GraphKernel:
+        """The graph as it is, hand-written blocks and library kernels, as a kernel."""
+        return GraphKernel(self._bound(Options(effort="none")))
 
     def superoptimize(
         self,
@@ -204,7 +93,7 @@ class Graph:
         limits = constraints(griddims, blockdims, imaps, omaps, fmaps, franges)
         if limits is not None:
             options["constraints"] = limits
-        bound = self._bound()
+        bound = self._bound(Options())
         path = None if previous_checkpoint is None else Path(previous_checkpoint)
         if path is not None and path.exists():
             from mirage_dsl.search.result import SearchResult
@@ -217,64 +106,6 @@ class Graph:
             result.save(path)
         return GraphKernel(bound, result)
 
-    def reduction(self, tensor: Tensor, dim: int) -> Tensor:
-        """Sum over an axis, which stays with extent 1."""
-        self.require_open()
-        return functions.sum(tensor, dim, keepdims=True)
-
-    def clamp(self, tensor: Tensor, min_val: float, max_val: float) -> Tensor:
-        """The tensor limited from below and above."""
-        self.require_open()
-        return functions.clamp(tensor, min_val, max_val)
-
-    def rms_norm(
-        self, tensor: Tensor, normalized_shape: Any = None, **options: Any
-    ) -> Tensor:
-        """The tensor over its root mean square along its last axes."""
-        self.require_open()
-        return composites.rms_norm(tensor, normalized_shape=normalized_shape, **options)
-
-    def layer_norm(
-        self, tensor: Tensor, normalized_shape: Any = None, **options: Any
-    ) -> Tensor:
-        """The tensor with mean 0 and variance 1 along its last axes."""
-        self.require_open()
-        return composites.layer_norm(
-            tensor, normalized_shape=normalized_shape, **options
-        )
-
-    abs = _operator("abs")
-    add = _operator("add")
-    batch_norm = _operator("batch_norm")
-    chunk = _operator("chunk")
-    concat = _operator("concat")
-    div = _operator("div")
-    exp = _operator("exp")
-    gelu = _operator("gelu")
-    group_norm = _operator("group_norm")
-    log = _operator("log")
-    matmul = _operator("matmul")
-    max = _operator("max")
-    maximum = _operator("maximum")
-    mean = _operator("mean")
-    minimum = _operator("minimum")
-    mul = _operator("mul")
-    permute = _operator("permute")
-    pow = _operator("pow")
-    relu = _operator("relu")
-    reshape = _operator("reshape")
-    rsqrt = _operator("rsqrt")
-    sigmoid = _operator("sigmoid")
-    silu = _operator("silu")
-    softmax = _operator("softmax")
-    sqrt = _operator("sqrt")
-    square = _operator("square")
-    sub = _operator("sub")
-    sum = _operator("sum")
-    tanh = _operator("tanh")
-    transpose = _operator("transpose")
-    where = _operator("where")
-
 
 def _nothing() -> None:
     """Nobody keeps prepared calls of a built graph."""
@@ -285,10 +116,10 @@ class GraphKernel:
 
     Attributes:
         bound: It and its program.
-        result: Everything that the search found.
+        result: Everything that the search found, if there was one.
     """
 
-    def __init__(self, bound: BoundKernel, result: SearchResult) -> None:
+    def __init__(self, bound: BoundKernel, result: SearchResult | None = None) -> None:
         self.bound = bound
         self.result = result
 
@@ -310,7 +141,8 @@ class GraphKernel:
         self.mugraph.generate_triton_program(path)
 
     def __repr__(self) -> str:
-        return f"<GraphKernel {self.bound.program.name}: {self.result!r}>"
+        found = "as built" if self.result is None else repr(self.result)
+        return f"<GraphKernel {self.bound.program.name}: {found}>"
 
 
 def new_kernel_graph(name: str = "program") -> Graph:
@@ -319,6 +151,24 @@ def new_kernel_graph(name: str = "program") -> Graph:
 
 
 new_graph = new_kernel_graph
+
+
+def new_threadblock_graph(
+    grid_dim: Sequence[int],
+    block_dim: Sequence[int] = (128, 1, 1),
+    forloop_range: int = 1,
+    reduction_dimx: int = 1,
+) -> ThreadblockGraph:
+    """An empty block.
+
+    Args:
+        grid_dim: Numbers of blocks along x, y and z.
+        block_dim: Numbers of threads along x, y and z.
+        forloop_range: Number of iterations of the loop.
+        reduction_dimx: Mirage's; unused, since reductions name their axes.
+    """
+    del reduction_dimx
+    return ThreadblockGraph(grid_dim, block_dim, forloop_range)
 
 
 def constraints(

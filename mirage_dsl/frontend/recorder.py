@@ -16,6 +16,7 @@ from mirage_dsl.frontend.dims import Atoms, Extent, SharedTail, Unifier, product
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.steps import (
     Axes,
+    BlockStep,
     Casting,
     Cut,
     Detail,
@@ -43,7 +44,7 @@ class Recorder:
     """The steps of one trace and the dims that they share."""
 
     dims: Unifier = field(default_factory=Unifier)
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[Step | BlockStep] = field(default_factory=list[Step | BlockStep])
     closed: bool = False
 
     def elementwise(self, op: Operator, operands: Sequence[Handle | Number]) -> Handle:

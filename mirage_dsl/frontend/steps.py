@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from mirage_dsl.errors import SourceLocation
 from mirage_dsl.frontend.dims import Atom, Atoms, Extent, product
+from mirage_dsl.ir.graph import AccumulatorKind
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.types import DType
 
@@ -97,6 +98,68 @@ class Step:
     operands: tuple[Value | Number, ...]
     detail: Detail
     location: SourceLocation | None
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """What the step computes."""
+        return (self.result,)
+
+
+@dataclass(frozen=True)
+class BlockLoad:
+    """An input of a hand-written block: axes that a grid dim or the loop splits."""
+
+    result: Value
+    source: Value
+    grid: tuple[Atoms, ...]
+    loop: Atoms | None
+
+
+@dataclass(frozen=True)
+class BlockAccumulator:
+    """A sum or maximum over the iterations of a hand-written block."""
+
+    result: Value
+    operand: Value
+    kind: AccumulatorKind
+
+
+@dataclass(frozen=True)
+class BlockStore:
+    """An output of a hand-written block, with the axes of the tensor it writes.
+
+    `partial` maps a dim over blocks to the axis that the grid splits and the operand
+    lacks.
+    """
+
+    result: Value
+    operand: Value
+    axes: Axes
+    partial: tuple[tuple[Atom, Atoms], ...]
+
+
+BlockItem = Step | BlockLoad | BlockAccumulator | BlockStore
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """A hand-written block: its grid and loop as axes with numbers of parts."""
+
+    grid: tuple[tuple[Atoms, int], ...]
+    loop: tuple[Atoms, int] | None
+    items: tuple[BlockItem, ...]
+    num_warps: int
+    location: SourceLocation | None
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """What the block writes."""
+        return tuple(i.result for i in self.items if isinstance(i, BlockStore))
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """What the block reads."""
+        return tuple(i.source for i in self.items if isinstance(i, BlockLoad))
 
 
 def extent_text(extent: Extent) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from mirage_dsl.errors import SourceLocation, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atom
 from mirage_dsl.frontend.location import location_of_function, user_location
-from mirage_dsl.frontend.naming import TracedInput, build_graph
+from mirage_dsl.frontend.naming import build_graph
+from mirage_dsl.frontend.nodes import TracedInput
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.specs import (
     NUMBERS,

@@ -1,0 +1,238 @@
+"""Hand-written blocks for the graph builder, as Mirage's users write them.
+
+    tb = mirage.new_threadblock_graph(grid_dim=(64, 1, 1), forloop_range=64)
+    x = tb.new_input(X, input_map=(-1, -1, -1), forloop_dim=1)
+    w = tb.new_input(W, input_map=(1, -1, -1), forloop_dim=0)
+    total = tb.forloop_accum(tb.matmul(x, w))
+    tb.new_output(tb.div(total, tb.forloop_accum(x, "rms")), output_map=(1, -1, -1))
+    (y,) = g.customized([X, W], tb)
+
+Maps say for each of x, y and z which axis it splits, or -1.  Values inside have the
+shapes of whole tensors, though a block only sees its part of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.frontend import functions
+from mirage_dsl.frontend.dims import Atom, Atoms
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.namespace import function_named
+from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.steps import (
+    BlockAccumulator,
+    BlockItem,
+    BlockLoad,
+    BlockStep,
+    BlockStore,
+    Handle,
+    Step,
+    Value,
+    shape_text,
+)
+from mirage_dsl.frontend.tensor import Tensor
+
+_WARP = 32
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    function = function_named(name)
+
+    def method(self: ThreadblockGraph, *operands: Any, **kwargs: Any) -> Any:
+        del self
+        return function(*operands, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = function.__doc__
+    return method
+
+
+class ThreadblockGraph:
+    """One block under construction."""
+
+    def __init__(
+        self, grid_dim: Sequence[int], block_dim: Sequence[int], forloop_range: int
+    ) -> None:
+        self._grid = [int(g) for g in (*grid_dim, 1, 1)[:3]]
+        self._warps = max(1, math.prod(block_dim) // _WARP)
+        self._rounds = forloop_range
+        self._recorder: Recorder | None = None
+        self._sources: list[Tensor] = []
+        self._outputs: list[Tensor] = []
+        self._splits: dict[int, Atoms] = {}
+        self._looped: Atoms | None = None
+        self._items: list[BlockItem] = []
+
+    def new_input(
+        self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = -1
+    ) -> Tensor:
+        """The part of a tensor that a block sees.
+
+        Args:
+            dtensor: A tensor of the kernel graph.
+            input_map: For x, y and z the axis that it splits, or -1.
+            forloop_dim: The axis that the loop splits, or -1.
+        """
+        if self._recorder is None:
+            self._recorder = Recorder(dims=dtensor.recorder.dims)
+        axes = dtensor.handle.axes
+        split = self._split_axes(dtensor.handle, input_map)
+        for index, axis in split.items():
+            self._splits.setdefault(index, axis)
+        looped = forloop_dim >= 0 and self._rounds > 1
+        loop = self._axis(dtensor.handle, forloop_dim) if looped else None
+        self._looped = self._looped or loop
+        value = Value(dtensor.handle.value.dims, dtensor.dtype)
+        source = dtensor.handle.value
+        self._take_steps()
+        self._items.append(BlockLoad(value, source, tuple(split.values()), loop))
+        self._sources.append(dtensor)
+        return Tensor(self._recorder, Handle(value, axes))
+
+    def _split_axes(self, x: Handle, mapped: Sequence[int]) -> dict[int, Atoms]:
+        """The axis that each of x, y and z splits."""
+        return {
+            i: self._axis(x, axis)
+            for i, (axis, blocks) in enumerate(zip(mapped, self._grid, strict=False))
+            if axis >= 0 and blocks > 1
+        }
+
+    def _axis(self, x: Handle, axis: int) -> Atoms:
+        if axis >= len(x.axes) or not x.axes[axis]:
+            raise ShapeError(
+                f"a map names axis {axis} of {shape_text(x)}, which has no such axis "
+                "of extent 2 or more",
+                user_location(),
+            )
+        return x.axes[axis]
+
+    def _take_steps(self) -> None:
+        """Put what has been recorded since the last item in its place."""
+        assert self._recorder is not None
+        self._items.extend(s for s in self._recorder.steps if isinstance(s, Step))
+        self._recorder.steps.clear()
+
+    def forloop_accum(self, stensor: Tensor, acc: str | None = None) -> Tensor:
+        """A value over all iterations.
+
+        Args:
+            stensor: The value of an iteration.
+            acc: None for the sum; `sum`, `mean` or `rms` for the sum, the mean or the
+                root mean square over the last axis too, which stays with extent 1;
+                `max` for the maximum.
+        """
+        if acc == "max":
+            return self._accumulate(stensor, "max")
+        if acc is None:
+            return self._accumulate(stensor, "sum")
+        if acc == "sum":
+            return functions.sum(self._accumulate(stensor, "sum"), -1, keepdims=True)
+        if acc == "mean":
+            return functions.mean(self._accumulate(stensor, "sum"), -1, keepdims=True)
+        if acc == "rms":
+            total = self._accumulate(functions.square(stensor), "sum")
+            return functions.sqrt(functions.mean(total, -1, keepdims=True))
+        raise UnsupportedError(
+            f"forloop_accum of kind {acc!r}; expected None, sum, mean, rms or max",
+            user_location(),
+        )
+
+    def _accumulate(self, stensor: Tensor, kind: Any) -> Tensor:
+        if self._rounds == 1:
+            return stensor
+        self._take_steps()
+        handle = stensor.handle
+        value = Value(handle.value.dims, handle.value.dtype)
+        self._items.append(BlockAccumulator(value, handle.value, kind))
+        return Tensor(stensor.recorder, Handle(value, handle.axes))
+
+    def new_output(
+        self, stensor: Tensor, output_map: Sequence[int], forloop_dim: int = -1
+    ) -> None:
+        """Store a value.
+
+        Args:
+            stensor: The value.
+            output_map: For x, y and z the axis of the output along which the blocks'
+                results lie.  Where the value has not the dim that the grid splits,
+                partial results lie side by side.
+            forloop_dim: -1; what is stored is a value after the loop.
+        """
+        if forloop_dim >= 0:
+            raise UnsupportedError(
+                "new_output with forloop_dim: accumulate first", user_location()
+            )
+        self._take_steps()
+        handle, dims = stensor.handle, stensor.recorder.dims
+        own = dims.resolve(handle.value.dims)
+        axes = list(handle.axes)
+        partial: list[tuple[Atom, Atoms]] = []
+        for index, split in sorted(self._splits.items()):
+            lead = dims.resolve(split)[0]
+            axis = output_map[index] if index < len(output_map) else -1
+            if axis < 0 or axis >= len(axes):
+                raise ShapeError(
+                    f"output_map {tuple(output_map)}: grid dim {'xyz'[index]} splits "
+                    "the work, so it must name an axis of the output",
+                    user_location(),
+                )
+            if lead not in own:
+                atom = dims.fresh(self._grid[index])
+                axes[axis] = (atom, *axes[axis])
+                partial.append((atom, split))
+        atoms = tuple(a for axis in axes for a in axis)
+        result = Value(atoms, handle.value.dtype)
+        self._items.append(
+            BlockStore(result, handle.value, tuple(axes), tuple(partial))
+        )
+        self._outputs.append(Tensor(stensor.recorder, Handle(result, tuple(axes))))
+
+    def record(self, recorder: Recorder, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Make the block a step of a kernel graph, and return its outputs.
+
+        Raises:
+            TraceError: The inputs are not the block's, or it has no output.
+        """
+        given = [t.handle.value for t in inputs]
+        if given != [t.handle.value for t in self._sources] or not self._outputs:
+            raise TraceError(
+                f"customized with {len(inputs)} inputs for a block with "
+                f"{len(self._sources)} inputs and {len(self._outputs)} outputs; pass "
+                "the tensors given to new_input, in that order, after new_output",
+                user_location(),
+            )
+        grid = tuple((axis, self._grid[i]) for i, axis in sorted(self._splits.items()))
+        loop = None if self._looped is None else (self._looped, self._rounds)
+        items = tuple(self._items)
+        recorder.steps.append(
+            BlockStep(grid, loop, items, self._warps, user_location())
+        )
+        return [Tensor(recorder, t.handle) for t in self._outputs]
+
+    def reduction(self, stensor: Tensor, dim: int) -> Tensor:
+        """Sum over an axis, which stays with extent 1."""
+        return functions.sum(stensor, dim, keepdims=True)
+
+    add = _operator("add")
+    clamp = _operator("clamp")
+    concat = _operator("concat")
+    div = _operator("div")
+    exp = _operator("exp")
+    gelu = _operator("gelu")
+    matmul = _operator("matmul")
+    maximum = _operator("maximum")
+    mul = _operator("mul")
+    pow = _operator("pow")
+    relu = _operator("relu")
+    rms_norm = _operator("rms_norm")
+    rsqrt = _operator("rsqrt")
+    sigmoid = _operator("sigmoid")
+    silu = _operator("silu")
+    sqrt = _operator("sqrt")
+    square = _operator("square")
+    sub = _operator("sub")
+    tanh = _operator("tanh")

@@ -1,0 +1,206 @@
+"""The graph builder without its search: inputs, operators, blocks and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mirage_dsl.errors import TraceError
+from mirage_dsl.frontend import composites, functions
+from mirage_dsl.frontend.block_api import ThreadblockGraph
+from mirage_dsl.frontend.dims import Atoms
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.namespace import function_named
+from mirage_dsl.frontend.naming import build_graph
+from mirage_dsl.frontend.nodes import TracedInput
+from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.specs import layout_of, spec
+from mirage_dsl.frontend.steps import Handle, Value
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.types import DType, TensorSpec, f16
+
+
+def _operator(name: str) -> Callable[..., Tensor]:
+    function = function_named(name)
+
+    def method(self: GraphBuilder, *operands: Any, **kwargs: Any) -> Tensor:
+        self.require_open()
+        return function(*operands, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = function.__doc__
+    return method
+
+
+class GraphBuilder:
+    """A program under construction."""
+
+    def __init__(self, name: str = "program") -> None:
+        self.name = name
+        self.recorder = Recorder()
+        self._inputs: list[TracedInput] = []
+        self._specs: list[TensorSpec] = []
+        self._outputs: list[Handle] = []
+
+    def new_input(
+        self,
+        dims: Sequence[int],
+        dtype: DType | str = f16,
+        strides: Sequence[int] | None = None,
+        *,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor that the caller will pass.
+
+        Args:
+            dims: Its shape.
+            dtype: Its element format.
+            strides: In elements; row-major unless given.
+            name: Its name in texts.
+        """
+        self.require_open()
+        given = spec(dims, dtype, strides)
+        extents = [e for e in given.shape if isinstance(e, int)]
+        axes: tuple[Atoms, ...] = tuple(
+            () if e == 1 else (self.recorder.dims.fresh(e),) for e in extents
+        )
+        atoms = tuple(a for axis in axes for a in axis)
+        self.recorder.dims.unify(group=atoms)
+        layout = None
+        if given.strides is not None:
+            layout = layout_of(extents, given.strides)
+            if layout is None:
+                raise TraceError(
+                    f"new_input with dims {tuple(dims)} and strides {given.strides}, "
+                    "which are no dense array in any order of the axes",
+                    user_location(),
+                )
+        handle = Handle(Value(atoms, given.dtype), axes)
+        plain = layout == tuple(range(len(axes)))
+        traced = TracedInput(
+            name or f"x{len(self._inputs)}", handle, None if plain else layout
+        )
+        self._inputs.append(traced)
+        self._specs.append(given)
+        return Tensor(self.recorder, handle)
+
+    def mark_output(self, tensor: Any, strides: Sequence[int] | None = None) -> None:
+        """Make a tensor an output; outputs are row-major."""
+        self.require_open()
+        if not isinstance(tensor, Tensor) or tensor.recorder is not self.recorder:
+            raise TraceError(
+                f"mark_output takes a tensor of this graph, found "
+                f"{type(tensor).__name__}",
+                user_location(),
+            )
+        if strides is not None:
+            layout = layout_of([int(e) for e in tensor.shape], strides)
+            if layout != tuple(range(tensor.ndim)):
+                raise TraceError(
+                    f"mark_output with strides {tuple(strides)}: outputs are "
+                    "row-major; transpose the tensor instead",
+                    user_location(),
+                )
+        self._outputs.append(tensor.handle)
+
+    @property
+    def program(self) -> KernelGraph:
+        """The program; once asked for, the graph takes no more operators.
+
+        Raises:
+            TraceError: It has no output.
+        """
+        if not self._outputs:
+            raise TraceError(
+                "the graph has no output; call mark_output", user_location()
+            )
+        self.recorder.closed = True
+        graph = build_graph(self.name, self.recorder, self._inputs, self._outputs)
+        if graph.blocks:
+            check_or_raise(graph)
+        return graph
+
+    def require_open(self) -> None:
+        """Refuse operators once the program has been taken.
+
+        Raises:
+            TraceError: It has.
+        """
+        if self.recorder.closed:
+            raise TraceError(
+                "the graph has been turned into a program and takes no more operators; "
+                "build a new one",
+                user_location(),
+            )
+
+    def customized(
+        self, inputs: Sequence[Tensor], block: ThreadblockGraph
+    ) -> list[Tensor]:
+        """The outputs of a hand-written block.
+
+        Args:
+            inputs: The tensors that the block reads, in the order of its inputs.
+            block: The block, with its outputs.
+        """
+        self.require_open()
+        return block.record(self.recorder, inputs)
+
+    def reduction(self, tensor: Tensor, dim: int) -> Tensor:
+        """Sum over an axis, which stays with extent 1."""
+        self.require_open()
+        return functions.sum(tensor, dim, keepdims=True)
+
+    def clamp(self, tensor: Tensor, min_val: float, max_val: float) -> Tensor:
+        """The tensor limited from below and above."""
+        self.require_open()
+        return functions.clamp(tensor, min_val, max_val)
+
+    def rms_norm(
+        self, tensor: Tensor, normalized_shape: Any = None, **options: Any
+    ) -> Tensor:
+        """The tensor over its root mean square along its last axes."""
+        self.require_open()
+        return composites.rms_norm(tensor, normalized_shape=normalized_shape, **options)
+
+    def layer_norm(
+        self, tensor: Tensor, normalized_shape: Any = None, **options: Any
+    ) -> Tensor:
+        """The tensor with mean 0 and variance 1 along its last axes."""
+        self.require_open()
+        return composites.layer_norm(
+            tensor, normalized_shape=normalized_shape, **options
+        )
+
+    abs = _operator("abs")
+    add = _operator("add")
+    batch_norm = _operator("batch_norm")
+    chunk = _operator("chunk")
+    concat = _operator("concat")
+    div = _operator("div")
+    exp = _operator("exp")
+    gelu = _operator("gelu")
+    group_norm = _operator("group_norm")
+    log = _operator("log")
+    matmul = _operator("matmul")
+    max = _operator("max")
+    maximum = _operator("maximum")
+    mean = _operator("mean")
+    minimum = _operator("minimum")
+    mul = _operator("mul")
+    permute = _operator("permute")
+    pow = _operator("pow")
+    relu = _operator("relu")
+    reshape = _operator("reshape")
+    rsqrt = _operator("rsqrt")
+    sigmoid = _operator("sigmoid")
+    silu = _operator("silu")
+    softmax = _operator("softmax")
+    sqrt = _operator("sqrt")
+    square = _operator("square")
+    sub = _operator("sub")
+    sum = _operator("sum")
+    tanh = _operator("tanh")
+    transpose = _operator("transpose")
+    where = _operator("where")

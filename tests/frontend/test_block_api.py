@@ -1,0 +1,141 @@
+"""Hand-written blocks of the graph builder, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.errors import CheckError, ShapeError, TraceError, UnsupportedError
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.parser import parse
+
+
+def agrees(graph: KernelGraph, expected: Any, *arrays: Any) -> None:
+    assert check(graph) == []
+    assert parse(str(graph)) == graph
+    (found,) = evaluate_numpy(graph, *arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def random(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).normal(size=shape)
+
+
+def rms_linear(accumulator: str = "rms") -> KernelGraph:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(8, 64), dtype=mirage.float16)
+    w = g.new_input(dims=(64, 96), dtype=mirage.float16)
+    tb = mirage.new_threadblock_graph(
+        grid_dim=(6, 1, 1), block_dim=(128, 1, 1), forloop_range=4, reduction_dimx=64
+    )
+    tx = tb.new_input(dtensor=x, input_map=(-1, -1, -1), forloop_dim=1)
+    tw = tb.new_input(dtensor=w, input_map=(1, -1, -1), forloop_dim=0)
+    product = tb.forloop_accum(tb.matmul(tx, tw))
+    scale = tb.forloop_accum(tx, accumulator)
+    tb.new_output(stensor=tb.div(product, scale), output_map=(1, -1, -1))
+    (out,) = g.customized([x, w], tb)
+    g.mark_output(out)
+    return g.compile().mugraph
+
+
+def test_norm_and_product_in_one_block() -> None:
+    graph = rms_linear()
+    x, w = random(8, 64), random(64, 96)
+    agrees(graph, (x / np.sqrt((x * x).mean(-1, keepdims=True))) @ w, x, w)
+    (block,) = graph.blocks
+    assert [(s.dim, s.tile) for s in block.grid] == [("n", 16)]
+    assert block.loop is not None
+    assert (block.loop.dim, block.loop.tile) == ("k", 16)
+    assert block.schedule.num_warps == 4
+    program = mirage.kernel(lambda a, b: mirage.rms_norm(a, eps=0) @ b).trace(
+        mirage.spec((8, 64)), mirage.spec((64, 96))
+    )
+    assert mirage.verify(graph, program).ok
+
+
+def test_kinds_of_accumulators() -> None:
+    x, w = random(8, 64), random(64, 96)
+    agrees(rms_linear("sum"), (x @ w) / x.sum(-1, keepdims=True), x, w)
+    agrees(rms_linear("mean"), (x @ w) / x.mean(-1, keepdims=True), x, w)
+    with pytest.raises(UnsupportedError, match="'median'"):
+        rms_linear("median")
+
+
+def test_partial_products_lie_side_by_side() -> None:
+    g = mirage.new_kernel_graph()
+    x, w = g.new_input(dims=(8, 64)), g.new_input(dims=(64, 96))
+    tb = mirage.new_threadblock_graph((4, 2), (128, 1, 1), 2)
+    tx, tw = tb.new_input(x, (1, -1), 1), tb.new_input(w, (0, 1), 0)
+    tb.new_output(tb.forloop_accum(tb.matmul(tx, tw)), (1, 1))
+    (parts,) = g.customized([x, w], tb)
+    assert tuple(parts.shape) == (8, 4 * 96)
+    g.mark_output(g.sum(g.reshape(parts, (8, 4, 96)), 1))
+    a, b = random(8, 64), random(64, 96)
+    agrees(g.compile().mugraph, a @ b, a, b)
+
+
+def test_attention_in_one_block() -> None:
+    g = mirage.new_graph()
+    q, k = g.new_input(dims=(2, 16, 8)), g.new_input(dims=(2, 8, 32))
+    v = g.new_input(dims=(2, 32, 8))
+    tb = mirage.new_threadblock_graph((2, 2, 1), (128, 1, 1), 4)
+    tq = tb.new_input(q, (0, 1, -1))
+    tk, tv = tb.new_input(k, (0, -1, -1), 2), tb.new_input(v, (0, -1, -1), 1)
+    e = tb.exp(tb.matmul(tq, tk))
+    top, bottom = (
+        tb.forloop_accum(tb.matmul(e, tv)),
+        tb.forloop_accum(tb.reduction(e, 2)),
+    )
+    tb.new_output(tb.div(top, bottom), (0, 1, -1))
+    (out,) = g.customized([q, k, v], tb)
+    g.mark_output(out)
+    a, b, c = random(2, 16, 8), random(2, 8, 32), random(2, 32, 8)
+    weights = np.exp(a @ b)
+    expected = weights @ c / weights.sum(-1, keepdims=True)
+    agrees(g.compile().mugraph, expected, a, b, c)
+
+
+def test_a_kernel_with_blocks_runs() -> None:
+    g = mirage.new_graph()
+    x = g.new_input(dims=(6, 8), dtype=mirage.float32)
+    tb = mirage.new_threadblock_graph((3, 1, 1))
+    tb.new_output(tb.exp(tb.new_input(x, (0, -1, -1))), (0, -1, -1))
+    (out,) = g.customized([x], tb)
+    g.mark_output(g.relu(out))
+    kernel = g.compile()
+    assert "as built" in repr(kernel)
+    a = random(6, 8).astype(np.float32)
+    (found,) = kernel(inputs=[a])
+    np.testing.assert_allclose(found, np.exp(a), rtol=1e-6)
+    assert "def run(" in kernel.to_triton_code()
+
+
+def test_maps_that_do_not_fit() -> None:
+    g = mirage.new_graph()
+    x = g.new_input(dims=(6, 1))
+    tb = mirage.new_threadblock_graph((3, 1, 1))
+    with pytest.raises(ShapeError, match="names axis 1"):
+        tb.new_input(x, (1, -1, -1))
+    tx = tb.new_input(x, (0, -1, -1))
+    with pytest.raises(ShapeError, match="must name an axis"):
+        tb.new_output(tx, (-1, -1, -1))
+    with pytest.raises(TraceError, match="0 outputs"):
+        g.customized([x], tb)
+
+
+def test_too_many_parts() -> None:
+    g = mirage.new_graph()
+    x = g.new_input(dims=(6, 8))
+    tb = mirage.new_threadblock_graph((7, 1, 1))
+    tb.new_output(tb.exp(tb.new_input(x, (0, -1, -1))), (0, -1, -1))
+    (out,) = g.customized([x], tb)
+    g.mark_output(out)
+    with pytest.raises(CheckError, match="7 parts") as error:
+        g.compile()
+    assert error.value.location is not None
+    assert "g.customized" in error.value.location.text
