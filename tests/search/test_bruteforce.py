@@ -1,0 +1,200 @@
+"""On tiny spaces, enumeration without any pruning finds nothing that the search misses.
+
+The enumerator knows neither abstract expressions nor S: it tries every operator on
+every pair of values and keeps what equals the output, modulo a prime, at loop 3 and
+tile 3.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.space import Configuration
+from mirage_dsl.search.structures import structures
+from tests.search.programs import Program
+from tests.search.test_structures import outline
+
+PRIME = (1 << 31) - 1
+ITERATIONS = TILE = 3
+Residues = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """An expression: its text, size, dims, stage, and one array per iteration.
+
+    `piece` says that the loop dim is a tile.  Arrays have an axis for every dim of the
+    program, of extent 1 where the value lacks it.
+    """
+
+    text: str
+    size: int
+    dims: frozenset[str]
+    piece: bool
+    stage: str
+    values: Residues
+
+
+class Enumerator:
+    """All expressions up to a size over the operators that a program uses."""
+
+    def __init__(self, dims: str, loop: str | None, ops: set[str]) -> None:
+        self.dims, self.loop, self.ops = dims.split(), loop, ops
+        self.rng = np.random.default_rng(5)
+
+    def extent(self, dim: str) -> int:
+        return TILE * ITERATIONS if dim == self.loop else TILE
+
+    def load(self, name: str, dims: str) -> tuple[Term, Residues]:
+        """The pieces of a random tensor, and the whole."""
+        own = dims.split()
+        shape = [self.extent(d) if d in own else 1 for d in self.dims]
+        whole = self.rng.integers(1, PRIME, shape)
+        if self.loop not in own:
+            return Term(name, 0, frozenset(own), False, "before", whole[None]), whole
+        axis = self.dims.index(str(self.loop))
+        pieces = np.stack(np.split(whole, ITERATIONS, axis))
+        return Term(name, 0, frozenset(own), True, "body", pieces), whole
+
+    def unary(self, a: Term) -> Iterator[Term]:
+        size = a.size + 1
+        if "sum" in self.ops:
+            for dim in sorted(a.dims):
+                axis = self.dims.index(dim) + 1
+                values = a.values.sum(axis, keepdims=True) % PRIME
+                piece = a.piece and dim != self.loop
+                text = f"sum[{dim}]({a.text})"
+                yield Term(text, size, a.dims - {dim}, piece, a.stage, values)
+        if a.stage == "body":
+            total = a.values.sum(0, keepdims=True) % PRIME
+            yield Term(f"sum:{a.text}", size, a.dims, a.piece, "after", total)
+            if a.piece:
+                axis = self.dims.index(str(self.loop))
+                joined = np.concatenate(list(a.values), axis)[None]
+                yield Term(f"concat:{a.text}", size, a.dims, False, "after", joined)
+
+    def binary(self, a: Term, b: Term) -> Iterator[Term]:
+        stages = {a.stage, b.stage} - {"before"}
+        if len(stages) == 2 or (self.loop in a.dims & b.dims and a.piece != b.piece):
+            return
+        size, stage = a.size + b.size + 1, next(iter(stages), "before")
+        dims, piece = a.dims | b.dims, a.piece or b.piece
+        first, second = sorted((a.text, b.text))
+        product = a.values * b.values % PRIME
+        if "mul" in self.ops and dims in (a.dims, b.dims):
+            yield Term(f"mul({first}, {second})", size, dims, piece, stage, product)
+        if "matmul" in self.ops and a.dims != b.dims:
+            for dim in sorted(a.dims & b.dims):
+                axis = self.dims.index(dim) + 1
+                values = product.sum(axis, keepdims=True) % PRIME
+                text = f"matmul[{dim}]({first}, {second})"
+                rest = piece and dim != self.loop
+                yield Term(text, size, dims - {dim}, rest, stage, values)
+        if "add" in self.ops and dims in (a.dims, b.dims):
+            values = (a.values + b.values) % PRIME
+            yield Term(f"add({first}, {second})", size, dims, piece, stage, values)
+
+    def all(self, leaves: list[Term], limit: int) -> list[Term]:
+        """Every expression with at most `limit` operators, each text once."""
+        by_size = {0: leaves}
+        seen = {t.text for t in leaves}
+        for size in range(1, limit + 1):
+            made = [t for a in by_size[size - 1] for t in self.unary(a)]
+            for i in range(size):
+                pairs = itertools.product(by_size[i], by_size[size - 1 - i])
+                made += [t for a, b in pairs for t in self.binary(a, b)]
+            by_size[size] = []
+            for term in made:
+                if term.text not in seen:
+                    seen.add(term.text)
+                    by_size[size].append(term)
+        return [t for terms in by_size.values() for t in terms]
+
+
+def product_of_sum() -> KernelGraph:
+    p = Program("p", {"b": 6, "h": 6, "n": 6})
+    x, y, w = p.input("x", "b h"), p.input("y", "h"), p.input("w", "h n")
+    return p.returns(p.matmul(p.apply("mul", x, y), w, "h"))
+
+
+def low_rank() -> KernelGraph:
+    p = Program("p", {"b": 6, "h": 6, "r": 6, "n": 6})
+    x, w = p.input("x", "b h"), p.input("w", "h n")
+    a = p.input("a", "h r")
+    c = p.input("c", "r n")
+    return p.returns(
+        p.apply("add", p.matmul(x, w, "h"), p.matmul(p.matmul(x, a, "h"), c, "r"))
+    )
+
+
+def sum_of_squares() -> KernelGraph:
+    p = Program("p", {"b": 6, "h": 6})
+    x, y = p.input("x", "b h"), p.input("y", "b")
+    return p.returns(p.apply("mul", p.apply("sum", p.apply("mul", x, x), over="h"), y))
+
+
+def reference(
+    program: KernelGraph, whole: dict[str, Residues], e: Enumerator
+) -> Residues:
+    """The output of a program on whole tensors."""
+    values = dict(whole)
+    for node in program.nodes:
+        a, *rest = (values[v] for v in node.values)
+        match node.op.name:
+            case "mul":
+                result = a * rest[0] % PRIME
+            case "add":
+                result = (a + rest[0]) % PRIME
+            case "matmul":
+                axis = e.dims.index(node.over[0])
+                result = (a * rest[0] % PRIME).sum(axis, keepdims=True) % PRIME
+            case _:
+                axis = e.dims.index(node.over[0])
+                result = a.sum(axis, keepdims=True) % PRIME
+        values[node.result] = result
+    return values[program.returns[0].value]
+
+
+@pytest.mark.parametrize(
+    ("program", "loop", "limit"),
+    [
+        (product_of_sum(), None, 3),
+        (product_of_sum(), "h", 4),
+        (product_of_sum(), "b", 4),
+        (sum_of_squares(), None, 5),
+        (sum_of_squares(), "h", 6),
+        (sum_of_squares(), "b", 6),
+        (low_rank(), None, 5),
+        (low_rank(), "n", 5),
+        (low_rank(), "h", 5),
+    ],
+)
+def test_the_search_misses_nothing(
+    program: KernelGraph, loop: str | None, limit: int
+) -> None:
+    dims = " ".join(dict.fromkeys(d for i in program.inputs for d in i.type.names))
+    e = Enumerator(dims, loop, {n.op.name for n in program.nodes})
+    loads = {i.name: e.load(i.name, " ".join(i.type.names)) for i in program.inputs}
+    wanted = reference(program, {n: whole for n, (_, whole) in loads.items()}, e)
+    right = {
+        t.text
+        for t in e.all([term for term, _ in loads.values()], limit)
+        if t.stage != "body"
+        and not t.piece
+        and t.values.shape[1:] == wanted.shape
+        and np.array_equal(t.values[0], wanted)
+    }
+    found = structures(
+        program, per_configuration=5000, allow=lambda c: c == Configuration((), loop)
+    )
+    texts = {outline(s.block)[0] for s in found.structures}
+    assert found.complete
+    assert len(right) > 1
+    assert right <= texts, "\n".join(sorted(right - texts))
