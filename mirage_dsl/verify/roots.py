@@ -31,21 +31,23 @@ from mirage_dsl.verify.trials import (
 )
 
 _TRIALS = 8
+_TRIALS_OF_CHOICES = 24
 _BUDGET = 300
 _PATIENCE = 40
-_CLEAN_DRAWS = 2
 
 
 class _Climb:
     """Inputs of a batch of trials on the way to fewer non-squares."""
 
-    def __init__(self, where: Field, components: Sequence[int]) -> None:
+    def __init__(self, where: Field, components: Sequence[int], choices: bool) -> None:
         self.where = where
+        self.count_of_trials = _TRIALS_OF_CHOICES if choices else _TRIALS
+        self.enough = self.count_of_trials // 4
         self.components = list(components)
         self.rng = where.generator(200)
-        self.trials, self.inputs = where.draw(100, _TRIALS)
+        self.trials, self.inputs = where.draw(100, self.count_of_trials)
         self.seen: list[NDArray[np.int64]] = []
-        self.best = np.full(_TRIALS, np.iinfo(np.int64).max)
+        self.best = np.full(self.count_of_trials, np.iinfo(np.int64).max)
 
     def evaluate(self, inputs: Sequence[Residue]) -> tuple[list[Evaluated], bool]:
         """Both sides, and whether all untouched elements agree."""
@@ -73,7 +75,7 @@ class _Climb:
 
     def covered(self) -> bool:
         """Every element was compared untouched in enough trials."""
-        return all((s.sum(axis=0) >= _CLEAN_DRAWS).all() for s in self.seen)
+        return all((s.sum(axis=0) >= self.enough).all() for s in self.seen)
 
     def count(self, sides: Sequence[Evaluated]) -> NDArray[np.int64]:
         """Non-squares per trial, over the components that reach an output."""
@@ -107,7 +109,7 @@ class _Climb:
     def _uniform(self, shape: tuple[int, ...]) -> list[NDArray[np.int64]]:
         primes = self.trials.primes
         axes = (-1,) + (1,) * len(shape)
-        full = (_TRIALS, *shape)
+        full = (self.count_of_trials, *shape)
         return [self.rng.integers(0, 2**62, full) % p.reshape(axes) for p in primes]
 
     def keep(self, proposed: Sequence[Residue], better: NDArray[np.bool_]) -> None:
@@ -124,25 +126,28 @@ class _Climb:
         self.inputs = merged
 
 
-def settle_roots(where: Field, distances: frozenset[int]) -> Tally:
+def settle_roots(where: Field, distances: frozenset[int], choices: bool) -> Tally:
     """Compare all elements untouched by roots of non-squares.
 
     Args:
         where: The field of the trials.
         distances: Numbers of exponentials between the roots and the outputs, which
             tell the components that matter.
+        choices: Whether there are choices with two outcomes, so that it takes more
+            trials to meet both.
     """
     top = len(where.chain) - 1
-    climb = _Climb(where, sorted({top - d for d in distances if d <= top}) or [top])
+    components = sorted({top - d for d in distances if d <= top}) or [top]
+    climb = _Climb(where, components, choices)
     sides, agree = climb.evaluate(climb.inputs)
     climb.best = climb.count(sides)
     stale = 0
     for _ in range(_BUDGET):
         if not agree:
-            return Tally(Outcome.DIFFERENT, 0, 0, False)
+            return Tally(Outcome.DIFFERENT, 0, 0, choices)
         if climb.covered():
             elements = sum(s[0].size for s in climb.seen)
-            return Tally(Outcome.EQUAL, _CLEAN_DRAWS, elements, False)
+            return Tally(Outcome.EQUAL, climb.enough, elements, choices)
         proposed = climb.proposal()
         sides, agree = climb.evaluate(proposed)
         count = climb.count(sides)
@@ -152,4 +157,4 @@ def settle_roots(where: Field, distances: frozenset[int]) -> Tally:
         better = count <= climb.best
         climb.keep(proposed, better)
         climb.best = np.where(better, count, climb.best)
-    return Tally(Outcome.TOUCHED, 0, 0, False)
+    return Tally(Outcome.TOUCHED, 0, 0, choices)

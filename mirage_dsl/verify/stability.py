@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Stability
@@ -21,7 +21,7 @@ from mirage_dsl.verify.trials import input_shape
 
 ALLOWED_RATIO = 4.0
 _SCALES = (1.0, 8.0)
-_RAMPS = (4.0, 40.0)
+_HEIGHTS = (4.0, 40.0)
 
 
 def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
@@ -93,17 +93,24 @@ def _families(program: KernelGraph, seed: int) -> Iterator[tuple[str, list[Array
     for scale in _SCALES:
         drawn = [scale * _normal(rng, program, i) for i in program.inputs]
         yield f"random inputs of scale {scale:g}", _stored(program, drawn)
-    dims = dict.fromkeys(n for i in program.inputs for n in i.type.names)
-    for dim in dims:
-        for height in _RAMPS:
-            for up in (True, False):
-                way = "up" if up else "down"
-                name = f"ramp {way} to {height:g} along {dim}"
-                inputs = [
-                    _ramp(rng, program, i, dim, height if up else -height)
-                    for i in program.inputs
-                ]
-                yield name, _stored(program, inputs)
+    for dim, height in _ramps(program):
+        way = "up" if height > 0 else "down"
+        name = f"ramp {way} to {abs(height):g} along {dim}"
+        inputs = [_ramp(rng, program, i, dim, height) for i in program.inputs]
+        yield name, _stored(program, inputs)
+
+
+def _ramps(program: KernelGraph) -> Iterator[tuple[str, float]]:
+    """Ramps both ways along dims that are reduced; along others one, as row offsets."""
+    applied = (n for n in program.nodes if isinstance(n, Apply))
+    reduced = {dim for node in applied for dim in node.over}
+    for dim in dict.fromkeys(n for i in program.inputs for n in i.type.names):
+        if dim not in reduced:
+            yield dim, _HEIGHTS[-1]
+            continue
+        for height in _HEIGHTS:
+            yield dim, height
+            yield dim, -height
 
 
 def _stored(program: KernelGraph, inputs: list[Array]) -> list[Array]:

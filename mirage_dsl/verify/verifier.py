@@ -162,17 +162,17 @@ class _Verification:
         for where in fields:
             tally = run_trials(where.with_reading(reading), self.seeds)
             if tally.outcome is Outcome.TOUCHED:
-                tally = self._settled(where.with_reading(reading))
+                tally = self._settled(where.with_reading(reading), tally.choices)
             tallies.append(tally)
             if tally.outcome is not Outcome.EQUAL:
                 break
         return tallies
 
-    def _settled(self, where: Field) -> Tally:
+    def _settled(self, where: Field, choices: bool) -> Tally:
         """Tell identities of roots from differences, floats first: they are quick."""
         if not floats_agree(where.shrunk, self.seed):
-            return Tally(Outcome.DIFFERENT, 0, 0, False)
-        return settle_roots(where, self.depth.roots)
+            return Tally(Outcome.DIFFERENT, 0, 0, choices)
+        return settle_roots(where, self.depth.roots, choices)
 
     # -- Results ---------------------------------------------------------------------
 

@@ -44,6 +44,10 @@ IDENTITIES: dict[str, tuple[Any, Any]] = {
         lambda b, x, y: b.sum(b.square(b.sqrt(x)), over="n"),
         lambda b, x, y: b.sum(x, over="n"),
     ),
+    "relu of a squared root": (
+        lambda b, x, y: b.relu(b.mul(b.square(b.sqrt(x)), 7)),
+        lambda b, x, y: b.mul(b.relu(x), 7),
+    ),
     "root of 25": (
         lambda b, x, y: b.sqrt(b.mul(x, 25)),
         lambda b, x, y: b.mul(b.sqrt(x), 5),
@@ -110,6 +114,10 @@ NO_IDENTITIES: dict[str, tuple[Any, Any]] = {
     "upper bound": (
         lambda b, x, y: b.minimum(b.maximum(x, 0), 6),
         lambda b, x, y: b.minimum(b.maximum(x, 0), 7),
+    ),
+    "bound of a squared root": (
+        lambda b, x, y: b.minimum(b.square(b.sqrt(x)), y),
+        lambda b, x, y: b.minimum(x, b.add(y, 1)),
     ),
     "lower bound": (
         lambda b, x, y: b.minimum(b.maximum(x, 0), 6),
