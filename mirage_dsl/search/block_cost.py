@@ -202,7 +202,8 @@ def _arithmetic(
         times = footprint.iterations if body else 1.0
         seconds, work = _product_time(product, footprint, hardware)
         if product.is_vector:
-            tile_work = tile_work + work * times
+            # Each factor is also converted to f32.
+            tile_work = tile_work + 2.0 * work * times
             steps = steps + hardware.reduction_step * times
         else:
             products = products + seconds * times

@@ -22,7 +22,12 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.footprint import BlockFacts, Footprint, Numbers
+from mirage_dsl.search.footprint import (
+    MATRIX_TILE,
+    BlockFacts,
+    Footprint,
+    Numbers,
+)
 from mirage_dsl.search.hardware import Hardware
 
 WARP = 32
@@ -206,6 +211,8 @@ def _registers(footprint: Footprint) -> Numbers:
     if not names:
         return np.full(len(points), float(BASE_REGISTERS))
     threads = points.num_warps * WARP
+    shared = _rows_shared_by_warps(footprint)
+    threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
     words = np.empty((len(names), len(points)))
     for row, name in enumerate(names):
         value = facts.types[name]
@@ -219,6 +226,40 @@ def _registers(footprint: Footprint) -> Numbers:
             sides = (*product.rows, *product.columns, *product.over, *product.batch)
             held[row] += footprint.padded_elements(sides) / threads
     return BASE_REGISTERS + np.ceil(held.max(axis=0))
+
+
+def _rows_shared_by_warps(footprint: Footprint) -> Bools:
+    """Where more than four warps hold the same tiles twice.
+
+    Products that feed each other are laid out with all warps along the rows, 16 rows
+    each; what has fewer rows is then held by several warps.
+    """
+    facts, points = footprint.facts, footprint.points
+    matrix = [p for p in facts.products if not p.is_vector]
+    if len(matrix) < 2 or not _chained(facts):
+        return np.zeros(len(points), dtype=bool)
+    size = footprint.padded_elements
+    sides = [
+        np.where(points.swap_operands, size(p.columns), size(p.rows)) for p in matrix
+    ]
+    short = np.minimum.reduce(sides) < MATRIX_TILE * points.num_warps
+    return short & (points.num_warps > 4)
+
+
+@lru_cache(maxsize=4)
+def _chained(facts: BlockFacts) -> bool:
+    """Whether some product of the body depends on another one."""
+    after: set[str] = set()
+    for node in in_order(facts):
+        if isinstance(node, Store) or facts.stages[node.result] != "body":
+            continue
+        product = facts.product_of(node) is not None
+        fed = not after.isdisjoint(_operands(node))
+        if product and fed:
+            return True
+        if product or fed:
+            after.add(node.result)
+    return False
 
 
 def in_order(facts: BlockFacts) -> list[BlockNode]:
