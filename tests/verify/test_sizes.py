@@ -89,3 +89,37 @@ def test_too_many_slices_are_refused_with_the_dim() -> None:
     with pytest.raises(UnsupportedError, match="slices of d"):
         shrink(graph, graph, ragged=False, seed=0)
     assert "could not decide" in verify(graph, graph).reason
+
+
+def _merged(axis: str, **extents: int) -> KernelGraph:
+    b: Any = KernelBuilder("merged", m=8, **extents)
+    x = b.input("x", f16, f"m, ({axis})")
+    names = tuple(axis.split())
+    return b.returns(b.mul(x, b.sum(b.square(x), over=names))).build()
+
+
+def test_a_dim_may_be_cut_into_factors() -> None:
+    program = _merged("n", n=64)
+    b: Any = KernelBuilder("merged", m=8, h=4, d=16)
+    x = b.input("x", f16, "m, (h d)")
+    with b.block(grid={"m": 2}, loop=("h", 1)) as t:
+        squares = t.accumulate(t.square(t.load(x, "m/grid, (h/loop d)")))
+        total = t.sum(squares, over=("h", "d"))
+        y = t.store(t.mul(t.load(x, "m/grid, (h d)"), total), "m/grid, (h d)")
+    candidate = b.returns(y).build()
+    small = shrink(candidate, program, ragged=False, seed=0)
+    assert small.sizes["n"] == small.sizes["h"] * small.sizes["d"]
+    assert verify(candidate, program).equivalent
+
+
+def _total(h: int, d: int) -> KernelGraph:
+    b: Any = KernelBuilder("total", m=8, h=h, d=d)
+    x = b.input("x", f16, "m, (h d)")
+    return b.returns(b.sum(b.square(x), over=("h", "d"))).build()
+
+
+def test_an_axis_cut_otherwise_is_undecided() -> None:
+    found = verify(_total(4, 16), _total(8, 8))
+    assert not found.equivalent
+    assert "could not decide" in found.reason
+    assert "another interface" not in found.reason
