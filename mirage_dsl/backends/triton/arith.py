@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.types import Dim, Scalar, dtype_named, f32
+
+LOG2_E = math.log2(math.e)
 
 Constant = Callable[[Scalar], str]
 
@@ -83,6 +87,21 @@ class Arithmetic:
                 forms.append(self._tiles.aligned(tile, order))
         name = self._bind(node.result, node.op.triton.format(*forms))
         return Tile(name, order, f32, self._fills(node, operands, order))
+
+    def shifted_exp(self, node: Apply, whole: Tile, row: Tile) -> Tile:
+        """exp(whole - row) as exp2(whole * log2(e) - row * log2(e)).
+
+        The second product is one for each row, so a multiply and add per element
+        remains.
+        """
+        order = self._layout.orders[node.result]
+        self._tiles.shape(order)
+        row = self._tiles.as_f32(row)
+        scaled = self._bind(f"{row.name}_log2", f"{row.name} * {LOG2_E}")
+        a = self._tiles.aligned(self._tiles.as_f32(whole), order)
+        b = self._tiles.aligned(replace(row, name=scaled), order)
+        name = self._bind(node.result, f"tl.exp2({a} * {LOG2_E} - {b})")
+        return Tile(name, order)
 
     def _fills(
         self, node: Apply, operands: Sequence[Tile | Scalar], order: Sequence[Dim]

@@ -144,6 +144,8 @@ class _BlockEmitter:
                 self.values[node.result] = tile
 
     def _comment(self, node: BlockNode) -> None:
+        if not isinstance(node, Store) and node.result in self.wiring.shifted:
+            self._comment(self.wiring.shifted[node.result])
         if isinstance(node, Apply) and node.location is not None:
             place = f"{PurePath(node.location.file).name}:{node.location.line}"
             self.writer.line(f"# src[{place}] {node.location.text.strip()}".rstrip())
@@ -232,6 +234,10 @@ class _BlockEmitter:
         if node.op.kind is Kind.CONTRACTION:
             operands = self._product_operands(node)
             return self.arithmetic.contraction(node, operands, None)
+        if node.result in self.wiring.shifted:
+            difference = self.wiring.shifted[node.result]
+            whole, row = (self._register_value(v) for v in difference.values)
+            return self.arithmetic.shifted_exp(node, whole, row)
         values = [
             self._register_value(o) if isinstance(o, str) else o for o in node.operands
         ]

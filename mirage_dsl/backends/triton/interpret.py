@@ -5,10 +5,11 @@ by their content.
 
 Whether `@triton.jit` interprets is decided when it decorates.  A module is therefore
 executed with the knob set as wanted, and both forms live side by side in one process.
-Two things the interpreter lacks are supplied while a kernel runs: Triton's own library
+What the interpreter lacks is supplied while a kernel runs: Triton's own library
 functions (`tl.sum`, `tl.sigmoid`) were decorated for the compiler and must be
-interpreted too; and products of bf16, which it keeps as bare 16-bit patterns, are taken
-of the f32 values that they stand for.
+interpreted too; products of bf16, which it keeps as bare 16-bit patterns, are taken of
+the f32 values that they stand for; and bounds of loops, which it keeps as arrays of one
+element, must become integers.
 """
 
 # Triton and emitted modules have no types.
@@ -96,10 +97,18 @@ def interpreting() -> Generator[None, None, None]:
             interpreted[self.fn] = interpreter.InterpretedFunction(self.fn)
         return interpreted[self.fn](*args, **kwargs)
 
+    patches: Any = interpreter
     compiled_call, dot = function.__call__, builder.create_dot
+    patch_tensor = patches._patch_lang_tensor
+
+    def patch_tensor_too(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
     with _LOCK:
         function.__call__ = call
         builder.create_dot = _dot_of_values(dot)
+        patches._patch_lang_tensor = patch_tensor_too
         try:
             # Lanes outside of a ragged tile may hold anything.
             with np.errstate(all="ignore"):
@@ -107,6 +116,7 @@ def interpreting() -> Generator[None, None, None]:
         finally:
             function.__call__ = compiled_call
             builder.create_dot = dot
+            patches._patch_lang_tensor = patch_tensor
 
 
 def _dot_of_values(dot: Any) -> Any:

@@ -111,6 +111,7 @@ class Launcher:
         arguments += [
             f"num_warps={schedule.num_warps}",
             f"num_stages={schedule.num_stages}",
+            "enable_fp_fusion=True",
         ]
         if schedule.pdl:
             arguments.append("launch_pdl=True")

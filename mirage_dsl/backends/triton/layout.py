@@ -96,12 +96,13 @@ class Layout:
         for load in block.loads:
             self._settle_load(load.result)
 
-    def _axes(self, value: str) -> Order:
+    def axes(self, value: str) -> Order:
+        """The axes of a value's tile, in the order of its type."""
         return self._pieces.axes(self._types[value].dims)
 
     def _wish(self, value: str, order: Sequence[Dim], *, strong: bool) -> None:
         """Note a wish; dims that `order` lacks come last."""
-        own = self._axes(value)
+        own = self.axes(value)
         wanted = tuple(d for d in order if d in own)
         wish = _Wish(wanted + tuple(d for d in own if d not in wanted), strong)
         if not strong:
@@ -134,7 +135,7 @@ class Layout:
             self._wish(operand, wish.order, strong=wish.strong)
 
     def _plan_product(self, node: Apply) -> None:
-        sides = [self._axes(v) for v in node.values]
+        sides = [self.axes(v) for v in node.values]
         if len(sides) == 1:
             sides *= 2
         wish = self._wishes.get(node.result)
@@ -203,20 +204,20 @@ class Layout:
         if value in self.register_orders:
             return self.register_orders[value]
         wish = self._register_wishes.get(value)
-        self.register_orders[value] = wish.order if wish else self._axes(value)
+        self.register_orders[value] = wish.order if wish else self.axes(value)
         return self.register_orders[value]
 
     def _apply_order(self, node: Apply) -> Order:
         if node.op.kind is Kind.CONTRACTION:
             return self.products[node.result].result
         if node.op.kind is not Kind.ELEMENTWISE:
-            axes = self._axes(node.result)
+            axes = self.axes(node.result)
             return tuple(d for d in self._order_of(node.values[0]) if d in axes)
-        axes = self._axes(node.result)
+        axes = self.axes(node.result)
         order = self._joint_order(node, axes)
         for value in node.values:
             if value in self._loads and value not in self.register_orders:
-                own = self._axes(value)
+                own = self.axes(value)
                 self.register_orders[value] = tuple(d for d in order if d in own)
         return order
 

@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ops.definition import Kind, Term
+from mirage_dsl.ops.table import EXP, SUB
 
 Stage = Literal["before", "body", "after"]
 
@@ -28,6 +29,8 @@ class Wiring:
     Attributes:
         stages: The stage of each value.
         users: The nodes that read each value.
+        shifted: For exponentials of a tile minus a row, the subtraction: one multiply
+            and add of the two-based exponential does both.
     """
 
     def __init__(self, block: BlockGraph, layout: Layout) -> None:
@@ -45,6 +48,25 @@ class Wiring:
             if isinstance(node, Accumulate) and node.kind == "sum":
                 self._find_fused(node)
 
+        self.shifted: dict[str, Apply] = {}
+        for node in block.nodes:
+            if isinstance(node, Apply) and node.op is EXP:
+                self._find_shift(node)
+
+    def _find_shift(self, node: Apply) -> None:
+        """An exponential of a difference, whose subtrahend has fewer dims."""
+        maker = self._makers[node.values[0]]
+        if (
+            isinstance(maker, Apply)
+            and maker.op is SUB
+            and len(maker.values) == 2
+            and len(self.users[maker.result]) == 1
+        ):
+            whole, row = (self._layout.axes(v) for v in maker.values)
+            if len(row) < len(whole) and set(row) <= set(whole):
+                self.shifted[node.result] = maker
+                self._absorbed.add(maker.result)
+
     def is_joined(self, value: str) -> bool:
         """Whether a value is concatenated over the loop."""
         return self._block.loop is not None and any(
@@ -57,7 +79,7 @@ class Wiring:
         return self._fused.get(node.result, [])
 
     def is_fused(self, node: Apply) -> bool:
-        """Whether an accumulator computes what this operator says."""
+        """Whether the statement of another node computes what this operator says."""
         return node.result in self._absorbed
 
     def _find_fused(self, node: Accumulate) -> None:
