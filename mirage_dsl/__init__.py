@@ -2,7 +2,8 @@
 
 A function decorated with `kernel` is traced, searched for the fastest equivalent
 kernels, verified, lowered to Triton and run.  Names are loaded when they are first
-used: importing the package loads neither PyTorch, Triton nor Numba.
+used: importing the package loads neither PyTorch, Triton nor Numba.  For type checkers
+`__init__.pyi` says what the names are.
 """
 
 from __future__ import annotations
@@ -11,49 +12,10 @@ import sys
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirage_dsl.logs import setup_logging
 from mirage_dsl.version import __version__ as __version__
-
-if TYPE_CHECKING:
-    from mirage_dsl.errors import (
-        CacheError as CacheError,
-    )
-    from mirage_dsl.errors import (
-        CheckError as CheckError,
-    )
-    from mirage_dsl.errors import (
-        CompileError as CompileError,
-    )
-    from mirage_dsl.errors import (
-        DTypeError as DTypeError,
-    )
-    from mirage_dsl.errors import (
-        EquivalenceError as EquivalenceError,
-    )
-    from mirage_dsl.errors import (
-        MirageError as MirageError,
-    )
-    from mirage_dsl.errors import (
-        ParseError as ParseError,
-    )
-    from mirage_dsl.errors import (
-        SearchError as SearchError,
-    )
-    from mirage_dsl.errors import (
-        ShapeError as ShapeError,
-    )
-    from mirage_dsl.errors import (
-        TraceError as TraceError,
-    )
-    from mirage_dsl.errors import (
-        UnsupportedError as UnsupportedError,
-    )
-    from mirage_dsl.ir.graph import KernelGraph as KernelGraph
-    from mirage_dsl.types import bf16 as bf16
-    from mirage_dsl.types import f16 as f16
-    from mirage_dsl.types import f32 as f32
 
 _FUNCTIONS = (
     "abs add amax amin clamp clip div equal erf exp exp2 gelu greater greater_equal "

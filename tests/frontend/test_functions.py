@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -310,3 +312,9 @@ def test_all_functions_are_public() -> None:
     for name in mirage.__all__:
         assert getattr(mirage, name) is not None
     assert mirage.functions.softmax is mirage.softmax
+
+
+def test_type_checkers_know_the_public_names() -> None:
+    stub = Path(mirage.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    names = re.findall(r" as (\w+)|^(\w+) = ", stub, re.MULTILINE)
+    assert sorted(a or b for a, b in names) == mirage.__all__

@@ -1,0 +1,124 @@
+# Types of the public names, which `__init__.py` loads when they are used.
+
+from mirage_dsl.backends.triton.screen import compile_only as compile_only
+from mirage_dsl.errors import CacheError as CacheError
+from mirage_dsl.errors import CheckError as CheckError
+from mirage_dsl.errors import CompileError as CompileError
+from mirage_dsl.errors import DTypeError as DTypeError
+from mirage_dsl.errors import EquivalenceError as EquivalenceError
+from mirage_dsl.errors import MirageError as MirageError
+from mirage_dsl.errors import ParseError as ParseError
+from mirage_dsl.errors import SearchError as SearchError
+from mirage_dsl.errors import SettingError as SettingError
+from mirage_dsl.errors import ShapeError as ShapeError
+from mirage_dsl.errors import TraceError as TraceError
+from mirage_dsl.errors import UnsupportedError as UnsupportedError
+from mirage_dsl.explanation import Explanation as Explanation
+from mirage_dsl.explanation import explain as explain
+from mirage_dsl.frontend import namespace
+from mirage_dsl.frontend.bound import BoundKernel as BoundKernel
+from mirage_dsl.frontend.composites import batch_norm as batch_norm
+from mirage_dsl.frontend.composites import einsum as einsum
+from mirage_dsl.frontend.composites import group_norm as group_norm
+from mirage_dsl.frontend.composites import layer_norm as layer_norm
+from mirage_dsl.frontend.composites import norm as norm
+from mirage_dsl.frontend.composites import rms_norm as rms_norm
+from mirage_dsl.frontend.composites import (
+    scaled_dot_product_attention as scaled_dot_product_attention,
+)
+from mirage_dsl.frontend.composites import softmax as softmax
+from mirage_dsl.frontend.composites import std as std
+from mirage_dsl.frontend.composites import var as var
+from mirage_dsl.frontend.functions import abs as abs
+from mirage_dsl.frontend.functions import add as add
+from mirage_dsl.frontend.functions import amax as amax
+from mirage_dsl.frontend.functions import amin as amin
+from mirage_dsl.frontend.functions import clamp as clamp
+from mirage_dsl.frontend.functions import clip as clip
+from mirage_dsl.frontend.functions import div as div
+from mirage_dsl.frontend.functions import equal as equal
+from mirage_dsl.frontend.functions import erf as erf
+from mirage_dsl.frontend.functions import exp as exp
+from mirage_dsl.frontend.functions import exp2 as exp2
+from mirage_dsl.frontend.functions import gelu as gelu
+from mirage_dsl.frontend.functions import greater as greater
+from mirage_dsl.frontend.functions import greater_equal as greater_equal
+from mirage_dsl.frontend.functions import less as less
+from mirage_dsl.frontend.functions import less_equal as less_equal
+from mirage_dsl.frontend.functions import linear as linear
+from mirage_dsl.frontend.functions import log as log
+from mirage_dsl.frontend.functions import masked_fill as masked_fill
+from mirage_dsl.frontend.functions import matmul as matmul
+from mirage_dsl.frontend.functions import max as max
+from mirage_dsl.frontend.functions import maximum as maximum
+from mirage_dsl.frontend.functions import mean as mean
+from mirage_dsl.frontend.functions import min as min
+from mirage_dsl.frontend.functions import minimum as minimum
+from mirage_dsl.frontend.functions import mul as mul
+from mirage_dsl.frontend.functions import neg as neg
+from mirage_dsl.frontend.functions import not_equal as not_equal
+from mirage_dsl.frontend.functions import pow as pow
+from mirage_dsl.frontend.functions import reciprocal as reciprocal
+from mirage_dsl.frontend.functions import relu as relu
+from mirage_dsl.frontend.functions import rsqrt as rsqrt
+from mirage_dsl.frontend.functions import sigmoid as sigmoid
+from mirage_dsl.frontend.functions import silu as silu
+from mirage_dsl.frontend.functions import sqrt as sqrt
+from mirage_dsl.frontend.functions import square as square
+from mirage_dsl.frontend.functions import sub as sub
+from mirage_dsl.frontend.functions import sum as sum
+from mirage_dsl.frontend.functions import tanh as tanh
+from mirage_dsl.frontend.functions import where as where
+from mirage_dsl.frontend.graph_api import Graph as Graph
+from mirage_dsl.frontend.graph_api import new_graph as new_graph
+from mirage_dsl.frontend.graph_api import new_kernel_graph as new_kernel_graph
+from mirage_dsl.frontend.graph_api import new_threadblock_graph as new_threadblock_graph
+from mirage_dsl.frontend.graph_api import superoptimize as superoptimize
+from mirage_dsl.frontend.kernel import Kernel as Kernel
+from mirage_dsl.frontend.kernel import kernel as kernel
+from mirage_dsl.frontend.specs import spec as spec
+from mirage_dsl.frontend.views import astype as astype
+from mirage_dsl.frontend.views import broadcast_to as broadcast_to
+from mirage_dsl.frontend.views import cat as cat
+from mirage_dsl.frontend.views import chunk as chunk
+from mirage_dsl.frontend.views import concat as concat
+from mirage_dsl.frontend.views import concatenate as concatenate
+from mirage_dsl.frontend.views import expand as expand
+from mirage_dsl.frontend.views import expand_dims as expand_dims
+from mirage_dsl.frontend.views import flatten as flatten
+from mirage_dsl.frontend.views import narrow as narrow
+from mirage_dsl.frontend.views import permute as permute
+from mirage_dsl.frontend.views import repeat_interleave as repeat_interleave
+from mirage_dsl.frontend.views import reshape as reshape
+from mirage_dsl.frontend.views import split as split
+from mirage_dsl.frontend.views import squeeze as squeeze
+from mirage_dsl.frontend.views import stack as stack
+from mirage_dsl.frontend.views import swapaxes as swapaxes
+from mirage_dsl.frontend.views import transpose as transpose
+from mirage_dsl.frontend.views import unbind as unbind
+from mirage_dsl.frontend.views import unflatten as unflatten
+from mirage_dsl.frontend.views import unsqueeze as unsqueeze
+from mirage_dsl.ir.check import check as check
+from mirage_dsl.ir.diff import diff as diff
+from mirage_dsl.ir.graph import BlockGraph as BlockGraph
+from mirage_dsl.ir.graph import KernelGraph as KernelGraph
+from mirage_dsl.ir.graph import Schedule as Schedule
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.parser import parse as parse
+from mirage_dsl.search.constraints import Constraints as Constraints
+from mirage_dsl.search.result import Candidate as Candidate
+from mirage_dsl.search.result import SearchResult as SearchResult
+from mirage_dsl.types import TensorSpec as TensorSpec
+from mirage_dsl.types import bf16 as bf16
+from mirage_dsl.types import f16 as f16
+from mirage_dsl.types import f32 as f32
+from mirage_dsl.verify.certificate import Certificate as Certificate
+from mirage_dsl.verify.verifier import verify as verify
+
+float16 = f16
+bfloat16 = bf16
+float32 = f32
+evaluate = evaluate_numpy
+functions = namespace
+
+__version__: str
