@@ -78,14 +78,15 @@ def test_no_mutation_is_accepted(
     wrong = 0
     right = program()
     for number, mutation in enumerate(mutations(candidate())):
-        # One seed each; all three come around many times.
         if not _differs(mutation.graph, right):
             continue
         wrong += 1
-        seed = SEEDS[number % len(SEEDS)]
-        found = verify(mutation.graph, right, seed=seed, stability=False)
-        assert not found.equivalent, mutation.what
-        assert found.reason
+        # Mistakes under the many roots of QK-norm take long: one seed each.
+        seeds = SEEDS if program is not graphs.qknorm else SEEDS[number % 3 :][:1]
+        for seed in seeds:
+            found = verify(mutation.graph, right, seed=seed, stability=False)
+            assert not found.equivalent, mutation.what
+            assert found.reason
     assert wrong >= least
 
 
