@@ -37,6 +37,13 @@ MAX_SUBSETS = 1 << 12
 MAX_NETWORKS = 1 << 14
 """Sub-networks of one monomial beyond which the rest is left out."""
 
+AS_IN_TARGET = 0x2545F4914F6CDD1D
+"""Marks the keys of values that have the sign that they have in the target.
+
+Multiplication by -1 may only lead to those, or every value would come with a detour
+over its negative.
+"""
+
 Networks = dict[Pair, tuple[Pair, set[int]]]
 """Sub-networks of a monomial by what they leave: fingerprint, and possible dims."""
 
@@ -133,6 +140,7 @@ class _Members:
         salt = salt_of(names)
         self.keys.add(key_of(pair) ^ salt or 1)
         if self.negative:
+            self.keys.add(key_of(pair) ^ salt ^ AS_IN_TARGET or 1)
             self.keys.add(key_of((-pair[0] % MODULUS, pair[1])) ^ salt or 1)
 
     def take(self, targets: Sequence[Sum]) -> None:

@@ -16,8 +16,10 @@ that reduces no split dim, for a block sees tiles of grid dims like whole dims.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
+from mirage_dsl.search.abstract import AS_IN_TARGET
 from mirage_dsl.search.field61 import add61, mul61, sub61
 from mirage_dsl.search.recording import (
     compatible,
@@ -49,6 +51,8 @@ from mirage_dsl.search.workspace import (
     SUM,
     TESTS,
 )
+
+_AS_IN_TARGET = np.uint64(AS_IN_TARGET)
 
 
 @njit(cache=True, nogil=True)
@@ -110,6 +114,14 @@ def _useful_arithmetic(kinds, a, b, members, salt):
 
 
 @njit(cache=True, nogil=True)
+def _keeps_sign(r, a, b, shape, f0, f1):
+    """Whether a result is not by -1, or has the sign that it has in the target."""
+    if a["constant"] != 3 and b["constant"] != 3:
+        return True
+    return hit(r.members, salt64(shape) ^ _AS_IN_TARGET, f0, f1)
+
+
+@njit(cache=True, nogil=True)
 def _insert_arithmetic(w, r, i, j, hits, shape, stage):
     """Record the useful results of two nodes."""
     a, b = w.nodes[i], w.nodes[j]
@@ -126,13 +138,16 @@ def _insert_arithmetic(w, r, i, j, hits, shape, stage):
         insert(w, r, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 8:
         f0, f1 = mul61(a0, b0), mul61(a1, b1)
-        insert(w, r, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        if _keeps_sign(r, a, b, shape, f0, f1):
+            insert(w, r, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 16:
         f0, f1 = mul61(a0, q0), mul61(a1, q1)
-        insert(w, r, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+        if _keeps_sign(r, a, b, shape, f0, f1):
+            insert(w, r, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 32:
         f0, f1 = mul61(b0, p0), mul61(b1, p1)
-        insert(w, r, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        if _keeps_sign(r, a, b, shape, f0, f1):
+            insert(w, r, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
 
 
 @njit(cache=True, nogil=True)
@@ -180,10 +195,10 @@ def _list_parts(w, r, a, b):
 
 @njit(cache=True, nogil=True)
 def _arithmetic_kinds(enabled, constant_a, constant_b):
-    """Bits of `_useful_arithmetic` that make sense: the constant 1 is no factor."""
+    """Bits of `_useful_arithmetic` that make sense: 1 is no factor, -1 no divisor."""
     kinds = (enabled >> ADD) & 1
     kinds |= ((enabled >> SUB) & 1) * 6
-    if constant_a < 2 and constant_b < 2:
+    if constant_a != 2 and constant_b != 2:
         kinds |= ((enabled >> MUL) & 1) * 8
     if constant_b < 2:
         kinds |= ((enabled >> DIV) & 1) * 16
@@ -213,7 +228,7 @@ def _pairs(w, r, i):
                     r.enabled, node["constant"], other["constant"]
                 )
             if i == j:
-                kinds &= 9
+                kinds &= 1 | 2 | 8 | 16
             hits = _useful_arithmetic(kinds, node, other, r.members, salt)
             if hits:
                 _insert_arithmetic(w, r, i, j, hits, a | b, stage)

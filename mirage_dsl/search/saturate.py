@@ -277,8 +277,8 @@ def _enter_seeds(
         first, second = (np.uint64(x) for x in s.fingerprints[i])
         kind, constant = LOAD, 0
         if value.constant is not None:
-            one = constant_value(value.constant) == 1
-            kind, constant = CONSTANT, 2 if one else 1
+            kind = CONSTANT
+            constant = {1: 2, -1: 3}.get(constant_value(value.constant) or 0, 1)
         stage = BODY if looped else BEFORE
         node = settle(w, r.dims, r.loop, shape, stage, first, second, constant)
         add_edge(w, node, kind, NONE, NONE, NONE, i)

@@ -36,8 +36,8 @@ NODE = np.dtype(
     ]
 )
 """A value: where its residues and their inverses begin, whether it is a constant (2 if
-it is 1), the next node of its group; abstract key, hash of everything that tells it
-from others, both components of its fingerprint and of the formal inverse."""
+it is 1, 3 if it is -1), the next node of its group; abstract key, hash of everything
+that tells it from others, components of its fingerprint and of the formal inverse."""
 
 GROUP = np.dtype([(n, _INT) for n in ("shape", "stage", "constant", "first", "last")])
 """Nodes of equal shape, stage and constancy, as a list in order of birth."""
