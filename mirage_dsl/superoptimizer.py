@@ -158,11 +158,15 @@ def search_key(program: KernelGraph, request: _Request) -> Key:
 
 
 @cache
-def code_version() -> str:
-    """The package's version and a checksum of the code that results depend on."""
+def code_version(*areas: str) -> str:
+    """The package's version and a checksum of the code that results depend on.
+
+    Args:
+        *areas: Packages; those that a search runs unless any are given.
+    """
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for area in ("ops", "ir", "search", "verify"):
+    for area in areas or ("ops", "ir", "search", "verify"):
         for file in sorted((package / area).rglob("*")):
             if file.suffix in (".py", ".lark"):
                 digest.update(file.relative_to(package).as_posix().encode())

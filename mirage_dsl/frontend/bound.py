@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TIMED: Mapping[str, int | None] = {"quick": 4, "full": None}
+"""How many candidates a GPU times, by effort; None for all."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -126,6 +129,8 @@ class BoundKernel:
     ) -> SearchResult:
         """Search for μGraphs, keep the best one, and return them all.
 
+        On a machine with a GPU the best candidates are timed there.
+
         Args:
             effort: `none`, `quick` or `full`.
             budget_seconds: Time limit.
@@ -133,14 +138,20 @@ class BoundKernel:
             **config: Further arguments of `superoptimize`.
         """
         from mirage_dsl.superoptimizer import superoptimize
+        from mirage_dsl.tuner import tuned
 
+        effort = effort or self._options.effort or EFFORT.get()
+        config = {**self._options.config, **config}
         result = superoptimize(
             self._sized_program(),
-            effort=effort or self._options.effort,
+            effort=effort,
             budget_seconds=budget_seconds or self._options.budget_seconds,
             progress=progress,
-            **{**self._options.config, **config},
+            **config,
         )
+        if effort != "none":
+            use_cache = bool(config.get("use_cache", True))
+            result = tuned(result, most=TIMED[effort], use_cache=use_cache).result
         self._result = result
         self._set(result.best.mugraph)
         return result

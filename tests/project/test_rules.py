@@ -38,10 +38,11 @@ LAYERS: dict[str, int] = {
     "explanation": 6,
     "lines": 6,
     "superoptimizer": 7,
-    "connect": 8,
-    "cli": 9,
-    "testing": 9,
-    "__main__": 10,
+    "tuner": 8,
+    "connect": 9,
+    "cli": 10,
+    "testing": 10,
+    "__main__": 11,
 }
 # The modules on top of the front end that connect everything.
 CONNECTING = {
