@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from mirage_dsl.errors import TraceError
+from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
@@ -34,6 +34,18 @@ def _method(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     method.__doc__ = f"`mirage.{name}` of this tensor."
+    return method
+
+
+def _refused(sign: str, advice: str) -> Callable[..., NoReturn]:
+    """An operator of Python that no operator row has."""
+
+    def method(_: Tensor, *__: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"the operator {sign} on a tensor cannot be traced; {advice}",
+            user_location(),
+        )
+
     return method
 
 
@@ -151,6 +163,13 @@ class Tensor:
 
     def __rmatmul__(self, other: Any) -> Any:
         return _call("matmul", other, self)
+
+    __mod__ = __rmod__ = _refused("%", "tensors hold floats")
+    __floordiv__ = __rfloordiv__ = _refused("//", "use /")
+    __and__ = __rand__ = _refused("&", "conditions are 0 and 1: use *")
+    __or__ = __ror__ = _refused("|", "conditions are 0 and 1: use maximum(a, b)")
+    __xor__ = __rxor__ = _refused("^", "conditions are 0 and 1: use not_equal(a, b)")
+    __invert__ = _refused("~", "conditions are 0 and 1: use 1 - x")
 
     def __getitem__(self, index: Any) -> Tensor:
         return self._view(shapes.indexed(self.recorder, self.handle, index))

@@ -102,6 +102,16 @@ def test_assignment_into_a_tensor() -> None:
     assert at(refused(TraceError, function), "x[0] = 1")
 
 
+def test_operators_that_no_row_has() -> None:
+    for function, sign in (
+        (lambda x: x % 2, "%"),
+        (lambda x: 7 // x, "//"),
+        (lambda x: (x > 0) & (x < 1), "&"),
+        (lambda x: ~(x > 0), "~"),
+    ):
+        assert f"operator {sign} on" in refused(UnsupportedError, function).message
+
+
 def test_unknown_attributes_suggest_a_known_one() -> None:
     assert "did you mean .softmax" in refused(TraceError, lambda x: x.softmx()).message
     assert "use .relu" in refused(TraceError, lambda x: x.relu_()).message

@@ -129,6 +129,13 @@ def test_structures_of_arguments_and_constants() -> None:
     np.testing.assert_allclose(found, (plain + 2.0 * one) * one, rtol=2e-2, atol=2e-2)
 
 
+def test_constants_may_come_first() -> None:
+    kernel = mirage.kernel(lambda scale, x: scale * x)
+    x = half(3, 4)
+    np.testing.assert_array_equal(kernel(2.0, x), 2 * x)
+    np.testing.assert_array_equal(kernel(2.0, torch.from_numpy(x)).numpy(), 2 * x)
+
+
 def test_kernels_are_inlined() -> None:
     @mirage.kernel
     def twice(x: Any, w: Any) -> Any:
