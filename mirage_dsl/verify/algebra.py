@@ -348,6 +348,14 @@ class ResidueAlgebra:
         return Residue((bits,) * self.trials.fields, flags)
 
     def choose(self, condition: Residue, a: Residue, b: Residue) -> Residue:
-        """`a` where the condition is not 0, else `b`."""
+        """`a` where the condition is not 0, else `b`.
+
+        A condition that is neither 0 nor 1 is 0 for about half of its values: random
+        residues hardly ever are, and then `b` would never be met.
+        """
         condition, a, b = align(condition, a, b)
-        return self._select(condition.top != 0, a, b, keyed_on=(condition,))
+        state = self._hash("condition", [condition])
+        drawn = (state >> np.uint64(17)).astype(np.int64) & 1
+        value = np.where(condition.top > 1, drawn, condition.top)
+        truth = np.asarray(value == 1, dtype=np.bool_)
+        return self._select(truth, a, b, keyed_on=(condition,))

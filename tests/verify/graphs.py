@@ -206,6 +206,33 @@ def flash_decoding_online() -> KernelGraph:
     return b.returns(y).build()
 
 
+def masked_attention() -> KernelGraph:
+    b: Any = KernelBuilder("masked", **_ATTENTION)
+    q, k, v = _attention_inputs(b)
+    mask = b.input("mask", f16, "h, s, t")
+    logits = b.where(mask, b.matmul(q, k, over="d"), scalar(float("-inf")))
+    e = b.exp(b.sub(logits, b.rowshift(logits, over="t")))
+    weights = b.div(e, b.sum(e, over="t"))
+    return b.returns(b.matmul(weights, v, over="t")).build()
+
+
+def masked_attention_online() -> KernelGraph:
+    b: Any = KernelBuilder("masked", **_ATTENTION)
+    q, k, v = _attention_inputs(b)
+    mask = b.input("mask", f16, "h, s, t")
+    with b.block(grid={"h": 1, "s": 64}, loop=("t", 64)) as t:
+        qt, kt = t.load(q, "h/grid, s/grid, d"), t.load(k, "h/grid, d, t/loop")
+        vt, mt = t.load(v, "h/grid, t/loop, e"), t.load(mask, "h/grid, s/grid, t/loop")
+        dot = t.matmul(qt, kt, over="d")
+        logits = t.where(mt, dot, scalar(float("-inf")))
+        m = t.running_max(t.rowshift(logits, over="t"))
+        e = t.exp(t.sub(logits, m))
+        total = t.accumulate(t.sum(e, over="t"), rescale=m)
+        pv = t.matmul(t.cast(e, dtype="f16"), vt, over="t")
+        y = t.store(t.div(t.accumulate(pv, rescale=m), total), "h/grid, s/grid, e")
+    return b.returns(y).build()
+
+
 _QKNORM = {"h": 2, "s": 256, "d": 64, "t": 4096, "e": 64}
 
 
@@ -292,6 +319,7 @@ RIGHT: tuple[tuple[Maker, Maker], ...] = (
     (attention_with_max, attention_with_max),
     (attention, flash_decoding),
     (attention, flash_decoding_online),
+    (masked_attention, masked_attention_online),
     (qknorm, qknorm_fused),
     (ntrans, ntrans_fused),
     (linear, split_k),

@@ -167,6 +167,22 @@ def mean_over_the_wrong_dim() -> KernelGraph:
     return b.returns(b.matmul(y, w, over="k")).build()
 
 
+def mask_forgotten() -> KernelGraph:
+    b: Any = KernelBuilder("masked", h=2, s=256, d=64, t=4096, e=64)
+    q, k = b.input("q", f16, "h, s, d"), b.input("k", f16, "h, d, t")
+    v = b.input("v", f16, "h, t, e")
+    b.input("mask", f16, "h, s, t")
+    e = b.exp(b.matmul(q, k, over="d"))
+    weights = b.div(e, b.sum(e, over="t"))
+    return b.returns(b.matmul(weights, v, over="t")).unchecked()
+
+
+def test_a_forgotten_mask_is_rejected() -> None:
+    for seed in SEEDS:
+        found = verify(mask_forgotten(), graphs.masked_attention(), seed=seed)
+        assert not found.equivalent
+
+
 WRONG = (
     (graphs.qknorm, qknorm_without_contraction),
     (graphs.attention, softmax_normalised_per_tile),

@@ -68,6 +68,10 @@ IDENTITIES: dict[str, tuple[Any, Any]] = {
         lambda b, x, y: b.mul(b.where(b.less(x, y), x, y), 2),
         lambda b, x, y: b.where(b.less(x, y), b.mul(2, x), b.mul(2, y)),
     ),
+    "condition on a tensor pulled out": (
+        lambda b, x, y: b.mul(b.where(x, y, 0), 2),
+        lambda b, x, y: b.where(x, b.mul(y, 2), 0),
+    ),
     "masked by minus infinity": (
         lambda b, x, y: b.exp(b.where(b.less(x, y), x, scalar(float("-inf")))),
         lambda b, x, y: b.mul(b.exp(x), b.less(x, y)),
@@ -130,6 +134,18 @@ NO_IDENTITIES: dict[str, tuple[Any, Any]] = {
     "condition turned": (
         lambda b, x, y: b.where(b.less(x, y), x, y),
         lambda b, x, y: b.where(b.less(y, x), x, y),
+    ),
+    "condition ignored": (
+        lambda b, x, y: b.where(x, y, 0),
+        lambda b, x, y: b.mul(y, 1),
+    ),
+    "mask ignored": (
+        lambda b, x, y: b.exp(b.where(x, y, scalar(float("-inf")))),
+        lambda b, x, y: b.exp(y),
+    ),
+    "fill of a mask": (
+        lambda b, x, y: b.exp(b.where(x, y, scalar(-10000.0))),
+        lambda b, x, y: b.exp(b.where(x, y, scalar(0))),
     ),
     "nested exponentials": (
         lambda b, x, y: b.exp(b.exp(x)),
