@@ -17,7 +17,7 @@ from mirage_dsl.backends.triton.loading import Loader
 from mirage_dsl.backends.triton.memory import Memory
 from mirage_dsl.backends.triton.names import Names, Writer
 from mirage_dsl.backends.triton.params import Signature
-from mirage_dsl.backends.triton.pieces import Pieces
+from mirage_dsl.backends.triton.pieces import Pieces, launch_order
 from mirage_dsl.backends.triton.places import Places
 from mirage_dsl.backends.triton.plan import PARAM_KINDS, KernelPlan, Surroundings
 from mirage_dsl.backends.triton.rewrite import defer_sums, widen_joins
@@ -62,8 +62,9 @@ class _BlockEmitter:
         layout = self.layout = Layout(block, self.types, pieces)
         self.wiring = Wiring(block, layout)
         signature = self.signature = Signature(around, names)
+        self.splits = launch_order(block, around.extents)
         places = self.places = Places(
-            block, pieces, self.writer, names, signature.size, wide=around.wide
+            self.splits, pieces, self.writer, names, signature.size, wide=around.wide
         )
         tiles = TileCode(self.writer, names, pieces, places.mask)
         self.tiles = tiles
@@ -111,7 +112,7 @@ class _BlockEmitter:
         params = sorted(self.signature.params, key=lambda p: PARAM_KINDS.index(p.kind))
         head = ["@triton.jit", f"def {self.name}("]
         head += [f"    {p.declaration}," for p in params]
-        grid = tuple(self.signature.parts(s) for s in self.block.grid) or ("1",)
+        grid = tuple(self.signature.parts(s) for s in self.splits) or ("1",)
         lines = (*head, "):", *self.writer.lines)
         return KernelPlan(self.name, self.block, tuple(params), grid, lines)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mirage_dsl.backends.triton.library import HELPERS, expression, torch_dtype
 from mirage_dsl.backends.triton.names import Names, Writer
+from mirage_dsl.backends.triton.pieces import launch_order
 from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.ir.graph import Apply, KernelGraph, Return
@@ -136,7 +137,8 @@ class Launcher:
 
     def _derive_parts(self, kernel: KernelPlan) -> None:
         """Extents of the dims over the parts of symbolic split dims."""
-        for split, parts in zip(kernel.block.grid, kernel.grid, strict=False):
+        splits = launch_order(kernel.block, self._extents)
+        for split, parts in zip(splits, kernel.grid, strict=False):
             name = f"{split.dim}#"
             stored = {
                 d.name for s in kernel.block.stores for axis in s.axes for d in axis

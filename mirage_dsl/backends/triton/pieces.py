@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.ir.graph import Apply, BlockGraph, Load, Store, partial_dim
+from mirage_dsl.ir.graph import Apply, BlockGraph, Load, Split, Store, partial_dim
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Dim, TensorType
 
@@ -86,6 +86,28 @@ class Piece:
 
 def _ragged(extent: int | None, tile: int) -> bool:
     return tile != 1 and (extent is None or extent % tile != 0)
+
+
+MOST_PROGRAMS = 65_535
+"""Of a launch, along its second and third axis."""
+
+
+def launch_order(
+    block: BlockGraph, extents: Mapping[str, int | None]
+) -> tuple[Split, ...]:
+    """The grid's splits in the order of the launch's axes.
+
+    It is the order of the grid, unless a later one has too many parts: then the one of
+    most parts is first.
+    """
+
+    def count(split: Split) -> int:
+        extent = extents.get(split.dim)
+        return 0 if extent is None else ceil_div(extent, split.tile)
+
+    if all(count(s) <= MOST_PROGRAMS for s in block.grid[1:]):
+        return block.grid
+    return tuple(sorted(block.grid, key=count, reverse=True))
 
 
 def partial_of(dim: Dim, block: BlockGraph) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mirage_dsl.backends.triton.names import Names, Writer
 from mirage_dsl.backends.triton.pieces import Piece, Pieces
-from mirage_dsl.ir.graph import BlockGraph
+from mirage_dsl.ir.graph import Split
 from mirage_dsl.types import Dim
 
 
@@ -19,7 +19,7 @@ class Places:
 
     def __init__(
         self,
-        block: BlockGraph,
+        splits: Sequence[Split],
         pieces: Pieces,
         writer: Writer,
         names: Names,
@@ -27,7 +27,7 @@ class Places:
         *,
         wide: bool,
     ) -> None:
-        self._block = block
+        self._splits = splits
         self._pieces = pieces
         self._writer = writer
         self._names = names
@@ -50,7 +50,7 @@ class Places:
             self.far = self._writer.assign(
                 self._names.fresh("far"), "tl.full((), 0, tl.int64)"
             )
-        for axis, split in enumerate(self._block.grid):
+        for axis, split in enumerate(self._splits):
             name = self._names.fresh(f"{split.dim}_id")
             wide = ".to(tl.int64)" if self._wide else ""
             self.ids[split.dim] = self._writer.assign(
