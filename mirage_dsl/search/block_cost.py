@@ -98,32 +98,15 @@ def _traffic(
     resident: Numbers,
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Seconds of the memory system; bytes of DRAM, of L2, and in stage buffers."""
-    facts, points = footprint.facts, footprint.points
     blocks, rounds = footprint.blocks, footprint.iterations
-    active = np.minimum(blocks, hardware.sms * resident)
-    waves = np.ceil(blocks / (hardware.sms * resident))
-    cold, written, through, staged, early = np.zeros((5, len(points)))
-    for load in facts.block.loads:
-        value = facts.types[load.result]
-        source = _source_bytes(load, facts)
-        tile = footprint.elements(value.dims) * value.dtype.itemsize
-        looped = facts.stages[load.result] == "body"
-        read = tile * blocks * (rounds if looped else 1.0) * facts.copies(load)
-        read = np.maximum(read, source) / _coalescing(load, footprint)
-        # What fits in L2 is fetched once; the rest once for every wave that needs it.
-        passes = np.minimum(np.maximum(read / source, 1.0), waves)
-        fits = source < 0.6 * hardware.l2_bytes
-        fetched = np.where(fits, 1.0, passes) * source * (load.source not in inside)
-        cold, through = cold + fetched, through + read
-        share = np.minimum(1.0, fetched / read)
-        if looped:
-            staged = staged + tile * share
-        else:
-            early = early + tile * share
-    for store in facts.block.stores:
-        written = written + _stored_bytes(store, footprint)
+    slots = hardware.sms * resident
+    waves = np.ceil(blocks / slots)
+    cold, through, staged, early = _reads(footprint, hardware, inside, waves)
+    stores = footprint.facts.block.stores
+    written = sum((_stored_bytes(s, footprint) for s in stores), start=0.0 * cold)
     through = through + written
-    depth = np.minimum(points.num_stages, rounds)
+    active = np.minimum(blocks, slots)
+    depth = np.minimum(footprint.points.num_stages, rounds)
     held = active * (staged * depth + early * (rounds < 2))
     ahead = np.where(rounds > 1, np.maximum(depth - 1, 1.0), 1.0)
     flying = np.maximum(active * np.maximum(staged * ahead, early), GRAIN)
@@ -136,6 +119,33 @@ def _traffic(
     streaming = _norm(LATENCY_NORM, dram / hardware.dram_rate * crowded, waiting)
     seconds = _norm(MEMORY_NORM, streaming, through / l2_rate)
     return seconds, dram, through, held
+
+
+def _reads(
+    footprint: Footprint, hardware: Hardware, inside: AbstractSet[str], waves: Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Bytes from DRAM and through L2; a block's from DRAM by iteration, and before."""
+    facts = footprint.facts
+    cold, through, staged, early = np.zeros((4, len(footprint.points)))
+    for load in facts.block.loads:
+        value = facts.types[load.result]
+        source = _source_bytes(load, facts)
+        tile = footprint.elements(value.dims) * value.dtype.itemsize
+        looped = facts.stages[load.result] == "body"
+        visits = footprint.blocks * (footprint.iterations if looped else 1.0)
+        read = np.maximum(tile * visits * facts.copies(load), source)
+        read = read / _coalescing(load, footprint)
+        # What fits in L2 is fetched once; the rest once for every wave that needs it.
+        passes = np.minimum(np.maximum(read / source, 1.0), waves)
+        fits = source < 0.6 * hardware.l2_bytes
+        fetched = np.where(fits, 1.0, passes) * source * (load.source not in inside)
+        cold, through = cold + fetched, through + read
+        share = np.minimum(1.0, fetched / read)
+        if looped:
+            staged = staged + tile * share
+        else:
+            early = early + tile * share
+    return cold, through, staged, early
 
 
 def _source_bytes(load: Load, facts: BlockFacts) -> float:
@@ -173,45 +183,51 @@ def _arithmetic(
     footprint: Footprint, hardware: Hardware, resident: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Seconds of the busiest multiprocessor; FLOP of products and of the rest."""
-    facts, points, blocks = footprint.facts, footprint.points, footprint.blocks
-    count = len(points)
+    facts, blocks = footprint.facts, footprint.blocks
     together = np.minimum(resident, np.ceil(blocks / hardware.sms))
-    warps = together * points.num_warps
-    lanes = hardware.f32_rate / hardware.sms
-    lanes = lanes * np.minimum(1.0, warps / 16) ** 0.25
-    products, tile_work, steps = np.zeros(count), np.zeros(count), np.zeros(count)
-    tensor_flops, flops = np.zeros(count), np.zeros(count)
-    for node in facts.block.nodes:
-        if not isinstance(node, Apply):
-            continue
-        times = footprint.iterations if facts.stages[node.result] == "body" else 1.0
-        if node.op.kind is Kind.CONTRACTION:
-            continue
-        widest = max(
-            (node.result, *node.values), key=lambda v: len(facts.types[v].dims)
-        )
-        work = node.op.flops * footprint.padded_elements(facts.types[widest].dims)
-        tile_work = tile_work + work * times
-        flops = flops + work * times * blocks
-        step = OPERATOR_STEP
-        if node.op.kind is Kind.REDUCTION:
-            step = hardware.reduction_step
-        steps = steps + step * times
+    warps = together * footprint.points.num_warps
+    lanes = hardware.f32_rate / hardware.sms * np.minimum(1.0, warps / 16) ** 0.25
+    work, steps = _operators(footprint, hardware)
+    flops = work * blocks
+    products, tensor_flops = np.zeros((2, len(blocks)))
     for product in facts.products:
-        body = facts.stages[product.node.result] == "body"
-        times = footprint.iterations if body else 1.0
-        seconds, work = _product_time(product, footprint, hardware)
+        times = _times(product.node, footprint)
+        seconds, flop = _product_time(product, footprint, hardware)
+        tensor_flops = tensor_flops + flop * times * blocks
         if product.is_vector:
             # Each factor is also converted to f32.
-            tile_work = tile_work + 2.0 * work * times
+            work = work + 2.0 * flop * times
             steps = steps + hardware.reduction_step * times
         else:
             products = products + seconds * times
-        tensor_flops = tensor_flops + work * times * blocks
-    scalar = tile_work / lanes + steps
+    scalar = work / lanes + steps
     power = np.where(together > 1, SHARED_NORM, 1.0)
     one = (products**power + scalar**power) ** (1.0 / power)
     return one * np.ceil(blocks / hardware.sms), tensor_flops, flops
+
+
+def _times(node: Apply, footprint: Footprint) -> Numbers | float:
+    """How often a block runs a node."""
+    looped = footprint.facts.stages[node.result] == "body"
+    return footprint.iterations if looped else 1.0
+
+
+def _operators(footprint: Footprint, hardware: Hardware) -> tuple[Numbers, Numbers]:
+    """FLOP of one block's operators but products, and seconds of their latencies."""
+    facts = footprint.facts
+    work, steps = np.zeros((2, len(footprint.points)))
+    for node in facts.block.nodes:
+        if not isinstance(node, Apply) or node.op.kind is Kind.CONTRACTION:
+            continue
+        times = _times(node, footprint)
+        widest = max(
+            (node.result, *node.values), key=lambda v: len(facts.types[v].dims)
+        )
+        size = footprint.padded_elements(facts.types[widest].dims)
+        work = work + node.op.flops * size * times
+        reduces = node.op.kind is Kind.REDUCTION
+        steps = steps + (hardware.reduction_step if reduces else OPERATOR_STEP) * times
+    return work, steps
 
 
 def _product_time(
