@@ -22,19 +22,24 @@ _U = np.uint64
 def bounds(start, kids, cost, words):
     """Per value: what every derivation needs, its cheapest edge, its tree's cost."""
     n = len(start) - 1
-    mandatory = np.zeros((n, words), np.uint64)
-    least, tree = np.full(n, np.inf), np.full(n, np.inf)
-    one = np.empty(words, np.uint64)
+    mandatory = np.empty((n, words), np.uint64)
+    least, tree = np.empty(n), np.empty(n)
     for v in range(n):
-        mandatory[v] = ~_U(0)
+        least[v], tree[v] = np.inf, np.inf
+        for i in range(words):
+            common = ~_U(0)
+            for e in range(start[v], start[v + 1]):
+                needed = _U(0)
+                for t in range(3):
+                    if kids[e, t] >= 0:
+                        needed |= mandatory[kids[e, t], i]
+                common &= needed
+            mandatory[v, i] = common
         for e in range(start[v], start[v + 1]):
-            one[:] = _U(0)
             total = cost[e]
-            for kid in kids[e]:
-                if kid >= 0:
-                    one |= mandatory[kid]
-                    total += tree[kid]
-            mandatory[v] &= one
+            for t in range(3):
+                if kids[e, t] >= 0:
+                    total += tree[kids[e, t]]
             least[v], tree[v] = min(least[v], cost[e]), min(tree[v], total)
         mandatory[v, v // 64] |= _U(1) << _U(v % 64)
     return mandatory, least, tree
@@ -43,13 +48,15 @@ def bounds(start, kids, cost, words):
 @njit(cache=True, nogil=True)
 def _bound(opened, mandatory, least, union):
     """A lower bound of what is left to pay for a set of open values."""
-    union[:] = _U(0)
+    for i in range(len(union)):
+        union[i] = _U(0)
     for i in range(len(opened)):
         word = opened[i]
         bit = 0
         while word:
             if word & _U(1):
-                union |= mandatory[64 * i + bit]
+                for t in range(len(union)):
+                    union[t] |= mandatory[64 * i + bit, t]
             word >>= _U(1)
             bit += 1
     total = 0.0
@@ -79,11 +86,13 @@ def _highest(opened):
 
 
 @njit(cache=True, nogil=True)
-def _advance(opened, value, kids, result):
-    """The open values after `value` was decided by an edge with these operands."""
-    result[:] = opened
+def _advance(opened, value, kids, e, result):
+    """The open values after `value` was decided by edge `e`; may be in place."""
+    for i in range(len(opened)):
+        result[i] = opened[i]
     result[value // 64] &= ~(_U(1) << _U(value % 64))
-    for kid in kids:
+    for t in range(3):
+        kid = kids[e, t]
         if kid >= 0:
             result[kid // 64] |= _U(1) << _U(kid % 64)
 
@@ -99,7 +108,8 @@ def _dive(opened, start, kids, cost, tree, row):
         pick, least = -1, np.inf
         for e in range(start[v], start[v + 1]):
             price = cost[e]
-            for kid in kids[e]:
+            for t in range(3):
+                kid = kids[e, t]
                 if kid >= 0 and not (opened[kid // 64] >> _U(kid % 64)) & _U(1):
                     price += tree[kid]
             if price < least:
@@ -107,7 +117,7 @@ def _dive(opened, start, kids, cost, tree, row):
         total += cost[pick]
         row[filled] = pick
         filled += 1
-        _advance(opened.copy(), v, kids[pick], opened)
+        _advance(opened, v, kids, pick, opened)
         v = _highest(opened)
     return total
 
@@ -116,7 +126,8 @@ def _dive(opened, start, kids, cost, tree, row):
 def _trace(parent, edge, state, row):
     """The edges decided up to a state."""
     filled = 0
-    row[:] = -1
+    for i in range(len(row)):
+        row[i] = -1
     while parent[state] >= 0:
         row[filled] = edge[state]
         filled += 1
@@ -127,8 +138,8 @@ def _trace(parent, edge, state, row):
 def _visit(keys, visits, opened):
     """How often a set of open values has come up, this time included."""
     word = _U(1)
-    for part in opened:
-        word = scramble64(word ^ part)
+    for i in range(len(opened)):
+        word = scramble64(word ^ opened[i])
     mask = _U(len(keys) - 1)
     at = word & mask
     while visits[at] and keys[at] != word:
@@ -148,13 +159,14 @@ def _slots(states):
 
 
 @njit(cache=True, nogil=True)
-def search(start, kids, cost, mandatory, least, tree, opened, k, limit):
-    """The `k` cheapest DAGs from any row of `opened`, as rows of edges ended by -1.
+def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, limit):
+    """The cheapest DAGs from any row of `opened`, as rows of edges ended by -1.
 
-    Returns also their costs, the number of states expanded, and whether the limit of
-    states was kept.  If not, the best partial DAGs are completed greedily.
+    Fills the rows of `picks` and their `costs`.  Returns how many there are, how many
+    states were expanded, and whether the limit of states was kept; if not, the best
+    partial DAGs are completed greedily.
     """
-    words = opened.shape[1]
+    words, k = opened.shape[1], len(costs)
     bits = np.empty((limit, words), np.uint64)
     paid = np.empty(limit)
     parent, edge = np.empty(limit, np.int64), np.empty(limit, np.int64)
@@ -163,9 +175,10 @@ def search(start, kids, cost, mandatory, least, tree, opened, k, limit):
     heap = [(0.0, np.int64(0))][:0]
     used = len(opened)
     for s in range(used):
-        bits[s], paid[s], parent[s] = opened[s], 0.0, -1
+        paid[s], parent[s] = 0.0, -1
+        for i in range(words):
+            bits[s, i] = opened[s, i]
         heapq.heappush(heap, (_bound(bits[s], mandatory, least, union), -s))
-    picks, costs = np.full((k, len(start)), -1), np.empty(k)
     found, expanded, exact = 0, 0, True
     while heap and found < k:
         s = -heapq.heappop(heap)[1]
@@ -182,9 +195,9 @@ def search(start, kids, cost, mandatory, least, tree, opened, k, limit):
                 heapq.heappush(heap, (-1.0, -s))
                 continue
             for e in range(start[v], start[v + 1]):
-                _advance(bits[s], v, kids[e], bits[used])
+                _advance(bits[s], v, kids, e, bits[used])
                 paid[used], parent[used], edge[used] = paid[s] + cost[e], s, e
                 left = _bound(bits[used], mandatory, least, union)
                 heapq.heappush(heap, (paid[used] + left, -used))
                 used += 1
-    return picks[:found], costs[:found], expanded, exact
+    return found, expanded, exact

@@ -45,7 +45,8 @@ def reserve(w, size):
     if used + size > len(w.values):
         w.counts[FULL] = 1
         return False
-    w.values[used : used + size] = 0
+    for t in range(used, used + size):
+        w.values[t] = 0
     return True
 
 

@@ -69,7 +69,8 @@ def condense(
     """
     makes = np.ascontiguousarray(edges[:, 0])
     kids = np.ascontiguousarray(edges[:, 2:5])
-    made = _derivable(makes, kids, alive.copy(), nodes)
+    made = np.zeros(nodes, np.bool_)
+    _derive(makes, kids, alive.copy(), made)
     found = tuple(tuple(n for n in some if made[n]) for some in roots)
     if not all(found):
         return None
@@ -129,9 +130,8 @@ def _inside(rank: Ints, makes: Ints, kids: Ints) -> NDArray[np.bool_]:
 
 
 @njit(cache=True, nogil=True)
-def _derivable(makes, kids, alive, nodes):
-    """Which nodes can be made from loads by edges that are alive."""
-    made = np.zeros(nodes, np.bool_)
+def _derive(makes, kids, alive, made):
+    """Mark the nodes that can be made from loads by edges that are alive."""
     changed = True
     while changed:
         changed = False
@@ -139,46 +139,59 @@ def _derivable(makes, kids, alive, nodes):
             if not alive[e] or made[makes[e]]:
                 continue
             ready = True
-            for kid in kids[e]:
-                ready = ready and (kid < 0 or made[kid])
+            for t in range(3):
+                ready = ready and (kids[e, t] < 0 or made[kids[e, t]])
             if ready:
                 made[makes[e]] = True
                 changed = True
-    return made
 
 
-@njit(cache=True, nogil=True)
-def _needed(makes, kids, nodes, wanted):
-    """Nodes from which the wanted ones can be reached; edges are sorted by node."""
+def _ranks(makes: Ints, kids: Ints, nodes: int, wanted: Ints) -> tuple[Ints, bool]:
+    """A topological number for each needed node, -1 for others; and cycles broken."""
     first = np.searchsorted(makes, np.arange(nodes + 1))
-    needed = np.zeros(nodes, np.bool_)
-    stack = list(wanted)
-    needed[wanted] = True
-    while stack:
-        n = stack.pop()
-        for e in range(first[n], first[n + 1]):
-            for kid in kids[e]:
-                if kid >= 0 and not needed[kid]:
-                    needed[kid] = True
-                    stack.append(kid)
-    return needed, first
+    rank = np.full(nodes, -1)
+    return rank, bool(_place(first, kids, wanted, rank))
 
 
 @njit(cache=True, nogil=True)
-def _ranks(makes, kids, nodes, wanted):
-    """A topological number for each needed node, -1 for others; and cycles broken.
+def _need(first, kids, wanted, rank):
+    """Mark with -2 the nodes from which the wanted ones are made; returns their number.
+
+    Edges are sorted by node; those of node n begin at `first[n]`.
+    """
+    stack = np.empty(len(rank), np.int64)
+    count, top = len(wanted), len(wanted)
+    for i in range(top):
+        stack[i] = wanted[i]
+        rank[wanted[i]] = -2
+    while top:
+        top -= 1
+        n = stack[top]
+        for e in range(first[n], first[n + 1]):
+            for t in range(3):
+                kid = kids[e, t]
+                if kid >= 0 and rank[kid] == -1:
+                    rank[kid] = -2
+                    stack[top] = kid
+                    top, count = top + 1, count + 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _place(first, kids, wanted, rank):
+    """Give each needed node a topological number; returns whether cycles were broken.
+
+    Ranks start as -1, and stay so for nodes that are not needed.
 
     A node is placed when all its edges have placed operands.  Where a cycle leaves
     none, the first node with one complete edge is placed, and loses the other edges.
     """
-    needed, first = _needed(makes, kids, nodes, wanted)
-    rank = np.full(nodes, -1)
+    total = _need(first, kids, wanted, rank)
     placed, broken = 0, 0
-    total = needed.sum()
     while placed < total:
         before = placed
-        for n in range(nodes):
-            if needed[n] and rank[n] < 0:
+        for n in range(len(rank)):
+            if rank[n] == -2:
                 missing, whole = _missing(rank, kids, first[n], first[n + 1])
                 if missing == 0 or (broken == 2 and whole):
                     rank[n] = placed
@@ -186,7 +199,7 @@ def _ranks(makes, kids, nodes, wanted):
                     broken = min(broken, 1)
         if placed == before:
             broken = 2
-    return rank, broken
+    return broken
 
 
 @njit(cache=True, nogil=True)
@@ -195,8 +208,8 @@ def _missing(rank, kids, start, stop):
     missing, whole = 0, False
     for e in range(start, stop):
         ready = True
-        for kid in kids[e]:
-            ready = ready and (kid < 0 or rank[kid] >= 0)
+        for t in range(3):
+            ready = ready and (kids[e, t] < 0 or rank[kids[e, t]] >= 0)
         if ready:
             whole = True
         else:
@@ -231,6 +244,8 @@ def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
             row[n // 64] |= _U(1 << (n % 64))
     mandatory, least, tree = bounds(c.start, c.kids, own, words)
     arrays = (c.start, c.kids, own, mandatory, least, tree)
-    picks, costs, expanded, exact = search(*arrays, opened, k, MAX_STATES)
-    chosen = tuple(tuple(int(c.edge[e]) for e in row if e >= 0) for row in picks)
-    return Extraction(chosen, tuple(map(float, costs)), int(expanded), bool(exact))
+    picks, costs = np.empty((k, len(c.start)), np.int64), np.empty(k)
+    found, expanded, exact = search(*arrays, opened, picks, costs, MAX_STATES)
+    chosen = tuple(tuple(c.edge[row[row >= 0]].tolist()) for row in picks[:found])
+    paid = tuple(map(float, costs[:found]))
+    return Extraction(chosen, paid, int(expanded), bool(exact))

@@ -31,13 +31,6 @@ _U = np.uint64
 
 
 @njit(cache=True, nogil=True)
-def reset(w):
-    """Empty the workspace."""
-    w.counts[:] = 0
-    w.slots[:] = -1
-
-
-@njit(cache=True, nogil=True)
 def _node_hash(w, shape, stage, key, offset, count):
     word = scramble64(key ^ scramble64(_U(shape * 4 + stage)))
     return hash_values(w.values, offset, count, word)

@@ -18,7 +18,7 @@ from mirage_dsl.search.abstract import Useful, useful
 from mirage_dsl.search.closure import grow
 from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import element_of, key_of, member_table
-from mirage_dsl.search.recording import add_edge, reset, settle
+from mirage_dsl.search.recording import add_edge, settle
 from mirage_dsl.search.space import Space, Value
 from mirage_dsl.search.terms import constant_value, function_word
 from mirage_dsl.search.values import ITERATIONS, PIECE, PRIME, TILE, element_count
@@ -49,6 +49,7 @@ from mirage_dsl.search.workspace import (
     Rules,
     Words,
     Workspace,
+    reset,
 )
 
 PAIRS_A_CALL = 20_000_000

@@ -111,3 +111,9 @@ def workspace(nodes: int = 1 << 15, values: int = 1 << 21) -> Workspace:
         salts=np.empty(MAX_PARTS, _WORD),
         counts=np.zeros(16, _INT),
     )
+
+
+def reset(w: Workspace) -> None:
+    """Empty the workspace."""
+    w.counts[:] = 0
+    w.slots[:] = -1
