@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.errors import SearchError, UnsupportedError
+from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.abstract import Useful, useful
 from mirage_dsl.search.closure import grow
@@ -197,8 +197,8 @@ def _references(
     """Residues of every value of the program, unsplit.
 
     Raises:
-        SearchError: The program divides by zero whatever the inputs.
-        UnsupportedError: A program of more or larger values than the arrays hold.
+        UnsupportedError: A program of more or larger values than the arrays hold, or
+            that divides by zero whatever the inputs.
     """
     if len(space.values) > len(w.nodes):
         raise UnsupportedError(
@@ -214,9 +214,9 @@ def _references(
                 "a value of the program has too many dims; one kernel is searched for "
                 f"values of at most {w.maps.shape[1].bit_length() - 2} dims"
             )
-    raise SearchError(
-        "the program divides by zero at random inputs; expected a divisor that is "
-        "not always 0"
+    raise UnsupportedError(
+        "the program divides by zero whatever its inputs; the search can compare "
+        "values only where they exist"
     )
 
 
