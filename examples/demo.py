@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.frontend.timing import time_both
 from mirage_dsl.settings import INTERPRET
 
 M, K, N = 16, 4096, 6144
@@ -84,7 +85,15 @@ def measure(bound: mirage.BoundKernel) -> None:
     expected = torch.nn.functional.rms_norm(x.double(), (K,), eps=1e-6) @ w.double()
     error = (bound(x, w).double() - expected).norm() / expected.norm()
     print(f"relative error {error.item():.1e} against float64")
-    print(bound.benchmark())
+    print("beside the program's operators, each one or more PyTorch kernels:")
+    print(f"  {bound.benchmark()}")
+    fused = time_both(lambda *a: [bound(*a)], by_pytorch, bound.mugraph)
+    print("beside torch.nn.functional.rms_norm and a matrix product:")
+    print(f"  {fused.mugraph}; PyTorch {fused.program}")
+
+
+def by_pytorch(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.nn.functional.rms_norm(x, (K,), eps=1e-6) @ w]
 
 
 def main() -> None:

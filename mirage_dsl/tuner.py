@@ -19,11 +19,17 @@ from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, tune
 from mirage_dsl.cache import TIMINGS, Cache, Key
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.variants import variants
 from mirage_dsl.superoptimizer import code_version
+from mirage_dsl.verify.verifier import verify
 
 _log = logging.getLogger(__name__)
+
+SIZES_EACH = 3
+"""Sizes of each candidate that are timed, its own among them."""
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -43,43 +49,75 @@ class Tuned:
 
 
 def tuned(
-    result: SearchResult, *, most: int | None = None, use_cache: bool = True
+    result: SearchResult,
+    *,
+    most: int | None = None,
+    constraints: Constraints | None = None,
+    use_cache: bool = True,
 ) -> Tuned:
-    """Time candidates on the current GPU, the program by library kernels among them.
+    """Time candidates on the current GPU, also at other sizes than the estimate's best.
 
-    Without a GPU, or where nothing could be timed, the order stays as it is.
+    The program by library kernels is timed too.  Without a GPU, or where nothing could
+    be timed, the order stays as it is.
 
     Args:
         result: What a search found.
         most: How many candidates to time; None for all.
+        constraints: Restrictions that other sizes must keep to.
         use_cache: Look in the cache first, and store what was measured.
     """
     import torch
 
     if not torch.cuda.is_available():
         return Tuned(result, ())
-    candidates = _with_program(result, most)
+    pool = _pool(result, most, constraints)
     inputs = tuple(_input_spec(i, result.program) for i in result.program.inputs)
-    key = _key(result.program, candidates, inputs)
-    timings = _measured(key, result.program, candidates, inputs, use_cache=use_cache)
-    good = [t for t in timings if not t.reason]
+    key = _key(result.program, pool, inputs)
+    timings = _measured(key, result.program, pool, inputs, use_cache=use_cache)
     for timing in timings:
         _log.info("candidate %d: %s", timing.index, timing)
-    if not good:
+    timed = [pool[t.index] for t in timings if not t.reason]
+    if not timed:
         _log.warning("%s: no candidate could be timed", result.program.name)
         return Tuned(result, ())
-    timed = [candidates[t.index] for t in timings]
-    rest = [c for c in result.candidates if c not in timed]
-    ordered = replace(result, candidates=(*timed, *rest))
-    return Tuned(ordered, tuple(timings))
+    first = _first_certified(timed, result.program)
+    known = [c for c in timed if c.certificate is not None or not c.mugraph.blocks]
+    kept = dict.fromkeys([*first, *known, *result.candidates])
+    best = {c.mugraph for c in first}
+    others = [c for c in kept if c in first or c.mugraph not in best]
+    return Tuned(replace(result, candidates=tuple(others)), tuple(timings))
 
 
-def _with_program(result: SearchResult, most: int | None) -> list[Candidate]:
-    """The candidates to time; the program itself is the last if it is not there."""
+def _pool(
+    result: SearchResult, most: int | None, constraints: Constraints | None
+) -> list[Candidate]:
+    """Candidates, their best other sizes, and the program itself."""
     chosen = list(result.candidates[:most])
+    known = {c.mugraph for c in chosen}
+    for candidate in result.candidates[:most]:
+        for mugraph, cost in variants(
+            candidate.mugraph, count=SIZES_EACH, constraints=constraints
+        ):
+            if mugraph not in known:
+                known.add(mugraph)
+                chosen.append(Candidate(mugraph, cost, None))
     if all(c.mugraph.blocks for c in chosen):
         chosen.append(Candidate(result.program, estimate(result.program), None))
     return chosen
+
+
+def _first_certified(
+    timed: Sequence[Candidate], program: KernelGraph
+) -> list[Candidate]:
+    """The fastest candidate with a certificate for its own sizes, if there is one."""
+    for candidate in timed:
+        if candidate.certificate is not None or not candidate.mugraph.blocks:
+            return [candidate]
+        certificate = verify(candidate.mugraph, program)
+        if certificate.ok:
+            return [replace(candidate, certificate=certificate)]
+        _log.warning("%s: at other sizes: %s", program.name, certificate)
+    return []
 
 
 def _input_spec(item: Input, program: KernelGraph) -> InputSpec:

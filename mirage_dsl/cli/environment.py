@@ -13,7 +13,7 @@ from mirage_dsl.cli.output import json_option, negative, say, say_json
 from mirage_dsl.errors import MirageError
 from mirage_dsl.settings import CACHE_DIR, SETTINGS
 
-_PACKAGES = ("numpy", "numba", "torch", "triton", "lark", "ortools", "ml_dtypes")
+_PACKAGES = ("numpy", "numba", "torch", "triton", "lark", "ml_dtypes")
 _OLDEST_TRITON = (3, 6)
 
 

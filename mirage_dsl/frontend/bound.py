@@ -150,8 +150,12 @@ class BoundKernel:
             **config,
         )
         if effort != "none":
-            use_cache = bool(config.get("use_cache", True))
-            result = tuned(result, most=TIMED[effort], use_cache=use_cache).result
+            result = tuned(
+                result,
+                most=TIMED[effort],
+                constraints=config.get("constraints"),
+                use_cache=bool(config.get("use_cache", True)),
+            ).result
         self._result = result
         self._set(result.best.mugraph)
         return result

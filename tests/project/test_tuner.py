@@ -11,6 +11,7 @@ import mirage_dsl as mirage
 from mirage_dsl import tuner
 from mirage_dsl.backends.triton.tune import Task, Timing
 from mirage_dsl.cache import TIMINGS, Cache
+from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.superoptimizer import superoptimize
@@ -56,20 +57,38 @@ def test_the_gpu_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
     device = Device(monkeypatch)
     found = tuned(result)
+    assert not found.result.best.mugraph.blocks
     assert found.result.candidates[-1] == result.best
     assert set(found.result) >= set(result)
-    assert any(not c.mugraph.blocks for c in found.result)
     assert [t.index for t in found.timings][-1] == 0
     x, w = device.tasks[0].inputs
     assert (x.shape, x.strides) == ((16, 64), (64, 1))
     assert (w.shape, w.strides) == ((96, 64), (1, 96))
 
 
+def test_another_size_that_wins_gets_a_certificate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = _result()
+    Device(monkeypatch)
+
+    def other_size_first(task: Task, candidates: Sequence[KernelGraph]) -> list[Timing]:
+        known = {c.mugraph for c in result} | {task.program}
+        found = [Timing(i, float(c in known), 0) for i, c in enumerate(candidates)]
+        return sorted(found, key=lambda t: t.microseconds or 0.0)
+
+    monkeypatch.setattr(tuner, "tune", other_size_first)
+    best = tuned(result).result.best
+    assert best.mugraph not in {c.mugraph for c in result}
+    assert best.certificate is not None
+    assert best.certificate.candidate_hash == canonical_hash(best.mugraph)
+
+
 def test_only_some_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
     Device(monkeypatch)
-    found = tuned(result, most=2)
-    assert len(found.timings) == 3
+    found = tuned(result, most=1)
+    assert 2 <= len(found.timings) <= tuner.SIZES_EACH + 1
     assert set(found.result) >= set(result)
 
 
