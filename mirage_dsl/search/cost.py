@@ -106,15 +106,24 @@ class Cost:
         return all(k.limit is None for k in self.kernels)
 
 
-def estimate(graph: KernelGraph, hardware: Hardware = H100) -> Cost:
+def estimate(
+    graph: KernelGraph,
+    hardware: Hardware = H100,
+    inside: AbstractSet[str] = frozenset(),
+) -> Cost:
     """The cost of a sized μGraph.
+
+    Args:
+        graph: The μGraph.
+        hardware: The GPU.
+        inside: Inputs that an earlier kernel left in L2.
 
     Raises:
         SearchError: An extent is unknown.
     """
     types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
-    inside: set[str] = set()
+    inside = set(inside)
     parts: list[KernelCost] = []
     for node in graph.nodes:
         if isinstance(node, BlockGraph):

@@ -163,16 +163,17 @@ class _Driver:
         program = expand(self.program)
         sunk = sink_views(program)
         library = library_plan(self.program, self.segments.hardware)
-        plans = [p for p in self._whole(Cutter(sunk)) if self._allowed(p)]
+        plans = self._allowed(self._whole(Cutter(sunk)))
         if self._worth_cutting(plans, library):
             for form in dict.fromkeys((program, sunk)):
                 self._found.clear()
-                chains = self._chains(Cutter(form))
-                plans += [p for p in chains if self._allowed(p)]
+                plans += self._allowed(self._chains(Cutter(form)))
         return sorted([*plans, library], key=lambda p: p.microseconds)
 
-    def _allowed(self, plan: Plan) -> bool:
-        return self.segments.constraints.admits(plan.graph)
+    def _allowed(self, plans: list[Plan]) -> list[Plan]:
+        kept = [p for p in plans if self.segments.constraints.admits(p.graph)]
+        self.ledger.cut["constraints"] += len(plans) - len(kept)
+        return kept
 
     def _whole(self, cutter: Cutter) -> list[Plan]:
         self.progress("search", 0, 1, None)
@@ -239,11 +240,12 @@ class _Driver:
     ) -> list[tuple[Plan, ...]]:
         single = len(atoms) == 1
         segment = cutter.segment(nodes)
+        inside = self._left_in_l2(segment)
         plans: list[Plan] = []
         library = any(a.library for a in atoms)
         fits = len(nodes) <= MOST_OPERATORS or single
         if not library and fits and not self.segments.late():
-            plans = self.segments.plans(segment)[: self.k]
+            plans = self.segments.plans(segment, inside)[: self.k]
         ways = [(p,) for p in plans]
         if not single:
             return ways
@@ -252,9 +254,20 @@ class _Driver:
             firsts = self._segment_plans(cutter, (left,))
             seconds = self._segment_plans(cutter, (right,))
             ways = [(*a, *b) for a in firsts for b in seconds]
-        ways.append((library_plan(segment, self.segments.hardware),))
+        ways.append((library_plan(segment, self.segments.hardware, inside),))
         ways.sort(key=lambda w: sum(p.microseconds for p in w))
         return ways[: self.k]
+
+    def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
+        """Inputs of a segment that an earlier one makes, unless they are too large."""
+        own = {i.name for i in self.program.inputs}
+        extents = derived_extents(segment, segment.extent_of)
+        most = self.segments.hardware.l2_bytes / 2
+        return frozenset(
+            i.name
+            for i in segment.inputs
+            if i.name not in own and tensor_bytes(i.type, extents) < most
+        )
 
     # -- Candidates ----------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.errors import CheckError, UnsupportedError
@@ -78,8 +79,13 @@ class SegmentSearch:
         self.complete = False
         return True
 
-    def plans(self, segment: KernelGraph) -> list[Plan]:
-        """One-kernel μGraphs of a segment, best first; none if no kernel holds it."""
+    def plans(
+        self, segment: KernelGraph, inside: AbstractSet[str] = frozenset()
+    ) -> list[Plan]:
+        """One-kernel μGraphs of a segment, best first; none if no kernel holds it.
+
+        `inside` are inputs that an earlier kernel left in L2.
+        """
         self.ledger.found["segments"] += 1
         try:
             found = self.structures(segment)
@@ -93,11 +99,7 @@ class SegmentSearch:
         for block in found.blocks:
             if self.late():
                 break
-            best = sorted(p.microseconds for p in plans)
-            worst = (
-                HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
-            )
-            plans += self._sized(segment, block, worst)
+            plans += self._sized(segment, block, self._worst(plans), inside)
         return sorted(plans, key=lambda p: p.microseconds)
 
     def _worst(self, plans: list[Plan]) -> float:
@@ -106,7 +108,11 @@ class SegmentSearch:
         return HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
 
     def _sized(
-        self, segment: KernelGraph, block: BlockGraph, worst: float
+        self,
+        segment: KernelGraph,
+        block: BlockGraph,
+        worst: float,
+        inside: AbstractSet[str],
     ) -> list[Plan]:
         if not self.constraints.admits_structure(block):
             self.ledger.cut["constraints"] += 1
@@ -124,6 +130,7 @@ class SegmentSearch:
             keep=self.keep,
             allowed=self.constraints.sizes(block),
             tally=tally,
+            inside=inside,
             worst=worst,
         )
         self.ledger.take_sizes(tally)
@@ -187,9 +194,11 @@ def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
     return with_derived_extents(replace(graph, nodes=nodes))
 
 
-def library_plan(segment: KernelGraph, hardware: Hardware) -> Plan:
+def library_plan(
+    segment: KernelGraph, hardware: Hardware, inside: AbstractSet[str] = frozenset()
+) -> Plan:
     """The segment by pre-defined kernels."""
-    return Plan(estimate(segment, hardware).microseconds, segment)
+    return Plan(estimate(segment, hardware, inside).microseconds, segment)
 
 
 def with_derived_extents(graph: KernelGraph) -> KernelGraph:
