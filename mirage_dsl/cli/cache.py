@@ -106,8 +106,9 @@ def _record(entry: Entry) -> dict[str, object]:
 def _line(entry: Entry) -> str:
     parts = dict(entry.key.parts)
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-    name, inputs = parts.get("name", ""), parts.get("extents", "")
+    name = parts.get("name", "")
+    about = parts.get("extents") or parts.get("gpu", "")
     return (
         f"{entry.key.digest[:12]}  {entry.key.kind:<8}  {used}  "
-        f"{entry.size / 1e3:7.1f} KB  {name} ({inputs})"
+        f"{entry.size / 1e3:7.1f} KB  {name} ({about})"
     )
