@@ -44,6 +44,8 @@ Multiplication by -1 may only lead to those, or every value would come with a de
 over its negative.
 """
 
+_MINUS_ONE = Scalar(Fraction(-1))
+
 Networks = dict[Pair, tuple[Pair, set[int]]]
 """Sub-networks of a monomial by what they leave: fingerprint, and possible dims."""
 
@@ -98,7 +100,10 @@ def useful(space: Space, loop: str | None, seed: int = 0) -> Useful:
     members.take([sums[o.value] for o in space.outputs])
     # The program itself is in the space even where S was cut off.
     for value, pair in zip(space.values, pairs, strict=True):
-        members.add(pair, value.names)
+        if any(space.values[i].constant == _MINUS_ONE for i in value.operands):
+            members.add_as_is(pair, value.names)
+        else:
+            members.add(pair, value.names)
     sites: dict[tuple[int, tuple[int, ...]], Site] = {}
     found = list[tuple[int, tuple[int, ...]]]()
     for i in space.functions:
@@ -120,9 +125,8 @@ def useful(space: Space, loop: str | None, seed: int = 0) -> Useful:
 
 def _has_negatives(space: Space) -> bool:
     """Whether an equivalent program may have a value with the sign reversed."""
-    minus = Scalar(Fraction(-1))
     return Term.SUB in space.terms or any(
-        space.values[i].constant == minus for i in space.constants
+        space.values[i].constant == _MINUS_ONE for i in space.constants
     )
 
 
@@ -135,12 +139,17 @@ class _Members:
         self.truncated = False
         self._networks: dict[Monomial, Networks] = {}
 
+    def add_as_is(self, pair: Pair, names: int) -> None:
+        """Add a value with some dims, and the sign that it has in the target."""
+        if self.negative:
+            self.keys.add(key_of(pair) ^ salt_of(names) ^ AS_IN_TARGET or 1)
+        self.add(pair, names)
+
     def add(self, pair: Pair, names: int) -> None:
-        """Add a value with some dims."""
+        """Add a value with some dims, with both signs where there is a minus."""
         salt = salt_of(names)
         self.keys.add(key_of(pair) ^ salt or 1)
         if self.negative:
-            self.keys.add(key_of(pair) ^ salt ^ AS_IN_TARGET or 1)
             self.keys.add(key_of((-pair[0] % MODULUS, pair[1])) ^ salt or 1)
 
     def take(self, targets: Sequence[Sum]) -> None:
@@ -195,7 +204,7 @@ class _Members:
             for o in options:
                 names = {a | b for a in names for b in o[rest][1]}
             for mask in names:
-                self.add((x % MODULUS, y % MODULUS), mask)
+                self.add_as_is((x % MODULUS, y % MODULUS), mask)
 
     def networks(self, m: Monomial) -> Networks:
         """The sub-networks of a monomial, without its sign."""
