@@ -318,3 +318,23 @@ def test_a_joined_value_cannot_be_stored() -> None:
         out = b.store(j, "m/grid, j")
     with pytest.raises(UnsupportedError, match="concatenate at the kernel level"):
         emit(g.returns(out).build())
+
+
+@pytest.mark.parametrize("flags", [{}, {"swap_operands": True}, {"descriptors": True}])
+def test_one_row_takes_the_matrix_unit(flags: dict[str, bool]) -> None:
+    """An axis of extent 1 has no dim; the product is one of matrices all the same."""
+    g = KernelBuilder("row", k=64, n=48, r=16)
+    x, w = g.input("x", f16, "1, k"), g.input("w", f16, "k, n")
+    a, c = g.input("a", f16, "k, r"), g.input("b", f16, "r, n")
+    schedule = Schedule(**flags)
+    with g.block(grid={"n": 16}, loop=("k", 16), schedule=schedule) as b:
+        xt = b.load(x, "1, k/loop")
+        p = b.accumulate(b.matmul(xt, b.load(w, "k/loop, n/grid"), over="k"))
+        low = b.accumulate(b.matmul(xt, b.load(a, "k/loop, r"), over="k"))
+        low = b.cast(low, dtype="f16")
+        y = b.add(p, b.matmul(low, b.load(c, "r, n/grid"), over="r"))
+        total = b.sum(b.accumulate(b.square(xt)), over="k")
+        out = b.store(b.mul(y, b.rsqrt(total)), "1, n/grid")
+    graph = g.returns(out).build()
+    assert emit(graph).count("tl.dot") == 3
+    check(graph)

@@ -21,6 +21,7 @@ from mirage_dsl.backends.triton.pieces import Pieces, launch_order
 from mirage_dsl.backends.triton.places import Places
 from mirage_dsl.backends.triton.plan import PARAM_KINDS, KernelPlan, Surroundings
 from mirage_dsl.backends.triton.rewrite import defer_sums, widen_joins
+from mirage_dsl.backends.triton.rows import with_rows
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
 from mirage_dsl.backends.triton.wiring import Wiring
 from mirage_dsl.errors import UnsupportedError
@@ -52,6 +53,7 @@ def emit_block(block: BlockGraph, name: str, around: Surroundings) -> KernelPlan
 class _BlockEmitter:
     def __init__(self, block: BlockGraph, name: str, around: Surroundings) -> None:
         block = split_concats(block, block_types(block, around.types))
+        block, around = with_rows(block, around)
         block = widen_joins(block, block_types(block, around.types))
         types = block_types(block, around.types)
         block = defer_sums(block, types, Pieces(block, types, around.extents))

@@ -175,7 +175,13 @@ class Launcher:
                 factor = "" if size == "1" else f" * {size}"
                 strides[dim.name] = f"{variable}.stride({axis}){factor}"
                 inner = (dim, *inner)
-        sizes = ", ".join(self.size(d) for d in param.dims)
+        known = {d: self.size(d) for d in strides}
+        for row in param.dims:
+            # A row that the kernel has put where the tensor has an axis of extent 1.
+            if row not in known:
+                known[row] = "1"
+                strides[row] = f"{variable}.stride({kind.axes.index(())})"
+        sizes = ", ".join(known[d] for d in param.dims)
         steps = ", ".join(strides[d] for d in param.dims)
         return f"TensorDescriptor({variable}, [{sizes}], [{steps}], {list(param.box)})"
 

@@ -113,7 +113,7 @@ class Loader:
     def _box(self, node: Load) -> tuple[Dim, ...] | None:
         """The dims of a descriptor in the order of memory, or None to use pointers."""
         kind = self._signature.type(node.source)
-        if not self._signature.has_layout(node.source):
+        if not self._signature.around.has_layout(node.source):
             return None
         box = memory_order(node, kind)
         strides = self._strides(box)

@@ -121,7 +121,10 @@ class Memory:
             and d not in tile.axes
         ]
         order = (*tile.axes, *missing)
-        address = self.address(pointer, node.axes, strides, order)
+        # A dim of extent 1 that only the tile has: its lanes are one address.
+        extra = tuple((d,) for d in tile.axes if d not in dims)
+        axes, steps = (*node.axes, *extra), (*strides, *(0 for _ in extra))
+        address = self.address(pointer, axes, steps, order)
         value = self._tiles.as_dtype(tile, node.dtype)
         text = value.name
         if missing:
@@ -149,8 +152,6 @@ def times(index: str, factors: Sequence[str | int]) -> str:
             numbers *= factor
         else:
             others.append(factor)
-    if numbers == 0:
-        return "0"
     if numbers != 1:
         others.append(str(numbers))
     return " * ".join([index, *others])

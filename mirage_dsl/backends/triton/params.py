@@ -26,7 +26,7 @@ class Signature:
     def __init__(self, around: Surroundings, names: Names) -> None:
         self.params: list[Param] = []
         self._names = names
-        self._around = around
+        self.around = around
         self._types = around.types
         self._extents = around.extents
         self._pointers: dict[str, str] = {}
@@ -43,10 +43,6 @@ class Signature:
     def dtype(self, source: str) -> DType:
         """Its element format."""
         return self._types[source].dtype
-
-    def has_layout(self, source: str) -> bool:
-        """Whether the type tells how the tensor lies in memory; not so for views."""
-        return source in self._around.packed or source in self._around.inputs
 
     def alias_of(self, source: str) -> str:
         """The key of a second parameter for the same tensor.
@@ -88,7 +84,7 @@ class Signature:
 
     def _make_strides(self, source: str) -> tuple[str | int, ...]:
         packed = self._row_major(source)
-        if source in self._around.packed:
+        if source in self.around.packed:
             return packed
         found: list[str | int] = []
         for axis, dims in enumerate(self._types[source].axes):

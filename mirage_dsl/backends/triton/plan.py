@@ -33,6 +33,10 @@ class Surroundings:
     wide: bool
     pointers: bool
 
+    def has_layout(self, tensor: str) -> bool:
+        """Whether a type tells how a tensor lies in memory; not so for views."""
+        return tensor in self.packed or tensor in self.inputs
+
 
 @dataclass(frozen=True)
 class Param:
