@@ -131,11 +131,14 @@ def _structural_search(
     from mirage_dsl.search.structures import structures
 
     def run(segment: KernelGraph) -> Found:
-        found = structures(
-            strip_shifts(segment), threads=threads, deadline=deadline, seed=seed
+        plain = strip_shifts(segment)
+        found = structures(plain, threads=threads, deadline=deadline, seed=seed)
+        return Found(
+            tuple(s.block for s in found.structures),
+            found.complete,
+            len(plain.nodes) < len(segment.nodes),
+            found.counters,
         )
-        blocks = tuple(s.block for s in found.structures)
-        return Found(blocks, found.complete, found.counters)
 
     return run
 

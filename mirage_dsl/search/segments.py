@@ -13,6 +13,7 @@ from mirage_dsl.errors import CheckError, UnsupportedError
 from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph, Store
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.stabilise import stabilise
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.constraints import Constraints
@@ -37,10 +38,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Found:
-    """What the structural search gives: unsized blocks, and whether that is all."""
+    """What the structural search gives.
+
+    Attributes:
+        blocks: Unsized blocks.
+        complete: Whether that is all.
+        unshifted: Whether the blocks lack shifts that the program has.
+        counters: Figures for the ledger.
+    """
 
     blocks: tuple[BlockGraph, ...]
     complete: bool = True
+    unshifted: bool = False
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -100,7 +109,23 @@ class SegmentSearch:
             if self.late():
                 break
             plans += self._sized(segment, block, self._worst(plans), inside)
-        return sorted(plans, key=lambda p: p.microseconds)
+        plans.sort(key=lambda p: p.microseconds)
+        return self._stabilised(plans, inside) if found.unshifted else plans
+
+    def _stabilised(self, plans: list[Plan], inside: AbstractSet[str]) -> list[Plan]:
+        """The best plans with their shifts put back; without them they overflow."""
+        kept: list[Plan] = []
+        for plan in plans:
+            if len(kept) > self.enough or (kept and self.late()):
+                break
+            safe = stabilise(plan.graph)
+            sized = None if safe is None else self.resized(safe, inside)
+            if sized is None:
+                self.ledger.cut["stability"] += 1
+                continue
+            cost = estimate(sized, self.hardware, inside)
+            kept.append(Plan(cost.microseconds, sized))
+        return sorted(kept, key=lambda p: p.microseconds)
 
     def _worst(self, plans: list[Plan]) -> float:
         """The estimate from which on a structure is not worth its sizes."""
@@ -136,7 +161,9 @@ class SegmentSearch:
         self.ledger.take_sizes(tally)
         return [Plan(s.microseconds, _with_block(graph, s.block)) for s in sized]
 
-    def resized(self, graph: KernelGraph) -> KernelGraph | None:
+    def resized(
+        self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
+    ) -> KernelGraph | None:
         """The μGraph with the sizes of its blocks chosen anew; None if one is unfit."""
         outer = kernel_types(graph)
         nodes = list(graph.nodes)
@@ -146,7 +173,13 @@ class SegmentSearch:
             extents = derived_extents(graph, graph.extent_of)
             allowed = self.constraints.sizes(node)
             best = choose_sizes(
-                node, outer, extents, hardware=self.hardware, keep=1, allowed=allowed
+                node,
+                outer,
+                extents,
+                hardware=self.hardware,
+                keep=1,
+                allowed=allowed,
+                inside=inside,
             )
             if not best:
                 return None

@@ -234,3 +234,31 @@ def test_a_returned_input_and_a_value_returned_twice() -> None:
     assert result.best.certificate is not None
     assert result.best.certificate.ok
     assert result.best.mugraph.blocks
+
+
+def test_cut_programs_keep_their_shifts() -> None:
+    """Keys and values are products themselves, so one kernel would compute them anew."""
+    nodes = (
+        op("k", "matmul", "c", "wk", over="h"),
+        op("v", "matmul", "c", "wv", over="h"),
+        op("s", "matmul", "q", "k", over="d"),
+        op("t", "rowshift", "s", over="n"),
+        op("f", "sub", "s", "t"),
+        op("e", "exp", "f"),
+        op("l", "sum", "e", over="n"),
+        op("p", "div", "e", "l"),
+        op("o", "matmul", "p", "v", over="n"),
+    )
+    inputs = {
+        "q": tensor("m d"),
+        "c": tensor("n h"),
+        "wk": tensor("h d"),
+        "wv": tensor("h e"),
+    }
+    sizes = {"m": 16, "d": 128, "n": 4096, "h": 512, "e": 128}
+    program = blocks.graph("latent", inputs, nodes, {"o": tensor("m e")}, **sizes)
+    best = search(program, k=2).best
+    assert len(best.mugraph.nodes) > 1
+    assert best.mugraph.blocks
+    assert best.certificate is not None
+    assert best.certificate.ok
