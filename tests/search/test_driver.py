@@ -237,7 +237,7 @@ def test_a_returned_input_and_a_value_returned_twice() -> None:
 
 
 def test_cut_programs_keep_their_shifts() -> None:
-    """Keys and values are products themselves, so one kernel would compute them anew."""
+    """Keys and values are products: one kernel would compute them in every block."""
     nodes = (
         op("k", "matmul", "c", "wk", over="h"),
         op("v", "matmul", "c", "wv", over="h"),
