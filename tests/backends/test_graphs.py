@@ -123,7 +123,7 @@ def located() -> KernelGraph:
         out = b.store(b.exp(b.load(x, "m/grid")), "m/grid")
     graph = g.returns(out).build()
     block = graph.blocks[0]
-    place = SourceLocation("/home/someone/model.py", 12, "    return exp(x)")
+    place = SourceLocation("/projects/model.py", 12, "    return exp(x)")
     nodes = [
         Apply(n.result, n.op, n.operands, n.attrs, place) if isinstance(n, Apply) else n
         for n in block.nodes

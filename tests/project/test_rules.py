@@ -119,7 +119,7 @@ def test_files_and_functions_are_short(file: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = _code_lines(node)
             place = f"{_name(file)}:{node.lineno}"
-            assert length < MAX_FUNCTION_LINES, f"{place} {node.name}: {length} lines"
+            assert length <= MAX_FUNCTION_LINES, f"{place} {node.name}: {length} lines"
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=_name)
