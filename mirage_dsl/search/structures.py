@@ -223,8 +223,21 @@ class _Search:
             }
         )
         began = time.perf_counter()
+        varied = _varied(words, found.chosen, found.costs)
+        best = self.distinct(saturation, configuration, varied)
+        result.structures += best
+        result.count({"structures": len(best)})
+        result.spend("reconstruct", began)
+
+    def distinct(
+        self,
+        saturation: Saturation,
+        configuration: Configuration,
+        varied: Iterable[tuple[tuple[int, ...], float]],
+    ) -> list[Structure]:
+        """The structures of the first DAGs that differ as graphs, cheapest first."""
         kept = dict[tuple[object, ...], Structure]()
-        for chosen, cost in _varied(words, found.chosen, found.costs):
+        for chosen, cost in varied:
             if len(kept) == self.per_configuration:
                 break
             edges = chosen_edges(saturation, chosen)
@@ -233,10 +246,7 @@ class _Search:
                 ops = sum(isinstance(n, Apply) for n in block.nodes)
                 structure = Structure(block, configuration, cost, ops)
                 kept.setdefault(block.nodes, structure)
-        best = sorted(kept.values(), key=lambda s: s.additive_cost)
-        result.structures += best
-        result.count({"structures": len(best)})
-        result.spend("reconstruct", began)
+        return sorted(kept.values(), key=lambda s: s.additive_cost)
 
     def reduced(self, saturation: Saturation) -> Ints:
         """Dims that each edge reduces."""
