@@ -160,6 +160,18 @@ def attention(
     return g.returns(*stored).build()
 
 
+def _logits(b: BlockBuilder, qt: str, kt: str, dtype: DType, *, norm: bool) -> str:
+    """q @ k, of normalised rows if `norm`: k's factor is applied to the product."""
+    if not norm:
+        return b.matmul(qt, kt, over="d", name="logits")
+    unit = inverse_rms(b, b.sum(b.square(qt), over="d"), "d")
+    scaled = b.mul(b.mul(qt, unit), 0.125)
+    qt = b.cast(scaled, dtype=dtype.name)
+    logits = b.matmul(qt, kt, over="d", name="logits")
+    unit = inverse_rms(b, b.sum(b.square(kt), over="d"), "d")
+    return b.mul(logits, unit)
+
+
 def _attention_block(
     b: BlockBuilder,
     inputs: tuple[str, str, str],
@@ -177,14 +189,7 @@ def _attention_block(
         k, f"h/grid, d, {keys}" if keys_last else f"h/grid, {keys}, d", name="kt"
     )
     vt = b.load(v, f"h/grid, {keys}, e", name="vt")
-    if norm:
-        unit = inverse_rms(b, b.sum(b.square(qt), over="d"), "d")
-        scaled = b.mul(b.mul(qt, unit), 0.125)
-        qt = b.cast(scaled, dtype=dtype.name)
-    logits = b.matmul(qt, kt, over="d", name="logits")
-    if norm:
-        unit = inverse_rms(b, b.sum(b.square(kt), over="d"), "d")
-        logits = b.mul(logits, unit)
+    logits = _logits(b, qt, kt, dtype, norm=norm)
     largest = None
     weights = b.exp(logits) if not safe else ""
     if safe:
