@@ -8,7 +8,7 @@ and it, and whether choices (maxima, conditions) were made on the way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from mirage_dsl.ir.graph import (
@@ -105,15 +105,24 @@ def _chosen(*operands: Depth) -> Depth:
 
 
 def graph_depth(graph: KernelGraph) -> Depth:
-    """What the outputs of a graph ask for."""
+    """What evaluating a graph asks for.
+
+    The chain must serve every value: a random function starts anew with its result,
+    but first reads an operand that may lie deep.
+    """
     values = {i.name: Depth() for i in graph.inputs}
+    deepest = 0
     for node in graph.nodes:
         match node:
             case Apply():
                 values[node.result] = _apply(node, values)
+                deepest = max(deepest, values[node.result].exps)
             case BlockGraph():
-                values.update(_block(node, values))
-    return Depth().joined(*(values[r.value] for r in graph.returns))
+                inside, stored = _block(node, values)
+                values.update(stored)
+                deepest = max(deepest, *(d.exps for d in inside.values()))
+    outputs = Depth().joined(*(values[r.value] for r in graph.returns))
+    return replace(outputs, exps=deepest)
 
 
 def _apply(node: Apply, values: Mapping[str, Depth]) -> Depth:
@@ -132,7 +141,10 @@ def _apply(node: Apply, values: Mapping[str, Depth]) -> Depth:
             assert_never(node.op.kind)
 
 
-def _block(block: BlockGraph, outer: Mapping[str, Depth]) -> dict[str, Depth]:
+def _block(
+    block: BlockGraph, outer: Mapping[str, Depth]
+) -> tuple[dict[str, Depth], dict[str, Depth]]:
+    """Depths of the values inside of a block, and of those that it stores."""
     values: dict[str, Depth] = {}
     stored: dict[str, Depth] = {}
     running: set[str] = set()
@@ -151,7 +163,7 @@ def _block(block: BlockGraph, outer: Mapping[str, Depth]) -> dict[str, Depth]:
                 running.add(node.result)
             case Store():
                 stored[node.result] = values[node.operand]
-    return stored
+    return values, stored
 
 
 def _accumulated(node: Accumulate, values: Mapping[str, Depth]) -> Depth:
