@@ -161,7 +161,7 @@ def attention(
 
 
 def _logits(b: BlockBuilder, qt: str, kt: str, dtype: DType, *, norm: bool) -> str:
-    """The product q @ k, of normalised rows if `norm`: k's factor is applied to the product."""
+    """The product q @ k; if `norm`, of normalised rows, k's factor applied after."""
     if not norm:
         return b.matmul(qt, kt, over="d", name="logits")
     unit = inverse_rms(b, b.sum(b.square(qt), over="d"), "d")
