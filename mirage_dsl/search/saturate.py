@@ -52,7 +52,7 @@ from mirage_dsl.search.workspace import (
     reset,
 )
 
-PAIRS_A_CALL = 20_000_000
+PAIRS_A_CALL = 1_000_000
 """Work between two looks at the clock, well under a second."""
 
 _KIND = {
