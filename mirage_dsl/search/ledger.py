@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 CUTS = (
     "abstract expression",
+    "joined values",
     "shared memory",
     "registers",
     "tile size",

@@ -10,7 +10,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.errors import CheckError, UnsupportedError
-from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph, Store
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Store,
+)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.stabilise import stabilise
@@ -55,6 +62,22 @@ class Found:
 
 Structures = Callable[[KernelGraph], Found]
 """The structural search: all worthwhile blocks of a program, without sizes."""
+
+
+def _reads_joined(block: BlockGraph) -> bool:
+    """Whether an operator reads a value that is joined over the loop.
+
+    Such a value is whole in the end, so the block without the loop computes the same
+    with less.  Only storing what is joined costs nothing: it goes out piece by piece.
+    """
+    joined = {
+        n.result
+        for n in block.nodes
+        if isinstance(n, Accumulate) and n.kind == "concat"
+    }
+    return any(
+        isinstance(n, Apply) and not joined.isdisjoint(n.values) for n in block.nodes
+    )
 
 
 @dataclass
@@ -108,6 +131,9 @@ class SegmentSearch:
         for block in found.blocks:
             if self.late():
                 break
+            if _reads_joined(block):
+                self.ledger.cut["joined values"] += 1
+                continue
             plans += self._sized(segment, block, self._worst(plans), inside)
         plans.sort(key=lambda p: p.microseconds)
         return self._stabilised(plans, inside) if found.unshifted else plans
