@@ -1,0 +1,69 @@
+"""Every graph that the search produces, for every workload, is read back as it was."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import mirage_dsl as mirage
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.search.segments import one_kernel, with_derived_extents
+from mirage_dsl.search.sink import sink_views
+from mirage_dsl.search.structures import structures
+from mirage_dsl.testing.workloads import WORKLOADS, Workload
+
+FEWEST = 2000
+MOST_SECONDS = 30
+
+TILES = itertools.cycle((1, 8, 16, 32, 64, 128, 256))
+SCHEDULES = itertools.cycle(
+    Schedule(warps, stages, swap_operands=swap)
+    for warps, stages, swap in itertools.product((4, 8), (2, 3, 5), (False, True))
+)
+
+
+def program_of(workload: Workload) -> KernelGraph:
+    """The workload at its published sizes, by primitive operators."""
+    traced = trace_function(
+        lambda *tensors: workload.function(mirage, *tensors),
+        [mirage.spec(s, workload.dtype) for s in workload.full.values()],
+        name=workload.name,
+    )
+    return sink_views(expand(traced))
+
+
+def sized(block: BlockGraph) -> BlockGraph:
+    """The block with some tiles and some schedule, others each time."""
+    grid = tuple(Split(s.dim, next(TILES)) for s in block.grid)
+    loop = block.loop and Split(block.loop.dim, next(TILES))
+    return replace(block, grid=grid, loop=loop, schedule=next(SCHEDULES))
+
+
+def graphs_of(program: KernelGraph) -> Iterator[KernelGraph]:
+    """A μGraph of every structure, in plain and in stable form."""
+    bare = strip_shifts(program)
+    outer = kernel_types(replace(bare, returns=()))
+    for item in structures(bare).structures:
+        block = sized(insert_casts(item.block, outer))
+        plain = with_derived_extents(one_kernel(bare, block))
+        yield plain
+        safe = stabilise(plain)
+        if safe is not None:
+            yield safe
+
+
+def test_every_graph_that_the_search_makes_is_read_back() -> None:
+    graphs = [g for w in WORKLOADS for g in graphs_of(program_of(w))]
+    texts = {str(graph): graph for graph in graphs}
+    assert len(texts) > FEWEST
+    started = time.process_time()
+    for text, graph in texts.items():
+        assert mirage.parse(text) == graph, text
+    assert time.process_time() - started < MOST_SECONDS
