@@ -8,7 +8,7 @@ range where low precision makes sense.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,14 +62,17 @@ class RandomProgram:
         return [np.asarray(r, np.float64) for r in results]
 
 
-def random_program(seed: int, operators: int | None = None) -> RandomProgram:
+def random_program(
+    seed: int, operators: int | None = None, extents: Sequence[int] = EXTENTS
+) -> RandomProgram:
     """The program of a seed.
 
     Args:
         seed: Any integer; one seed is one program.
         operators: How many statements; between 2 and 7 unless given.
+        extents: Sizes that axes may have.
     """
-    grower = _Grower(np.random.default_rng(seed))
+    grower = _Grower(np.random.default_rng(seed), extents)
     grower.start()
     for _ in range(operators or int(grower.random.integers(2, 8))):
         grower.grow()
@@ -117,6 +120,7 @@ class _Grower:
     """A program that gets one statement after the other."""
 
     random: np.random.Generator
+    extents: Sequence[int]
     shapes: dict[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]]
     )
@@ -133,7 +137,7 @@ class _Grower:
     def shape(self, rank: int) -> tuple[int, ...]:
         """A random shape of limited size."""
         while True:
-            shape = tuple(int(e) for e in self.random.choice(EXTENTS, rank))
+            shape = tuple(int(e) for e in self.random.choice(self.extents, rank))
             if np.prod(shape) <= MOST_ELEMENTS:
                 return shape
 
@@ -212,7 +216,7 @@ class _Grower:
         scale = round(1 / shape[-1] ** 0.5, 3)
         if len(shape) == 2 and self.random.random() < 0.2:
             return f"({x} @ m.transpose({x}, (1, 0))) * {scale}"
-        columns = int(self.random.choice(EXTENTS))
+        columns = int(self.random.choice(self.extents))
         batch = shape[:-2] if self.random.random() < 0.5 else ()
         w = self.input((*batch, shape[-1], columns))
         return f"({x} @ {w}) * {scale}"
@@ -276,7 +280,7 @@ class _Grower:
         if not wide or not self.divide("cut"):
             return None
         axis = int(self.random.choice(wide))
-        shape[axis] = int(self.random.choice(EXTENTS[:6]))
+        shape[axis] = int(self.random.choice(self.extents[:6]))
         y = self.input(tuple(shape))
         return f"m.concat([{x}, {y}], axis={axis})"
 
