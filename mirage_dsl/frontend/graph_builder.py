@@ -27,7 +27,7 @@ def _operator(name: str) -> Callable[..., Tensor]:
 
     def method(self: GraphBuilder, *operands: Any, **kwargs: Any) -> Tensor:
         self.require_open()
-        return function(*operands, **kwargs)
+        return self._kept(function(*operands, **kwargs))
 
     method.__name__ = name
     method.__doc__ = function.__doc__
@@ -43,6 +43,7 @@ class GraphBuilder:
         self._inputs: list[TracedInput] = []
         self._specs: list[TensorSpec] = []
         self._outputs: list[Handle] = []
+        self._made: dict[Value, Handle] = {}
 
     def new_input(
         self,
@@ -109,18 +110,35 @@ class GraphBuilder:
     def program(self) -> KernelGraph:
         """The program; once asked for, the graph takes no more operators.
 
+        Where no output is marked, outputs are the tensors that nothing reads.
+
         Raises:
             TraceError: It has no output.
         """
-        if not self._outputs:
-            raise TraceError(
-                "the graph has no output; call mark_output", user_location()
-            )
+        outputs = self._outputs or self._unread()
         self.recorder.closed = True
-        graph = build_graph(self.name, self.recorder, self._inputs, self._outputs)
+        graph = build_graph(self.name, self.recorder, self._inputs, outputs)
         if graph.blocks:
             check_or_raise(graph)
         return graph
+
+    def _kept(self, made: Any) -> Any:
+        """What was made, remembered with its axes: a tensor or several."""
+        tensors: Sequence[Any] = (made,) if isinstance(made, Tensor) else made
+        for tensor in tensors:
+            self._made[tensor.handle.value] = tensor.handle
+        return made
+
+    def _unread(self) -> list[Handle]:
+        """What the graph's own methods made and no operator reads, in order."""
+        steps = self.recorder.steps
+        read = {v for step in steps for v in step.operands}
+        unread = [r for step in steps for r in step.results if r not in read]
+        if not unread or not all(value in self._made for value in unread):
+            raise TraceError(
+                "the graph has no output; call mark_output", user_location()
+            )
+        return [self._made[value] for value in unread]
 
     def require_open(self) -> None:
         """Refuse operators once the program has been taken.
@@ -145,32 +163,34 @@ class GraphBuilder:
             block: The block, with its outputs.
         """
         self.require_open()
-        return block.record(self.recorder, inputs)
+        return self._kept(block.record(self.recorder, inputs))
 
     def reduction(self, tensor: Tensor, dim: int) -> Tensor:
         """Sum over an axis, which stays with extent 1."""
         self.require_open()
-        return functions.sum(tensor, dim, keepdims=True)
+        return self._kept(functions.sum(tensor, dim, keepdims=True))
 
     def clamp(self, tensor: Tensor, min_val: float, max_val: float) -> Tensor:
         """The tensor limited from below and above."""
         self.require_open()
-        return functions.clamp(tensor, min_val, max_val)
+        return self._kept(functions.clamp(tensor, min_val, max_val))
 
     def rms_norm(
         self, tensor: Tensor, normalized_shape: Any = None, **options: Any
     ) -> Tensor:
         """The tensor over its root mean square along its last axes."""
         self.require_open()
-        return composites.rms_norm(tensor, normalized_shape=normalized_shape, **options)
+        return self._kept(
+            composites.rms_norm(tensor, normalized_shape=normalized_shape, **options)
+        )
 
     def layer_norm(
         self, tensor: Tensor, normalized_shape: Any = None, **options: Any
     ) -> Tensor:
         """The tensor with mean 0 and variance 1 along its last axes."""
         self.require_open()
-        return composites.layer_norm(
-            tensor, normalized_shape=normalized_shape, **options
+        return self._kept(
+            composites.layer_norm(tensor, normalized_shape=normalized_shape, **options)
         )
 
     abs = _operator("abs")
