@@ -65,7 +65,7 @@ def superoptimize(
     *,
     effort: Effort | None = None,
     budget_seconds: float | None = None,
-    max_kernels: int | None = 1,
+    max_kernels: int | None = 2,
     use_cache: bool = True,
     constraints: Constraints | None = None,
     hardware: Hardware = H100,
@@ -81,7 +81,8 @@ def superoptimize(
             for a minute or two; `MIRAGE_DSL_EFFORT` unless it is given.
         budget_seconds: Time limit of the search; the effort's unless it is given.
         max_kernels: 1 keeps a program in one kernel if that beats library kernels;
-            more let the estimate decide where to cut, None without a limit.
+            more let the estimate decide where to cut, and whether to split a loop
+            over the grid; None without a limit.
         use_cache: Look in the cache first, and store what is found.
         constraints: Restrictions on grids, maps, loops and blocks.
         hardware: The GPU to estimate for.

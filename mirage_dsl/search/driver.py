@@ -27,7 +27,7 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.ledger import Ledger
-from mirage_dsl.search.partition import Atom, Cutter
+from mirage_dsl.search.partition import Atom, Cutter, is_view
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.segments import (
     Found,
@@ -76,7 +76,8 @@ def search(
         seed: Of all random choices.
         threads: For the structural search; None for one.
         max_kernels: 1 keeps a program in one kernel if that beats library kernels; more
-            let the estimate decide where to cut, None without a limit.
+            let the estimate decide where to cut, and whether to split a loop over the
+            grid; None without a limit.
         constraints: Restrictions on grids, maps, loops and blocks.
         hardware: The GPU to estimate for.
         verify: Whether to verify; without it candidates carry no certificates.
@@ -95,6 +96,7 @@ def search(
             hardware,
             constraints or Constraints(),
             deadline=deadline,
+            split=max_kernels != 1,
         ),
         k,
         seed,
@@ -279,7 +281,7 @@ class _Driver:
         """The k best plans of different structure that are equal to the program."""
         kept: list[Candidate] = []
         seen: set[str] = set()
-        for at, plan in enumerate(plans):
+        for at, plan in enumerate(self._with_one_kernel(plans)):
             if len(kept) == self.k or (kept and self.segments.late()):
                 self.ledger.cut["cost rank"] += len(plans) - at
                 break
@@ -294,6 +296,14 @@ class _Driver:
             if candidate is not None:
                 kept.append(candidate)
         return sorted(kept, key=lambda c: c.cost.microseconds)
+
+    def _with_one_kernel(self, plans: list[Plan]) -> list[Plan]:
+        """The plans, the best one of a single kernel among the first k."""
+        fused = next((p for p in plans if _is_one_kernel(p.graph)), None)
+        if fused is None or fused in plans[: self.k]:
+            return plans
+        others = [p for p in plans if p is not fused]
+        return [*others[: self.k - 1], fused, *others[self.k - 1 :]]
 
     def _candidate(self, graph: KernelGraph, *, verify: bool) -> Candidate | None:
         """The stabilised form if that is right, else the plain one if that is.
@@ -320,3 +330,9 @@ class _Driver:
         safe = stabilise(graph)
         resized = None if safe is None else self.segments.resized(safe)
         return [graph] if resized is None else [resized, graph]
+
+
+def _is_one_kernel(graph: KernelGraph) -> bool:
+    """Whether a graph launches one generated kernel and nothing else."""
+    applies = [n for n in graph.nodes if isinstance(n, Apply)]
+    return len(graph.blocks) == 1 and all(map(is_view, applies))

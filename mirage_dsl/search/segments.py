@@ -1,4 +1,4 @@
-"""One segment of a program: its best μGraphs of one kernel, sized."""
+"""One segment of a program: its best μGraphs of one kernel or a split one, sized."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.errors import CheckError, UnsupportedError
+from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -28,11 +29,15 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.partition import is_view
-from mirage_dsl.search.sizes import choose_sizes
+from mirage_dsl.search.sizes import Sizes, choose_sizes
+from mirage_dsl.search.splitting import Splitter
 from mirage_dsl.types import Axis
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
+
+MOST_SPLIT = 6
+"""Structures of a segment whose loops are split over the grid, the best ones."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ class SegmentSearch:
         keep: Sized graphs per structure.
         enough: Plans beyond which structures that are much slower are dropped early.
         complete: Whether every segment's space was exhausted so far.
+        split: Whether a segment may become two kernels with its loop split over the
+            grid of the first one.
     """
 
     structures: Structures
@@ -103,6 +110,7 @@ class SegmentSearch:
     keep: int = 2
     enough: int = 16
     complete: bool = True
+    split: bool = False
 
     def late(self) -> bool:
         """Whether the budget is used up; then the search is not complete."""
@@ -114,9 +122,10 @@ class SegmentSearch:
     def plans(
         self, segment: KernelGraph, inside: AbstractSet[str] = frozenset()
     ) -> list[Plan]:
-        """One-kernel μGraphs of a segment, best first; none if no kernel holds it.
+        """μGraphs of a segment by one kernel, best first; none if no kernel holds it.
 
-        `inside` are inputs that an earlier kernel left in L2.
+        With `split` also by two kernels, the first of which shares a loop out between
+        blocks.  `inside` are inputs that an earlier kernel left in L2.
         """
         self.ledger.found["segments"] += 1
         try:
@@ -136,7 +145,39 @@ class SegmentSearch:
                 continue
             plans += self._sized(segment, block, self._worst(plans), inside)
         plans.sort(key=lambda p: p.microseconds)
-        return self._stabilised(plans, inside) if found.unshifted else plans
+        if found.unshifted:
+            plans = self._stabilised(plans, inside)
+        if self.split:
+            plans = sorted(
+                [*plans, *self._split(plans, inside)], key=lambda p: p.microseconds
+            )
+        return plans
+
+    def _split(self, plans: list[Plan], inside: AbstractSet[str]) -> list[Plan]:
+        """The best structures with their loops split, where that is worth a thought."""
+        tally: Counter[str] = Counter()
+        splitter = Splitter(self._allowed, self.hardware, tally)
+        found: list[Plan] = []
+        seen: set[str] = set()
+        for plan in plans:
+            structure = canonical_hash(plan.graph, sizes=False)
+            if structure in seen:
+                continue
+            if len(seen) == MOST_SPLIT or self.late():
+                break
+            seen.add(structure)
+            halves = splitter.split(plan.graph, inside)
+            if halves is not None:
+                found.append(Plan(*halves))
+        self.ledger.found["loops split"] += len(found)
+        self.ledger.take_sizes(tally)
+        return found
+
+    def _allowed(self, block: BlockGraph) -> Sizes | None:
+        """What the constraints leave of a block's sizes; None of its structure."""
+        if not self.constraints.admits_structure(block):
+            return None
+        return self.constraints.sizes(block)
 
     def _stabilised(self, plans: list[Plan], inside: AbstractSet[str]) -> list[Plan]:
         """The best plans with their shifts put back; without them they overflow."""

@@ -89,7 +89,7 @@ def test_a_stored_result_has_the_lines_of_today() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"budget_seconds": 19.0}, {"max_kernels": 2}, {"effort": "full"}],
+    [{"seed": 1}, {"budget_seconds": 19.0}, {"max_kernels": 1}, {"effort": "full"}],
 )
 def test_other_settings_are_another_entry(
     change: dict[str, object], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,109 @@
+"""Plans with their loop split over the grid, where one kernel leaves the GPU idle.
+
+Both kernels are sized together: the tile of the first kernel along the split dim
+decides how many parts the second one has to join.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents, grid_parts
+from mirage_dsl.ir.split import split_loop
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.sizes import SHORTLIST, Sized, Sizes, choose_sizes
+
+BLOCKS_PER_SM = 2
+"""A grid of at least so many blocks for every multiprocessor needs no more of them."""
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Finds split forms of μGraphs.
+
+    Attributes:
+        hardware: The GPU to estimate for.
+        sizes: What is allowed of the sizes of a block; None refuses its structure.
+        tally: Counts points and what excluded them, for the ledger.
+    """
+
+    sizes: Callable[[BlockGraph], Sizes | None]
+    hardware: Hardware = H100
+    tally: Counter[str] | None = None
+
+    def split(
+        self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
+    ) -> tuple[float, KernelGraph] | None:
+        """The best split form of a μGraph of one kernel, and its estimate in µs.
+
+        None where the kernel fills the GPU, cannot be split, or no sizes fit.
+
+        Args:
+            graph: A sized μGraph with one block graph.
+            inside: Inputs that an earlier kernel left in L2.
+        """
+        if len(graph.blocks) != 1 or not self._leaves_idle(graph):
+            return None
+        number = graph.nodes.index(graph.blocks[0])
+        halves = split_loop(graph, number)
+        if halves is None:
+            return None
+        found = [
+            (estimate(g, self.hardware, inside).microseconds, g)
+            for g in self._sized(halves, number, inside)
+        ]
+        return min(found, key=lambda pair: pair[0], default=None)
+
+    def _leaves_idle(self, graph: KernelGraph) -> bool:
+        extents = derived_extents(graph, graph.extent_of)
+        known = {n: e for n, e in extents.items() if e is not None}
+        count = 1
+        for parts in grid_parts(graph.blocks[0], known):
+            count *= parts
+        return count < BLOCKS_PER_SM * self.hardware.sms
+
+    def _sized(
+        self, graph: KernelGraph, number: int, inside: AbstractSet[str]
+    ) -> Iterator[KernelGraph]:
+        """The best sizes for each number of parts."""
+        seen: set[int] = set()
+        for first in self._choices(graph, number, inside, SHORTLIST):
+            part = first.block.grid[-1].tile
+            if part in seen:
+                continue
+            seen.add(part)
+            parted = _with_node(graph, number, first.block)
+            parts = frozenset(first.block.results)
+            for second in self._choices(parted, number + 1, inside | parts, 1):
+                yield _with_node(parted, number + 1, second.block)
+
+    def _choices(
+        self, graph: KernelGraph, number: int, inside: AbstractSet[str], keep: int
+    ) -> list[Sized]:
+        block = graph.nodes[number]
+        assert isinstance(block, BlockGraph)
+        allowed = self.sizes(block)
+        if allowed is None:
+            return []
+        return choose_sizes(
+            block,
+            kernel_types(graph),
+            derived_extents(graph, graph.extent_of),
+            hardware=self.hardware,
+            keep=keep,
+            allowed=allowed,
+            tally=self.tally,
+            inside=inside,
+        )
+
+
+def _with_node(graph: KernelGraph, number: int, block: BlockGraph) -> KernelGraph:
+    nodes = (*graph.nodes[:number], block, *graph.nodes[number + 1 :])
+    changed = replace(graph, nodes=nodes)
+    return changed.with_extents(derived_extents(changed, changed.extent_of))
