@@ -38,7 +38,7 @@ class Graph(GraphBuilder):
 
     def _bound(self, options: Options) -> BoundKernel:
         program = self.program
-        structure = [Leaf(i) for i in range(len(self._outputs))]
+        structure = [Leaf(i) for i in range(len(program.returns))]
         arguments = Arguments(
             {},
             tuple(i.name for i in self._inputs),
