@@ -204,8 +204,8 @@ def _attention_block(
         b.store(out, "h/grid, m/grid, e, n#/grid", dtype=f32, name="outs"),
         b.store(total, "h/grid, m/grid, n#/grid", dtype=f32, name="totals"),
     ]
-    if safe:
-        peak = b.accumulate(b.max(logits, over="n"), "max")
+    if largest is not None:
+        peak = b.accumulate(largest, "max")
         parts.append(b.store(peak, "h/grid, m/grid, n#/grid", dtype=f32, name="peaks"))
     return tuple(parts)
 

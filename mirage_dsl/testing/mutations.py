@@ -29,6 +29,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.testing.loop_mistakes import loop_mistakes
 from mirage_dsl.types import Scalar, TensorType
 
 
@@ -131,6 +132,8 @@ def _block_changes(
             yield what, replace(block, nodes=changed)
         if not isinstance(node, Store):
             made.append(node.result)
+    for what, nodes in loop_mistakes(block):
+        yield what, replace(block, nodes=nodes)
 
 
 def _node_changes(
@@ -158,6 +161,9 @@ def _accumulate_changes(
 ) -> Iterator[Change]:
     for other in scope.alike(node.operand, made):
         yield f"accumulate {other}", [replace(node, operand=other)]
+        if node.kind == "sum":
+            changed = replace(node, rescale=other)
+            yield f"{node.result} rescaled by {other}", [changed]
     if node.kind == "sum":
         maximum = replace(node, kind="max", rescale=None)
         yield f"maximum for the sum {node.result}", [maximum]
@@ -169,6 +175,7 @@ def _apply_changes(node: Apply, scope: _Scope, made: list[str]) -> Iterator[Chan
     yield from _wiring(node, scope, made)
     yield from _other_operators(node)
     yield from _other_constants(node)
+    yield from _other_dims(node, scope)
     if node.op.kind is Kind.ELEMENTWISE:
         yield from _dropped(node, scope)
         yield from _negated(node)
@@ -210,6 +217,8 @@ _CONSTANTS: tuple[tuple[str, Callable[[Scalar], Scalar]], ...] = (
     ("negated", lambda c: c.times(Scalar(Fraction(-1)))),
     ("without extents", lambda c: Scalar(c.value)),
     ("left out", lambda c: c.times(Scalar(Fraction(0)))),
+    ("squared", lambda c: c.times(c)),
+    ("off by one", lambda c: Scalar(c.value + 1, c.extents)),
 )
 
 
@@ -222,6 +231,24 @@ def _other_constants(node: Apply) -> Iterator[Change]:
                 continue
             changed = _with_operand(node, i, change(operand))
             yield f"constant of {node.result} {what}", [changed]
+
+
+def _other_dims(node: Apply, scope: _Scope) -> Iterator[Change]:
+    """Another dim summed over, one fewer, or one more."""
+    over = node.over
+    if not over:
+        return
+    names = [n for v in node.values for n in scope.types[v].names]
+    others = [n for n in dict.fromkeys(names) if n not in over]
+    choices = [(*over[:i], *over[i + 1 :]) for i in range(len(over))]
+    choices += [(*less, n) for less in choices for n in others]
+    choices += [(*over, n) for n in others]
+    attrs = {k: v for k, v in node.attrs if k != "over"}
+    for choice in choices:
+        if choice:
+            changed = tuple(sorted({**attrs, "over": choice}.items()))
+            what = f"{node.result} over {', '.join(choice)}"
+            yield what, [replace(node, attrs=changed)]
 
 
 def _dropped(node: Apply, scope: _Scope) -> Iterator[Change]:
