@@ -167,7 +167,14 @@ class _Lines:
 @cache
 def _grammar() -> Lark:
     text = Path(__file__).with_name("syntax.lark").read_text(encoding="utf-8")
-    return Lark(text, parser="lalr", postlex=_Lines(), maybe_placeholders=True)
+    # Forms are made while parsing, so no tree is built.
+    return Lark(
+        text,
+        parser="lalr",
+        postlex=_Lines(),
+        maybe_placeholders=True,
+        transformer=_Forms(),
+    )
 
 
 def read(source: Source) -> GraphForm:
@@ -177,7 +184,7 @@ def read(source: Source) -> GraphForm:
         ParseError: The text is not in the language.
     """
     try:
-        return _Forms().transform(_grammar().parse(source.text))
+        forms: Any = _grammar().parse(source.text)
     except UnexpectedToken as error:
         found = _word(error.token)
         at_end = error.token.type == "$END"
@@ -190,3 +197,4 @@ def read(source: Source) -> GraphForm:
         raise source.wrong(found, message) from None
     except UnexpectedInput:
         raise unexpected(source, None, frozenset()) from None
+    return forms
