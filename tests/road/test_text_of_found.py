@@ -12,6 +12,7 @@ from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.split import split_loop
 from mirage_dsl.ir.stabilise import stabilise, strip_shifts
 from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.segments import one_kernel, with_derived_extents
@@ -47,7 +48,7 @@ def sized(block: BlockGraph) -> BlockGraph:
 
 
 def graphs_of(program: KernelGraph) -> Iterator[KernelGraph]:
-    """A μGraph of every structure, in plain and in stable form."""
+    """A μGraph of every structure, in plain, stable and split form."""
     bare = strip_shifts(program)
     outer = kernel_types(replace(bare, returns=()))
     for item in structures(bare).structures:
@@ -57,6 +58,9 @@ def graphs_of(program: KernelGraph) -> Iterator[KernelGraph]:
         safe = stabilise(plain)
         if safe is not None:
             yield safe
+        halves = split_loop(safe or plain, plain.nodes.index(plain.blocks[0]))
+        if halves is not None:
+            yield halves
 
 
 def test_every_graph_that_the_search_makes_is_read_back() -> None:
