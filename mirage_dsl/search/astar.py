@@ -8,25 +8,26 @@
 
 from __future__ import annotations
 
-import heapq
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
+from mirage_dsl.search.compiled import entry, inner
 from mirage_dsl.search.field61 import scramble64
+from mirage_dsl.search.workspace import Ints, Words
+
+Floats = NDArray[np.float64]
 
 _U = np.uint64
 
 
-@njit(cache=True, nogil=True)
-def bounds(start, kids, cost, words):
-    """Per value: what every derivation needs, its cheapest edge, its tree's cost."""
-    n = len(start) - 1
-    mandatory = np.empty((n, words), np.uint64)
-    least, tree = np.empty(n), np.empty(n)
-    for v in range(n):
+@entry
+def bounds(start, kids, cost, mandatory, least, tree):
+    """Fill in, per value: what every derivation needs, its cheapest edge and tree."""
+    for v in range(len(least)):
         least[v], tree[v] = np.inf, np.inf
-        for i in range(words):
+        for i in range(mandatory.shape[1]):
             common = ~_U(0)
             for e in range(start[v], start[v + 1]):
                 needed = _U(0)
@@ -42,10 +43,9 @@ def bounds(start, kids, cost, words):
                     total += tree[kids[e, t]]
             least[v], tree[v] = min(least[v], cost[e]), min(tree[v], total)
         mandatory[v, v // 64] |= _U(1) << _U(v % 64)
-    return mandatory, least, tree
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _bound(opened, mandatory, least, union):
     """A lower bound of what is left to pay for a set of open values."""
     for i in range(len(union)):
@@ -71,7 +71,7 @@ def _bound(opened, mandatory, least, union):
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _highest(opened):
     """The open value of the highest rank, -1 if none is open."""
     for i in range(len(opened) - 1, -1, -1):
@@ -85,7 +85,7 @@ def _highest(opened):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _advance(opened, value, kids, e, result):
     """The open values after `value` was decided by edge `e`; may be in place."""
     for i in range(len(opened)):
@@ -97,7 +97,7 @@ def _advance(opened, value, kids, e, result):
             result[kid // 64] |= _U(1) << _U(kid % 64)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _dive(opened, start, kids, cost, tree, row):
     """Complete a DAG greedily from the open values; returns what that costs."""
     total, filled = 0.0, 0
@@ -105,7 +105,7 @@ def _dive(opened, start, kids, cost, tree, row):
         filled += 1
     v = _highest(opened)
     while v >= 0:
-        pick, least = -1, np.inf
+        pick, least = start[v], np.inf
         for e in range(start[v], start[v + 1]):
             price = cost[e]
             for t in range(3):
@@ -122,7 +122,7 @@ def _dive(opened, start, kids, cost, tree, row):
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _trace(parent, edge, state, row):
     """The edges decided up to a state."""
     filled = 0
@@ -134,7 +134,7 @@ def _trace(parent, edge, state, row):
         state = parent[state]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _visit(keys, visits, opened):
     """How often a set of open values has come up, this time included."""
     word = _U(1)
@@ -149,55 +149,113 @@ def _visit(keys, visits, opened):
     return visits[at]
 
 
-@njit(cache=True, nogil=True)
-def _slots(states):
-    """A power of two with room for so many keys."""
-    size = 1024
-    while size < 2 * states:
-        size *= 2
-    return size
+@inner
+def _before(rank, a, b):
+    """Whether state `a` comes before `b`: it is cheaper, or as cheap and newer."""
+    return rank[a] < rank[b] or (rank[a] == rank[b] and a > b)
 
 
-@njit(cache=True, nogil=True)
-def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, limit):
+@inner
+def _push(heap, size, rank, state):
+    """Add a state to a binary heap of `size` states."""
+    at = size
+    while at > 0:
+        above = (at - 1) >> 1
+        if _before(rank, heap[above], state):
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = state
+
+
+@inner
+def _pop(heap, size, rank):
+    """Take the first state out of a heap of `size` states."""
+    first, last, size = heap[0], heap[size - 1], size - 1
+    at = 0
+    while 2 * at + 1 < size:
+        below = 2 * at + 1
+        if below + 1 < size and _before(rank, heap[below + 1], heap[below]):
+            below += 1
+        if _before(rank, last, heap[below]):
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = last
+    return first
+
+
+class Scratch(NamedTuple):
+    """Arrays of one search: of its states the open values, and how they came about."""
+
+    bits: Words
+    paid: Floats
+    rank: Floats
+    parent: Ints
+    edge: Ints
+    heap: Ints
+    keys: Words
+    visits: NDArray[np.int32]
+    union: Words
+
+
+def scratch(limit: int, words: int) -> Scratch:
+    """Arrays for so many states, of so many words of open values."""
+    slots = 1 << (2 * limit - 1).bit_length()
+    return Scratch(
+        np.empty((limit, words), np.uint64),
+        np.empty(limit),
+        np.empty(limit),
+        np.empty(limit, np.int64),
+        np.empty(limit, np.int64),
+        np.empty(limit + 1, np.int64),
+        np.empty(slots, np.uint64),
+        np.zeros(slots, np.int32),
+        np.empty(words, np.uint64),
+    )
+
+
+@entry
+def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, x):
     """The cheapest DAGs from any row of `opened`, as rows of edges ended by -1.
 
-    Fills the rows of `picks` and their `costs`.  Returns how many there are, how many
-    states were expanded, and whether the limit of states was kept; if not, the best
-    partial DAGs are completed greedily.
+    Fills the rows of `picks` and their `costs`; `x` is a `Scratch`.  Returns how many
+    there are, how many states were expanded, and whether the limit of states was kept;
+    if not, the best partial DAGs are completed greedily.
     """
-    words, k = opened.shape[1], len(costs)
-    bits = np.empty((limit, words), np.uint64)
-    paid = np.empty(limit)
-    parent, edge = np.empty(limit, np.int64), np.empty(limit, np.int64)
-    keys, visits = np.empty(_slots(limit), np.uint64), np.zeros(_slots(limit), np.int32)
-    union = np.empty(words, np.uint64)
-    heap = [(0.0, np.int64(0))][:0]
-    used = len(opened)
+    bits, paid, rank, heap = x.bits, x.paid, x.rank, x.heap
+    k, limit, used, size = len(costs), len(paid), len(opened), 0
     for s in range(used):
-        paid[s], parent[s] = 0.0, -1
-        for i in range(words):
+        paid[s], x.parent[s] = 0.0, -1
+        for i in range(opened.shape[1]):
             bits[s, i] = opened[s, i]
-        heapq.heappush(heap, (_bound(bits[s], mandatory, least, union), -s))
+        rank[s] = _bound(bits[s], mandatory, least, x.union)
+        _push(heap, size, rank, s)
+        size += 1
     found, expanded, exact = 0, 0, True
-    while heap and found < k:
-        s = -heapq.heappop(heap)[1]
+    while size and found < k:
+        s = _pop(heap, size, rank)
+        size -= 1
         v = _highest(bits[s])
         if v < 0 or not exact:
-            _trace(parent, edge, s, picks[found])
+            _trace(x.parent, x.edge, s, picks[found])
             costs[found] = paid[s]
             costs[found] += _dive(bits[s], start, kids, cost, tree, picks[found])
             found += 1
-        elif _visit(keys, visits, bits[s]) <= k:
+        elif _visit(x.keys, x.visits, bits[s]) <= k:
             expanded += 1
             exact = used + start[v + 1] - start[v] <= limit
             if not exact:
-                heapq.heappush(heap, (-1.0, -s))
+                rank[s] = -1.0
+                _push(heap, size, rank, s)
+                size += 1
                 continue
             for e in range(start[v], start[v + 1]):
                 _advance(bits[s], v, kids, e, bits[used])
-                paid[used], parent[used], edge[used] = paid[s] + cost[e], s, e
-                left = _bound(bits[used], mandatory, least, union)
-                heapq.heappush(heap, (paid[used] + left, -used))
-                used += 1
+                paid[used] = paid[s] + cost[e]
+                x.parent[used], x.edge[used] = s, e
+                left = _bound(bits[used], mandatory, least, x.union)
+                rank[used] = paid[used] + left
+                _push(heap, size, rank, used)
+                size, used = size + 1, used + 1
     return found, expanded, exact

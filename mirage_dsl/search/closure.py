@@ -17,15 +17,16 @@ that reduces no split dim, for a block sees tiles of grid dims like whole dims.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from mirage_dsl.search.abstract import AS_IN_TARGET
+from mirage_dsl.search.compiled import entry, inner
 from mirage_dsl.search.field61 import add61, mul61, sub61
 from mirage_dsl.search.recording import (
     compatible,
     hit,
-    insert,
+    note,
     propose,
+    record,
     salt64,
     sigma_of,
     without,
@@ -50,12 +51,14 @@ from mirage_dsl.search.workspace import (
     SUB,
     SUM,
     TESTS,
+    Rules,
+    Workspace,
 )
 
 _AS_IN_TARGET = np.uint64(AS_IN_TARGET)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sums(w, r, i):
     """Sums of node `i` over every set of its dims."""
     node = w.nodes[i]
@@ -63,14 +66,14 @@ def _sums(w, r, i):
     over = shape & r.reducible if (r.enabled >> SUM) & 1 else 0
     part = over
     while part:
-        s = sigma_of(r.sigma, part, tile)
+        s = sigma_of(r, part, tile)
         out = without(shape, part, r.loop)
         f0, f1 = mul61(node["f0"], s), mul61(node["f1"], s)
         propose(w, r, SUM, i, part, out, node["stage"], f0, f1)
         part = (part - 1) & over
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _accumulators(w, r, i):
     """The sum and the concatenation of node `i` over the iterations."""
     node = w.nodes[i]
@@ -83,8 +86,8 @@ def _accumulators(w, r, i):
         propose(w, r, GATHER, i, NO_ARG, shape & NAMES, AFTER, f0, f1)
 
 
-@njit(nogil=True)
-def _useful_arithmetic(kinds, a, b, members, salt):
+@inner
+def _useful_arithmetic(kinds, a, b, r, salt):
     """Which results of two nodes are useful, as a mask like `kinds`.
 
     Bits: a + b, a - b, b - a, a * b, a / b, b / a.
@@ -92,36 +95,30 @@ def _useful_arithmetic(kinds, a, b, members, salt):
     hits = 0
     if kinds & 7:
         total = add61(a["f1"], b["f1"])
-        if kinds & 1 and hit(members, salt, add61(a["f0"], b["f0"]), total):
+        if kinds & 1 and hit(r, salt, add61(a["f0"], b["f0"]), total):
             hits |= 1
-        if kinds & 2 and hit(members, salt, sub61(a["f0"], b["f0"]), total):
+        if kinds & 2 and hit(r, salt, sub61(a["f0"], b["f0"]), total):
             hits |= 2
-        if kinds & 4 and hit(members, salt, sub61(b["f0"], a["f0"]), total):
+        if kinds & 4 and hit(r, salt, sub61(b["f0"], a["f0"]), total):
             hits |= 4
-    if kinds & 8 and hit(
-        members, salt, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])
-    ):
+    if kinds & 8 and hit(r, salt, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])):
         hits |= 8
-    if kinds & 16 and hit(
-        members, salt, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])
-    ):
+    if kinds & 16 and hit(r, salt, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])):
         hits |= 16
-    if kinds & 32 and hit(
-        members, salt, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])
-    ):
+    if kinds & 32 and hit(r, salt, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])):
         hits |= 32
     return hits
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _keeps_sign(r, a, b, shape, f0, f1):
     """Whether a result is not by -1, or has the sign that it has in the target."""
     if a["constant"] != 3 and b["constant"] != 3:
         return True
-    return hit(r.members, salt64(shape) ^ _AS_IN_TARGET, f0, f1)
+    return hit(r, salt64(shape) ^ _AS_IN_TARGET, f0, f1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _insert_arithmetic(w, r, i, j, hits, shape, stage):
     """Record the useful results of two nodes."""
     a, b = w.nodes[i], w.nodes[j]
@@ -129,53 +126,53 @@ def _insert_arithmetic(w, r, i, j, hits, shape, stage):
     p0, p1, q0, q1 = a["i0"], a["i1"], b["i0"], b["i1"]
     if hits & 1:
         f0, f1 = add61(a0, b0), add61(a1, b1)
-        insert(w, r, ADD, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        note(w, ADD, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 2:
         f0, f1 = sub61(a0, b0), add61(a1, b1)
-        insert(w, r, SUB, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+        note(w, SUB, i, j, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 4:
         f0, f1 = sub61(b0, a0), add61(a1, b1)
-        insert(w, r, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        note(w, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 8:
         f0, f1 = mul61(a0, b0), mul61(a1, b1)
         if _keeps_sign(r, a, b, shape, f0, f1):
-            insert(w, r, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+            note(w, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 16:
         f0, f1 = mul61(a0, q0), mul61(a1, q1)
         if _keeps_sign(r, a, b, shape, f0, f1):
-            insert(w, r, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+            note(w, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
     if hits & 32:
         f0, f1 = mul61(b0, p0), mul61(b1, p1)
         if _keeps_sign(r, a, b, shape, f0, f1):
-            insert(w, r, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+            note(w, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _contractions(w, r, i, j, parts, shape, stage):
     """Products of two nodes summed over every listed set of dims, if useful."""
     f0 = mul61(w.nodes[i]["f0"], w.nodes[j]["f0"])
     f1 = mul61(w.nodes[i]["f1"], w.nodes[j]["f1"])
     for p in range(parts):
         g0, g1 = mul61(f0, w.sigmas[p]), mul61(f1, w.sigmas[p])
-        if hit(r.members, w.salts[p], g0, g1):
+        if hit(r, w.salts[p], g0, g1):
             over = w.parts[p]
             out = without(shape, over, r.loop)
-            insert(w, r, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
+            note(w, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
 
 
-@njit(cache=True, nogil=True)
-def _spread_allowed(outer, a, b):
+@inner
+def _spread_allowed(r, a, b):
     """Whether an elementwise result may have the dims of both shapes."""
     union = (a | b) & NAMES
     if union in (a & NAMES, b & NAMES):
         return True
-    for names in outer:  # noqa: SIM110, no generators in compiled code
-        if union & ~names == 0:
+    for t in range(r.outer_count):  # noqa: SIM110, no generators in compiled code
+        if union & ~r.outer[t] == 0:
             return True
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _list_parts(w, r, a, b):
     """List the sets of dims over which two shapes may be contracted."""
     names_a, names_b = a & NAMES, b & NAMES
@@ -185,7 +182,7 @@ def _list_parts(w, r, a, b):
     tile = r.loop if (a | b) & PIECE else NONE
     part, parts = over, 0
     while part and parts < len(w.parts):
-        w.parts[parts], w.sigmas[parts] = part, sigma_of(r.sigma, part, tile)
+        w.parts[parts], w.sigmas[parts] = part, sigma_of(r, part, tile)
         w.salts[parts] = salt64((a | b) & ~part)
         parts += 1
         part = (part - 1) & over
@@ -193,7 +190,7 @@ def _list_parts(w, r, a, b):
     return parts
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _arithmetic_kinds(enabled, constant_a, constant_b):
     """Bits of `_useful_arithmetic` that make sense: 1 is no factor, -1 no divisor."""
     kinds = (enabled >> ADD) & 1
@@ -207,7 +204,7 @@ def _arithmetic_kinds(enabled, constant_a, constant_b):
     return kinds
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _pairs(w, r, i):
     """Operators of node `i` and every node before it, and itself."""
     node = w.nodes[i]
@@ -217,7 +214,7 @@ def _pairs(w, r, i):
         constants = node["constant"] > 0 and group["constant"] > 0
         if stage == 3 or constants or not compatible(a, b, r.loop):
             continue
-        spread, parts = _spread_allowed(r.outer, a, b), _list_parts(w, r, a, b)
+        spread, parts = _spread_allowed(r, a, b), _list_parts(w, r, a, b)
         salt = salt64(a | b)
         j, pairs, tests = group["first"], 0, 0
         while j >= 0 and j <= i:
@@ -229,7 +226,7 @@ def _pairs(w, r, i):
                 )
             if i == j:
                 kinds &= 1 | 2 | 8 | 16
-            hits = _useful_arithmetic(kinds, node, other, r.members, salt)
+            hits = _useful_arithmetic(kinds, node, other, r, salt)
             if hits:
                 _insert_arithmetic(w, r, i, j, hits, a | b, stage)
             if parts:
@@ -240,7 +237,7 @@ def _pairs(w, r, i):
         w.counts[TESTS] += tests
 
 
-@njit(nogil=True)
+@inner
 def _bits(mask):
     """How many of six bits are set."""
     count = 0
@@ -249,7 +246,7 @@ def _bits(mask):
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _apply_site(w, r, number, a, b, c):
     """The function of a site on operands that have its keys."""
     site, first = r.sites[number], w.nodes[a]
@@ -270,11 +267,11 @@ def _apply_site(w, r, number, a, b, c):
         return
     w.counts[TESTS] += 1
     out = without(shape, over, r.loop)
-    if hit(r.members, salt64(out), site["f0"], site["f1"]):
-        insert(w, r, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
+    if hit(r, salt64(out), site["f0"], site["f1"]):
+        note(w, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _key_at(site, position):
     """The key of an operand of a site."""
     if position == 0:
@@ -282,7 +279,7 @@ def _key_at(site, position):
     return site["key1"] if position == 1 else site["key2"]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _apply_at(w, r, number, i, at_i, j, at_j, k, at_k):
     """The function of a site on nodes given with their positions."""
     a, b, c = NONE, NONE, NONE
@@ -296,7 +293,7 @@ def _apply_at(w, r, number, i, at_i, j, at_j, k, at_k):
     _apply_site(w, r, number, a, b, c)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _fill_site(w, r, number, i, position):
     """Applications of a site to node `i` at a position and nodes before it."""
     site = r.sites[number]
@@ -318,11 +315,11 @@ def _fill_site(w, r, number, i, position):
                 _apply_at(w, r, number, i, position, j, second, k, third)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _functions(w, r, i):
     """Functions that have node `i` as their latest operand."""
     key = w.nodes[i]["key"]
-    for number in range(len(r.sites)):
+    for number in range(r.site_count):
         site = r.sites[number]
         for position in range(site["arity"]):
             swapped = site["swaps"] and position and site["key0"] == site["key1"]
@@ -330,8 +327,16 @@ def _functions(w, r, i):
                 _fill_site(w, r, number, i, position)
 
 
-@njit(cache=True, nogil=True)
-def grow(w, r, start, pairs):
+@entry
+def _meet(w, r, i):
+    """Find the useful results of node `i` and all nodes before it."""
+    _sums(w, r, i)
+    _accumulators(w, r, i)
+    _functions(w, r, i)
+    _pairs(w, r, i)
+
+
+def grow(w: Workspace, r: Rules, start: int, pairs: int) -> int:
     """Meet nodes from `start` on with all before them, until none is left.
 
     Returns the next node; stops early after about `pairs` pairs, or when full.
@@ -339,9 +344,7 @@ def grow(w, r, start, pairs):
     limit = w.counts[PAIRS] + pairs
     i = start
     while i < w.counts[NODES] and w.counts[PAIRS] < limit and not w.counts[FULL]:
-        _sums(w, r, i)
-        _accumulators(w, r, i)
-        _functions(w, r, i)
-        _pairs(w, r, i)
+        _meet(w, r, i)
+        record(w, r)
         i += 1
     return i

@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mirage_dsl.search.compiled import entry, inner
 from mirage_dsl.search.field61 import scramble64
 from mirage_dsl.search.values import (
     ITERATIONS,
     add_elements,
     add_onto,
     add_products,
-    element_count,
+    elements,
     index_map,
     invert,
     largest_onto,
@@ -32,17 +32,18 @@ from mirage_dsl.search.workspace import (
     FUNCTION,
     GATHER,
     JOIN,
+    MOST_VALUES,
     SUB,
     SUM,
     USED,
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def reserve(w, size):
     """Whether the value pool has room for `size` more residues; set to 0."""
     used = w.counts[USED]
-    if used + size > len(w.values):
+    if used + size > w.counts[MOST_VALUES]:
         w.counts[FULL] = 1
         return False
     for t in range(used, used + size):
@@ -50,19 +51,19 @@ def reserve(w, size):
     return True
 
 
-@njit(inline="always")
+@inner
 def _at(w, r, node, iteration, offset):
     """Where the residues of a node begin for an iteration."""
     if w.nodes[node]["stage"] != BODY or iteration == 0:
         return offset
-    return offset + iteration * element_count(w.nodes[node]["shape"], r.dims, r.loop)
+    return offset + iteration * elements(w.nodes[node]["shape"], r.dims, r.loop)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _inverses(w, r, node):
     """Where the inverses of a node's residues are; -1 if it has none."""
     if w.nodes[node]["inverse_at"] == -1:
-        size = element_count(w.nodes[node]["shape"], r.dims, r.loop)
+        size = elements(w.nodes[node]["shape"], r.dims, r.loop)
         size *= ITERATIONS if w.nodes[node]["stage"] == BODY else 1
         at = w.counts[USED]
         if not reserve(w, size):
@@ -75,17 +76,17 @@ def _inverses(w, r, node):
     return max(w.nodes[node]["inverse_at"], -1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _products(w, r, a, b, b_values, shape, iterations):
     """Products of two nodes, summed over some dims."""
     union = w.nodes[a]["shape"] | w.nodes[b]["shape"]
-    if element_count(union, r.dims, r.loop) > w.maps.shape[1]:
+    if elements(union, r.dims, r.loop) > w.maps.shape[1]:
         w.counts[FULL] = 1
         return False
     index_map(union, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
     index_map(union, w.nodes[b]["shape"], r.dims, r.loop, w.maps[1])
     n = index_map(union, shape, r.dims, r.loop, w.maps[2])
-    size = element_count(shape, r.dims, r.loop)
+    size = elements(shape, r.dims, r.loop)
     for i in range(iterations):
         pa, pb = _at(w, r, a, i, w.nodes[a]["offset"]), _at(w, r, b, i, b_values)
         target = w.counts[USED] + i * size
@@ -93,7 +94,7 @@ def _products(w, r, a, b, b_values, shape, iterations):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _linear(w, r, a, b, sign, shape, iterations):
     """Sum or difference of two nodes."""
     index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
@@ -108,11 +109,11 @@ def _linear(w, r, a, b, sign, shape, iterations):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reduce(w, r, a, shape, iterations, largest):
     """Sum, or maximum, of a node over the dims that `shape` lacks."""
     n = index_map(w.nodes[a]["shape"], shape, r.dims, r.loop, w.maps[0])
-    size = element_count(shape, r.dims, r.loop)
+    size = elements(shape, r.dims, r.loop)
     for i in range(iterations):
         pa, target = _at(w, r, a, i, w.nodes[a]["offset"]), w.counts[USED] + i * size
         if largest:
@@ -122,7 +123,7 @@ def _reduce(w, r, a, shape, iterations, largest):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _join(w, r, a, shape):
     """Sum of a body node over the iterations."""
     n = index_map(shape, shape, r.dims, r.loop, w.maps[0])
@@ -132,7 +133,7 @@ def _join(w, r, a, shape):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gather(w, r, a, shape):
     """Concatenation of a body node over the iterations."""
     n = index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
@@ -144,7 +145,7 @@ def _gather(w, r, a, shape):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _function(w, r, a, b, c, site, shape, iterations):
     """A random function of up to three nodes, keyed by the site's word."""
     n = 0
@@ -169,7 +170,7 @@ def _function(w, r, a, b, c, site, shape, iterations):
     return True
 
 
-@njit(cache=True, nogil=True)
+@entry
 def evaluate(w, r, op, a, b, c, arg, shape, stage):
     """Write the result of an edge to the end of the pool; False if there is none."""
     iterations = ITERATIONS if stage == BODY else 1
@@ -178,7 +179,7 @@ def evaluate(w, r, op, a, b, c, arg, shape, stage):
         b_values = _inverses(w, r, b)
     elif b >= 0:
         b_values = w.nodes[b]["offset"]
-    count = element_count(shape, r.dims, r.loop)
+    count = elements(shape, r.dims, r.loop)
     if count > w.maps.shape[1]:
         w.counts[FULL] = 1
         return False

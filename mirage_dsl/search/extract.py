@@ -19,10 +19,10 @@ from functools import reduce
 from operator import or_
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from mirage_dsl.search.astar import bounds, search
+from mirage_dsl.search.astar import bounds, scratch, search
+from mirage_dsl.search.compiled import entry, inner
 from mirage_dsl.search.workspace import Ints
 
 Floats = NDArray[np.float64]
@@ -129,7 +129,7 @@ def _inside(rank: Ints, makes: Ints, kids: Ints) -> NDArray[np.bool_]:
     return (own >= 0) & below.all(axis=1)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _derive(makes, kids, alive, made):
     """Mark the nodes that can be made from loads by edges that are alive."""
     changed = True
@@ -150,16 +150,15 @@ def _ranks(makes: Ints, kids: Ints, nodes: int, wanted: Ints) -> tuple[Ints, boo
     """A topological number for each needed node, -1 for others; and cycles broken."""
     first = np.searchsorted(makes, np.arange(nodes + 1))
     rank = np.full(nodes, -1)
-    return rank, bool(_place(first, kids, wanted, rank))
+    return rank, bool(_place(first, kids, wanted, rank, np.empty(nodes, np.int64)))
 
 
-@njit(cache=True, nogil=True)
-def _need(first, kids, wanted, rank):
+@inner
+def _need(first, kids, wanted, rank, stack):
     """Mark with -2 the nodes from which the wanted ones are made; returns their number.
 
-    Edges are sorted by node; those of node n begin at `first[n]`.
+    Edges are sorted by node; those of node n begin at `first[n]`.  `stack` is scratch.
     """
-    stack = np.empty(len(rank), np.int64)
     count, top = len(wanted), len(wanted)
     for i in range(top):
         stack[i] = wanted[i]
@@ -177,8 +176,8 @@ def _need(first, kids, wanted, rank):
     return count
 
 
-@njit(cache=True, nogil=True)
-def _place(first, kids, wanted, rank):
+@entry
+def _place(first, kids, wanted, rank, stack):
     """Give each needed node a topological number; returns whether cycles were broken.
 
     Ranks start as -1, and stay so for nodes that are not needed.
@@ -186,7 +185,7 @@ def _place(first, kids, wanted, rank):
     A node is placed when all its edges have placed operands.  Where a cycle leaves
     none, the first node with one complete edge is placed, and loses the other edges.
     """
-    total = _need(first, kids, wanted, rank)
+    total = _need(first, kids, wanted, rank, stack)
     placed, broken = 0, 0
     while placed < total:
         before = placed
@@ -202,7 +201,7 @@ def _place(first, kids, wanted, rank):
     return broken
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _missing(rank, kids, start, stop):
     """Edges with operands that have no rank, and whether one edge has all."""
     missing, whole = 0, False
@@ -242,10 +241,15 @@ def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
     for row, nodes in zip(opened, c.starts, strict=True):
         for n in nodes:
             row[n // 64] |= _U(1 << (n % 64))
-    mandatory, least, tree = bounds(c.start, c.kids, own, words)
+    count = len(c.start) - 1
+    mandatory = np.empty((count, words), np.uint64)
+    least, tree = np.empty(count), np.empty(count)
     arrays = (c.start, c.kids, own, mandatory, least, tree)
+    bounds(*arrays)
     picks, costs = np.empty((k, len(c.start)), np.int64), np.empty(k)
-    found, expanded, exact = search(*arrays, opened, picks, costs, MAX_STATES)
+    found, expanded, exact = search(
+        *arrays, opened, picks, costs, scratch(MAX_STATES, words)
+    )
     chosen = tuple(tuple(c.edge[row[row >= 0]].tolist()) for row in picks[:found])
     paid = tuple(map(float, costs[:found]))
     return Extraction(chosen, paid, int(expanded), bool(exact))

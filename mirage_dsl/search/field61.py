@@ -15,7 +15,9 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from mirage_dsl.search.compiled import inner
 
 MODULUS = (1 << 61) - 1
 _MASK = (1 << 64) - 1
@@ -36,6 +38,8 @@ def _involution() -> int:
     terms = [sign * (order // m) * pow(order // m, -1, m) for m, sign in signs.items()]
     return sum(terms) % order
 
+
+Words = NDArray[np.uint64]
 
 IOTA = _involution()
 
@@ -80,7 +84,7 @@ _P = _U(MODULUS)
 _KI = _U(IOTA)
 
 
-@njit(inline="always")
+@inner
 def mul61(a, b):
     """Product of two residues below 2**61 - 1."""
     al, ah = a & _U(0xFFFFFFFF), a >> _U(32)
@@ -94,7 +98,7 @@ def mul61(a, b):
     return r
 
 
-@njit(inline="always")
+@inner
 def add61(a, b):
     """Sum of two residues."""
     r = a + b
@@ -103,13 +107,13 @@ def add61(a, b):
     return r
 
 
-@njit(inline="always")
+@inner
 def sub61(a, b):
     """Difference of two residues."""
     return add61(a, _P - b)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def iota61(x):
     """The formal inverse of a residue."""
     exponent, result, power = _KI, _U(1), x
@@ -121,7 +125,7 @@ def iota61(x):
     return result
 
 
-@njit(inline="always")
+@inner
 def scramble64(x):
     """`scramble` on an unsigned word."""
     x = x + _U(_GOLDEN)
@@ -130,7 +134,7 @@ def scramble64(x):
     return x ^ (x >> _U(31))
 
 
-@njit(inline="always")
+@inner
 def key64(a, b):
     """`key_of` on unsigned words."""
     k = a ^ (b * _U(_SECOND))
@@ -139,32 +143,30 @@ def key64(a, b):
     return k
 
 
-@njit(inline="always")
+@inner
 def slot64(x, mask):
     """Where to start looking for `x` in a table of `mask + 1` slots."""
     return ((x * _U(_GOLDEN)) >> _U(20)) & mask
 
 
-@njit(cache=True, nogil=True)
-def member_table(keys):
+def member_table(keys: Words) -> Words:
     """An open-addressing table of non-zero words, at most a quarter full."""
     size = 16
     while size < 4 * len(keys):
         size *= 2
-    table = np.zeros(size, np.uint64)
-    mask = _U(size - 1)
-    for x in keys:
-        i = slot64(x, mask)
-        while table[i] != _U(0) and table[i] != x:
-            i = (i + _U(1)) & mask
-        table[i] = x
+    table, mask = np.zeros(size, np.uint64), _U(size - 1)
+    at = ((keys * _U(_GOLDEN)) >> _U(20)) & mask
+    while len(keys):
+        free = table[at] == 0
+        table[at[free]] = keys[free]
+        left = table[at] != keys
+        keys, at = keys[left], (at[left] + _U(1)) & mask
     return table
 
 
-@njit(inline="always")
-def is_member(table, x):
-    """Whether `x` is in a table made by `member_table`."""
-    mask = _U(len(table) - 1)
+@inner
+def is_member(table, mask, x):
+    """Whether `x` is in a table made by `member_table`, of `mask + 1` slots."""
     i = slot64(x, mask)
     while table[i] != _U(0):
         if table[i] == x:

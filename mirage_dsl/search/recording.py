@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mirage_dsl.search.compiled import entry, inner
 from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import iota61, is_member, key64, mul61, scramble64
-from mirage_dsl.search.values import NAMES, PIECE, element_count, hash_values
+from mirage_dsl.search.values import NAMES, PIECE, elements, hash_values
 from mirage_dsl.search.workspace import (
     BODY,
     EDGES,
@@ -20,23 +20,25 @@ from mirage_dsl.search.workspace import (
     GROUPS,
     HITS,
     MERGED,
+    MOST_NODES,
     NO_ARG,
     NODES,
     NONE,
     TESTS,
     USED,
+    WAITING,
 )
 
 _U = np.uint64
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _node_hash(w, shape, stage, key, offset, count):
     word = scramble64(key ^ scramble64(_U(shape * 4 + stage)))
     return hash_values(w.values, offset, count, word)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _enter_group(w, number):
     """Append a node to the list of those with its shape, stage and constancy."""
     node = w.nodes[number]
@@ -59,10 +61,10 @@ def _enter_group(w, number):
     w.counts[GROUPS] = n + 1
 
 
-@njit(cache=True, nogil=True)
+@entry
 def settle(w, dims, loop, shape, stage, f0, f1, constant):
     """The node of the value at the end of the pool: an old one, or a new one."""
-    size = element_count(shape, dims, loop) * (2 if stage == BODY else 1)
+    size = elements(shape, dims, loop) * (2 if stage == BODY else 1)
     offset, key = w.counts[USED], key64(f0, f1)
     h = _node_hash(w, shape, stage, key, offset, size)
     mask = _U(len(w.slots) - 1)
@@ -86,7 +88,7 @@ def settle(w, dims, loop, shape, stage, f0, f1, constant):
     return number
 
 
-@njit(cache=True, nogil=True)
+@entry
 def add_edge(w, node, kind, a, b, c, arg):
     """Record that a kind of edge makes `node` of `a`, `b` and `c`."""
     if node == a or node == b or node == c:  # noqa: SIM109, compiles to less
@@ -97,52 +99,72 @@ def add_edge(w, node, kind, a, b, c, arg):
     w.counts[EDGES] += 1
 
 
-@njit(cache=True, nogil=True)
-def insert(w, r, kind, a, b, c, arg, shape, stage, f0, f1):
-    """Evaluate a useful result and record it."""
-    w.counts[HITS] += 1
-    full = w.counts[NODES] == len(w.nodes) or w.counts[EDGES] == len(w.edges)
-    if full or not evaluate(w, r, kind, a, b, c, arg, shape, stage):
-        w.counts[FULL] |= full
+@inner
+def note(w, kind, a, b, c, arg, shape, stage, f0, f1):
+    """Remember a useful result, to be evaluated by `record`."""
+    n = w.counts[WAITING]
+    if n == len(w.found):
+        w.counts[FULL] = 1
         return
-    node = settle(w, r.dims, r.loop, shape, stage, f0, f1, NO_ARG)
-    add_edge(w, node, kind, a, b, c, arg)
+    found = w.found[n]
+    found["kind"], found["arg"] = kind, arg
+    found["a"], found["b"], found["c"] = a, b, c
+    found["shape"], found["stage"] = shape, stage
+    found["f0"], found["f1"] = f0, f1
+    w.counts[WAITING] = n + 1
 
 
-@njit(nogil=True)
+@entry
+def record(w, r):
+    """Evaluate the useful results that are remembered, and link them."""
+    for t in range(w.counts[WAITING]):
+        w.counts[HITS] += 1
+        x = w.found[t]
+        kind, arg, shape, stage = x["kind"], x["arg"], x["shape"], x["stage"]
+        a, b, c = x["a"], x["b"], x["c"]
+        if w.counts[NODES] == w.counts[MOST_NODES] or w.counts[EDGES] == len(w.edges):
+            w.counts[FULL] = 1
+        elif evaluate(w, r, kind, a, b, c, arg, shape, stage):
+            f0, f1 = x["f0"], x["f1"]
+            node = settle(w, r.dims, r.loop, shape, stage, f0, f1, NO_ARG)
+            add_edge(w, node, kind, a, b, c, arg)
+    w.counts[WAITING] = 0
+
+
+@inner
 def salt64(shape):
     """`abstract.salt_of` of a packed shape."""
     return scramble64(_U(shape & NAMES))
 
 
-@njit(nogil=True)
-def hit(members, salt, first, second):
+@inner
+def hit(r, salt, first, second):
     """Whether a value with these dims and this fingerprint is useful."""
     key = key64(first, second) ^ salt
     if key == _U(0):
         key = _U(1)
-    return is_member(members, key)
+    return is_member(r.members, r.mask, key)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def propose(w, r, kind, a, arg, shape, stage, f0, f1):
     """Record the result of an operator of one node if it is useful."""
     w.counts[TESTS] += 1
-    if hit(r.members, salt64(shape), f0, f1):
-        insert(w, r, kind, a, NONE, NONE, arg, shape, stage, f0, f1)
+    if hit(r, salt64(shape), f0, f1):
+        note(w, kind, a, NONE, NONE, arg, shape, stage, f0, f1)
 
 
-@njit(cache=True, nogil=True)
-def sigma_of(sigma, over, tile):
+@inner
+def sigma_of(r, over, tile):
     """σ of some dims; of a tile of the dim `tile` if that is one of them."""
     product = _U(1)
-    for d in range(len(sigma)):
+    for d in range(r.dims):
         if (over >> d) & 1:
-            product = mul61(product, sigma[d, 1 if d == tile else 0])
+            product = mul61(product, r.sigma[d, 1 if d == tile else 0])
     return product
 
 
-@njit(cache=True, nogil=True)
+@inner
 def without(shape, over, loop):
     """A shape without some dims."""
     shape &= ~over
@@ -151,7 +173,7 @@ def without(shape, over, loop):
     return shape
 
 
-@njit(cache=True, nogil=True)
+@inner
 def compatible(a, b, loop):
     """Whether two shapes have the loop dim in the same piece, if both have it."""
     both = loop >= 0 and (a >> loop) & 1 and (b >> loop) & 1

@@ -15,8 +15,8 @@ for each iteration.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mirage_dsl.search.compiled import inner
 from mirage_dsl.search.field61 import scramble64
 
 PRIME = (1 << 31) - 1
@@ -29,7 +29,7 @@ _P = np.int64(PRIME)
 _UP = np.uint64(PRIME)
 
 
-@njit(inline="always")
+@inner
 def extent(shape, dim, loop):
     """How many elements a shape has along a dim."""
     if not (shape >> dim) & 1:
@@ -39,8 +39,8 @@ def extent(shape, dim, loop):
     return TILE
 
 
-@njit(cache=True, nogil=True)
-def element_count(shape, dims, loop):
+@inner
+def elements(shape, dims, loop):
     """Elements of a shape, in one iteration."""
     count = 1
     for d in range(dims):
@@ -48,7 +48,13 @@ def element_count(shape, dims, loop):
     return count
 
 
-@njit(cache=True, nogil=True)
+def element_count(shape: int, dims: int, loop: int) -> int:  # noqa: ARG001
+    """`elements`, for Python."""
+    whole = loop >= 0 and bool(shape >> loop & 1) and not shape & PIECE
+    return TILE ** (shape & NAMES).bit_count() * (ITERATIONS if whole else 1)
+
+
+@inner
 def index_map(outer, inner, dims, loop, table):
     """For each element of shape `outer`, the one of shape `inner` that it reads.
 
@@ -57,7 +63,7 @@ def index_map(outer, inner, dims, loop, table):
     """
     table[0] = 0
     filled = 1
-    stride = element_count(inner, dims, loop)
+    stride = elements(inner, dims, loop)
     for d in range(dims):
         n = extent(outer, d, loop)
         if n == 1:
@@ -73,7 +79,7 @@ def index_map(outer, inner, dims, loop, table):
     return filled
 
 
-@njit(cache=True, nogil=True)
+@inner
 def loop_map(shape, dims, loop, table):
     """For each element of a shape with the whole loop dim, its iteration."""
     only = np.int64(1) << loop
@@ -82,7 +88,7 @@ def loop_map(shape, dims, loop, table):
         table[t] //= TILE
 
 
-@njit(cache=True, nogil=True)
+@inner
 def inverse31(x):
     """Inverse of a non-zero residue."""
     exponent, result, power = _P - 2, np.int64(1), x
@@ -94,7 +100,7 @@ def inverse31(x):
     return result
 
 
-@njit(cache=True, nogil=True)
+@inner
 def invert(values, source, target, count):
     """Inverses of `count` residues; False if one of them is 0."""
     for t in range(count):
@@ -105,7 +111,7 @@ def invert(values, source, target, count):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def add_elements(values, a, a_map, b, b_map, sign, target, count):
     """Target = a + sign * b, elementwise over maps."""
     for t in range(count):
@@ -113,7 +119,7 @@ def add_elements(values, a, a_map, b, b_map, sign, target, count):
         values[target + t] = (x + _P) % _P
 
 
-@njit(cache=True, nogil=True)
+@inner
 def add_products(values, a, a_map, b, b_map, target, target_map, count):
     """target[map] += a * b: a product, or with a smaller target a contraction."""
     for t in range(count):
@@ -122,7 +128,7 @@ def add_products(values, a, a_map, b, b_map, target, target_map, count):
         values[at] = (values[at] + x) % _P
 
 
-@njit(cache=True, nogil=True)
+@inner
 def add_onto(values, a, target, target_map, count):
     """target[map] += a: a sum."""
     for t in range(count):
@@ -130,7 +136,7 @@ def add_onto(values, a, target, target_map, count):
         values[at] = (values[at] + values[a + t]) % _P
 
 
-@njit(cache=True, nogil=True)
+@inner
 def largest_onto(values, a, target, target_map, count):
     """target[map] = max(target, a), in the order of residues."""
     for t in range(count):
@@ -138,19 +144,19 @@ def largest_onto(values, a, target, target_map, count):
         values[at] = max(values[at], values[a + t])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def opaque(word, x):
     """One operand's step of a random function of residues."""
     return scramble64(word ^ np.uint64(x))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def residue_of(word):
     """The residue that a word of a random function stands for."""
     return np.int64(word % _UP)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def hash_values(values, offset, count, word):
     """A 64-bit hash of `count` residues, started with `word`."""
     for t in range(count):

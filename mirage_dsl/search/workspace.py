@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mirage_dsl.errors import UnsupportedError
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -24,7 +26,8 @@ BEFORE, BODY, AFTER = map(np.int64, range(3))
 """Stages; a result has the union of its operands' bits, and 3 is not allowed."""
 
 NODES, EDGES, USED, GROUPS, PAIRS, TESTS, HITS, MERGED, FULL = map(np.int64, range(9))
-"""Slots of `Workspace.counts`."""
+WAITING, MOST_NODES, MOST_VALUES = map(np.int64, range(9, 12))
+"""Slots of `Workspace.counts`; the last two are limits, not counts."""
 
 _INT, _WORD = np.int64, np.uint64
 
@@ -45,6 +48,14 @@ GROUP = np.dtype([(n, _INT) for n in ("shape", "stage", "constant", "first", "la
 EDGE = np.dtype([(n, _INT) for n in ("node", "kind", "a", "b", "c", "arg")])
 """A way to make a node from up to three others; -1 for none."""
 
+FOUND = np.dtype(
+    [
+        *((n, _INT) for n in ("kind", "a", "b", "c", "arg", "shape", "stage")),
+        *((n, _WORD) for n in ("f0", "f1")),
+    ]
+)
+"""A useful result that is still to be evaluated: its edge, and what it will be."""
+
 SITE = np.dtype(
     [
         *((name, _INT) for name in ("arity", "over", "swaps")),
@@ -58,28 +69,110 @@ MAX_PARTS = 1 << 10
 """Sets of dims over which one pair of shapes may be contracted."""
 
 
-class Rules(NamedTuple):
-    """What the closure of one loop choice may do.
+MOST_DIMS = 48
+"""Bits of a packed shape (`search.values`)."""
+MOST_OUTER = 1 << 12
+"""Values of a program, and applications of functions in it."""
+MOST_SLOTS = 1 << 22
+"""Slots of the table of S; `abstract.MAX_MEMBERS` needs a quarter of them."""
+
+RULES = np.dtype(
+    [
+        *((n, _INT) for n in ("dims", "loop", "enabled", "reducible")),
+        *((n, _INT) for n in ("outer_count", "site_count")),
+        *((n, _WORD) for n in ("sigma_loop", "mask")),
+        ("sigma", _WORD, (MOST_DIMS, 2)),
+        ("outer", _INT, (MOST_OUTER,)),
+        ("sites", SITE, (MOST_OUTER,)),
+        ("members", _WORD, (MOST_SLOTS,)),
+    ]
+)
+
+LARGEST = 1 << 15
+_MOST_EDGES = 8 * LARGEST
+_MOST_FOUND = 1 << 17
+MOST_RESIDUES = 1 << 21
+
+WORKSPACE = np.dtype(
+    [
+        ("counts", _INT, (16,)),
+        ("nodes", NODE, (LARGEST,)),
+        ("groups", GROUP, (4096,)),
+        ("edges", EDGE, (_MOST_EDGES,)),
+        ("found", FOUND, (_MOST_FOUND,)),
+        ("values", _INT, (MOST_RESIDUES,)),
+        ("slots", _INT, (4 * LARGEST,)),
+        ("maps", _INT, (4, 1 << 13)),
+        ("parts", _INT, (MAX_PARTS,)),
+        ("sigmas", _WORD, (MAX_PARTS,)),
+        ("salts", _WORD, (MAX_PARTS,)),
+    ]
+)
+
+
+class Rules:
+    """What the closure of one loop choice may do: one record, so one pointer.
+
+    Compiled functions get one address; tuples of arrays would be a hundred arguments
+    each time one calls another, and take several times as long to compile.
 
     `enabled` is a mask of edge kinds, `reducible` of dims.  `sigma` has, for each dim,
     σ of the whole and of a tile.  `outer` are the dim masks of the program's values:
     an elementwise product may spread over more dims than its operands only within one
-    of them.
+    of them.  `members` is the table of S, of `mask + 1` slots.
     """
 
     dims: int
     loop: int
     enabled: int
     reducible: int
-    members: Words
-    sigma: Words
+    outer_count: int
+    site_count: int
     sigma_loop: Any
+    mask: Any
+    sigma: Words
     outer: Ints
     sites: Any
+    members: Words
+
+    def __new__(  # noqa: PYI034, a record is no object of the class
+        cls,
+        *,
+        dims: int,
+        loop: int,
+        enabled: int,
+        reducible: int,
+        members: Words,
+        sigma: Words,
+        sigma_loop: Any,
+        outer: Ints,
+        sites: Any,
+    ) -> Rules:
+        """The record; no object of this class, which only has its types."""
+        for what, given, most in (
+            ("dims", dims, MOST_DIMS),
+            ("values", max(len(outer), len(sites)), MOST_OUTER),
+            ("useful expressions", len(members), MOST_SLOTS),
+        ):
+            if given > most:
+                raise UnsupportedError(
+                    f"the program has {given} {what}; one kernel is searched for at "
+                    f"most {most}: split the program"
+                )
+        made: Any = np.zeros(1, RULES).view(np.recarray)[0]
+        made.dims, made.loop, made.enabled = dims, loop, enabled
+        made.reducible, made.sigma_loop = reducible, sigma_loop
+        made.mask = len(members) - 1
+        made.members[: len(members)] = members
+        made.sigma[: len(sigma)] = sigma
+        made.outer_count, made.site_count = len(outer), len(sites)
+        made.outer[: len(outer)] = outer
+        made.sites[: len(sites)] = sites
+        return made
 
 
-class Workspace(NamedTuple):
-    """Arrays of one thread, used again for every closure.
+class Workspace:
+    """Arrays of one thread in one record, used again for every closure.
 
     `values` is the pool of residues, `slots` the hash table of nodes, `maps`, `parts`,
     `sigmas` and `salts` are scratch, `counts` has the slots named above.
@@ -88,6 +181,7 @@ class Workspace(NamedTuple):
     nodes: Any
     groups: Any
     edges: Any
+    found: Any
     values: Ints
     slots: Ints
     maps: Ints
@@ -97,23 +191,16 @@ class Workspace(NamedTuple):
     counts: Ints
 
 
-def workspace(nodes: int = 1 << 15, values: int = 1 << 21) -> Workspace:
-    """Empty arrays for at most `nodes` nodes and `values` residues."""
-    return Workspace(
-        nodes=np.empty(nodes, NODE),
-        groups=np.empty(4096, GROUP),
-        edges=np.empty(8 * nodes, EDGE),
-        values=np.empty(values, _INT),
-        slots=np.empty(4 * nodes, _INT),
-        maps=np.empty((4, 1 << 13), _INT),
-        parts=np.empty(MAX_PARTS, _INT),
-        sigmas=np.empty(MAX_PARTS, _WORD),
-        salts=np.empty(MAX_PARTS, _WORD),
-        counts=np.zeros(16, _INT),
-    )
+def workspace(nodes: int = LARGEST, values: int = MOST_RESIDUES) -> Workspace:
+    """An empty workspace for at most `nodes` nodes and `values` residues."""
+    made: Any = np.empty(1, WORKSPACE).view(np.recarray)[0]
+    made.counts[MOST_NODES] = min(nodes, LARGEST)
+    made.counts[MOST_VALUES] = min(values, MOST_RESIDUES)
+    reset(made)
+    return made
 
 
 def reset(w: Workspace) -> None:
     """Empty the workspace."""
-    w.counts[:] = 0
+    w.counts[:MOST_NODES] = 0
     w.slots[:] = -1
