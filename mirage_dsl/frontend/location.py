@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 import sys
-from itertools import islice
+from itertools import count, islice, takewhile
 from types import FrameType
 
 from mirage_dsl.errors import SourceLocation
 
 _LIBRARIES = frozenset({"mirage_dsl", "torch", "numpy", "functools", "contextlib"})
+_DEFINITIONS = ("def ", "async def ")
 _USER_PACKAGES = ("mirage_dsl.testing", "mirage_dsl.cli.demo")
 
 
@@ -45,9 +46,16 @@ def location_of_frame(frame: FrameType) -> SourceLocation:
 
 
 def location_of_function(function: object) -> SourceLocation | None:
-    """The line where a function is defined."""
+    """The line where a function is defined, below its decorators."""
     code = getattr(function, "__code__", None)
     if code is None:
         return None
-    text = linecache.getline(code.co_filename, code.co_firstlineno).rstrip("\n")
-    return SourceLocation(code.co_filename, code.co_firstlineno, text)
+    file, number = code.co_filename, code.co_firstlineno
+    text = linecache.getline(file, number)
+    if text.lstrip().startswith("@"):
+        lines = ((n, linecache.getline(file, n)) for n in count(number + 1))
+        rest = takewhile(lambda line: line[1], lines)
+        found = (line for line in rest if line[1].lstrip().startswith(_DEFINITIONS))
+        number, text = next(found, (number, text))
+    column = len(text) - len(text.lstrip()) + 1 if text else None
+    return SourceLocation(file, number, text.rstrip("\n"), column)
