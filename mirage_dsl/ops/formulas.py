@@ -52,6 +52,11 @@ def stable_sigmoid(x: Array) -> Array:
 
 
 def rowshift(a: Array, axes: tuple[int, ...]) -> Array:
-    """The maximum, by which a row of exponents is shifted; 0 for a masked row."""
+    """The maximum, by which a row of exponents is shifted.
+
+    For a masked row it is a finite number that no other row's maximum is below, so that
+    a larger maximum can still be taken over both.
+    """
     largest: Array = np.max(a, axis=axes)
-    return np.where(np.isneginf(largest), np.zeros_like(largest), largest)
+    lowest = np.asarray(np.finfo(np.float16).min, largest.dtype)
+    return np.where(np.isneginf(largest), lowest, largest)

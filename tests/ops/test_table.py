@@ -184,9 +184,13 @@ def test_activations_stay_finite_far_out(name: str) -> None:
     assert np.isfinite(OPERATORS[name].numpy(far)).all()
 
 
-def test_shift_of_a_masked_row_is_zero() -> None:
-    rows = np.array([[-np.inf, -np.inf], [1.0, 3.0]])
-    np.testing.assert_array_equal(OPERATORS["rowshift"].numpy(rows, (1,)), [0.0, 3.0])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_shift_of_a_masked_row_is_finite_and_low(dtype: type) -> None:
+    rows = np.array([[-np.inf, -np.inf], [-3000.0, 3.0]], dtype)
+    masked, seen = OPERATORS["rowshift"].numpy(rows, (1,))
+    assert np.isfinite(masked)
+    assert masked < -3000
+    assert seen == 3
 
 
 # -- Emission --------------------------------------------------------------------------

@@ -28,6 +28,10 @@ class Accumulators:
         """Before the loop: nothing accumulated yet."""
         for node in self._block.nodes:
             match node:
+                case Accumulate() if self._takes_last(node):
+                    # Without the guard: where all is masked it stays -inf.
+                    axes = self._layout.orders[node.operand]
+                    self._tile_of[node.result] = Tile(self._last[node.operand], axes)
                 case Accumulate() if node.kind != "concat":
                     start = "0.0" if node.kind == "sum" else MINUS_INFINITY
                     axes = self._layout.orders[node.result]
@@ -39,6 +43,10 @@ class Accumulators:
                     self._last[node.result] = name
                 case _:
                     pass
+
+    def _takes_last(self, node: Accumulate) -> bool:
+        """Whether it is a running maximum's value in the last iteration."""
+        return node.kind == "max" and node.operand in self._last
 
     def _bind(self, wanted: str, axes: Order, value: str) -> str:
         shape = self._tiles.shape(axes)
@@ -62,6 +70,8 @@ class Accumulators:
     def add(self, node: Accumulate, operand: Tile) -> Tile:
         """Take in the value of one iteration; what lies outside counts as neutral."""
         accumulator = self._tile_of[node.result]
+        if self._takes_last(node):
+            return accumulator
         name, axes = accumulator.name, accumulator.axes
         fill = 0.0 if node.kind == "sum" else float("-inf")
         looped = [d for d in axes if d.loop]
