@@ -97,7 +97,7 @@ def useful(space: Space, loop: str | None, seed: int = 0) -> Useful:
     sums = [terms.sum_of(i) for i in range(len(space.values))]
     pairs = tuple(terms.pair(s) for s in sums)
     members = _Members(terms, _has_negatives(space))
-    members.take([sums[o.value] for o in space.outputs])
+    members.take([sums[o.value] for o in space.outputs[: space.targets]])
     # The program itself is in the space even where S was cut off.
     for value, pair in zip(space.values, pairs, strict=True):
         if any(space.values[i].constant == _MINUS_ONE for i in value.operands):
@@ -278,14 +278,14 @@ class _Members:
         return states
 
     def _names(self, variables: set[int]) -> int | None:
-        """The dims of unsummed variables; None if two of them are of one dim."""
+        """The dims of unsummed variables; None if no value has such dims."""
         names = 0
         for v in variables:
             bit = 1 << self.terms.dim[v]
             if names & bit:
                 return None
             names |= bit
-        return names
+        return names if self.terms.space.representable(names) else None
 
 
 def _some_partial_sums(whole: Sum) -> Iterator[Sum]:

@@ -52,6 +52,11 @@ _TERM = {
 _ROW = {op.term: op for op in OPERATORS.values() if op.expansion is None}
 
 
+def row_of(kind: int) -> Operator:
+    """The operator of a kind of edge that is no load, constant or function."""
+    return _ROW[_TERM[kind]]
+
+
 @dataclass(frozen=True)
 class Edge:
     """One chosen way to make a node."""
@@ -208,7 +213,7 @@ class _Writer:
             assert value.op is not None
             op, over = value.op, value.over
         else:
-            op = _ROW[_TERM[edge.kind]]
+            op = row_of(edge.kind)
             over = edge.arg if edge.kind in (SUM, CONTRACT) else 0
         operands = tuple(self.operand(o) for o in self.arranged(op, edge))
         attrs = (("over", self.space.names(over)),) if over else ()

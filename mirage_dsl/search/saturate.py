@@ -161,7 +161,7 @@ def _enabled(space: Space) -> int:
     kinds = {_KIND[t] for t in terms if t in _KIND}
     if Term.DIV in terms or dots:
         kinds.add(MUL)
-    if MUL in kinds and Term.CONTRACT in terms:
+    if Term.CONTRACT in terms and (MUL in kinds or space.halves):
         kinds.add(SUM)
     if MUL in kinds and Term.SUM in terms:
         kinds.add(CONTRACT)

@@ -97,12 +97,21 @@ class Space:
         dims: All dims of its values, in order of appearance.
         values: Tensors read, constants and operator results, operands first.
         outputs: Each distinct returned tensor that is not an input.
+        stored: Computed values that an earlier kernel may have stored, so that a block
+            may read them.
+        halves: Dims cut in two, as (number of the part, index within the part); a value
+            that lost the second but not the first is partial.
+        targets: How many of the outputs the search is for, all if None; the others are
+            only looked for among the values that it finds.
     """
 
     program: KernelGraph
     dims: tuple[str, ...]
     values: tuple[Value, ...]
     outputs: tuple[Output, ...]
+    stored: frozenset[int] = frozenset()
+    halves: tuple[tuple[int, int], ...] = ()
+    targets: int | None = None
 
     def mask(self, names: tuple[str, ...]) -> int:
         """The mask of some dims."""
@@ -115,7 +124,18 @@ class Space:
     @cached_property
     def loads(self) -> tuple[int, ...]:
         """Indices of the tensors that a block may read."""
-        return tuple(i for i, v in enumerate(self.values) if v.is_load)
+        values = enumerate(self.values)
+        return tuple(i for i, v in values if v.is_load or i in self.stored)
+
+    def representable(self, names: int) -> bool:
+        """Whether a value of these dims is whole, or partial in one cut dim only."""
+        partial = 0
+        for part, within in self.halves:
+            has_part, has_within = names >> part & 1, names >> within & 1
+            if has_within and not has_part:
+                return False
+            partial += has_part and not has_within
+        return partial <= 1
 
     @cached_property
     def constants(self) -> tuple[int, ...]:

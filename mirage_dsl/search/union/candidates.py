@@ -1,0 +1,291 @@
+"""Tensors that one kernel may store for another: all useful values of the program.
+
+The closure without grid and loop holds every value of every equivalent program.  Those
+from which the outputs can be reached are worth storing; so are their partial sums over
+one cut dim.  Each becomes a value of the program with a definition of its own, by which
+every later closure knows its residues and its fingerprint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mirage_dsl.ir.graph import Apply, KernelGraph, Return
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.search.reconstruct import row_of
+from mirage_dsl.search.saturate import Saturation, saturate
+from mirage_dsl.search.space import Output, Space, Value, space_of
+from mirage_dsl.search.union.halves import Halves, rejoined, with_halves
+from mirage_dsl.search.values import NAMES
+from mirage_dsl.search.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
+from mirage_dsl.types import Axis, Dim, Scalar, TensorType, f32
+
+MOST_TENSORS = 96
+"""Tensors between kernels beyond which the largest are left out."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A program with its storable values.
+
+    Attributes:
+        program: The program without shifts.
+        cut: Dims of which partial sums are known.
+        definitions: The operators of the program, over halves, and of the values.
+        names: Of the values.
+        complete: Whether none was left out.
+        counters: Figures for the ledger.
+    """
+
+    program: KernelGraph
+    cut: tuple[Halves, ...]
+    definitions: tuple[Apply, ...]
+    names: tuple[str, ...]
+    complete: bool
+    counters: dict[str, int]
+
+    def space(self, whole: Halves | None = None) -> Space:
+        """The space in which all values, and the outputs, may be read and stored.
+
+        With `whole`, that dim is not cut, and values partial in it are left out.
+        """
+        cut = tuple(h for h in self.cut if h != whole)
+        base, halved = space_with_halves(self.program, cut)
+        nodes = self.definitions
+        if whole is not None:
+            nodes = tuple(rejoined(nodes, whole))
+        known = {n.result for n in nodes}
+        names = tuple(n for n in self.names if n in known)
+        return _extended_space(base, replace(halved, nodes=nodes), names)
+
+
+def space_with_halves(
+    program: KernelGraph, cut: tuple[Halves, ...]
+) -> tuple[Space, KernelGraph]:
+    """The space of a program over halves, all its values being outputs."""
+    halved = with_halves(program, cut)
+    space = space_of(halved)
+    pairs = tuple(
+        (space.dims.index(h.part), space.dims.index(h.within))
+        for h in cut
+        if h.part in space.dims
+    )
+    return replace(space, halves=pairs), halved
+
+
+def candidates(
+    program: KernelGraph,
+    cut: tuple[Halves, ...],
+    w: Workspace,
+    *,
+    seed: int = 0,
+    deadline: float | None = None,
+) -> Candidates:
+    """The storable values of a program without shifts.
+
+    Raises:
+        UnsupportedError: A value that no block graph can compute.
+    """
+    space, halved = space_with_halves(program, cut)
+    returned = {o.value for o in space.outputs}
+    others = tuple(
+        Output(i, v.name, v.type)
+        for i, v in enumerate(space.values)
+        if v.op is not None and v.type is not None and i not in returned
+    )
+    targets = len(space.outputs)
+    everything = replace(space, outputs=(*space.outputs, *others), targets=targets)
+    plain = saturate(everything, None, w, seed=seed, deadline=deadline)
+    chooser = _Chooser(everything, plain, targets)
+    wanted = chooser.wanted()
+    kept = chooser.smallest(wanted)
+    definer = _Definer(chooser, halved)
+    names = {n: definer.name(n) for n in kept}
+    return Candidates(
+        program,
+        cut,
+        tuple(definer.nodes),
+        tuple(names.values()),
+        plain.complete and len(kept) == len(wanted),
+        {
+            **{f"plain_{k}": v for k, v in plain.counters.items() if k == "nodes"},
+            "tensors_between_kernels": len(names),
+        },
+    )
+
+
+class _Chooser:
+    """Finds the nodes of the plain closure that are worth storing."""
+
+    def __init__(self, space: Space, plain: Saturation, targets: int) -> None:
+        self.space, self.plain = space, plain
+        self.names = [int(s) & NAMES for s in plain.shape]
+        self.roots = {n for some in plain.roots[:targets] for n in some}
+
+    def partial(self, node: int) -> int:
+        """The mask of the parts of a partial value; 0 of a whole one."""
+        found = 0
+        for part, within in self.space.halves:
+            if self.names[node] >> part & 1 and not self.names[node] >> within & 1:
+                found |= 1 << part
+        return found
+
+    def wanted(self) -> list[int]:
+        """Whole values that help to reach the outputs, and their partial sums."""
+        edges = self.plain.edges.tolist()
+        ways: dict[int, list[list[int]]] = {}
+        seeds: set[int] = set()
+        for node, kind, a, b, c, _ in edges:
+            ways.setdefault(node, []).append([o for o in (a, b, c) if o >= 0])
+            if kind in (LOAD, CONSTANT):
+                seeds.add(node)
+        whole = {n for n in range(len(self.names)) if not self.partial(n)}
+        reached = set(self.roots)
+        stack = list(reached)
+        while stack:
+            for way in ways[stack.pop()]:
+                if whole.issuperset(way):
+                    stack.extend(set(way) - reached)
+                    reached.update(way)
+        parts = {
+            a
+            for node, kind, a, _, _, over in edges
+            if kind == SUM and node in reached and self.partial(a) == over
+        }
+        return sorted((reached | parts) - seeds)
+
+    def smallest(self, wanted: list[int]) -> list[int]:
+        """As many as there may be: the program's own, then the smallest ones."""
+        own = {n for some in self.plain.roots for n in some}
+        order = sorted(wanted, key=lambda n: (n not in own, self.elements(n), n))
+        return sorted(order[:MOST_TENSORS])
+
+    def elements(self, node: int) -> float:
+        names = self.space.names(self.names[node])
+        return float(np.prod([float(self.space.extent(n)) for n in names]))
+
+
+class _Definer:
+    """Gives nodes of the plain closure names, and kernel-level definitions.
+
+    A node is defined by its first edge, whose operands are older than the node, and not
+    partial if that is possible.
+    """
+
+    def __init__(self, chooser: _Chooser, halved: KernelGraph) -> None:
+        space, plain = chooser.space, chooser.plain
+        self.space, self.plain = space, plain
+        self.nodes = [n for n in halved.nodes if isinstance(n, Apply)]
+        self.taken = {i.name for i in halved.inputs}
+        self.taken |= {n.result for n in self.nodes}
+        self.known: dict[int, str | Scalar] = {}
+        for output, nodes in zip(space.outputs, plain.roots, strict=True):
+            name = space.values[output.value].name
+            self.known.update(dict.fromkeys(nodes, name))
+        self.first: dict[int, list[int]] = {}
+        self.whole: dict[int, list[int]] = {}
+        edges: list[list[int]] = plain.edges.tolist()
+        for row in edges:
+            self.first.setdefault(row[0], row)
+            if max(row[2:5]) < row[0] and not any(
+                chooser.partial(o) for o in row[2:5] if o >= 0
+            ):
+                self.whole.setdefault(row[0], row)
+            if row[1] in (LOAD, CONSTANT):
+                value = space.values[row[5]]
+                self.known[row[0]] = value.constant or value.name
+
+    def name(self, node: int) -> str:
+        """The name of a node's value, defined if it has no definition yet."""
+        found = self.operand(node)
+        assert isinstance(found, str)
+        return found
+
+    def operand(self, node: int) -> str | Scalar:
+        """The same, or a constant."""
+        if node not in self.known:
+            self.known[node] = self.define(node)
+        return self.known[node]
+
+    def define(self, node: int) -> str:
+        _, kind, a, b, c, arg = self.whole.get(node, self.first[node])
+        operands = tuple(self.operand(o) for o in (a, b, c) if o >= 0)
+        if kind == FUNCTION:
+            value = self.space.values[self.plain.sites[arg]]
+            assert value.op is not None
+            op, over = value.op, self.space.names(value.over)
+        else:
+            op = row_of(kind)
+            over = self.space.names(arg) if "over" in op.attributes else ()
+        name = f"u{node}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        attrs = (("over", over),) if over else ()
+        self.nodes.append(Apply(name, op, operands, attrs))
+        return name
+
+
+def _extended_space(
+    space: Space, extended: KernelGraph, names: tuple[str, ...]
+) -> Space:
+    """The space of the extended program, in which the named values may be stored."""
+    own = {v.name for v in space.values}
+    types = kernel_types(extended)
+    targets = [space.values[o.value].name for o in space.outputs]
+    wanted = dict.fromkeys((*targets, *names))
+    found = space_of(
+        replace(extended, returns=tuple(Return(n, types[n]) for n in wanted))
+    )
+    index = {v.name: i for i, v in enumerate(found.values)}
+    values = list(found.values)
+    for name in wanted:
+        value = values[index[name]]
+        assert value.type is not None
+        stored = value.type if name in own else value.type.with_dtype(f32)
+        values[index[name]] = replace(value, type=_stored_type(stored, space))
+    returned = {r.value: r.type for r in space.program.returns}
+    for output in space.outputs:
+        at = index[space.values[output.value].name]
+        values[at] = replace(values[at], type=returned[output.name])
+    halves = tuple(
+        (found.dims.index(space.dims[a]), found.dims.index(space.dims[b]))
+        for a, b in space.halves
+    )
+    outputs = tuple(Output(index[n], n, _type_of(values[index[n]])) for n in wanted)
+    return Space(
+        found.program,
+        found.dims,
+        tuple(values),
+        outputs,
+        frozenset(index[n] for n in wanted),
+        halves,
+        len(targets),
+    )
+
+
+def _type_of(value: Value) -> TensorType:
+    assert value.type is not None
+    return value.type
+
+
+def _stored_type(whole: TensorType, space: Space) -> TensorType:
+    """One dim per axis, the halves of a dim on one; numbers of parts come first."""
+    order = {n: i for i, n in enumerate(space.outputs[0].type.names)}
+    names = sorted(whole.names, key=lambda n: order.get(n, len(order)))
+    parts = {space.dims[a]: space.dims[b] for a, b in space.halves}
+    first: list[Axis] = []
+    rest: list[Axis] = []
+    for name in names:
+        if name in parts.values():
+            continue
+        within = parts.get(name)
+        if within is None:
+            rest.append((Dim(name),))
+        elif within in names:
+            rest.append((Dim(name), Dim(within)))
+        else:
+            first.append((Dim(name),))
+    return replace(whole, axes=(*first, *rest))

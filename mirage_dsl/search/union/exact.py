@@ -1,0 +1,146 @@
+"""The cheapest DAG of the union, proved by OR-tools' CP-SAT.
+
+One boolean for each e-node; the outputs are needed, what is needed is made by exactly
+one e-node, and an e-node needs its kids.  A graph without cycles needs no more.
+Without OR-tools there is no bound, and the heuristic's answer stands.
+"""
+
+# OR-tools has no types for its models.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, PASS, SAVE, Union
+from mirage_dsl.search.union.heuristic import Dag
+
+UNIT = 1e-4
+"""µs of one unit of the objective."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the solver found.
+
+    Attributes:
+        bound: No DAG costs less, in µs.
+        best: The cheapest DAG found, if any.
+        optimal: Whether it is the cheapest of all.
+    """
+
+    bound: float
+    best: Dag | None
+    optimal: bool
+
+
+def prove(
+    u: Union, *, seconds: float, max_kernels: int | None = None, seed: int = 0
+) -> Proof | None:
+    """Prove the cheapest DAG; None where OR-tools is not installed.
+
+    Args:
+        u: The graph.
+        seconds: Stop after so long with the bound reached.
+        max_kernels: Most launches of a DAG.
+        seed: Of the solver.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        return None
+    model = _Model(u, cp_model)
+    if max_kernels is not None:
+        model.limit_launches(max_kernels)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = 1
+    solver.parameters.subsolvers.append("core")
+    solver.parameters.random_seed = seed
+    status = solver.solve(model.model)
+    solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    best = None
+    if solved:
+        chosen = [e for e, x in enumerate(model.x) if solver.value(x)]
+        enodes = _used(u, chosen)
+        best = Dag(enodes, float(u.cost[list(enodes)].sum()))
+    bound = max(0.0, UNIT * solver.best_objective_bound)
+    return Proof(bound, best, status == cp_model.OPTIMAL)
+
+
+class _Model:
+    """The integer programme of a union."""
+
+    def __init__(self, u: Union, cp_model: Any) -> None:
+        self.u = u
+        self.model = cp_model.CpModel()
+        self.x = [self.model.new_bool_var("") for _ in range(len(u.cost))]
+        self.weighted = cp_model.LinearExpr.weighted_sum
+        ways: dict[int, list[int]] = defaultdict(list)
+        for e, c in enumerate(u.makes.tolist()):
+            ways[c].append(e)
+        self.ways = ways
+        self.model.add_exactly_one(self.x[e] for e in ways[u.root])
+        for c, enodes in ways.items():
+            if len(enodes) > 1 and c != u.root:
+                self.model.add_at_most_one(self.x[e] for e in enodes)
+            self.need(enodes)
+        self.save_once()
+        units = np.rint(u.cost / UNIT).astype(np.int64).tolist()
+        self.model.minimize(self.weighted(self.x, units))
+
+    def need(self, enodes: list[int]) -> None:
+        """The kids of the e-nodes of one class, where one of them is chosen."""
+        by_kid: dict[int, list[int]] = defaultdict(list)
+        for e in enodes:
+            for kid in set(self.u.kids[e].tolist()) - {-1}:
+                by_kid[kid].append(e)
+        for kid, users in by_kid.items():
+            made = self.ways[kid]
+            names = [self.x[e] for e in (*users, *made)]
+            self.model.add(
+                self.weighted(names, [1] * len(users) + [-1] * len(made)) <= 0
+            )
+
+    def save_once(self) -> None:
+        """A tensor is stored by one kernel only."""
+        u = self.u
+        by_tensor: dict[int, list[int]] = defaultdict(list)
+        for e in np.flatnonzero((u.kind == SAVE) | (u.kind == LIBRARY)).tolist():
+            by_tensor[int(u.tensor[u.makes[e]])].append(e)
+        for enodes in by_tensor.values():
+            if len(enodes) > 1:
+                self.model.add_at_most_one(self.x[e] for e in enodes)
+
+    def limit_launches(self, most: int) -> None:
+        """At most so many kernels."""
+        u = self.u
+        launches = np.flatnonzero((u.kind == LAUNCH) | (u.kind == LIBRARY)).tolist()
+        self.model.add(sum(self.x[e] for e in launches) <= most)
+
+
+def _used(u: Union, chosen: list[int]) -> tuple[int, ...]:
+    """Those of the chosen e-nodes that the root needs."""
+    by_class = {int(u.makes[e]): e for e in chosen}
+    found: set[int] = set()
+    stack = [u.root]
+    while stack:
+        e = by_class[stack.pop()]
+        if e not in found:
+            found.add(e)
+            stack.extend(k for k in u.kids[e].tolist() if k >= 0)
+    return tuple(sorted(found))
+
+
+def launches(u: Union, dag: Dag) -> int:
+    """How many kernels a DAG has."""
+    kinds = u.kind[list(dag.enodes)]
+    return int(((kinds == LAUNCH) | (kinds == LIBRARY)).sum())
+
+
+__all__ = ["PASS", "Proof", "launches", "prove"]

@@ -1,0 +1,296 @@
+"""One AND-OR graph of all programs of several kernels.
+
+Its classes are tensors in memory after each layer of kernels, launches, and values in
+blocks.  A tensor is there after a layer if a kernel of the layer saves it, or if it was
+there before; a block's value is made from others, or loaded, which needs the tensor and
+the launch.  Layers keep the kernels in order, so the graph has no cycles but those
+within a closure.
+"""
+
+# Numba has no types for its decorators, nor for compiled functions.
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from mirage_dsl.search.union.kernels import Kernel
+from mirage_dsl.search.workspace import LOAD, Ints
+
+Floats = NDArray[np.float64]
+
+LAUNCH_US = 1.9
+"""What a kernel costs more than its work, see `search.hardware`."""
+
+OPERATE, SAVE, LAUNCH, LIBRARY, PASS = range(5)
+"""Kinds of e-node: an edge of a closure, a store, and so on."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A pre-defined kernel: the tensor that it makes, those that it reads, its µs."""
+
+    result: str
+    operands: tuple[str, ...]
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """The graph, reduced to what the outputs need.
+
+    E-nodes are rows of the arrays, sorted by class.
+
+    Attributes:
+        makes: Class of each e-node.
+        kids: Classes that it needs, -1 for none.
+        cost: Its µs.
+        kind: Its kind.
+        kernel: Number of its kernel (of its call for `LIBRARY`), -1 for `PASS`.
+        layer: Its layer.
+        detail: Number of its edge, or of its save.
+        tensor: Of each class the number of its tensor, -1 if it is none.
+        root: The class of all outputs.
+        total: How many e-nodes there were before the reduction.
+    """
+
+    makes: Ints
+    kids: Ints
+    cost: Floats
+    kind: Ints
+    kernel: Ints
+    layer: Ints
+    detail: Ints
+    tensor: Ints
+    root: int
+    total: int
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.tensor)
+
+
+@dataclass
+class _Builder:
+    """Collects e-nodes as chunks of rows."""
+
+    tensors: dict[str, int]
+    layers: int
+    rows: list[Ints] = field(default_factory=list[Ints])
+    costs: list[Floats] = field(default_factory=list[Floats])
+    classes: int = 0
+
+    def __post_init__(self) -> None:
+        self.classes = (self.layers + 1) * len(self.tensors)
+
+    def at(self, name: str, layer: int) -> int:
+        """The class of a tensor after a layer."""
+        return layer * len(self.tensors) + self.tensors[name]
+
+    def add(self, rows: Ints, costs: Floats) -> None:
+        """E-nodes: class, three kids, kind, kernel, layer, detail."""
+        self.rows.append(rows)
+        self.costs.append(costs)
+
+    def one(self, row: Sequence[int], cost: float) -> None:
+        """One e-node."""
+        self.add(np.array([row], np.int64), np.array([cost]))
+
+
+def union(
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    stored: Sequence[str],
+    kernels: Sequence[Kernel],
+    calls: Sequence[Call],
+    layers: int,
+) -> Union | None:
+    """The graph of all programs of at most `layers` layers; None if there is none.
+
+    Args:
+        inputs: Tensors that are there from the start.
+        outputs: Tensors that must be there in the end.
+        stored: All tensors that kernels may store.
+        kernels: What single kernels can do.
+        calls: Pre-defined kernels.
+        layers: Kernels on the longest chain.
+    """
+    names = dict.fromkeys((*inputs, *stored))
+    b = _Builder({n: i for i, n in enumerate(names)}, layers)
+    for name in inputs:
+        b.one((b.at(name, 0), -1, -1, -1, PASS, -1, 0, 0), 0.0)
+    for layer in range(1, layers + 1):
+        for name in names:
+            before = b.at(name, layer - 1)
+            b.one((b.at(name, layer), before, -1, -1, PASS, -1, layer, 0), 0.0)
+    parts = [_part(k) for k in kernels]
+    for number, part in enumerate(parts):
+        for layer in range(1, layers + 1):
+            _add_kernel(b, part, number, layer)
+    for number, call in enumerate(calls):
+        for layer in range(1, layers + 1):
+            _add_call(b, call, number, layer)
+    root = b.at(outputs[0], layers)
+    for name in outputs[1:]:
+        b.one((b.classes, root, b.at(name, layers), -1, PASS, -1, layers, 0), 0.0)
+        root, b.classes = b.classes, b.classes + 1
+    return _reduced(b, root)
+
+
+def _add_call(b: _Builder, call: Call, number: int, layer: int) -> None:
+    """A pre-defined kernel in one layer."""
+    kids = [b.at(n, layer - 1) for n in dict.fromkeys(call.operands)]
+    kids = [*kids, -1, -1, -1][:3]
+    row = (b.at(call.result, layer), *kids, LIBRARY, number, layer, 0)
+    b.one(row, call.cost + LAUNCH_US)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A kernel's edges that lead from tensors to saves."""
+
+    kernel: Kernel
+    edges: Ints
+    nodes: Ints
+
+
+def _part(kernel: Kernel) -> _Part:
+    """Leave out what no save needs, or what cannot be made."""
+    rows = kernel.closure.saturation.edges
+    nodes = len(kernel.closure.saturation.shape)
+    alive = np.flatnonzero(kernel.alive)
+    makes, kids = rows[alive, 0], np.ascontiguousarray(rows[alive, 2:5])
+    roots = np.array([n for _, n, _ in kernel.saves], np.int64)
+    keep = needed(makes, kids, roots, nodes)
+    kept = alive[keep]
+    return _Part(kernel, kept, np.unique(rows[kept, 0]))
+
+
+def _add_kernel(b: _Builder, part: _Part, number: int, layer: int) -> None:
+    """A kernel in one layer."""
+    if not len(part.edges):
+        return
+    kernel = part.kernel
+    rows = kernel.closure.saturation.edges[part.edges]
+    launch = b.classes
+    place = np.full(len(kernel.closure.saturation.shape) + 1, -1)
+    place[part.nodes] = launch + 1 + np.arange(len(part.nodes))
+    b.classes += 1 + len(part.nodes)
+    b.one((launch, -1, -1, -1, LAUNCH, number, layer, 0), LAUNCH_US)
+    made = np.empty((len(rows), 8), np.int64)
+    made[:, 0] = place[rows[:, 0]]
+    made[:, 1:4] = place[rows[:, 2:5]]
+    made[:, 4:] = (OPERATE, number, layer, 0)
+    made[:, 7] = part.edges
+    values = kernel.closure.space.values
+    for at in np.flatnonzero(rows[:, 1] == LOAD):
+        name = values[rows[at, 5]].name
+        made[at, 1:3] = b.at(name, layer - 1), launch
+    b.add(made, kernel.cost[part.edges])
+    for i, (name, node, cost) in enumerate(kernel.saves):
+        if place[node] >= 0:
+            row = (b.at(name, layer), place[node], -1, -1, SAVE, number, layer, i)
+            b.one(row, cost)
+
+
+def _reduced(b: _Builder, root: int) -> Union | None:
+    """Only what can be made and what the outputs need, classes numbered anew."""
+    rows, cost = np.concatenate(b.rows), np.concatenate(b.costs)
+    kids = np.ascontiguousarray(rows[:, 1:4])
+    keep = needed(rows[:, 0].copy(), kids, np.array([root]), b.classes)
+    total = len(rows)
+    rows, cost = rows[keep], cost[keep]
+    if root not in rows[:, 0]:
+        return None
+    order = np.argsort(rows[:, 0], kind="stable")
+    rows, cost = rows[order], cost[order]
+    classes = np.unique(rows[:, 0])
+    place = np.full(b.classes + 1, -1)
+    place[classes] = np.arange(len(classes))
+    count = len(b.tensors) * (b.layers + 1)
+    tensor = np.where(classes < count, classes % len(b.tensors), -1)
+    return Union(
+        place[rows[:, 0]],
+        np.ascontiguousarray(place[rows[:, 1:4]]),
+        cost,
+        rows[:, 4],
+        rows[:, 5],
+        rows[:, 6],
+        rows[:, 7],
+        tensor,
+        int(place[root]),
+        total,
+    )
+
+
+def needed(makes: Ints, kids: Ints, roots: Ints, classes: int) -> NDArray[np.bool_]:
+    """E-nodes whose kids can all be made, and that the roots may use."""
+    order = np.argsort(makes, kind="stable")
+    start = np.searchsorted(makes[order], np.arange(classes + 1))
+    flat = kids.reshape(-1)
+    by_kid = np.argsort(flat, kind="stable")
+    by_kid = by_kid[np.searchsorted(flat[by_kid], 0) :]
+    user = np.searchsorted(flat[by_kid], np.arange(classes + 1))
+    made = np.zeros(classes, np.bool_)
+    ready = (kids >= 0).sum(axis=1)
+    _spread(makes, by_kid // 3, user, ready, made)
+    wanted = np.zeros(classes, np.bool_)
+    keep = np.zeros(len(makes), np.bool_)
+    _mark(kids, order, start, ready, roots[made[roots]], wanted, keep)
+    return keep
+
+
+@njit(cache=True, nogil=True)
+def _spread(makes, users, first, missing, made):
+    """Mark the classes that can be made; `missing` counts kids that cannot."""
+    stack = np.empty(len(made), np.int64)
+    top = 0
+    for e in range(len(makes)):
+        if missing[e] == 0 and not made[makes[e]]:
+            made[makes[e]] = True
+            stack[top] = makes[e]
+            top += 1
+    while top:
+        top -= 1
+        c = stack[top]
+        for u in range(first[c], first[c + 1]):
+            e = users[u]
+            missing[e] -= 1
+            if missing[e] == 0 and not made[makes[e]]:
+                made[makes[e]] = True
+                stack[top] = makes[e]
+                top += 1
+
+
+@njit(cache=True, nogil=True)
+def _mark(kids, order, start, missing, roots, wanted, keep):
+    """Mark the e-nodes of all classes that the roots may use."""
+    stack = np.empty(len(wanted), np.int64)
+    top = 0
+    for c in roots:
+        if not wanted[c]:
+            wanted[c] = True
+            stack[top] = c
+            top += 1
+    while top:
+        top -= 1
+        c = stack[top]
+        for i in range(start[c], start[c + 1]):
+            e = order[i]
+            if missing[e] > 0:
+                continue
+            keep[e] = True
+            for t in range(kids.shape[1]):
+                kid = kids[e, t]
+                if kid >= 0 and not wanted[kid]:
+                    wanted[kid] = True
+                    stack[top] = kid
+                    top += 1

@@ -1,0 +1,201 @@
+"""Cheap DAGs of the union by repeated re-extraction.
+
+Knuth's generalisation of Dijkstra's algorithm gives every class its cheapest tree, in
+which what is used twice is paid twice.  So it is run again and again with the classes
+of the last DAG free, since they are paid already; restarts perturb the costs of whole
+kernels, and every second one begins with a part of the best DAG free.
+"""
+
+# Numba has no types for its decorators, nor for compiled functions.
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportArgumentType=false
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from mirage_dsl.search.union.graph import LAUNCH, OPERATE, Union
+from mirage_dsl.search.workspace import Ints
+
+ROUNDS = 8
+"""Restarts between two looks at the clock."""
+
+STEPS = 8
+"""Extractions of one restart."""
+
+_FACTORS = np.array([0.3, 0.6, 1.0, 1.0, 1.5, 3.0])
+
+
+@dataclass(frozen=True)
+class Dag:
+    """One program: the e-nodes it uses, and what they cost together in µs."""
+
+    enodes: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """A union as lists: the users of each class, and the group of each e-node."""
+
+    union: Union
+    users: Ints
+    first: Ints
+    group: Ints
+    groups: int
+    shared: Ints
+
+
+def links_of(u: Union) -> Links:
+    """Prepare a union."""
+    flat = u.kids.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    order = order[np.searchsorted(flat[order], 0) :]
+    first = np.searchsorted(flat[order], np.arange(u.classes + 1))
+    keys = np.where(u.kernel < 0, -1, u.kernel * (u.layer.max() + 1) + u.layer)
+    keys = np.where(u.kind > LAUNCH, -1, keys)
+    names, group = np.unique(keys, return_inverse=True)
+    # Loads and launches are likely to be needed by every other DAG too.
+    loads = (u.kind == OPERATE) & (u.tensor[np.maximum(u.kids[:, 0], 0)] >= 0)
+    shared = (u.kind == LAUNCH) | (loads & (u.kids[:, 0] >= 0))
+    return Links(u, order // 3, first, group, len(names), shared.astype(np.int64))
+
+
+def search(
+    u: Union, *, seed: int = 0, restarts: int = 64, deadline: float | None = None
+) -> list[Dag]:
+    """Different DAGs, cheapest first."""
+    links = links_of(u)
+    graph = (u.makes, u.kids, u.cost, links.users, links.first)
+    graph = (*graph, links.group, links.groups, links.shared, u.root)
+    found: dict[tuple[int, ...], float] = {}
+    best = np.full(u.classes, -1)
+    state = np.array([2 * seed + 0x9E3779B97F4A7C15, 0], np.uint64)
+    rows, costs = (
+        np.empty((ROUNDS * STEPS, u.classes), np.int64),
+        np.empty(ROUNDS * STEPS),
+    )
+    for _ in range(0, restarts, ROUNDS):
+        count = _restart(*graph, state, best, (rows, costs))
+        for row, cost in zip(rows[:count], costs[:count], strict=True):
+            found.setdefault(tuple(row[row >= 0].tolist()), float(cost))
+        if deadline is not None and time.monotonic() > deadline:
+            break
+    order = sorted(found.items(), key=lambda item: (item[1], item[0]))
+    return [Dag(tuple(sorted(enodes)), cost) for enodes, cost in order]
+
+
+@njit(cache=True, nogil=True)
+def _cheapest_trees(makes, kids, cost, users, first, free, pick, missing, total):
+    """The e-node that begins each class's cheapest tree; -1 if there is none."""
+    value = np.full(len(pick), -1.0)
+    heap = [(0.0, np.int64(0))][:0]
+    for e in range(len(makes)):
+        missing[e], total[e] = 0, cost[e]
+        for t in range(3):
+            missing[e] += kids[e, t] >= 0
+        if missing[e] == 0:
+            heapq.heappush(heap, (total[e], e))
+    pick[:] = -1
+    while heap:
+        paid, e = heapq.heappop(heap)
+        c = makes[e]
+        if pick[c] >= 0:
+            continue
+        value[c], pick[c] = 0.0 if free[c] else paid, e
+        for u in range(first[c], first[c + 1]):
+            user = users[u]
+            missing[user] -= 1
+            total[user] += value[c]
+            if missing[user] == 0 and pick[makes[user]] < 0:
+                heapq.heappush(heap, (total[user], user))
+
+
+@njit(cache=True, nogil=True)
+def _collect(pick, kids, cost, root, chosen, used):
+    """The DAG below the root: fills `chosen` by class, returns its cost."""
+    chosen[:] = -1
+    used[:] = False
+    stack = [root]
+    used[root] = True
+    total = 0.0
+    while stack:
+        c = stack.pop()
+        e = pick[c]
+        chosen[c] = e
+        total += cost[e]
+        for t in range(3):
+            kid = kids[e, t]
+            if kid >= 0 and not used[kid]:
+                used[kid] = True
+                stack.append(kid)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _random(state):
+    """The next number in [0, 1) of a xorshift generator."""
+    x = state[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    state[0] = x
+    return np.float64(x >> np.uint64(11)) / 9007199254740992.0
+
+
+@njit(cache=True, nogil=True)
+def _begin(turn, state, best, factors, free):
+    """Perturb all kernels, but in the first turn; free a part of the best DAG."""
+    free[:] = False
+    for g in range(len(factors)):
+        factors[g] = _FACTORS[int(6 * _random(state))] if turn else 1.0
+    if turn % 2:
+        share = 0.3 + 0.6 * _random(state)
+        for c in range(len(best)):
+            free[c] = best[c] >= 0 and _random(state) < share
+
+
+@njit(cache=True, nogil=True)
+def _restart(
+    makes, kids, cost, users, first, group, groups, shared, root, state, best, dags
+):
+    """Restarts from turn `state[1]` on; fills rows, one a DAG, with their costs.
+
+    Returns how many.
+    """
+    rows, costs = dags
+    classes, turn = len(best), int(state[1])
+    free, used = np.zeros(classes, np.bool_), np.zeros(classes, np.bool_)
+    pick, chosen = np.empty(classes, np.int64), np.empty(classes, np.int64)
+    missing, total = np.empty(len(makes), np.int64), np.empty(len(makes))
+    factors, own, count, least = np.ones(groups), cost.copy(), 0, np.inf
+    if best[root] >= 0:
+        least = _collect(best, kids, cost, root, chosen, used)
+    for _ in range(len(rows) // STEPS):
+        _begin(turn, state, best, factors, free)
+        last = np.inf
+        for step in range(STEPS):
+            for e in range(len(cost)):
+                own[e] = cost[e] * (1.0 if step % 2 else factors[group[e]])
+            _cheapest_trees(makes, kids, own, users, first, free, pick, missing, total)
+            paid = _collect(pick, kids, cost, root, chosen, used)
+            if paid < least - 1e-9:
+                least, best[:] = paid, chosen
+            rows[count], costs[count] = chosen, paid
+            count += 1
+            if step and paid > 1.05 * last:
+                break
+            last = paid
+            for c in range(classes):
+                e = chosen[c]
+                free[c] = e >= 0 and (shared[e] or _random(state) < 0.7)
+        turn += 1
+    state[1] = turn
+    return count

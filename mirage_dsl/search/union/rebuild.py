@@ -1,0 +1,195 @@
+"""From a DAG of the union to a kernel graph with several block graphs, tiles of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    Load,
+    Split,
+    Store,
+    dims_of,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.search.partition import is_view
+from mirage_dsl.search.reconstruct import Edge, chosen_edges, reconstruct
+from mirage_dsl.search.segments import with_derived_extents
+from mirage_dsl.search.space import Configuration, Output
+from mirage_dsl.search.union.graph import LIBRARY, OPERATE, SAVE, Union
+from mirage_dsl.search.union.halves import Joining
+from mirage_dsl.search.union.heuristic import Dag
+from mirage_dsl.search.union.kernels import Kernel
+from mirage_dsl.search.workspace import BODY, LOAD
+from mirage_dsl.types import Axis, Dim, TensorType
+
+
+@dataclass
+class _Use:
+    """What a DAG uses of one kernel of one layer."""
+
+    edges: list[int] = field(default_factory=list[int])
+    saves: list[int] = field(default_factory=list[int])
+
+
+@dataclass(frozen=True)
+class Rebuilder:
+    """Writes the DAGs of one union.
+
+    Attributes:
+        program: The program without shifts.
+        union: The union.
+        kernels: Its kernels.
+        calls: Its pre-defined kernels.
+    """
+
+    program: KernelGraph
+    union: Union
+    kernels: list[Kernel]
+    calls: list[Apply]
+
+    def graph(self, dag: Dag) -> KernelGraph:
+        """The kernel graph of a DAG."""
+        written: list[KernelNode] = []
+        there: set[str] = {i.name for i in self.program.inputs}
+        for kind, number, use in self._uses(dag):
+            if kind == LIBRARY:
+                node: KernelNode | None = self.calls[number]
+                made: AbstractSet[str] = {self.calls[number].result} - there
+            else:
+                node = self._block(self.kernels[number], use, there)
+                made = set() if node is None else set(node.results)
+            if node is not None and made:
+                written.append(node)
+                there |= made
+        return self._finished(written)
+
+    def _uses(self, dag: Dag) -> Iterator[tuple[int, int, _Use]]:
+        """Kernels in launch order, library calls of a layer first."""
+        u = self.union
+        found: dict[tuple[int, int, int], _Use] = {}
+        for e in dag.enodes:
+            kind, detail = int(u.kind[e]), int(u.detail[e])
+            key = (int(u.layer[e]), -int(kind == LIBRARY), int(u.kernel[e]))
+            if kind == LIBRARY:
+                found[key] = _Use()
+            elif kind == OPERATE:
+                found.setdefault(key, _Use()).edges.append(detail)
+            elif kind == SAVE:
+                found.setdefault(key, _Use()).saves.append(detail)
+        for (_, library, number), use in sorted(found.items(), key=lambda i: i[0]):
+            yield LIBRARY if library else OPERATE, number, use
+
+    def _block(
+        self, kernel: Kernel, use: _Use, there: AbstractSet[str]
+    ) -> BlockGraph | None:
+        """The block of a kernel; None if all that it saves is there already."""
+        closure, configuration = kernel.closure, kernel.configuration
+        space = closure.space
+        saves = [kernel.saves[i][:2] for i in use.saves]
+        saves = [(name, node) for name, node in saves if name not in there]
+        if not saves:
+            return None
+        edges = chosen_edges(closure.saturation, tuple(use.edges))
+        edges = _needed(edges, [n for _, n in saves])
+        stage = closure.saturation.stage
+        if not any(e.kind == LOAD and stage[n] == BODY for n, e in edges.items()):
+            configuration = Configuration(configuration.grid, None)
+        by_name = {o.name: o for o in space.outputs}
+        outputs: list[Output] = [by_name[name] for name, _ in saves]
+        block = reconstruct(
+            replace(space, outputs=tuple(outputs)),
+            replace(closure.saturation, roots=tuple((n,) for _, n in saves)),
+            configuration,
+            edges,
+        )
+        assert block is not None
+        return _joined(block, Joining(closure.cut))
+
+    def _finished(self, written: list[KernelNode]) -> KernelGraph:
+        """The graph of some kernels: views before, types in agreement, casts."""
+        returned = self._returned()
+        needed = {v for n in written for v in _sources(n)}
+        views: list[Apply] = []
+        for node in reversed(self.program.nodes):
+            if isinstance(node, Apply) and is_view(node) and node.result in needed:
+                views.insert(0, node)
+                needed.update(node.values)
+        returns = tuple(
+            replace(r, value=returned.get(r.value, r.value))
+            for r in self.program.returns
+        )
+        graph = replace(self.program, nodes=tuple(views), returns=returns)
+        for node in written:
+            if isinstance(node, BlockGraph):
+                types = kernel_types(graph)
+                node = insert_casts(_fitting(node, types), types)
+            graph = replace(graph, nodes=(*graph.nodes, node))
+        return with_derived_extents(graph)
+
+    def _returned(self) -> Mapping[str, str]:
+        """Names of the stored tensors that are returned as casts of values."""
+        applies = [n for n in self.program.nodes if isinstance(n, Apply)]
+        origin: dict[str, str] = {}
+        for node in applies:
+            if "dtype" in node.op.attributes:
+                source = node.values[0]
+                origin[node.result] = origin.get(source, source)
+        return origin
+
+
+def _sources(node: KernelNode) -> tuple[str, ...]:
+    return node.values if isinstance(node, Apply) else node.sources
+
+
+def _needed(edges: dict[int, Edge], roots: list[int]) -> dict[int, Edge]:
+    """The edges below some nodes."""
+    found: dict[int, Edge] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = edges[node]
+            stack.extend(edges[node].operands)
+    return found
+
+
+def _joined(block: BlockGraph, joining: Joining) -> BlockGraph:
+    """A block over halves as one over dims."""
+    grid = tuple(Split(joining.name(s.dim), 1) for s in block.grid)
+    gridded = frozenset(s.dim for s in block.grid)
+    loop = None if block.loop is None else Split(joining.name(block.loop.dim), 1)
+    nodes: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Load | Store):
+            nodes.append(replace(node, axes=joining.axes(node.axes)))
+        elif isinstance(node, Apply) and node.over:
+            over = joining.over(node.over, gridded)
+            attrs = tuple((k, over if k == "over" else v) for k, v in node.attrs)
+            nodes.append(replace(node, attrs=attrs))
+        else:
+            nodes.append(node)
+    return BlockGraph(grid, loop, tuple(nodes))
+
+
+def _fitting(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+    """The block with its loads' axes as those of the tensors that there are."""
+    nodes: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Load):
+            pieces = {d.name: d for d in dims_of(node.axes)}
+            axes = tuple(_pieces(a, pieces) for a in types[node.source].axes)
+            node = replace(node, axes=axes)
+        nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
+
+
+def _pieces(axis: Axis, pieces: Mapping[str, Dim]) -> Axis:
+    return tuple(pieces[d.name] for d in axis)

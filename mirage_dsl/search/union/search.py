@@ -1,0 +1,257 @@
+"""The search for programs of several kernels, as one search.
+
+    strip shifts -> storable values -> closures -> kernels -> union
+                 -> heuristic -> proof -> rebuild -> sizes -> stabilise -> sizes
+
+What comes out is sized and well formed; the driver verifies it like everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import library_kernel
+from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.segments import Plan
+from mirage_dsl.search.union.candidates import candidates
+from mirage_dsl.search.union.exact import launches, prove
+from mirage_dsl.search.union.graph import Call, Union, union
+from mirage_dsl.search.union.halves import cut_dims
+from mirage_dsl.search.union.heuristic import Dag
+from mirage_dsl.search.union.heuristic import search as cheap_dags
+from mirage_dsl.search.union.kernels import Kernel, closures, kernels, library
+from mirage_dsl.search.union.rebuild import Rebuilder
+from mirage_dsl.search.union.sizing import Sizer
+from mirage_dsl.search.workspace import Workspace, workspace
+
+PROOF_SECONDS = 5.0
+"""Most time for the proof."""
+
+HOPELESS = 2.0
+"""DAGs that cost this factor more than the best are not sized."""
+
+
+@dataclass
+class MultiKernel:
+    """What the search found.
+
+    Attributes:
+        plans: Sized graphs, best estimate first, all of different structure.
+        cost: The additive cost of the best program found, in µs at placeholder sizes.
+        bound: No program of the space costs less; None if nothing is proved.
+        heuristic: The additive cost of the heuristic's best.
+        complete: Whether the space was exhausted and the best program proved.
+        counters: Figures for the ledger.
+        seconds: Time of each step.
+    """
+
+    plans: list[Plan] = field(default_factory=list[Plan])
+    cost: float | None = None
+    bound: float | None = None
+    heuristic: float | None = None
+    complete: bool = False
+    counters: Counter[str] = field(default_factory=Counter[str])
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def graphs(self) -> list[KernelGraph]:
+        """The graphs of the plans."""
+        return [p.graph for p in self.plans]
+
+    def spend(self, step: str, since: float) -> float:
+        """Add the time since then to a step; returns the time now."""
+        now = time.perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + now - since
+        return now
+
+
+def multi_kernel(
+    program: KernelGraph,
+    *,
+    max_kernels: int = 3,
+    deadline: float | None = None,
+    seed: int = 0,
+    keep: int = 8,
+    hardware: Hardware = H100,
+    constraints: Constraints | None = None,
+    arrays: Workspace | None = None,
+) -> MultiKernel:
+    """The best graphs of up to `max_kernels` kernels, searched as one space.
+
+    Args:
+        program: A traced program of known extents.
+        max_kernels: Most kernels, library calls included.
+        deadline: Reading of `time.monotonic()` at which to stop.
+        seed: Of all random choices.
+        keep: How many graphs to size and return at most.
+        hardware: The GPU to estimate for.
+        constraints: Restrictions on grids, maps, loops and blocks.
+        arrays: Arrays of the closure to use again.
+    """
+    found = MultiKernel()
+    whole = expand(program)
+    plain = strip_shifts(whole)
+    search = _Search(
+        plain,
+        len(plain.nodes) < len(whole.nodes),
+        max_kernels,
+        deadline,
+        seed,
+        hardware,
+        constraints or Constraints(),
+        arrays or workspace(),
+        found,
+    )
+    search.run(keep)
+    return found
+
+
+@dataclass
+class _Search:
+    program: KernelGraph
+    unshifted: bool
+    max_kernels: int
+    deadline: float | None
+    seed: int
+    hardware: Hardware
+    constraints: Constraints
+    arrays: Workspace
+    found: MultiKernel
+
+    def late(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def run(self, keep: int) -> None:
+        """Search and size."""
+        try:
+            space = self.space()
+        except UnsupportedError:
+            return
+        if space is not None:
+            self.size(*space, keep)
+
+    def space(self) -> tuple[Rebuilder, list[Dag]] | None:
+        """The union, and its cheapest DAGs."""
+        began = time.perf_counter()
+        tensors = candidates(
+            self.program,
+            cut_dims(self.program),
+            self.arrays,
+            seed=self.seed,
+            deadline=self.deadline,
+        )
+        self.found.counters.update(tensors.counters)
+        choices = list(
+            closures(tensors, self.arrays, seed=self.seed, deadline=self.deadline)
+        )
+        self.found.complete = tensors.complete and not self.late()
+        for closure in choices:
+            self.found.complete &= closure.saturation.complete
+            self.found.counters["nodes"] += len(closure.saturation.shape)
+        began = self.found.spend("closures", began)
+        own: list[Kernel] = [k for c in choices for k in kernels(c)]
+        space = choices[0].space
+        inputs = [v.name for v in space.values if v.is_load]
+        outputs = [o.name for o in space.outputs[: space.targets]]
+        stored = [space.values[i].name for i in sorted(space.stored)]
+        calls = library(self.program, {*inputs, *stored})
+        graph = union(
+            inputs, outputs, stored, own, self._priced(calls), self.max_kernels
+        )
+        self.found.spend("union", began)
+        if graph is None:
+            return None
+        self.found.counters["kernels"] += len(own)
+        self.found.counters["enodes"] += len(graph.cost)
+        rebuilder = Rebuilder(self.program, graph, own, calls)
+        return rebuilder, self._dags(graph)
+
+    def _priced(self, calls: list[Apply]) -> list[Call]:
+        types = kernel_types(self.program)
+        extents = derived_extents(self.program, self.program.extent_of)
+        priced: list[Call] = []
+        for node in calls:
+            cost = library_kernel(node, types, extents, frozenset(), self.hardware)
+            own = cost.microseconds - 1e6 * (self.hardware.launch + self.hardware.ramp)
+            priced.append(Call(node.result, node.values, own))
+        return priced
+
+    def _dags(self, graph: Union) -> list[Dag]:
+        """The cheapest DAGs of few enough kernels: the heuristic's, and the proved."""
+        began = time.perf_counter()
+        dags = cheap_dags(graph, seed=self.seed, deadline=self.deadline)
+        dags = [d for d in dags if launches(graph, d) <= self.max_kernels]
+        self.found.heuristic = dags[0].cost if dags else None
+        began = self.found.spend("heuristic", began)
+        seconds = PROOF_SECONDS
+        if self.deadline is not None:
+            seconds = min(seconds, self.deadline - time.monotonic())
+        proof = None
+        if seconds > 0:
+            proof = prove(
+                graph, seconds=seconds, max_kernels=self.max_kernels, seed=self.seed
+            )
+        if proof is not None:
+            self.found.bound = proof.bound
+            if proof.best is not None and proof.best not in dags:
+                dags.append(proof.best)
+        dags.sort(key=lambda d: d.cost)
+        self.found.cost = dags[0].cost if dags else None
+        self.found.complete &= proof is not None and proof.optimal
+        self.found.spend("proof", began)
+        return dags
+
+    def size(self, rebuilder: Rebuilder, dags: list[Dag], keep: int) -> None:
+        """Add sized plans for the first DAGs of different structure."""
+        began = time.perf_counter()
+        sizer = Sizer(self.hardware, self.constraints, self.deadline)
+        for graph in self._structures(rebuilder, dags):
+            if len(self.found.plans) == keep or (self.found.plans and self.late()):
+                break
+            plan = self._plan(sizer, graph)
+            if plan is not None:
+                self.found.plans.append(plan)
+        self.found.plans.sort(key=lambda p: p.microseconds)
+        self.found.spend("sizes", began)
+
+    def _structures(
+        self, rebuilder: Rebuilder, dags: list[Dag]
+    ) -> Iterator[KernelGraph]:
+        seen: set[str] = set()
+        for dag in dags:
+            if dag.cost > HOPELESS * dags[0].cost:
+                break
+            graph = rebuilder.graph(dag)
+            structure = canonical_hash(graph, sizes=False)
+            if structure in seen:
+                continue
+            seen.add(structure)
+            if all(self.constraints.admits_structure(b) for b in graph.blocks):
+                self.found.counters["structures"] += 1
+                yield graph
+
+    def _plan(self, sizer: Sizer, graph: KernelGraph) -> Plan | None:
+        """The sized form, with shifts put back where that is possible."""
+        plan = sizer.sized(graph)
+        if plan is None:
+            return None
+        safe = stabilise(plan.graph)
+        if safe is not None:
+            plan = sizer.sized(safe)
+        elif self.unshifted:
+            # Without its shifts it overflows.
+            self.found.counters["unstable"] += 1
+            return None
+        return None if plan is None or check(plan.graph) else plan

@@ -1,0 +1,126 @@
+"""Sizes for graphs of several kernels, chosen together.
+
+How many parts a kernel stores along `k#` is what the next one has to read, so a few
+numbers of parts are tried, and the later kernels are sized for each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, dims_of
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents, partial_base
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.footprint import tensor_bytes
+from mirage_dsl.search.hardware import Hardware
+from mirage_dsl.search.segments import Plan, with_derived_extents
+from mirage_dsl.search.sizes import Sized, Sizes, choose_sizes
+
+PARTS = (2, 4, 8, 16, 32, 64)
+"""Numbers of parts that are tried."""
+
+BEAM = 6
+"""Choices for the kernels so far that are followed up."""
+
+
+@dataclass(frozen=True)
+class Sizer:
+    """Sizes all blocks of a graph.
+
+    Attributes:
+        hardware: The GPU.
+        constraints: Restrictions.
+        deadline: Reading of `time.monotonic()` after which it gives up.
+    """
+
+    hardware: Hardware
+    constraints: Constraints
+    deadline: float | None = None
+
+    def sized(self, graph: KernelGraph) -> Plan | None:
+        """The best sizes; None if a block does not fit at any."""
+        beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
+        fixed: dict[str, None] = {}
+        for at, node in enumerate(graph.nodes):
+            if not isinstance(node, BlockGraph):
+                continue
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                return None
+            beam = [s for state in beam for s in self._next(*state, at, fixed)]
+            beam.sort(key=lambda s: s[0])
+            beam = beam[:BEAM]
+            fixed.update(dict.fromkeys(_parts_stored(node)))
+        plans = [
+            Plan(estimate(g, self.hardware).microseconds, g) for _, g in beam[:BEAM]
+        ]
+        return min(plans, key=lambda p: p.microseconds, default=None)
+
+    def _next(
+        self, paid: float, graph: KernelGraph, at: int, fixed: dict[str, None]
+    ) -> Iterator[tuple[float, KernelGraph]]:
+        """The graph with sizes for one more block."""
+        block = graph.nodes[at]
+        assert isinstance(block, BlockGraph)
+        extents = derived_extents(graph, graph.extent_of)
+        made = _parts_stored(block)
+        wanted: tuple[int | None, ...] = PARTS if made else (None,)
+        if made and made[0] in fixed:
+            wanted = (extents[made[0]],)
+        for count in wanted:
+            for best in self._choose(graph, at, block, count):
+                nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
+                sized = with_derived_extents(replace(graph, nodes=nodes))
+                yield paid + best.microseconds, sized
+
+    def _choose(
+        self, graph: KernelGraph, at: int, block: BlockGraph, count: int | None
+    ) -> list[Sized]:
+        """The best sizes of one block, with so many parts."""
+        types = kernel_types(graph)
+        extents = derived_extents(graph, graph.extent_of)
+        allowed = self.constraints.sizes(block)
+        if count is not None:
+            (name, *_) = _parts_stored(block)
+            base = partial_base(name, block)
+            place = [s.dim for s in block.grid].index(str(base))
+            allowed = replace(allowed, grids=_with_parts(allowed, place, count))
+        made = {
+            name
+            for n in graph.nodes[:at]
+            for name in (n.results if isinstance(n, BlockGraph) else (n.result,))
+        }
+        half = self.hardware.l2_bytes / 2
+        inside = {n for n in made if tensor_bytes(types[n], extents) < half}
+        return choose_sizes(
+            block,
+            types,
+            extents,
+            hardware=self.hardware,
+            keep=1,
+            allowed=allowed,
+            inside=inside,
+        )
+
+
+def _with_parts(
+    allowed: Sizes, place: int, count: int
+) -> Callable[[tuple[int, ...]], bool]:
+    """Grids with so many parts of one dim, and more than one of every other."""
+    before = allowed.grids
+
+    def admits(grid: tuple[int, ...]) -> bool:
+        if grid[place] != count:
+            return False
+        return min(grid) > 1 if before is None else before(grid)
+
+    return admits
+
+
+def _parts_stored(block: BlockGraph) -> tuple[str, ...]:
+    """The dims over parts that a block stores."""
+    names = (d.name for s in block.stores for d in dims_of(s.axes))
+    return tuple(n for n in dict.fromkeys(names) if partial_base(n, block) is not None)
