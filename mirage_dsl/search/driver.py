@@ -46,6 +46,9 @@ Progress = Callable[[str, int, int, float | None], None]
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
 
+MOST_KERNELS = 3
+"""Kernels on the longest chain of a search for several kernels at once."""
+
 MOST_ATOMS = 4
 MOST_OPERATORS = 24
 """Segments that are worth a search."""
@@ -171,6 +174,7 @@ class _Driver:
         library = library_plan(self.program, self.segments.hardware)
         plans = self._allowed(self._whole(Cutter(sunk)))
         if self._worth_cutting(plans, library):
+            plans += self._allowed(self._several(sunk))
             for form in dict.fromkeys((program, sunk)):
                 self._found.clear()
                 plans += self._allowed(self._chains(Cutter(form)))
@@ -189,6 +193,29 @@ class _Driver:
         joined = [self._joined(cutter, (p,)) for p in plans]
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return joined
+
+    def _several(self, program: KernelGraph) -> list[Plan]:
+        """Programs of several kernels, searched as one space."""
+        if self.max_kernels == 1 or self.segments.late():
+            return []
+        if len(program.nodes) > MOST_OPERATORS:
+            return []
+        from mirage_dsl.search.union import multi_kernel
+
+        self.progress("union", 0, 1, None)
+        found = multi_kernel(
+            program,
+            max_kernels=min(self.max_kernels or MOST_KERNELS, MOST_KERNELS),
+            deadline=self.segments.deadline,
+            seed=self.seed,
+            keep=self.k,
+            hardware=self.segments.hardware,
+            constraints=self.segments.constraints,
+        )
+        self.ledger.take_union(found.counters, found.cost, found.bound)
+        best = found.plans[0].microseconds if found.plans else None
+        self.progress("union", 1, 1, best)
+        return found.plans
 
     def _worth_cutting(self, whole: list[Plan], library: Plan) -> bool:
         if not whole:
