@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.errors import CheckError, UnsupportedError
@@ -32,6 +34,8 @@ from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.sizes import Sizes, choose_sizes
 from mirage_dsl.search.splitting import Splitter
 from mirage_dsl.types import Axis
+
+_log = logging.getLogger(__name__)
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
@@ -98,6 +102,7 @@ class SegmentSearch:
         keep: Sized graphs per structure.
         enough: Plans beyond which structures that are much slower are dropped early.
         complete: Whether every segment's space was exhausted so far.
+        interrupted: Whether Ctrl-C was pressed; it ends the search like a deadline.
         split: Whether a segment may become two kernels with its loop split over the
             grid of the first one.
     """
@@ -110,14 +115,27 @@ class SegmentSearch:
     keep: int = 2
     enough: int = 16
     complete: bool = True
+    interrupted: bool = False
     split: bool = False
 
     def late(self) -> bool:
         """Whether the budget is used up; then the search is not complete."""
-        if self.deadline is None or time.monotonic() < self.deadline:
+        on_time = self.deadline is None or time.monotonic() < self.deadline
+        if on_time and not self.interrupted:
             return False
         self.complete = False
         return True
+
+    @contextmanager
+    def interruptible(self) -> Generator[None]:
+        """Ctrl-C in here ends the search with what is known; a second one ends it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.interrupted:
+                raise
+            self.interrupted, self.complete = True, False
+            _log.warning("interrupted: the best found so far is verified and returned")
 
     def plans(
         self, segment: KernelGraph, inside: AbstractSet[str] = frozenset()
@@ -137,13 +155,14 @@ class SegmentSearch:
         self.ledger.take_structures(found.counters)
         self.ledger.found["structures"] += len(found.blocks)
         plans: list[Plan] = []
-        for block in found.blocks:
-            if self.late():
-                break
-            if _reads_joined(block):
-                self.ledger.cut["joined values"] += 1
-                continue
-            plans += self._sized(segment, block, self._worst(plans), inside)
+        with self.interruptible():
+            for block in found.blocks:
+                if self.late():
+                    break
+                if _reads_joined(block):
+                    self.ledger.cut["joined values"] += 1
+                    continue
+                plans += self._sized(segment, block, self._worst(plans), inside)
         plans.sort(key=lambda p: p.microseconds)
         if found.unshifted:
             plans = self._stabilised(plans, inside)

@@ -134,8 +134,11 @@ def _mapped(
     """`map`, in order, on threads if there are several."""
     if threads == 1:
         return map(work, items)
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    try:
         return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 _thread = local()
