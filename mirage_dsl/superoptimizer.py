@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from mirage_dsl.cache import MUGRAPHS, Cache, Key
@@ -42,6 +43,9 @@ from mirage_dsl.settings import (
 from mirage_dsl.version import __version__
 
 _log = logging.getLogger(__name__)
+
+_running: dict[str, RLock] = {}
+"""A lock for each search, by the digest of its key."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,16 @@ def superoptimize(
     )
     key = search_key(program, request)
     store = Cache()
-    found = _cached(store, key, program) if use_cache else None
-    if found is not None:
-        return found
-    _refuse(store, key, program)
-    result = _search(program, request, executor, progress)
-    if use_cache and _worth_keeping(result):
-        lines = [lines_of(c.mugraph, program) for c in result]
-        store.store(key, {**result.to_json(), "lines": lines})
+    # The next thread finds what this one has stored.
+    with _running.setdefault(key.digest, RLock()):
+        found = _cached(store, key, program) if use_cache else None
+        if found is not None:
+            return found
+        _refuse(store, key, program)
+        result = _search(program, request, executor, progress)
+        if use_cache and _worth_keeping(result):
+            lines = [lines_of(c.mugraph, program) for c in result]
+            store.store(key, {**result.to_json(), "lines": lines})
     return result
 
 
