@@ -11,6 +11,7 @@ kernels is always a candidate.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from mirage_dsl.search.segments import (
 from mirage_dsl.search.sink import sink_views
 from mirage_dsl.verify.verifier import identity
 from mirage_dsl.verify.verifier import verify as check_equivalence
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int, float | None], None]
 """Called with the stage, how much of it is done, of how much, and the best µs."""
@@ -69,7 +72,8 @@ def search(
 ) -> SearchResult:
     """The best μGraphs of a program, cheapest first, each verified against it.
 
-    The same program, seed and options give the same result, unless the budget cut in.
+    The same program, seed and options give the same result, unless the budget cut in or
+    Ctrl-C did, after which the best so far are verified and returned.
 
     Args:
         program: A traced program of known extents.
@@ -95,7 +99,7 @@ def search(
     driver = _Driver(
         program,
         SegmentSearch(
-            _structural_search(seed, threads, deadline),
+            _structural_search(seed, threads, deadline, progress or _ignore),
             hardware,
             constraints or Constraints(),
             deadline=deadline,
@@ -131,12 +135,16 @@ def _require_extents(program: KernelGraph) -> None:
 
 
 def _structural_search(
-    seed: int, threads: int | None, deadline: float | None
+    seed: int, threads: int | None, deadline: float | None, progress: Progress
 ) -> Structures:
     """The closure search of a segment without the shifts that keep it in range."""
+    from mirage_dsl.search.compiled import is_compiled
     from mirage_dsl.search.structures import structures
 
     def run(segment: KernelGraph) -> Found:
+        if not is_compiled():
+            _log.info("compiling the search (once after an installation)")
+            progress("compiling the search (once)", 0, 1, None)
         plain = strip_shifts(segment)
         found = structures(plain, threads=threads, deadline=deadline, seed=seed)
         return Found(
@@ -172,12 +180,14 @@ class _Driver:
         program = expand(self.program)
         sunk = sink_views(program)
         library = library_plan(self.program, self.segments.hardware)
-        plans = self._allowed(self._whole(Cutter(sunk)))
-        if self._worth_cutting(plans, library):
-            plans += self._allowed(self._several(sunk))
-            for form in dict.fromkeys((program, sunk)):
-                self._found.clear()
-                plans += self._allowed(self._chains(Cutter(form)))
+        plans: list[Plan] = []
+        with self.segments.interruptible():
+            plans += self._allowed(self._whole(Cutter(sunk)))
+            if self._worth_cutting(plans, library):
+                plans += self._allowed(self._several(sunk))
+                for form in dict.fromkeys((program, sunk)):
+                    self._found.clear()
+                    plans += self._allowed(self._chains(Cutter(form)))
         return sorted([*plans, library], key=lambda p: p.microseconds)
 
     def _allowed(self, plans: list[Plan]) -> list[Plan]:
@@ -318,10 +328,11 @@ class _Driver:
                 continue
             seen.add(structure)
             best = kept[0].cost.microseconds if kept else None
-            self.progress("verify", len(kept), self.k, best)
-            candidate = self._candidate(plan.graph, verify=verify)
-            if candidate is not None:
-                kept.append(candidate)
+            with self.segments.interruptible():
+                self.progress("verify", len(kept), self.k, best)
+                candidate = self._candidate(plan.graph, verify=verify)
+                if candidate is not None:
+                    kept.append(candidate)
         return sorted(kept, key=lambda c: c.cost.microseconds)
 
     def _with_one_kernel(self, plans: list[Plan]) -> list[Plan]:

@@ -262,3 +262,52 @@ def test_cut_programs_keep_their_shifts() -> None:
     assert best.mugraph.blocks
     assert best.certificate is not None
     assert best.certificate.ok
+
+
+class _Interrupting:
+    """A progress callback that presses Ctrl-C once, at a stage."""
+
+    def __init__(self, stage: str, done: int) -> None:
+        self.at, self.pressed = (stage, done), 0
+
+    def __call__(self, stage: str, done: int, *_: object) -> None:
+        if (stage, done) == self.at and not self.pressed:
+            self.pressed += 1
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("stage", "done"), [("search", 0), ("search", 1)])
+def test_an_interrupted_search_returns_a_verified_program(
+    stage: str, done: int
+) -> None:
+    press = _Interrupting(stage, done)
+    result = search(programs.lora(), k=3, progress=press)
+    assert press.pressed
+    assert not result.complete
+    assert len(result.candidates) == 1
+    certificate = result.candidates[0].certificate
+    assert certificate is not None
+    assert certificate.ok
+
+
+def test_an_interrupted_verification_keeps_what_is_verified() -> None:
+    every = search(programs.lora(), k=3)
+    result = search(programs.lora(), k=3, progress=_Interrupting("verify", 2))
+    assert not result.complete
+    assert result.candidates == every.candidates[:2]
+
+
+def test_a_second_interrupt_ends_the_search() -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(programs.lora(), k=3, progress=press)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_search_gives_the_same_texts(threads: int) -> None:
+    found = [search(programs.qknorm(), k=8, threads=threads) for _ in range(2)]
+    first, second = ([str(c.mugraph) for c in r.candidates] for r in found)
+    assert len(first) == 8
+    assert first == second
