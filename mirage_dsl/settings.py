@@ -200,6 +200,10 @@ BUDGET_SECONDS: Setting[float | None] = Setting(
     "a positive number of seconds",
     "Time limit of one search; the best result found until then is used.",
 )
+DETERMINISTIC: Setting[bool] = _flag_setting(
+    "MIRAGE_DSL_DETERMINISTIC",
+    "Choose by the cost model alone: nothing is timed, and all machines choose alike.",
+)
 THREADS: Setting[int] = Setting(
     "MIRAGE_DSL_THREADS",
     _positive,
@@ -227,6 +231,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     DISALLOW_SEARCH,
     EFFORT,
     BUDGET_SECONDS,
+    DETERMINISTIC,
     THREADS,
     INTERPRET,
     LOGS,

@@ -1,5 +1,10 @@
 """The GPU has the last word: candidates are timed on it, and the timings are kept.
 
+First the structures that a search found, each at its best sizes by estimate and in
+several forms, and the program by library kernels.  Then, while time is left, the steps
+in sizes and schedule around the fastest.  The choice is made among the fastest, timed
+once more.
+
 Timings are true of a GPU, its driver and the versions of PyTorch and Triton, so they
 are entries of their own in the cache, apart from the verified μGraphs.
 """
@@ -9,29 +14,76 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, tune
+from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Tuner
 from mirage_dsl.cache import TIMINGS, Cache, Key
+from mirage_dsl.errors import CacheError, MirageError
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph
+from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.printer import to_text
+from mirage_dsl.lines import lines_of, with_lines
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.cost import Cost, estimate
+from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.variants import variants
+from mirage_dsl.search.variants import neighbours, proposals
+from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.superoptimizer import code_version
 from mirage_dsl.verify.verifier import verify
 
 _log = logging.getLogger(__name__)
 
-SIZES_EACH = 3
-"""Sizes of each candidate that are timed, its own among them."""
+Progress = Callable[[str, int, int, float | None], None]
 
 _DRIVER = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to time.
+
+    Attributes:
+        seconds: After so long nothing more is timed.
+        sizes: Sizes of each structure in the first round; each comes in two forms.
+        beside: Neighbours of each of the fastest that a later round times.
+        rounds: Later rounds at most.
+        worst: Structures are left out whose estimate is above this multiple of the
+            best one's.
+    """
+
+    seconds: float
+    sizes: int
+    beside: int
+    rounds: int
+    worst: float
+
+
+PLANS: Mapping[str, Plan] = {
+    "quick": Plan(seconds=11.0, sizes=4, beside=16, rounds=8, worst=2.5),
+    "full": Plan(seconds=75.0, sizes=12, beside=40, rounds=12, worst=6.0),
+}
+CLIMBERS = 2
+"""How many of the fastest have their neighbours timed in a round."""
+FINALISTS = 3
+FINAL_REPLAYS = 15
+GAIN = 0.995
+"""What a round must make of the best time, at most, to be followed by another."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A μGraph and what a GPU said of it."""
+
+    mugraph: KernelGraph
+    timing: Timing
 
 
 @dataclass(frozen=True)
@@ -39,111 +91,267 @@ class Tuned:
     """A search result in the order that a GPU gave it.
 
     Attributes:
-        result: The candidates that are right and were timed, fastest first; then the
-            others, in their old order.
-        timings: What became of each, in the order of `result`; none without a GPU.
+        result: The fastest candidate that is right; then the others, those that were
+            timed first.
+        measured: What became of each, the fastest first; nothing without a GPU.
     """
 
     result: SearchResult
-    timings: tuple[Timing, ...]
+    measured: tuple[Measured, ...] = ()
 
 
 def tuned(
     result: SearchResult,
     *,
-    most: int | None = None,
+    effort: str = "quick",
     constraints: Constraints | None = None,
+    hardware: Hardware = H100,
     use_cache: bool = True,
+    progress: Progress | None = None,
 ) -> Tuned:
     """Time candidates on the current GPU, also at other sizes than the estimate's best.
 
-    The program by library kernels is timed too.  Without a GPU, or where nothing could
-    be timed, the order stays as it is.
+    The program by library kernels is timed too.  Without a GPU, where nothing could be
+    timed, or where the choice has to be deterministic, the order stays as it is.
 
     Args:
         result: What a search found.
-        most: How many candidates to time; None for all.
+        effort: `quick` or `full`.
         constraints: Restrictions that other sizes must keep to.
+        hardware: The GPU to estimate for.
         use_cache: Look in the cache first, and store what was measured.
+        progress: Told how many candidates were timed, of how many so far, and the best
+            time in µs.
+
+    Raises:
+        CacheError: A hit is demanded, and there is none.
     """
     import torch
 
-    if not torch.cuda.is_available():
-        return Tuned(result, ())
-    pool = _pool(result, most, constraints)
-    inputs = tuple(_input_spec(i, result.program) for i in result.program.inputs)
-    key = _key(result.program, pool, inputs)
-    timings = _measured(key, result.program, pool, inputs, use_cache=use_cache)
-    for timing in timings:
-        _log.info("candidate %d: %s", timing.index, timing)
-    timed = [pool[t.index] for t in timings if not t.reason]
-    if not timed:
-        _log.warning("%s: no candidate could be timed", result.program.name)
-        return Tuned(result, ())
-    first = _first_certified(timed, result.program)
-    known = [c for c in timed if c.certificate is not None or not c.mugraph.blocks]
-    kept = dict.fromkeys([*first, *known, *result.candidates])
-    best = {c.mugraph for c in first}
-    others = [c for c in kept if c in first or c.mugraph not in best]
-    return Tuned(replace(result, candidates=tuple(others)), tuple(timings))
+    if DETERMINISTIC.get() or not torch.cuda.is_available():
+        return Tuned(result)
+    program = result.program
+    inputs = tuple(_input_spec(i, program) for i in program.inputs)
+    key = _key(result, inputs, effort, constraints, hardware)
+    store = Cache()
+    kept = _cached(store, key, program) if use_cache else None
+    if kept is not None:
+        found, measured = kept
+    else:
+        if ASSERT_CACHE_HIT.get():
+            raise CacheError(_missing(store, key, program))
+        if DISALLOW_SEARCH.get():
+            _log.warning("%s: not timed: %s", program.name, DISALLOW_SEARCH.name)
+            return Tuned(result)
+        climb = _Climb(
+            result, PLANS[effort], constraints, hardware, progress or _ignore
+        )
+        measured = climb.run(Task(program, inputs, device=torch.cuda.current_device()))
+        found = _chosen(measured, result, hardware)
+        if use_cache and found:
+            store.store(key, _document(found, measured, program))
+    if not found:
+        _log.warning("%s: no candidate could be timed", program.name)
+        return Tuned(result, tuple(measured))
+    return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))
 
 
-def _pool(
-    result: SearchResult, most: int | None, constraints: Constraints | None
+def _missing(store: Cache, key: Key, program: KernelGraph) -> str:
+    return (
+        f"timings of {program.name} are not in the cache, and {ASSERT_CACHE_HIT.name} "
+        f"is set: {store.explain_miss(key)}\nCall it once on this GPU without that "
+        f"variable.  Its key:\n{key}"
+    )
+
+
+def _ignore(stage: str, done: int, total: int, best: float | None) -> None:
+    """The progress of nobody."""
+
+
+@dataclass
+class _Climb:
+    """One program's tuning: what was timed so far, and what to time next."""
+
+    result: SearchResult
+    plan: Plan
+    constraints: Constraints | None
+    hardware: Hardware
+    progress: Progress
+    timings: dict[KernelGraph, Timing] = field(
+        default_factory=dict[KernelGraph, Timing]
+    )
+
+    def run(self, task: Task) -> list[Measured]:
+        """All that was timed, the fastest first, the program by library kernels too."""
+        deadline = time.monotonic() + self.plan.seconds
+        with Tuner(task, _target(), deadline=deadline) as tuner:
+            self._time(tuner, self._first())
+            best = self._best()
+            for _ in range(self.plan.rounds):
+                graphs = [] if tuner.late else self._next()
+                if not graphs:
+                    break
+                self._time(tuner, graphs)
+                before, best = best, self._best()
+                if best > GAIN * before:
+                    break
+            self._time_again(tuner)
+        found = [Measured(g, t) for g, t in self.timings.items()]
+        return sorted(found, key=_rank)
+
+    def _first(self) -> list[KernelGraph]:
+        """The program, and the structures at their best sizes by estimate."""
+        limit = self.plan.worst * self.result.best.cost.microseconds
+        found: dict[KernelGraph, Cost] = {}
+        for candidate in self.result.candidates:
+            if candidate.cost.microseconds <= limit and candidate.mugraph.blocks:
+                forms = proposals(
+                    candidate.mugraph,
+                    count=self.plan.sizes,
+                    hardware=self.hardware,
+                    constraints=self.constraints,
+                )
+                found.update({candidate.mugraph: candidate.cost, **dict(forms)})
+        ranked = sorted(found, key=lambda g: found[g].microseconds)
+        return list(dict.fromkeys([self.result.program, *ranked]))
+
+    def _next(self) -> list[KernelGraph]:
+        """The neighbours of the fastest of different tiles that were not timed yet."""
+        found: dict[KernelGraph, None] = {}
+        climbers: dict[object, KernelGraph] = {}
+        for graph in self._fastest(len(self.timings)):
+            climbers.setdefault(_tiles(graph), graph)
+        for graph in list(climbers.values())[:CLIMBERS]:
+            beside = neighbours(
+                graph, hardware=self.hardware, constraints=self.constraints
+            )
+            new = [g for g, _ in beside if g not in self.timings]
+            found.update(dict.fromkeys(new[: self.plan.beside]))
+        return list(found)
+
+    def _fastest(self, count: int) -> list[KernelGraph]:
+        good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]
+        ranked = sorted((m for m in good if m.mugraph.blocks), key=_rank)
+        return [m.mugraph for m in ranked[:count]]
+
+    def _best(self) -> float:
+        known = [t.microseconds for t in self.timings.values() if not t.reason]
+        return min((k for k in known if k is not None), default=math.inf)
+
+    def _time(self, tuner: Tuner, graphs: Sequence[KernelGraph]) -> None:
+        total = len(self.timings) + len(graphs)
+
+        def tell(timing: Timing) -> None:
+            self.timings[graphs[timing.index]] = timing
+            best = self._best()
+            known = best if math.isfinite(best) else None
+            self.progress("tune", len(self.timings), total, known)
+
+        tuner.times(graphs, progress=tell)
+
+    def _time_again(self, tuner: Tuner) -> None:
+        """The first few, at greater length: small differences may be noise."""
+        graphs = self._fastest(FINALISTS)
+        if not self.timings[self.result.program].reason:
+            graphs.append(self.result.program)
+        for graph in graphs:
+            timing = tuner.again(graph, replays=FINAL_REPLAYS)
+            self.timings[graph] = timing
+
+
+def _tiles(graph: KernelGraph) -> object:
+    return tuple((b.grid, b.loop, len(b.nodes)) for b in graph.blocks)
+
+
+def _rank(measured: Measured) -> tuple[bool, float]:
+    timing = measured.timing
+    good = not timing.reason and timing.microseconds is not None
+    return not good, timing.microseconds or math.inf
+
+
+def _target() -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+# -- The choice ------------------------------------------------------------------------
+
+
+def _chosen(
+    measured: Sequence[Measured], result: SearchResult, hardware: Hardware
 ) -> list[Candidate]:
-    """Candidates, their best other sizes, and the program itself."""
-    chosen = list(result.candidates[:most])
-    known = {c.mugraph for c in chosen}
-    for candidate in result.candidates[:most]:
-        for mugraph, cost in variants(
-            candidate.mugraph, count=SIZES_EACH, constraints=constraints
-        ):
-            if mugraph not in known:
-                known.add(mugraph)
-                chosen.append(Candidate(mugraph, cost, None))
-    if all(c.mugraph.blocks for c in chosen):
-        chosen.append(Candidate(result.program, estimate(result.program), None))
-    return chosen
+    """The fastest candidate that has a certificate, or gets one; none if there is none.
 
-
-def _first_certified(
-    timed: Sequence[Candidate], program: KernelGraph
-) -> list[Candidate]:
-    """The fastest candidate with a certificate for its own sizes, if there is one."""
-    for candidate in timed:
-        if candidate.certificate is not None or not candidate.mugraph.blocks:
-            return [candidate]
-        certificate = verify(candidate.mugraph, program)
-        if certificate.ok:
-            return [replace(candidate, certificate=certificate)]
-        _log.warning("%s: at other sizes: %s", program.name, certificate)
+    A certificate names the sizes that it was given for.
+    """
+    known = {c.mugraph: c for c in result.candidates}
+    for item in measured:
+        graph = item.mugraph
+        if item.timing.reason:
+            break
+        candidate = known.get(graph)
+        if candidate is None:
+            candidate = Candidate(graph, estimate(graph, hardware), None)
+        if candidate.certificate is None and graph.blocks:
+            certificate = verify(graph, result.program)
+            if not certificate.ok:
+                _log.warning("%s: at other sizes: %s", result.program.name, certificate)
+                continue
+            candidate = replace(candidate, certificate=certificate)
+        return [candidate]
     return []
 
 
+def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate, ...]:
+    first = {c.mugraph for c in found}
+    return (*found, *(c for c in result.candidates if c.mugraph not in first))
+
+
 def _input_spec(item: Input, program: KernelGraph) -> InputSpec:
-    shape = tuple(
-        math.prod(program.extent_of[d.name] or 1 for d in axis)
-        for axis in item.type.axes
-    )
+    """Shape and strides as the type tells; elements so that products stay in range."""
+    sizes = {d.name: program.extent_of[d.name] or 1 for d in item.type.dims}
+    shape = tuple(math.prod(sizes[d.name] for d in axis) for axis in item.type.axes)
     strides = [0] * len(shape)
     step = 1
     for axis in reversed(item.type.layout or tuple(range(len(shape)))):
         strides[axis] = step
         step *= shape[axis]
-    return InputSpec(shape, tuple(strides), item.type.dtype.long_name)
+    summed = {
+        name
+        for node in program.nodes
+        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION
+        for name in node.over
+    }
+    terms = math.prod(size for name, size in sizes.items() if name in summed)
+    return InputSpec(
+        shape, tuple(strides), item.type.dtype.long_name, float(terms) ** -0.25
+    )
+
+
+# -- The cache -------------------------------------------------------------------------
 
 
 def _key(
-    program: KernelGraph, candidates: Sequence[Candidate], inputs: Sequence[InputSpec]
+    result: SearchResult,
+    inputs: Sequence[InputSpec],
+    effort: str,
+    constraints: Constraints | None,
+    hardware: Hardware,
 ) -> Key:
-    hashes = [canonical_hash(c.mugraph, schedule=True)[:16] for c in candidates]
+    program = result.program
+    hashes = [canonical_hash(c.mugraph, schedule=True)[:16] for c in result.candidates]
     parts = {
         "name": program.name,
         "program": canonical_hash(program),
         "inputs": "; ".join(str(i) for i in inputs),
         "candidates": ", ".join(hashes),
+        "effort": effort,
+        "constraints": str(constraints or Constraints()),
+        "hardware": hardware.name,
         **_surroundings(),
-        "code": code_version("ops", "ir", "backends"),
+        "code": code_version("ops", "ir", "backends", "search"),
     }
     return Key(TIMINGS, tuple(parts.items()))
 
@@ -164,24 +372,38 @@ def _surroundings() -> dict[str, str]:
     }
 
 
-def _measured(
-    key: Key,
-    program: KernelGraph,
-    candidates: Sequence[Candidate],
-    inputs: tuple[InputSpec, ...],
-    *,
-    use_cache: bool,
-) -> list[Timing]:
-    store = Cache()
-    stored = store.load(key) if use_cache else None
-    if stored is not None:
-        return [_timing(record) for record in stored["timings"]]
-    task = Task(program, inputs)
-    timings = tune(task, [c.mugraph for c in candidates])
-    if use_cache and any(not t.reason for t in timings):
-        store.store(key, {"timings": [asdict(t) for t in timings]})
-    return timings
+def _document(
+    found: Sequence[Candidate], measured: Sequence[Measured], program: KernelGraph
+) -> dict[str, Any]:
+    chosen = SearchResult(program, tuple(found), complete=False, seconds=0.0)
+    return {
+        **chosen.to_json(),
+        "lines": [lines_of(c.mugraph, program) for c in found],
+        "measured": [
+            {"mugraph": to_text(m.mugraph), "timing": asdict(m.timing)}
+            for m in measured
+        ],
+    }
 
 
-def _timing(record: Mapping[str, Any]) -> Timing:
-    return Timing(**record)
+def _cached(
+    store: Cache, key: Key, program: KernelGraph
+) -> tuple[list[Candidate], list[Measured]] | None:
+    content = store.load(key)
+    if content is None:
+        return None
+    try:
+        chosen = SearchResult.from_json(dict(content)).candidates
+        found = [
+            replace(c, mugraph=with_lines(c.mugraph, program, lines))
+            for c, lines in zip(chosen, content["lines"], strict=True)
+        ]
+        measured = [_measured(record) for record in content["measured"]]
+    except (MirageError, KeyError, TypeError, ValueError) as error:
+        _log.warning("entry %s is not usable: %s", key.digest, error)
+        return None
+    return found, measured
+
+
+def _measured(record: Mapping[str, Any]) -> Measured:
+    return Measured(parse(record["mugraph"]), Timing(**record["timing"]))

@@ -14,20 +14,22 @@ from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
-from mirage_dsl.settings import EFFORT, INTERPRET, Effort
+from mirage_dsl.settings import DETERMINISTIC, EFFORT, INTERPRET, Effort
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
     from mirage_dsl.explanation import Explanation
-    from mirage_dsl.frontend.timing import Benchmark
     from mirage_dsl.search.driver import Progress
+    from mirage_dsl.search.hardware import Hardware
     from mirage_dsl.search.result import SearchResult
+    from mirage_dsl.timing import Benchmark
+    from mirage_dsl.tuner import Tuned
     from mirage_dsl.verify.certificate import Certificate
 
-log = logging.getLogger(__name__)
+TUNER_OPTIONS = ("constraints", "hardware", "use_cache")
+"""Arguments that a search shares with the tuner."""
 
-TIMED: Mapping[str, int | None] = {"quick": 4, "full": None}
-"""How many candidates a GPU times, by effort; None for all."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class BoundKernel:
         self._arguments = arguments
         self._options = options
         self._result: SearchResult | None = None
+        self._tuning: Tuned | None = None
         self._chosen: KernelGraph | None = None
         self._executables: dict[object, Executable] = {}
         self._shapes = [s.shape for s in arguments.specs]
@@ -84,6 +87,11 @@ class BoundKernel:
             self._choose()
         assert self._chosen is not None
         return self._chosen
+
+    @property
+    def tuning(self) -> Tuned | None:
+        """What the GPU said of the candidates of the last search."""
+        return self._tuning
 
     @property
     def result(self) -> SearchResult | None:
@@ -142,6 +150,9 @@ class BoundKernel:
 
         effort = effort or self._options.effort or EFFORT.get()
         config = {**self._options.config, **config}
+        if _has_gpu():
+            _refuse_in_capture(self.program.name)
+            config.setdefault("hardware", _hardware())
         result = superoptimize(
             self._sized_program(),
             effort=effort,
@@ -150,12 +161,9 @@ class BoundKernel:
             **config,
         )
         if effort != "none":
-            result = tuned(
-                result,
-                most=TIMED[effort],
-                constraints=config.get("constraints"),
-                use_cache=bool(config.get("use_cache", True)),
-            ).result
+            options = {n: config[n] for n in TUNER_OPTIONS if n in config}
+            self._tuning = tuned(result, effort=effort, progress=progress, **options)
+            result = self._tuning.result
         self._result = result
         self._set(result.best.mugraph)
         return result
@@ -212,7 +220,7 @@ class BoundKernel:
             CompileError: There is no CUDA device.
         """
         from mirage_dsl.backends.triton.launch import Executable
-        from mirage_dsl.frontend.timing import time_both
+        from mirage_dsl.timing import time_both
 
         program = self._sized_program()
         return time_both(Executable(self.mugraph), Executable(program), program)
@@ -245,6 +253,30 @@ class BoundKernel:
         if isinstance(structure, Leaf):
             return lambda *given: executable(*given)[0]
         return lambda *given: self._trace.rebuild(executable(*given))
+
+    def direct(self, tensors: Sequence[Any]) -> Callable[..., Any] | None:
+        """The shortest way to call it again with tensors like these, if there is one.
+
+        It returns None, and does nothing, for other tensors.
+        """
+        if any(_dense(t) is not t for t in tensors):
+            return None
+        call = self._executable(tensors, interpret=False).direct
+        if call is None:
+            return None
+        if isinstance(self._trace.structure, Leaf):
+
+            def one(*given: Any) -> Any:
+                found = call(*given)
+                return None if found is None else found[0]
+
+            return one
+
+        def several(*given: Any) -> Any:
+            found = call(*given)
+            return None if found is None else self._trace.rebuild(found)
+
+        return several
 
     def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
         from mirage_dsl.backends.triton.launch import Executable
@@ -320,6 +352,25 @@ def _dense(tensor: Any) -> Any:
         strides,
     )
     return tensor.contiguous()
+
+
+def _has_gpu() -> bool:
+    """Whether a search may ask a GPU; PyTorch is there if tensors are."""
+    import torch
+
+    return torch.cuda.is_available() and not DETERMINISTIC.get()
+
+
+def _hardware() -> Hardware:
+    """What is known of the current GPU, or of the one that the model was made for."""
+    import torch
+
+    from mirage_dsl.search.hardware import H100, hardware_named
+
+    try:
+        return hardware_named(torch.cuda.get_device_name())
+    except SearchError:
+        return H100
 
 
 def _refuse_in_capture(name: str) -> None:

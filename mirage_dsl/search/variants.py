@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate
+from mirage_dsl.search.footprint import MATRIX_TILE, BlockFacts, facts_of
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.sizes import choose_sizes
 
 SCHEDULES_EACH = 3
 """Schedules for the same tiles: mostly numbers of stages, which decide occupancy."""
+
+
+MOST_WARPS = 16
+MOST_STAGES = 8
 
 
 def variants(
@@ -60,6 +67,165 @@ def variants(
     kept = ranked[:count]
     own = (mugraph, found[mugraph])
     return kept if own in kept else [*kept[:-1], own]
+
+
+def proposals(
+    mugraph: KernelGraph,
+    *,
+    count: int = 6,
+    hardware: Hardware = H100,
+    constraints: Constraints | None = None,
+) -> list[tuple[KernelGraph, Cost]]:
+    """What is worth timing of a structure: its best sizes, each in several forms.
+
+    The forms are those that the estimate does not tell apart: pointers or tensor
+    descriptors, and launches that do or do not wait for the kernel before.
+
+    Args:
+        mugraph: A sized μGraph of known extents.
+        count: Sizes at most; there are up to twice as many proposals.
+        hardware: The GPU to estimate for.
+        constraints: Restrictions.
+    """
+    sized = variants(mugraph, count=count, hardware=hardware, constraints=constraints)
+    found: dict[KernelGraph, Cost] = {}
+    for graph, cost in sized:
+        early = _launched_early(graph)
+        found[early] = cost
+        found[_with_descriptors(early)] = cost
+    return list(found.items())
+
+
+def _launched_early(graph: KernelGraph) -> KernelGraph:
+    """Every kernel but the first may start before the one before it has ended."""
+    at = next((i for i, n in enumerate(graph.nodes) if isinstance(n, BlockGraph)), 0)
+    nodes = [
+        replace(n, schedule=replace(n.schedule, pdl=True))
+        if isinstance(n, BlockGraph) and i > at
+        else n
+        for i, n in enumerate(graph.nodes)
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _with_descriptors(graph: KernelGraph) -> KernelGraph:
+    """The kernels with loops load through tensor descriptors."""
+    nodes = [
+        replace(n, schedule=replace(n.schedule, descriptors=True))
+        if isinstance(n, BlockGraph) and n.loop is not None
+        else n
+        for n in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def neighbours(
+    mugraph: KernelGraph,
+    *,
+    hardware: Hardware = H100,
+    constraints: Constraints | None = None,
+) -> list[tuple[KernelGraph, Cost]]:
+    """μGraphs one step away in a tile or the schedule, by estimate, the best first.
+
+    A tuner climbs along them: near the best sizes the estimate's errors are larger
+    than the differences.
+
+    Args:
+        mugraph: A sized μGraph of known extents.
+        hardware: The GPU to estimate for.
+        constraints: Restrictions.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    limits = constraints or Constraints()
+    types = kernel_types(mugraph)
+    extents = derived_extents(mugraph, mugraph.extent_of)
+    found: dict[KernelGraph, Cost] = {}
+    for at, node in enumerate(mugraph.nodes):
+        if not isinstance(node, BlockGraph):
+            continue
+        for block in _steps(facts_of(node, types, extents)):
+            graph = _with_node(mugraph, at, block)
+            cost = estimate(graph, hardware)
+            if cost.feasible and limits.admits(graph):
+                found[graph] = cost
+    return sorted(found.items(), key=lambda item: item[1].microseconds)
+
+
+def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
+    block = facts.block
+    for at, split in enumerate(block.grid):
+        for tile in _tiles_beside(split, facts):
+            grid = (*block.grid[:at], Split(split.dim, tile), *block.grid[at + 1 :])
+            changed = replace(block, grid=grid)
+            if _loop_fits(changed):
+                yield changed
+    yield from _trades(facts)
+    loop, stages = block.loop, block.schedule.num_stages
+    for tile in _tiles_beside(loop, facts) if loop is not None else ():
+        assert loop is not None
+        changed = replace(block, loop=Split(loop.dim, tile))
+        if _loop_fits(changed):
+            yield changed
+            # As many bytes in flight as before.
+            count = stages * loop.tile // tile
+            if 2 <= count <= MOST_STAGES:
+                yield _scheduled(changed, replace(block.schedule, num_stages=count))
+    for schedule in _schedules_beside(facts):
+        yield _scheduled(block, schedule)
+
+
+def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
+    """One tile of the grid doubled and another halved: as many blocks as before."""
+    block = facts.block
+    for wide, narrow in itertools.permutations(range(len(block.grid)), 2):
+        grid = list(block.grid)
+        larger = [t for t in _tiles_beside(grid[wide], facts) if t > grid[wide].tile]
+        less = [t for t in _tiles_beside(grid[narrow], facts) if t < grid[narrow].tile]
+        if larger and less:
+            grid[wide] = Split(grid[wide].dim, larger[0])
+            grid[narrow] = Split(grid[narrow].dim, less[0])
+            changed = replace(block, grid=tuple(grid))
+            if _loop_fits(changed):
+                yield changed
+
+
+def _tiles_beside(split: Split, facts: BlockFacts) -> Iterator[int]:
+    least = MATRIX_TILE if split.dim in facts.matrix_dims else 1
+    most = 1 << max(facts.extents[split.dim] - 1, 1).bit_length()
+    if split.dim in facts.batch_dims:
+        return
+    for tile in (split.tile // 2, split.tile * 2):
+        if least <= tile < most:
+            yield tile
+
+
+def _schedules_beside(facts: BlockFacts) -> Iterator[Schedule]:
+    old = facts.block.schedule
+    for warps in (old.num_warps // 2, old.num_warps * 2):
+        if 1 <= warps <= MOST_WARPS:
+            yield replace(old, num_warps=warps)
+    if facts.products:
+        yield replace(old, swap_operands=not old.swap_operands)
+    if facts.block.loop is not None:
+        for stages in (old.num_stages - 1, old.num_stages + 1):
+            if 1 <= stages <= MOST_STAGES:
+                yield replace(old, num_stages=stages)
+        yield replace(old, descriptors=not old.descriptors)
+    if old.pdl:
+        yield replace(old, pdl=False)
+
+
+def _scheduled(block: BlockGraph, schedule: Schedule) -> BlockGraph:
+    return replace(block, schedule=schedule)
+
+
+def _loop_fits(block: BlockGraph) -> bool:
+    """A block does not loop over less than one tile of its part."""
+    return block.loop is None or all(
+        s.tile >= block.loop.tile for s in block.grid if s.dim == block.loop.dim
+    )
 
 
 def _with_node(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Self
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ import mirage_dsl as mirage
 from mirage_dsl import tuner
 from mirage_dsl.backends.triton.tune import Task, Timing
 from mirage_dsl.cache import TIMINGS, Cache
+from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.superoptimizer import superoptimize
 from mirage_dsl.tuner import tuned
 
@@ -30,20 +34,53 @@ def _result() -> SearchResult:
     return superoptimize(gated.trace(mirage.spec((16, 64)), w))
 
 
+Judge = Callable[[KernelGraph], Timing]
+
+
+def library_first(graph: KernelGraph) -> Timing:
+    """The fewer kernels of its own, the faster."""
+    return Timing(0, 10.0 + len(graph.blocks), 1e-4)
+
+
 class Device:
-    """A GPU on which the last candidate is the fastest, and the first one wrong."""
+    """A GPU that says of each candidate what `judge` says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
         self.tasks: list[Task] = []
+        self.timed: list[KernelGraph] = []
+        self.judge = judge
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-        monkeypatch.setattr(tuner, "tune", self.tune)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+        monkeypatch.setattr(tuner, "Tuner", self.tuner)
 
-    def tune(self, task: Task, candidates: Sequence[KernelGraph]) -> list[Timing]:
+    def tuner(self, task: Task, target: str, *, deadline: float) -> Device:
+        assert target == "sm_90"
+        assert deadline > 0
         self.tasks.append(task)
-        last = len(candidates) - 1
-        good = [Timing(i, 10.0 - i, 1e-4) for i in range(last, 0, -1)]
-        return [*good, Timing(0, reason="wrong results")]
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    late = False
+
+    def times(
+        self, candidates: Sequence[KernelGraph], *, progress: Callable[[Timing], None]
+    ) -> None:
+        assert len(set(candidates)) == len(candidates)
+        assert not set(candidates) & set(self.timed)
+        for index, graph in enumerate(candidates):
+            self.timed.append(graph)
+            progress(replace(self.judge(graph), index=index))
+
+    def again(self, candidate: KernelGraph, *, replays: int) -> Timing:
+        assert replays > 5
+        return self.judge(candidate)
 
 
 def test_without_a_gpu_the_order_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,62 +92,101 @@ def test_without_a_gpu_the_order_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_gpu_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
-    device = Device(monkeypatch)
+    device = Device(monkeypatch, library_first)
     found = tuned(result)
     assert not found.result.best.mugraph.blocks
-    assert found.result.candidates[-1] == result.best
     assert set(found.result) >= set(result)
-    assert [t.index for t in found.timings][-1] == 0
+    assert device.timed[0] == result.program
     x, w = device.tasks[0].inputs
     assert (x.shape, x.strides) == ((16, 64), (64, 1))
     assert (w.shape, w.strides) == ((96, 64), (1, 96))
+    assert x.scale == w.scale == 64**-0.25
 
 
-def test_another_size_that_wins_gets_a_certificate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_sizes_and_schedules_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
-    Device(monkeypatch)
+    device = Device(monkeypatch, library_first)
+    seen: list[tuple[str, int, int, float | None]] = []
+    tuned(result, progress=lambda *news: seen.append(news))
+    schedules = {b.schedule for g in device.timed for b in g.blocks}
+    assert {s.descriptors for s in schedules} == {True, False}
+    assert len({s.num_stages for s in schedules}) > 2
+    assert len({s.num_warps for s in schedules}) > 1
+    assert len({(b.grid, b.loop) for g in device.timed for b in g.blocks}) > 4
+    assert [news[0] for news in seen] == ["tune"] * len(device.timed)
+    assert seen[-1][3] == 10.0
 
-    def other_size_first(task: Task, candidates: Sequence[KernelGraph]) -> list[Timing]:
-        known = {c.mugraph for c in result} | {task.program}
-        found = [Timing(i, float(c in known), 0) for i, c in enumerate(candidates)]
-        return sorted(found, key=lambda t: t.microseconds or 0.0)
 
-    monkeypatch.setattr(tuner, "tune", other_size_first)
+def test_steps_lead_to_the_best_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times fall with the stages: the climb goes where no proposal was."""
+
+    def judge(graph: KernelGraph) -> Timing:
+        stages = sum(b.schedule.num_stages for b in graph.blocks)
+        return Timing(0, 20.0 - stages if graph.blocks else 30.0, 1e-4)
+
+    result = _result()
+    device = Device(monkeypatch, judge)
     best = tuned(result).result.best
-    assert best.mugraph not in {c.mugraph for c in result}
+    known = {c.mugraph for c in result}
+    assert best.mugraph not in known
+    assert judge(best.mugraph) == min(
+        map(judge, device.timed), key=lambda t: t.microseconds or 0.0
+    )
     assert best.certificate is not None
     assert best.certificate.candidate_hash == canonical_hash(best.mugraph)
 
 
-def test_only_some_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
-    Device(monkeypatch)
-    found = tuned(result, most=1)
-    assert 2 <= len(found.timings) <= tuner.SIZES_EACH + 1
-    assert set(found.result) >= set(result)
+
+    def judge(graph: KernelGraph) -> Timing:
+        if graph == result.best.mugraph:
+            return Timing(0, error=1.0, reason="wrong results")
+        return Timing(0, 10.0 - len(graph.blocks), 1e-4)
+
+    Device(monkeypatch, judge)
+    found = tuned(result)
+    assert found.result.best.mugraph.blocks
+    assert found.result.best.mugraph != result.best.mugraph
+    assert found.measured[-1].timing.reason == "wrong results"
 
 
 def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
-    device = Device(monkeypatch)
+    device = Device(monkeypatch, library_first)
     first, second = tuned(result), tuned(result)
-    assert first == second
+    assert first.result.best == second.result.best
+    assert [m.timing for m in first.measured] == [m.timing for m in second.measured]
     assert len(device.tasks) == 1
     assert len(Cache().entries(TIMINGS)) == 1
+    device.timed.clear()
     tuned(result, use_cache=False)
+    device.timed.clear()
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
     tuned(result)
     assert len(device.tasks) == 3
+
+
+def test_settings_forbid_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = _result()
+    device = Device(monkeypatch, library_first)
+    with DETERMINISTIC.scope(True):
+        assert tuned(result).result is result
+    with DISALLOW_SEARCH.scope(True):
+        assert tuned(result).result is result
+    with ASSERT_CACHE_HIT.scope(True), pytest.raises(CacheError, match="a GPU"):
+        tuned(result)
+    assert not device.tasks
+    tuned(result)
+    with ASSERT_CACHE_HIT.scope(True):
+        assert not tuned(result).result.best.mugraph.blocks
 
 
 def test_where_nothing_can_be_timed_the_order_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = _result()
-    Device(monkeypatch)
-    monkeypatch.setattr(tuner, "tune", lambda *_: [Timing(0, reason="it hangs")])
+    Device(monkeypatch, lambda _: Timing(0, reason="it hangs"))
     assert tuned(result).result is result
     assert "no candidate could be timed" in caplog.text
     assert Cache().entries(TIMINGS) == []
@@ -119,6 +195,8 @@ def test_where_nothing_can_be_timed_the_order_stays(
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     found = tuned(_result())
-    best = found.timings[0]
+    best = found.measured[0].timing
     assert not best.reason
     assert best.microseconds is not None
+    slowest = next(m for m in found.measured if m.mugraph == found.result.program)
+    assert best.microseconds <= (slowest.timing.microseconds or 0.0)

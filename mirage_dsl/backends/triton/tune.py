@@ -1,32 +1,35 @@
-"""Times candidates on the GPU and keeps the fastest that is right.
+"""Times candidates on the GPU and tells which are right, and how fast.
 
-Every candidate runs in a process apart, so one that crashes or hangs costs itself
-only.  Outputs are held to the program's in float64, on several draws; times are those
-of `timing`.
+Two processes help: one compiles and screens many candidates at a time, one runs what
+passes.  A candidate that crashes or hangs either of them costs itself only.  Outputs
+are held to the program's in float64, on several draws; times are those of
+`mirage_dsl.timing`.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
-import sys
+import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO, cast
+from typing import Any, Self
 
-from mirage_dsl.backends.triton.pickling import dumps
+from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.ir.graph import KernelGraph
 
-SECONDS_EACH = 60.0
-"""How long one candidate may take, compilation included."""
+SECONDS_EACH = 20.0
+"""How long one candidate may take to be run and timed."""
 START_SECONDS = 120.0
-HEADER = 8
-COMMAND = ("-m", "mirage_dsl.backends.triton.tune_worker")
-"""What Python runs as the worker."""
+JUDGE = ("-m", "mirage_dsl.backends.triton.tune_worker")
+COMPILER = ("-m", "mirage_dsl.backends.triton.compile_worker")
+"""What Python runs."""
+
+NO_TIME = "the time for tuning was over"
+SLOW = 2.0
+"""Beyond this multiple of the best time a candidate is not timed precisely."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,40 @@ class Task:
     program: KernelGraph
     inputs: tuple[InputSpec, ...]
     draws: int = 2
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A candidate to compile for a target such as `sm_90`."""
+
+    index: int
+    graph: KernelGraph
+    target: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of a job; no reason means that it is worth timing."""
+
+    index: int
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A request to judge one candidate.
+
+    Attributes:
+        graph: The candidate.
+        limit: µs beyond which a rough time will do.
+        replays: How often the chain of calls is repeated.
+    """
+
+    graph: KernelGraph
+    limit: float
+    replays: int
 
 
 @dataclass(frozen=True)
@@ -57,139 +94,222 @@ class Timing:
         microseconds: Time of a call, or None where it was not timed.
         error: Largest error relative to the largest element, or None.
         reason: Why it is out; empty for a good one.
+        seconds: What it took to judge.
     """
 
     index: int
     microseconds: float | None = None
     error: float | None = None
     reason: str = ""
+    seconds: float = 0.0
 
 
-def tune(
-    task: Task,
-    candidates: Sequence[KernelGraph],
-    *,
-    seconds_each: float = SECONDS_EACH,
-    progress: Callable[[Timing], None] | None = None,
-) -> list[Timing]:
-    """Time all candidates; those that are right come first, the fastest ahead.
+class Tuner:
+    """The two processes, at work on one program; to be used in a `with` block.
 
     Args:
-        task: The program that they must equal, and the inputs.
-        candidates: μGraphs of one program, of different structure or schedule.
+        task: The program that candidates must equal, and the inputs.
+        target: What to compile for, such as `sm_90`.
+        deadline: `time.monotonic()` after which nothing is started.
         seconds_each: After so long without an answer a candidate is given up.
-        progress: Told of each result.
+        jobs: Compilations at a time.
     """
-    found: list[Timing] = []
-    worker = _Worker(task)
-    try:
-        for index, candidate in enumerate(candidates):
-            timing = replace(worker.judge(candidate, seconds_each), index=index)
-            found.append(timing)
+
+    def __init__(
+        self,
+        task: Task,
+        target: str,
+        *,
+        deadline: float = float("inf"),
+        seconds_each: float = SECONDS_EACH,
+        jobs: int | None = None,
+    ) -> None:
+        self._judge = _Judge(task)
+        self._target = target
+        self._deadline = deadline
+        self._seconds_each = seconds_each
+        self._best = float("inf")
+        self._compiler: Helper | None = None
+        count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
+        self._command = (*COMPILER, str(count))
+
+    def __enter__(self) -> Self:
+        self._judge.start()
+        self._compiler = Helper(self._command)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._judge.stop()
+        if self._compiler is not None:
+            self._compiler.stop()
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self._deadline
+
+    def times(
+        self,
+        candidates: Sequence[KernelGraph],
+        *,
+        replays: int = 5,
+        progress: Callable[[Timing], None] | None = None,
+    ) -> list[Timing]:
+        """Judge candidates, in their order; those that time forbids say so.
+
+        Args:
+            candidates: μGraphs of one program, of different structure or schedule.
+            replays: How often each chain of calls is repeated.
+            progress: Told of each result, as it is known.
+        """
+        found: dict[int, Timing] = {}
+        for index, reason in self._compiled(candidates):
+            if reason:
+                found[index] = Timing(index, reason=reason)
+            elif self.late:
+                found[index] = Timing(index, reason=NO_TIME)
+            else:
+                trial = Trial(candidates[index], SLOW * self._best, replays)
+                timing = self._judge.judge(trial, self._seconds_each)
+                found[index] = replace(timing, index=index)
+                if not timing.reason and timing.microseconds is not None:
+                    self._best = min(self._best, timing.microseconds)
             if progress is not None:
-                progress(timing)
-    finally:
-        worker.stop()
-    return sorted(found, key=_rank)
+                progress(found[index])
+        return [found[i] for i in range(len(candidates))]
 
+    def again(self, candidate: KernelGraph, *, replays: int) -> Timing:
+        """Judge one candidate that has passed, at greater length."""
+        trial = Trial(candidate, float("inf"), replays)
+        return self._judge.judge(trial, self._seconds_each)
 
-def _rank(timing: Timing) -> tuple[bool, float]:
-    good = not timing.reason and timing.microseconds is not None
-    return not good, timing.microseconds or float("inf")
-
-
-class _Worker:
-    """A process that judges candidates; started anew after it died."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def judge(self, candidate: KernelGraph, seconds: float) -> Timing:
-        try:
-            if self._process is None:
-                self._start()
-            return cast("Timing", self._ask(candidate, seconds))
-        except (EOFError, BrokenPipeError):
-            code = self.stop()
-            return Timing(0, reason=f"the process that ran it ended with {code}")
-        except TimeoutError:
-            self.stop()
-            return Timing(0, reason=f"no answer within {seconds:g} s")
-
-    def _start(self) -> None:
-        root = str(Path(__file__).resolve().parents[3])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, *COMMAND],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        self._ask(self._task, START_SECONDS)
-
-    def _ask(self, request: object, seconds: float) -> object:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with _deadline(self._process, seconds) as expired:
-            try:
-                send(self._process.stdin, request)
-                return receive(self._process.stdout)
-            except (EOFError, BrokenPipeError):
-                if expired.is_set():
-                    raise TimeoutError from None
-                raise
-
-    def stop(self) -> int | None:
-        """End the process; its exit status."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        process.kill()
-        return process.wait()
+    def _compiled(
+        self, candidates: Sequence[KernelGraph]
+    ) -> Generator[tuple[int, str], None, None]:
+        """Positions as they are compiled, each with a reason if it is out."""
+        assert self._compiler is not None
+        left = set(range(len(candidates)))
+        jobs = [Job(i, c, self._target) for i, c in enumerate(candidates) if c.blocks]
+        # Library kernels are there already.
+        for index in sorted(left - {j.index for j in jobs}):
+            left.remove(index)
+            yield index, ""
+        with _answers(self._compiler, jobs) as answers:
+            while left:
+                seconds = max(self._deadline - time.monotonic(), 0.0)
+                try:
+                    answer = answers.get(timeout=min(seconds, START_SECONDS))
+                except queue.Empty:
+                    break
+                if answer is None:
+                    break
+                left.discard(answer.index)
+                yield answer.index, answer.reason
+        reason = NO_TIME if self.late else "the process that compiles ended"
+        for index in sorted(left):
+            yield index, reason
 
 
 @contextmanager
-def _deadline(
-    process: subprocess.Popen[bytes], seconds: float
-) -> Generator[threading.Event, None, None]:
-    """Kill the process, and set the event, if the block takes longer."""
+def _answers(
+    compiler: Helper, jobs: Sequence[Any]
+) -> Generator[queue.SimpleQueue[Any], None, None]:
+    """A queue that the compiler's answers to some jobs go to; None is its end."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def listen() -> None:
+        with suppress(EOFError, ValueError):
+            for _ in jobs:
+                answers.put(compiler.receive())
+        answers.put(None)
+
+    if not jobs:
+        answers.put(None)
+        yield answers
+        return
+    with suppress(BrokenPipeError):
+        compiler.send(list(jobs))
+    threading.Thread(target=listen, daemon=True).start()
+    yield answers
+
+
+class _Judge:
+    """The process that runs candidates; started anew after it died."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._helper: Helper | None = None
+        self._ready = False
+
+    def start(self) -> None:
+        """Begin, without waiting until it is ready."""
+        self._helper = Helper(JUDGE)
+        self._ready = False
+        with suppress(BrokenPipeError):
+            self._helper.send(self._task)
+
+    def judge(self, trial: Trial, seconds: float) -> Timing:
+        """Run one candidate."""
+        if self._helper is None:
+            self.start()
+        assert self._helper is not None
+        started = time.monotonic()
+        try:
+            if not self._ready:
+                with _deadline(self._helper, START_SECONDS):
+                    self._helper.receive()
+                self._ready = True
+            started = time.monotonic()
+            with _deadline(self._helper, seconds):
+                self._helper.send(trial)
+                timing: Timing = self._helper.receive()
+        except (EOFError, BrokenPipeError):
+            status = self.stop()
+            reason = f"the process that ran it ended with {status}"
+            return Timing(0, reason=reason)
+        except TimeoutError:
+            self.stop()
+            return Timing(0, reason=f"no answer within {seconds:g} s")
+        return replace(timing, seconds=time.monotonic() - started)
+
+    def stop(self) -> int | None:
+        """End the process; its exit status."""
+        helper, self._helper = self._helper, None
+        return None if helper is None else helper.stop()
+
+
+@contextmanager
+def _deadline(helper: Helper, seconds: float) -> Generator[None, None, None]:
+    """Kill the process if the block takes longer.
+
+    Raises:
+        TimeoutError: It did.
+    """
     expired = threading.Event()
 
     def kill() -> None:
         expired.set()
-        process.kill()
+        helper.kill()
 
     timer = threading.Timer(seconds, kill)
     timer.start()
     try:
-        yield expired
+        yield
+    except (EOFError, BrokenPipeError):
+        if expired.is_set():
+            raise TimeoutError from None
+        raise
     finally:
         timer.cancel()
 
 
-def send(pipe: IO[bytes], value: object) -> None:
-    """Write one value."""
-    data = dumps(value)
-    pipe.write(len(data).to_bytes(HEADER, "little") + data)
-    pipe.flush()
-
-
-def receive(pipe: IO[bytes]) -> object:
-    """Read one value.
-
-    Raises:
-        EOFError: The other side is gone.
-    """
-    header = pipe.read(HEADER)
-    if len(header) < HEADER:
-        raise EOFError
-    return pickle.loads(pipe.read(int.from_bytes(header, "little")))
-
-
-__all__ = ["InputSpec", "Task", "Timing", "receive", "send", "tune"]
+__all__ = [
+    "NO_TIME",
+    "Compiled",
+    "InputSpec",
+    "Job",
+    "Task",
+    "Timing",
+    "Trial",
+    "Tuner",
+]

@@ -1,29 +1,29 @@
-"""The process that judges candidates for `tune`; it talks over its standard streams."""
+"""The process that runs candidates for `tune`; it talks over its standard streams."""
 
 # torch's random and stream functions are partly untyped.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 import numpy as np
 import torch
 
+from mirage_dsl.backends.triton.channel import own_channel, receive, send
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.screen import compile_only, reject
-from mirage_dsl.backends.triton.timing import microseconds, rotating
-from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, receive, send
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Trial
+from mirage_dsl.ir.graph import Return
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.timing import rotating, time_sets
 from mirage_dsl.types import dtype_named
 
 REPEATS = 3
 """Runs of each draw: a race does not show in every one."""
 EPSILONS = 8
 SMALLEST_TOLERANCE = 2e-5
+FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
+"""Ways to draw inputs: whether all are positive, and by what they are scaled."""
 
 Tensors = list[torch.Tensor]
 
@@ -34,50 +34,76 @@ class Judge:
     def __init__(self, task: Task, device: str = "cuda") -> None:
         self._task = task
         self._device = device
-        self._draws = [self._draw(seed) for seed in range(task.draws)]
-        self._right = [self._reference(tensors) for tensors in self._draws]
+        self.draws: list[Tensors] = []
+        self.right: list[Tensors] = []
+        for seed in range(task.draws):
+            tensors, right = self._usable(seed)
+            self.draws.append(tensors)
+            self.right.append(right)
         self._sets: list[tuple[torch.Tensor, ...]] | None = None
 
-    def _draw(self, seed: int) -> Tensors:
-        generator = torch.Generator().manual_seed(seed)
-        return [self._tensor(s, generator) for s in self._task.inputs]
+    def _usable(self, seed: int) -> tuple[Tensors, Tensors]:
+        """Inputs whose outputs are numbers that the outputs' types can hold.
 
-    def _tensor(self, spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
+        Normal numbers will do for most programs.  Some want positive ones, such as
+        variances, and some smaller ones.
+        """
+        tensors: Tensors = []
+        right: Tensors = []
+        for positive, scale in FORMS:
+            tensors = self._draw(seed, scale)
+            if positive:
+                tensors = [t.abs() for t in tensors]
+            right = self._reference(tensors)
+            if all(map(self._holds, right, self._task.program.returns)):
+                break
+        return tensors, right
+
+    @staticmethod
+    def _holds(right: torch.Tensor, item: Return) -> bool:
+        most = torch.finfo(getattr(torch, item.type.dtype.long_name)).max
+        return bool(right.isfinite().all()) and float(right.abs().max()) < most / 4
+
+    def _draw(self, seed: int, scale: float) -> Tensors:
+        generator = torch.Generator(self._device).manual_seed(seed)
+        return [self._tensor(s, scale, generator) for s in self._task.inputs]
+
+    def _tensor(
+        self, spec: InputSpec, scale: float, generator: torch.Generator
+    ) -> torch.Tensor:
         dtype = getattr(torch, spec.dtype)
         tensor = torch.empty_strided(
             spec.shape, spec.strides, dtype=dtype, device=self._device
         )
-        values = torch.randn(spec.shape, generator=generator) * spec.scale
-        return tensor.copy_(values)
+        values = torch.randn(spec.shape, generator=generator, device=self._device)
+        return tensor.copy_(values * (spec.scale * scale))
 
     def _reference(self, tensors: Tensors) -> Tensors:
         arrays = [t.cpu().double().numpy() for t in tensors]
-        found = evaluate_numpy(self._task.program, *arrays)
+        with np.errstate(all="ignore"):
+            found = evaluate_numpy(self._task.program, *arrays)
         return [torch.from_numpy(np.asarray(a)).to(self._device) for a in found]
 
-    def judge(self, candidate: KernelGraph) -> Timing:
-        """Screen, check, and time one candidate."""
+    def judge(self, trial: Trial) -> Timing:
+        """Check and time one candidate."""
         try:
-            reasons = [reject(r) for r in compile_only(candidate, _target())]
-            for reason in reasons:
-                if reason is not None:
-                    return Timing(0, reason=reason)
-            run = Executable(candidate)
+            run = Executable(trial.graph)
             error = self.error_of(run)
             if not error <= self.tolerance():
                 return Timing(
                     0, error=error, reason=f"wrong results: error {error:.1e}"
                 )
             if self._sets is None:
-                self._sets = rotating(self._draws[0])
-            return Timing(0, microseconds(run, self._sets), error)
+                self._sets = rotating(self.draws[0])
+            time = time_sets(run, self._sets, replays=trial.replays, limit=trial.limit)
+            return Timing(0, time.median, error)
         except Exception as failure:
             return Timing(0, reason=f"{type(failure).__name__}: {failure}"[:500])
 
     def error_of(self, run: Any) -> float:
         """The largest error over all draws, relative to the largest element."""
         worst = 0.0
-        for tensors, right in zip(self._draws, self._right, strict=True):
+        for tensors, right in zip(self.draws, self.right, strict=True):
             for _ in range(REPEATS):
                 for one, other in zip(run(*tensors), right, strict=True):
                     worst = max(worst, relative_error(one, other))
@@ -98,26 +124,20 @@ def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def _target() -> str:
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
-
-
 def main() -> None:
     """Serve requests until the other side closes the pipe."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # Whatever a library prints must not get between the answers.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    requests, answers = own_channel()
     judge: Judge | None = None
     while True:
         try:
-            request = receive(sys.stdin.buffer)
+            request = receive(requests)
         except EOFError:
             return
         if isinstance(request, Task):
+            torch.cuda.set_device(request.device)
             judge = Judge(request)
             send(answers, None)
-        elif isinstance(request, KernelGraph):
+        else:
             assert judge is not None
             send(answers, judge.judge(request))
 

@@ -1,0 +1,115 @@
+"""Values through pipes, to and from processes that this one has started."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from mirage_dsl.backends.triton.pickling import dumps
+
+HEADER = 8
+"""Bytes of the length that goes ahead of every value."""
+
+
+def framed(value: object) -> bytes:
+    """A value as it goes through a pipe."""
+    data = dumps(value)
+    return len(data).to_bytes(HEADER, "little") + data
+
+
+def send(pipe: IO[bytes], value: object) -> None:
+    """Write one value."""
+    pipe.write(framed(value))
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> Any:
+    """Read one value.
+
+    Raises:
+        EOFError: The other side is gone.
+    """
+    header = pipe.read(HEADER)
+    if len(header) < HEADER:
+        raise EOFError
+    return pickle.loads(pipe.read(int.from_bytes(header, "little")))
+
+
+def taken(data: bytearray) -> Any:
+    """Remove the first value from the bytes read so far; None if it is incomplete."""
+    size = int.from_bytes(data[:HEADER], "little")
+    if len(data) < HEADER or len(data) < HEADER + size:
+        return None
+    value = pickle.loads(bytes(data[HEADER : HEADER + size]))
+    del data[: HEADER + size]
+    return value
+
+
+def own_channel() -> tuple[IO[bytes], IO[bytes]]:
+    """Where a started process reads requests and writes answers.
+
+    Whatever a library prints goes to standard error, so as not to get between the
+    answers.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return sys.stdin.buffer, answers
+
+
+class Helper:
+    """A process of this package, with pipes to it.
+
+    Args:
+        command: What Python runs.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        root = str(Path(__file__).resolve().parents[3])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def send(self, value: object) -> None:
+        """Write one value.
+
+        Raises:
+            BrokenPipeError: The process has ended.
+        """
+        assert self._process.stdin is not None
+        send(self._process.stdin, value)
+
+    def receive(self) -> Any:
+        """Wait for one value.
+
+        Raises:
+            EOFError: The process has ended.
+        """
+        assert self._process.stdout is not None
+        return receive(self._process.stdout)
+
+    def kill(self) -> None:
+        """End the process at once; readers of its answers find their end."""
+        self._process.kill()
+
+    def stop(self) -> int:
+        """End the process and close the pipes; its exit status."""
+        self._process.kill()
+        status = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        return status
+
+
+__all__ = ["HEADER", "Helper", "framed", "own_channel", "receive", "send", "taken"]
