@@ -73,7 +73,7 @@ def plan(
     for helper in sorted(launcher.helpers):
         lines += ["", *HELPERS[helper].rstrip("\n").split("\n")]
     lines += ["", "", *run]
-    return ModulePlan(graph, "\n".join(lines) + "\n", tuple(kernels))
+    return ModulePlan(graph, "\n".join(lines) + "\n", tuple(kernels), around)
 
 
 def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from mirage_dsl.backends.triton.direct import Call, direct_call
 from mirage_dsl.backends.triton.emit import FAR, plan
 from mirage_dsl.backends.triton.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import ModulePlan
 from mirage_dsl.backends.triton.prepared import prepared_run
-from mirage_dsl.errors import CompileError, DTypeError, ShapeError
+from mirage_dsl.errors import CompileError, DTypeError, MirageError, ShapeError
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.ir.maps import bind_extents
 
@@ -59,8 +60,9 @@ class Executable:
         self.graph = graph
         self.interpret = interpret
         self._plans: dict[Variant, ModulePlan] = {}
-        self._modules: dict[Variant, ModuleType] = {}
+        self._modules: dict[str, ModuleType] = {}
         self._prepared: dict[Key, Run] = {}
+        self._direct: Call | None = None
         self.source = self._plan(Variant()).source
         """The emitted module, for tensors as the inputs' types describe them."""
 
@@ -70,17 +72,36 @@ class Executable:
             self._plans[variant] = made
         return self._plans[variant]
 
-    def _prepare(self, tensors: Sequence[torch.Tensor]) -> Run:
+    def _prepare(self, made: ModulePlan, tensors: Sequence[torch.Tensor]) -> Run:
         """What runs all calls with tensors like these."""
-        variant = self._check(tensors)
-        made = self._plan(variant)
-        if variant not in self._modules:
+        direct = None if self.interpret else direct_call(made, tensors)
+        if direct is None:
+            return self._by_triton(made)
+        self._direct = direct
+
+        def run(*given: torch.Tensor) -> list[torch.Tensor]:
+            found = direct(*given)
+            return self._by_triton(made)(*given) if found is None else found
+
+        return run
+
+    def _by_triton(self, made: ModulePlan) -> Run:
+        """What runs calls through Triton, which compiles what they need."""
+        if made.source not in self._modules:
             module = load_module(made.source, interpret=self.interpret)
-            self._modules[variant] = module
+            self._modules[made.source] = module
+        module = self._modules[made.source]
         if self.interpret:
-            return vars(self._modules[variant])["run"]
-        kernels = [k.name for k in made.kernels]
-        return prepared_run(self._modules[variant], kernels)
+            return vars(module)["run"]
+        return prepared_run(module, [k.name for k in made.kernels])
+
+    @property
+    def direct(self) -> Call | None:
+        """The function that serves tensors like those of the last new kind.
+
+        It returns None, and does nothing, for others.
+        """
+        return self._direct
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The outputs, in order, as new tensors.
@@ -91,6 +112,10 @@ class Executable:
             CompileError: Tensors on the wrong device, or a kernel that does not
                 compile or start.
         """
+        if self._direct is not None and len(tensors) == len(self.graph.inputs):
+            found = self._direct(*tensors)
+            if found is not None:
+                return found
         key = tuple(
             [
                 (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
@@ -98,14 +123,18 @@ class Executable:
             ]
         )
         run = self._prepared.get(key)
-        if run is None:
-            run = self._prepare(tensors)
-            if len(self._prepared) >= MOST_PREPARED:
-                self._prepared.clear()
-            self._prepared[key] = run
+        made = self._plan(self._check(tensors)) if run is None else None
         try:
             with self._place(tensors):
+                if made is not None:
+                    run = self._prepare(made, tensors)
+                    if len(self._prepared) >= MOST_PREPARED:
+                        self._prepared.clear()
+                    self._prepared[key] = run
+                assert run is not None
                 return run(*tensors)
+        except MirageError:
+            raise
         except Exception as error:
             raise CompileError(
                 f"{self.graph.name} does not run: {type(error).__name__}: {error}"

@@ -103,8 +103,10 @@ class ModulePlan:
         graph: What it computes.
         source: Python source; it defines the kernels and `run(*tensors) -> list`.
         kernels: Its Triton kernels, in launch order.
+        around: Types and extents that it was written for.
     """
 
     graph: KernelGraph
     source: str
     kernels: tuple[KernelPlan, ...]
+    around: Surroundings
