@@ -2,21 +2,23 @@
 
     python -m benchmarks.gpu [--workloads NAME ...] [--batches 1 8 16] [--json FILE]
 
-Every workload goes down the public road: traced, searched, verified, lowered to Triton
-and launched.  Errors are relative (‖out − ref‖ / ‖ref‖), the worst of several draws,
-beside those of the unfused program in the same dtype.  Times are medians inside CUDA
-graphs with cold inputs.
+Every workload goes down the public road: traced, searched, tuned, verified, lowered to
+Triton and launched.  Errors are relative (‖out − ref‖ / ‖ref‖), the worst of several
+draws, beside those of the unfused program in the same dtype.  Times are medians inside
+CUDA graphs, with cold and with hot inputs; the floor is a kernel that reads the same
+bytes and no more; the host's time is that of one call outside of graphs.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.metadata
 import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,10 @@ from torch import Tensor
 
 import mirage_dsl as mirage
 from benchmarks import torch_functions
-from benchmarks.timing import Time, time_call
+from benchmarks.floor import read_floor
 from mirage_dsl.testing import reference
 from mirage_dsl.testing.workloads import WORKLOADS, Workload
+from mirage_dsl.timing import Time, host_microseconds, time_call
 
 DRAWS = 3
 MOST_ERROR_RATIO = 2.0
@@ -42,14 +45,22 @@ class Row:
     batch: int
     found: int = 0
     search_seconds: float = 0.0
+    tuning_seconds: float = 0.0
+    timed: int = 0
     compile_seconds: float = 0.0
     kernels: int = 0
     predicted: float = 0.0
+    mugraph: str = ""
+    rejected: dict[str, int] = field(default_factory=dict[str, int])
     error: float = float("nan")
     unfused_error: float = float("nan")
     ours: Time | None = None
+    hot: Time | None = None
     eager: Time | None = None
     compiled: Time | None = None
+    floor: Time | None = None
+    host: float = float("nan")
+    eager_host: float = float("nan")
     failure: str = ""
 
 
@@ -111,24 +122,47 @@ def measure(workload: Workload, batch: int, *, compare: bool) -> Row:
 
 def _measure(workload: Workload, batch: int, row: Row, compare: bool) -> None:
     tensors = _draw(workload, batch, 100)
-    bound = _kernel(workload).bind(*tensors)
+    kernel = _kernel(workload)
+    bound = kernel.bind(*tensors)
+    _search(bound, row)
     start = time.perf_counter()
-    result = bound.search()
-    row.search_seconds = time.perf_counter() - start
-    row.found = len(result)
-    row.predicted = result.best.cost.microseconds
-    row.kernels = len(result.best.mugraph.nodes)
-    start = time.perf_counter()
-    bound(*tensors)
+    kernel(*tensors)
     torch.cuda.synchronize()
     row.compile_seconds = time.perf_counter() - start
     unfused = functools.partial(workload.function, torch_functions)
     row.error, row.unfused_error = _errors(workload, batch, bound, unfused)
-    row.ours = time_call(bound, tensors)
+    row.ours = time_call(kernel, tensors)
+    row.hot = time_call(kernel, tensors, cold=False)
     row.eager = time_call(unfused, tensors)
+    row.floor = read_floor(sum(t.numel() * t.element_size() for t in tensors))
+    row.host = host_microseconds(kernel, tensors)
+    row.eager_host = host_microseconds(unfused, tensors)
     if compare:
         compiled = torch.compile(unfused, mode="max-autotune-no-cudagraphs")
         row.compiled = time_call(compiled, tensors)
+
+
+def _search(bound: mirage.BoundKernel, row: Row) -> None:
+    marks: list[float] = []
+
+    def progress(stage: str, *_: object) -> None:
+        if stage == "tune" and not marks:
+            marks.append(time.perf_counter())
+
+    start = time.perf_counter()
+    result = bound.search(progress=progress)
+    total = time.perf_counter() - start
+    row.found = len(result)
+    row.predicted = result.best.cost.microseconds
+    row.kernels = len(result.best.mugraph.nodes)
+    row.mugraph = str(result.best.mugraph)
+    tuning = bound.tuning
+    row.search_seconds, row.tuning_seconds = result.seconds, total - result.seconds
+    for item in tuning.measured if tuning else ():
+        row.timed += item.timing.microseconds is not None
+        reason = item.timing.reason[:60]
+        if reason:
+            row.rejected[reason] = row.rejected.get(reason, 0) + 1
 
 
 def _line(row: Row) -> str:
@@ -136,14 +170,27 @@ def _line(row: Row) -> str:
         return f"{value.median:8.2f}" if value else "       -"
 
     verdict = "ok" if row.error <= MOST_ERROR_RATIO * row.unfused_error else "WRONG"
-    head = f"{row.name:20s} {row.batch:2d} {row.found:4d} {row.search_seconds:6.2f}"
+    head = (
+        f"{row.name:20s} {row.batch:2d} {row.found:2d} {row.search_seconds:5.1f} "
+        f"{row.tuning_seconds:5.1f} {row.timed:3d}"
+    )
     if row.failure:
         return f"{head} FAILED {row.failure.splitlines()[0][:90]}"
     return (
         f"{head} {row.kernels:2d} {row.predicted:7.1f} {shown(row.ours)} "
-        f"{shown(row.eager)} {shown(row.compiled)} {row.error:.1e} "
+        f"{shown(row.hot)} {shown(row.eager)} {shown(row.compiled)} {shown(row.floor)} "
+        f"{row.host:5.1f} {row.eager_host:5.1f} {row.error:.1e} "
         f"{row.unfused_error:.1e} {verdict}"
     )
+
+
+def _document(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": importlib.metadata.version("triton"),
+        "rows": [asdict(r) for r in rows],
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,7 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     print(torch.cuda.get_device_name())
     print(
-        "workload, batch, found, search s, nodes, model, ours, eager, compile µs, err"
+        "workload, batch, found, search s, tuning s, timed, nodes, model µs, ours, "
+        "hot, eager, compile, floor, host, eager's host, error, eager's error"
     )
     for workload in (w for w in WORKLOADS if w.name in options.workloads):
         for batch in options.batches if workload.batched else [1]:
@@ -168,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(row)
             print(_line(row), flush=True)
     if options.json:
-        options.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+        options.json.write_text(json.dumps(_document(rows), indent=1) + "\n")
     bad = [r for r in rows if r.failure or r.error > MOST_ERROR_RATIO * r.unfused_error]
     return 1 if bad else 0
 
