@@ -26,12 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("MIRAGE_DSL_CACHE_DIR", tempfile.mkdtemp())
 
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.timing import microseconds, rotating
-from mirage_dsl.backends.triton.tune import InputSpec, Task, tune
-from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Store
+from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16
+from mirage_dsl.timing import host_microseconds, rotating, time_sets
 
 EPS = 1e-6
 TOLERANCE = 2e-3
@@ -223,21 +220,9 @@ def error_of(case: Case, run: Callable[..., Any], draws: int) -> float:
     return worst
 
 
-def host_microseconds(run: Callable[..., Any], tensors: Any, calls: int = 50) -> float:
-    """Time of the host for one call, the median of five rounds."""
-    times: list[float] = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            run(*tensors)
-        times.append((time.perf_counter() - start) * 1e6 / calls)
-    return sorted(times)[2]
-
-
 def run_case(case: Case, draws: int) -> Iterator[Result]:
     sets = rotating(draw(case, 0))
-    eager = microseconds(case.eager, sets)
+    eager = time_sets(case.eager, sets).median
     for name, make in case.graphs.items():
         start = time.perf_counter()
         result = Result(case.name, name, float("nan"), float("nan"), eager, 0.0)
@@ -245,7 +230,7 @@ def run_case(case: Case, draws: int) -> Iterator[Result]:
             run = Executable(make())
             result.error = error_of(case, run, draws)
             result.seconds = time.perf_counter() - start
-            result.microseconds = microseconds(run, sets)
+            result.microseconds = time_sets(run, sets).median
             result.host = host_microseconds(run, sets[0])
         except Exception as error:  # one candidate must not end the check
             result.message = f"{type(error).__name__}: {error}"[:300]
@@ -257,7 +242,6 @@ def main() -> int:
     parser.add_argument("json", nargs="?")
     parser.add_argument("--only", default="")
     parser.add_argument("--fast", action="store_true", help="one draw, batch 1 and 8")
-    parser.add_argument("--tune", action="store_true", help="try the tuner too")
     options = parser.parse_args()
     makers = (linear_cases, mlp_cases, lora_cases, attention_cases, ntrans_cases)
     cases = [c for maker in makers for c in maker() if options.only in c.name]
@@ -267,8 +251,6 @@ def main() -> int:
     for case in cases:
         results += run_case(case, 1 if options.fast else 3)
         torch.cuda.empty_cache()
-    if options.tune:
-        show_tuning()
     if options.json:
         Path(options.json).write_text(
             json.dumps([asdict(r) for r in results], indent=1)
@@ -276,41 +258,6 @@ def main() -> int:
     show(results)
     wrong = [r for r in results if not r.error <= TOLERANCE]
     return 1 if wrong else 0
-
-
-def show_tuning() -> None:
-    """The tuner over a few schedules of one workload, one of them wrong."""
-    graphs = [
-        mugraphs.rmsnorm_linear(16, 4096, 6144, schedule=schedule(n, swap_operands=s))
-        for n in (3, 5)
-        for s in (False, True)
-    ]
-    wrong = mugraphs.rmsnorm_linear(16, 4096, 6144)
-    wrong = replace(wrong, nodes=(without_norm(wrong.blocks[0]),))
-    inputs = (
-        InputSpec((16, 4096), (4096, 1), "float16"),
-        InputSpec((4096, 6144), (6144, 1), "float16"),
-    )
-    start = time.perf_counter()
-    for timing in tune(Task(rms_linear_program(), inputs), [*graphs, wrong]):
-        print(timing)
-    print(f"tuned in {time.perf_counter() - start:.1f} s")
-
-
-def rms_linear_program() -> KernelGraph:
-    g = KernelBuilder("rms_linear", m=16, k=4096, n=6144)
-    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
-    mean = g.mul(g.sum(g.square(x), over="k"), one_over("k"))
-    return g.returns(g.matmul(g.mul(x, g.rsqrt(g.add(mean, EPS))), w, over="k")).build()
-
-
-def without_norm(block: BlockGraph) -> BlockGraph:
-    """The block with its store reading the bare product."""
-    nodes = [
-        replace(n, operand="product") if isinstance(n, Store) else n
-        for n in block.nodes
-    ]
-    return replace(block, nodes=tuple(nodes))
 
 
 def show(results: list[Result]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.frontend.timing import time_both
+from mirage_dsl.timing import time_both
 from mirage_dsl.settings import INTERPRET
 
 M, K, N = 16, 4096, 6144

@@ -188,7 +188,7 @@ def bench_command(
             "estimates times, and `mirage-dsl compile` screens kernels, without one"
         )
     from mirage_dsl.backends.triton.launch import Executable
-    from mirage_dsl.frontend.timing import time_both
+    from mirage_dsl.timing import time_both
 
     graph = resize(read_graph(file), sizes)
     other = resize(read_graph(program), sizes)
