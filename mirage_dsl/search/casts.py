@@ -31,14 +31,20 @@ from mirage_dsl.ops.table import CAST
 from mirage_dsl.types import DType, TensorType, promote
 
 
-def insert_casts(block: BlockGraph, outer: Mapping[str, TensorType]) -> BlockGraph:
+def insert_casts(
+    block: BlockGraph,
+    outer: Mapping[str, TensorType],
+    unfused: Mapping[str, DType] | None = None,
+) -> BlockGraph:
     """The same block with equal operand dtypes at every product.  Idempotent.
 
     Args:
         block: The block; its products may have unequal operand dtypes.
         outer: Types of the kernel-level tensors that it loads.
+        unfused: Formats that tensors have in the unfused program, where an earlier
+            kernel stored them in another one.
     """
-    caster = _Caster(block, outer)
+    caster = _Caster(block, outer, unfused or {})
     for node in block.nodes:
         caster.add(node)
     return replace(block, nodes=tuple(caster.nodes))
@@ -47,9 +53,15 @@ def insert_casts(block: BlockGraph, outer: Mapping[str, TensorType]) -> BlockGra
 class _Caster:
     """Copies nodes one by one and puts casts where they are needed."""
 
-    def __init__(self, block: BlockGraph, outer: Mapping[str, TensorType]) -> None:
+    def __init__(
+        self,
+        block: BlockGraph,
+        outer: Mapping[str, TensorType],
+        unfused: Mapping[str, DType],
+    ) -> None:
         self.block = block
         self.outer = outer
+        self.unfused = unfused
         self.nodes: list[BlockNode] = []
         self.types: dict[str, TensorType] = {}
         self.storage: dict[str, DType] = {}
@@ -68,7 +80,8 @@ class _Caster:
         inferred = block_node_type(node, self.block, self.types, self.outer)
         match node:
             case Load():
-                self.storage[node.result] = inferred.dtype
+                stored = self.unfused.get(node.source, inferred.dtype)
+                self.storage[node.result] = stored
             case Apply():
                 attrs = dict(node.attrs)
                 self.storage[node.result] = (

@@ -20,7 +20,7 @@ from mirage_dsl.search.space import Output, Space, Value, space_of
 from mirage_dsl.search.union.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.values import NAMES
 from mirage_dsl.search.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
-from mirage_dsl.types import Axis, Dim, Scalar, TensorType, f32
+from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType, f32
 
 MOST_TENSORS = 96
 """Tensors between kernels beyond which the largest are left out."""
@@ -45,6 +45,13 @@ class Candidates:
     names: tuple[str, ...]
     complete: bool
     counters: dict[str, int]
+
+    @property
+    def formats(self) -> dict[str, DType]:
+        """The format of each value in the unfused program."""
+        halved = with_halves(self.program, self.cut)
+        types = kernel_types(replace(halved, nodes=self.definitions))
+        return {name: types[name].dtype for name in self.names}
 
     def space(self, whole: Halves | None = None) -> Space:
         """The space in which all values, and the outputs, may be read and stored.

@@ -16,7 +16,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, block_count
 from mirage_dsl.search.union.candidates import Candidates
 from mirage_dsl.search.union.halves import Halves
-from mirage_dsl.search.values import NAMES
+from mirage_dsl.search.values import NAMES, PIECE
 from mirage_dsl.search.workspace import (
     BODY,
     CONTRACT,
@@ -144,24 +144,41 @@ def kernels(closure: Closure) -> Iterator[Kernel]:
     for i in space.stored:
         stored |= space.values[i].names
     dims = [d for d in space.names(stored) if d not in within]
-    parts = set(within.values())
     for count in range(min(MAX_GRID, len(dims)) + 1):
         for grid in itertools.combinations(dims, count):
-            cut = [d for d in grid if d in parts]
-            if len(cut) > 1 or (loop in within and within[loop] not in grid):
+            if loop in within and within[loop] not in grid:
                 continue
             configuration = Configuration(grid, loop)
-            tiles = placeholder_tiles(space, configuration)
-            if all(tiles[d] < space.extent(d) for d in tiles):
-                kernel = _kernel(closure, configuration, tiles)
-                if kernel.saves:
+            cut = [h for h in closure.cut if h.part in grid]
+            for summed in (None, *cut):
+                if loop in within and (summed is None or loop != summed.within):
+                    continue
+                tiled = tuple(h for h in cut if h != summed)
+                kernel = _kernel(closure, configuration, tiled)
+                if kernel is not None:
                     yield kernel
 
 
+def _tiled(space: Space, tiled: tuple[Halves, ...]) -> Space:
+    """A space in which parts of some dims are tiles: these are not summed over."""
+    extents: dict[str, int | None] = {}
+    for half in tiled:
+        whole = space.extent(half.part) * space.extent(half.within)
+        extents[half.part], extents[half.within] = -(-whole // TILE), TILE
+    return replace(space, program=space.program.with_extents(extents))
+
+
 def _kernel(
-    closure: Closure, configuration: Configuration, tiles: dict[str, int]
-) -> Kernel:
-    space = closure.space
+    closure: Closure, configuration: Configuration, tiled: tuple[Halves, ...]
+) -> Kernel | None:
+    """A configuration; None if it is degenerate or has nothing to store.
+
+    `tiled` are cut dims of which each block makes a part of the result, and no sum.
+    """
+    space = _tiled(closure.space, tiled)
+    tiles = placeholder_tiles(space, configuration)
+    if any(tiles[d] >= space.extent(d) for d in tiles):
+        return None
     saturation = closure.saturation
     cost = additive_cost(work_of(space, saturation, configuration, tiles))
     waiting = (saturation.edges[:, 1] == LOAD) & (
@@ -169,11 +186,12 @@ def _kernel(
     )
     cost[waiting] *= WAITING
     waves = max(1.0, block_count(space, tiles, configuration.grid) / 132)
-    sizes = _held(closure, configuration, tiles)
+    sizes = _held(space, saturation, configuration, tiles)
     alive = _alive(closure, configuration)
+    alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0
     alive &= sizes[saturation.edges[:, 0]] <= LARGEST_VALUE
     saves = tuple(_saves(closure, configuration, alive, sizes * waves))
-    return Kernel(closure, configuration, alive, cost, saves)
+    return Kernel(closure, configuration, alive, cost, saves) if saves else None
 
 
 def _saves(
@@ -200,23 +218,27 @@ def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, i
     for value in space.values:
         if value.is_load:
             everywhere &= value.names
-    single = {space.dims[p] for p, _ in space.halves} | set(space.names(everywhere))
+    parts = {space.dims[p] for p, _ in space.halves}
+    single = parts | set(space.names(everywhere))
     tiles: dict[str, int] = {}
     for dim in {*configuration.grid, configuration.loop} - {None}:
         assert dim is not None
         extent = space.extent(dim)
         short = 1 if dim in single or extent <= SHORT else SHORT
-        tiles[dim] = short if extent <= TILE else TILE
+        tiles[dim] = TILE if extent > TILE and dim not in parts else short
     return tiles
 
 
 def _held(
-    closure: Closure, configuration: Configuration, tiles: dict[str, int]
+    space: Space,
+    saturation: Saturation,
+    configuration: Configuration,
+    tiles: dict[str, int],
 ) -> Floats:
     """Elements of every node in one block."""
-    space, shapes = closure.space, closure.saturation.shape
+    shapes = saturation.shape
     count = np.ones(len(shapes))
-    looped = closure.saturation.stage == BODY
+    looped = (shapes & PIECE) != 0
     for i, dim in enumerate(space.dims):
         size = float(space.extent(dim))
         if dim in configuration.grid:

@@ -28,7 +28,7 @@ from mirage_dsl.search.union.halves import Joining
 from mirage_dsl.search.union.heuristic import Dag
 from mirage_dsl.search.union.kernels import Kernel
 from mirage_dsl.search.workspace import BODY, LOAD
-from mirage_dsl.types import Axis, Dim, TensorType
+from mirage_dsl.types import Axis, Dim, DType, TensorType
 
 
 @dataclass
@@ -48,12 +48,14 @@ class Rebuilder:
         union: The union.
         kernels: Its kernels.
         calls: Its pre-defined kernels.
+        formats: Of the stored tensors in the unfused program.
     """
 
     program: KernelGraph
     union: Union
     kernels: list[Kernel]
     calls: list[Apply]
+    formats: Mapping[str, DType]
 
     def graph(self, dag: Dag) -> KernelGraph:
         """The kernel graph of a DAG."""
@@ -130,7 +132,7 @@ class Rebuilder:
         for node in written:
             if isinstance(node, BlockGraph):
                 types = kernel_types(graph)
-                node = insert_casts(_fitting(node, types), types)
+                node = insert_casts(_fitting(node, types), types, self.formats)
             graph = replace(graph, nodes=(*graph.nodes, node))
         return with_derived_extents(graph)
 

@@ -175,7 +175,7 @@ class _Search:
             return None
         self.found.counters["kernels"] += len(own)
         self.found.counters["enodes"] += len(graph.cost)
-        rebuilder = Rebuilder(self.program, graph, own, calls)
+        rebuilder = Rebuilder(self.program, graph, own, calls, tensors.formats)
         return rebuilder, self._dags(graph)
 
     def _priced(self, calls: list[Apply]) -> list[Call]:
