@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,12 @@ class TensorType:
     space: Space = Space.DEVICE
     layout: tuple[int, ...] | None = None
 
-    @property
+    @cached_property
     def dims(self) -> tuple[Dim, ...]:
         """All dims, in axis order."""
         return tuple(d for axis in self.axes for d in axis)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of all dims, in axis order."""
         return tuple(d.name for d in self.dims)

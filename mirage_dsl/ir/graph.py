@@ -70,7 +70,7 @@ class Apply:
         assert isinstance(value, tuple)
         return value
 
-    @property
+    @cached_property
     def values(self) -> tuple[str, ...]:
         """The operands that are values, in order, without constants."""
         return tuple(o for o in self.operands if isinstance(o, str))

@@ -290,6 +290,14 @@ def kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
     Raises:
         CheckError: A type rule does not hold.
     """
+    # Kept beside the fields, as `cached_property` does: graphs never change.
+    known = graph.__dict__.get("_kernel_types")
+    if known is None:
+        known = graph.__dict__["_kernel_types"] = _kernel_types(graph)
+    return dict(known)
+
+
+def _kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
     types = {i.name: i.type for i in graph.inputs}
     for node in graph.nodes:
         match node:

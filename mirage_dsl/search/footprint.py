@@ -249,7 +249,15 @@ class Footprint:
 
     def padded_elements(self, dims: Sequence[Dim]) -> Numbers:
         """Elements that a value of these dims takes."""
-        return _product_of([self._padded[d] for d in dims], len(self.points))
+        key = tuple(dims)
+        if key not in self._padded_elements:
+            factors = [self._padded[d] for d in key]
+            self._padded_elements[key] = _product_of(factors, len(self.points))
+        return self._padded_elements[key]
+
+    @cached_property
+    def _padded_elements(self) -> dict[tuple[Dim, ...], Numbers]:
+        return {}
 
     @cached_property
     def _padded(self) -> dict[Dim, Numbers]:
