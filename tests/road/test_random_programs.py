@@ -6,6 +6,7 @@ Triton's interpreter against NumPy in float64.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -50,8 +51,10 @@ def bound(program: RandomProgram) -> BoundKernel:
     return mirage.kernel(scope["program"]).bind(*program.specs)
 
 
-def searched(kernel: BoundKernel) -> SearchResult:
+@functools.cache
+def searched(seed: int) -> SearchResult:
     """What a small budget finds."""
+    kernel = bound(program_of(seed))
     return kernel.search(effort="quick", budget_seconds=BUDGET_SECONDS)
 
 
@@ -77,11 +80,10 @@ def go_down_the_road(seed: int) -> None:
     """Everything that a first call does, for all candidates that have kernels."""
     program = program_of(seed)
     started = time.monotonic()
-    kernel = bound(program)
-    result = searched(kernel)
+    result = searched(seed)
     dtype = dtype_named(program.dtype)
     assert dtype is not None
-    rounding = [max(8 * dtype.epsilon, 4 * e) for e in errors(kernel.program, program)]
+    rounding = [max(8 * dtype.epsilon, 4 * e) for e in errors(result.program, program)]
     for candidate in result.candidates[:2]:
         assert not check(candidate.mugraph)
         assert candidate.certificate is not None
@@ -104,7 +106,6 @@ def test_more_random_programs(seed: int) -> None:
 
 
 def test_most_random_programs_become_one_kernel() -> None:
-    results = [searched(bound(program_of(seed))) for seed in FEW]
-    graphs = [r.best.mugraph for r in results]
+    graphs = [searched(seed).best.mugraph for seed in FEW]
     fused = [g for g in graphs if len(g.blocks) == 1]
     assert len(fused) > 0.75 * len(graphs)
