@@ -49,6 +49,7 @@ _HOME = {
     "search.result": "Candidate SearchResult",
     "search.constraints": "Constraints",
     "explanation": "Explanation explain",
+    "models": "superoptimize_all",
     "backends.triton.screen": "compile_only",
     "frontend.functions": _FUNCTIONS,
     "frontend.views": _VIEWS,

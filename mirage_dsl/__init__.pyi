@@ -105,6 +105,7 @@ from mirage_dsl.ir.graph import KernelGraph as KernelGraph
 from mirage_dsl.ir.graph import Schedule as Schedule
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ir.parser import parse as parse
+from mirage_dsl.models import superoptimize_all as superoptimize_all
 from mirage_dsl.search.constraints import Constraints as Constraints
 from mirage_dsl.search.result import Candidate as Candidate
 from mirage_dsl.search.result import SearchResult as SearchResult

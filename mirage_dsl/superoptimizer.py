@@ -26,6 +26,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.ir.printer import to_text
 from mirage_dsl.lines import lines_of, with_lines
+from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import Progress, search
@@ -40,6 +41,7 @@ from mirage_dsl.settings import (
     THREADS,
     Effort,
 )
+from mirage_dsl.spread import spread
 from mirage_dsl.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ def superoptimize(
     hardware: Hardware = H100,
     executor: Executor | None = None,
     progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
     seed: int = 0,
 ) -> SearchResult:
     """The best μGraphs of a program, cheapest first, each with its certificate.
@@ -90,14 +93,58 @@ def superoptimize(
         use_cache: Look in the cache first, and store what is found.
         constraints: Restrictions on grids, maps, loops and blocks.
         hardware: The GPU to estimate for.
-        executor: Where the search runs, as in a process of a pool; without progress.
+        executor: Where the search runs, as in a process of a pool; without progress
+            and checkpoint.  If the worker is lost, the program is searched again.
         progress: Called with the stage, how much is done, of how much, and the best
             estimate so far in µs.
+        checkpoint: A file that keeps the segments searched so far: after an
+            interruption the same search does not search them again.
         seed: Of all random choices.
 
     Raises:
         SearchError: The program cannot be searched, or searching is disallowed.
         CacheError: A hit is demanded, and there is none.
+    """
+    job = prepare(
+        program,
+        effort=effort,
+        budget_seconds=budget_seconds,
+        max_kernels=max_kernels,
+        use_cache=use_cache,
+        constraints=constraints,
+        hardware=hardware,
+        seed=seed,
+    )
+    found = job.known()
+    if found is not None:
+        return found
+    if executor is None:
+        return job.keep(job.run(progress=progress, checkpoint=checkpoint))
+    received: list[SearchResult] = []
+    spread(
+        Job.run_there,
+        [job],
+        executor,
+        lambda _, document: received.append(job.received(document)),
+    )
+    return job.keep(received[0])
+
+
+def prepare(
+    program: KernelGraph,
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    max_kernels: int | None = 2,
+    use_cache: bool = True,
+    constraints: Constraints | None = None,
+    hardware: Hardware = H100,
+    seed: int = 0,
+) -> Job:
+    """What `superoptimize` has to do, from its arguments and the settings.
+
+    Raises:
+        SearchError: The program cannot be searched.
     """
     if program.blocks:
         raise SearchError(
@@ -105,26 +152,90 @@ def superoptimize(
             "program, whose operators are not grouped into kernels yet"
         )
     effort = _known(effort or EFFORT.get())
-    if effort == "none":
-        return _as_written(program, hardware)
-    count, seconds = _EFFORT[effort]
+    count, seconds = _EFFORT.get(effort, (0, 0.0))
     budget = budget_seconds or BUDGET_SECONDS.get() or seconds
     request = _Request(
         count, budget, max_kernels, seed, constraints or Constraints(), hardware
     )
-    key = search_key(program, request)
-    store = Cache()
-    # The next thread finds what this one has stored.
-    with _running.setdefault(key.digest, RLock()):
-        found = _cached(store, key, program) if use_cache else None
-        if found is not None:
-            return found
-        _refuse(store, key, program)
-        result = _search(program, request, executor, progress)
-        if use_cache and _worth_keeping(result):
-            lines = [lines_of(c.mugraph, program) for c in result]
-            store.store(key, {**result.to_json(), "lines": lines})
-    return result
+    return Job(program, request, use_cache)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program to search.  It pickles, and may run anywhere.
+
+    Attributes:
+        program: What to search.
+        request: How; no candidates are asked for where nothing is to be searched.
+        use_cache: Whether to look in the cache, and to store what is found.
+    """
+
+    program: KernelGraph
+    request: _Request
+    use_cache: bool = True
+
+    @property
+    def key(self) -> Key:
+        """What the result is stored under."""
+        return search_key(self.program, self.request)
+
+    def known(self) -> SearchResult | None:
+        """The result, if it takes no search.
+
+        Raises:
+            SearchError: It takes one, and that is disallowed.
+            CacheError: A hit is demanded, and there is none.
+        """
+        if not self.request.candidates:
+            return _as_written(self.program, self.request.hardware)
+        store, key = Cache(), self.key
+        found = _cached(store, key, self.program) if self.use_cache else None
+        if found is None:
+            _refuse(store, key, self.program)
+        return found
+
+    def keep(self, result: SearchResult) -> SearchResult:
+        """Store a result, and give it back."""
+        if self.use_cache and _worth_keeping(result):
+            lines = [lines_of(c.mugraph, self.program) for c in result]
+            Cache().store(self.key, {**result.to_json(), "lines": lines})
+        return result
+
+    def run(
+        self,
+        progress: Progress | None = None,
+        checkpoint: str | Path | None = None,
+    ) -> SearchResult:
+        """Search, in this process."""
+        _compile_search()
+        request = self.request
+        return search(
+            self.program,
+            k=request.candidates,
+            budget_seconds=request.budget_seconds,
+            seed=request.seed,
+            threads=THREADS.get(),
+            max_kernels=request.max_kernels,
+            constraints=request.constraints,
+            hardware=request.hardware,
+            progress=progress,
+            checkpoint=_checkpoint(checkpoint),
+        )
+
+    def run_there(self) -> dict[str, Any]:
+        """Search in a worker: the result as JSON, for `received`."""
+        result = self.run()
+        lines = [lines_of(c.mugraph, self.program) for c in result]
+        return {**result.to_json(), "lines": lines}
+
+    def received(self, document: dict[str, Any]) -> SearchResult:
+        """The result that `run_there` gave, with this program and its lines."""
+        result = SearchResult.from_json(document)
+        return _for_program(result, self.program, document["lines"])
+
+
+def _checkpoint(path: str | Path | None) -> Checkpoint | None:
+    return None if path is None else Checkpoint(Path(path), code_version())
 
 
 def _worth_keeping(result: SearchResult) -> bool:
@@ -234,39 +345,6 @@ def _refuse(store: Cache, key: Key, program: KernelGraph) -> None:
             f"{program.name} is not in the cache, and {DISALLOW_SEARCH.name} is set: "
             'search it once without that variable, or run it with effort="none"'
         )
-
-
-def _search(
-    program: KernelGraph,
-    request: _Request,
-    executor: Executor | None,
-    progress: Progress | None,
-) -> SearchResult:
-    if executor is None:
-        return _run(program, request, progress)
-    future = executor.submit(_run_text, to_text(program), request)
-    return replace(SearchResult.from_json(future.result()), program=program)
-
-
-def _run_text(program: str, request: _Request) -> dict[str, Any]:
-    return _run(parse(program), request, None).to_json()
-
-
-def _run(
-    program: KernelGraph, request: _Request, progress: Progress | None
-) -> SearchResult:
-    _compile_search()
-    return search(
-        program,
-        k=request.candidates,
-        budget_seconds=request.budget_seconds,
-        seed=request.seed,
-        threads=THREADS.get(),
-        max_kernels=request.max_kernels,
-        constraints=request.constraints,
-        hardware=request.hardware,
-        progress=progress,
-    )
 
 
 _SMALL = """

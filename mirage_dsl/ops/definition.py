@@ -159,3 +159,14 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
+
+    def __reduce__(self) -> tuple[Callable[[str], Operator], tuple[str]]:
+        """Pickled by name, since the facets are functions."""
+        return operator_named, (self.name,)
+
+
+def operator_named(name: str) -> Operator:
+    """The row of the table called `name`, as unpickling needs it."""
+    from mirage_dsl.ops.table import OPERATORS
+
+    return OPERATORS[name]

@@ -23,6 +23,7 @@ from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.search.checkpoint import Checkpoint, KeptSegments
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.footprint import tensor_bytes
@@ -69,6 +70,7 @@ def search(
     hardware: Hardware = H100,
     verify: bool = True,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> SearchResult:
     """The best μGraphs of a program, cheapest first, each verified against it.
 
@@ -89,6 +91,7 @@ def search(
         hardware: The GPU to estimate for.
         verify: Whether to verify; without it candidates carry no certificates.
         progress: Told of progress.
+        checkpoint: Keeps the segments searched so far, and knows those of before.
 
     Raises:
         SearchError: An extent is unknown, or the constraints are contradictory.
@@ -96,15 +99,18 @@ def search(
     _require_extents(program)
     started = time.monotonic()
     deadline = None if budget_seconds is None else started + budget_seconds
+    segments = SegmentSearch(
+        _structural_search(seed, threads, deadline, progress or _ignore),
+        hardware,
+        constraints or Constraints(),
+        deadline=deadline,
+        split=max_kernels != 1,
+    )
+    if checkpoint is not None:
+        segments = KeptSegments(**vars(segments), checkpoint=checkpoint, seed=seed)
     driver = _Driver(
         program,
-        SegmentSearch(
-            _structural_search(seed, threads, deadline, progress or _ignore),
-            hardware,
-            constraints or Constraints(),
-            deadline=deadline,
-            split=max_kernels != 1,
-        ),
+        segments,
         k,
         seed,
         max_kernels,

@@ -41,6 +41,13 @@ class Ledger:
         if text not in self.notes:
             self.notes.append(text)
 
+    def add(self, other: Ledger) -> None:
+        """Add the counts and notes of another ledger."""
+        self.found.update(other.found)
+        self.cut.update(other.cut)
+        for text in other.notes:
+            self.note(text)
+
     def take_sizes(self, tally: Mapping[str, int]) -> None:
         """Add the counts of `sizes.choose_sizes`."""
         for name, count in tally.items():

@@ -1,0 +1,76 @@
+"""Whole models: each distinct program is searched once, on as many workers as given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.driver import Progress
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.spread import spread
+from mirage_dsl.superoptimizer import Job, prepare
+
+
+def superoptimize_all(
+    programs: Sequence[KernelGraph],
+    *,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
+) -> list[SearchResult]:
+    """The results of `superoptimize` for several programs, as of a model's blocks.
+
+    Programs of the same canonical hash, like the repeated blocks of a transformer, are
+    searched once.  Every result is stored when it is there, so an interrupted run goes
+    on where it was.
+
+    Args:
+        programs: Traced programs of known extents.
+        executor: Where the searches run: processes, a cluster.  What a lost worker had
+            is searched again, by another one or in this process.
+        progress: Called with `programs`, how many are done and of how many.
+        checkpoint: As for `superoptimize`; used where the search runs in this process.
+        **options: Arguments of `superoptimize`, for all programs.
+
+    Raises:
+        MirageError: As `superoptimize` raises.
+    """
+    hashes = [canonical_hash(p) for p in programs]
+    jobs: dict[str, Job] = {}
+    for program, name in zip(programs, hashes, strict=True):
+        if name not in jobs:
+            jobs[name] = prepare(program, **options)
+    found: dict[str, SearchResult] = {}
+    for name, job in jobs.items():
+        known = job.known()
+        if known is not None:
+            found[name] = known
+
+    def tell() -> None:
+        if progress is not None:
+            progress("programs", len(found), len(jobs), None)
+
+    tell()
+    missing = [name for name in jobs if name not in found]
+    if executor is None:
+        for name in missing:
+            found[name] = jobs[name].keep(jobs[name].run(checkpoint=checkpoint))
+            tell()
+    else:
+
+        def done(number: int, document: dict[str, Any]) -> None:
+            name = missing[number]
+            found[name] = jobs[name].keep(jobs[name].received(document))
+            tell()
+
+        spread(Job.run_there, [jobs[n] for n in missing], executor, done)
+    return [
+        replace(found[name], program=program)
+        for program, name in zip(programs, hashes, strict=True)
+    ]
