@@ -134,7 +134,7 @@ def _shared_bytes(footprint: Footprint) -> Numbers:
     facts, points = footprint.facts, footprint.points
     looping = np.full(len(points), float(BASE_SHARED))
     ending = np.full(len(points), float(BASE_SHARED))
-    used_after = _used_only_after(facts)
+    used_after = used_only_after(facts)
     for node in facts.block.nodes:
         if isinstance(node, Store) or node.result in used_after:
             continue
@@ -170,7 +170,7 @@ def _held(node: BlockNode, footprint: Footprint) -> Numbers:
 
 
 @lru_cache(maxsize=4)
-def _used_only_after(facts: BlockFacts) -> frozenset[str]:
+def used_only_after(facts: BlockFacts) -> frozenset[str]:
     """Values made before the loop that only code after it reads."""
     early: set[str] = set()
     for node in facts.block.nodes:
@@ -236,7 +236,7 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     """
     facts, points = footprint.facts, footprint.points
     matrix = [p for p in facts.products if not p.is_vector]
-    if len(matrix) < 2 or not _chained(facts):
+    if len(matrix) < 2 or not chained(facts):
         return np.zeros(len(points), dtype=bool)
     size = footprint.padded_elements
     sides = [
@@ -247,7 +247,7 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
 
 
 @lru_cache(maxsize=4)
-def _chained(facts: BlockFacts) -> bool:
+def chained(facts: BlockFacts) -> bool:
     """Whether some product of the body depends on another one."""
     after: set[str] = set()
     for node in in_order(facts):
