@@ -8,6 +8,7 @@ What comes out is sized and well formed; the driver verifies it like everything 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.segments import Plan
 from mirage_dsl.search.union.candidates import candidates
 from mirage_dsl.search.union.exact import launches, prove
-from mirage_dsl.search.union.graph import Call, Union, union
+from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, Call, Union, union
 from mirage_dsl.search.union.halves import cut_dims
 from mirage_dsl.search.union.heuristic import Dag
 from mirage_dsl.search.union.heuristic import search as cheap_dags
@@ -38,6 +39,9 @@ from mirage_dsl.search.workspace import Workspace, workspace
 
 PROOF_SECONDS = 5.0
 """Most time for the proof."""
+
+TRIED = 3
+"""Graphs that are sized for each one kept: the model of the union is crude."""
 
 HOPELESS = 2.0
 """DAGs that cost this factor more than the best are not sized."""
@@ -136,14 +140,13 @@ class _Search:
     def run(self, keep: int) -> None:
         """Search and size."""
         try:
-            space = self.space()
+            dags = self.dags()
         except UnsupportedError:
             return
-        if space is not None:
-            self.size(*space, keep)
+        self.size(dags, keep)
 
-    def space(self) -> tuple[Rebuilder, list[Dag]] | None:
-        """The union, and its cheapest DAGs."""
+    def dags(self) -> list[tuple[Rebuilder, Dag]]:
+        """The cheapest DAGs of the unions of two layers and more."""
         began = time.perf_counter()
         tensors = candidates(
             self.program,
@@ -167,16 +170,19 @@ class _Search:
         outputs = [o.name for o in space.outputs[: space.targets]]
         stored = [space.values[i].name for i in sorted(space.stored)]
         calls = library(self.program, {*inputs, *stored})
-        graph = union(
-            inputs, outputs, stored, own, self._priced(calls), self.max_kernels
-        )
-        self.found.spend("union", began)
-        if graph is None:
-            return None
+        priced = self._priced(calls)
+        found: list[tuple[Rebuilder, Dag]] = []
+        for layers in range(min(2, self.max_kernels), self.max_kernels + 1):
+            began = time.perf_counter()
+            graph = union(inputs, outputs, stored, own, priced, layers)
+            self.found.spend("union", began)
+            if graph is not None:
+                rebuilder = Rebuilder(self.program, graph, own, calls, tensors.formats)
+                dags = self._dags(graph, prove_it=layers == self.max_kernels)
+                found += [(rebuilder, d) for d in dags]
+                self.found.counters["enodes"] = len(graph.cost)
         self.found.counters["kernels"] += len(own)
-        self.found.counters["enodes"] += len(graph.cost)
-        rebuilder = Rebuilder(self.program, graph, own, calls, tensors.formats)
-        return rebuilder, self._dags(graph)
+        return found
 
     def _priced(self, calls: list[Apply]) -> list[Call]:
         types = kernel_types(self.program)
@@ -188,13 +194,22 @@ class _Search:
             priced.append(Call(node.result, node.values, own))
         return priced
 
-    def _dags(self, graph: Union) -> list[Dag]:
+    def _dags(self, graph: Union, *, prove_it: bool) -> list[Dag]:
         """The cheapest DAGs of few enough kernels: the heuristic's, and the proved."""
         began = time.perf_counter()
         dags = cheap_dags(graph, seed=self.seed, deadline=self.deadline)
         dags = [d for d in dags if launches(graph, d) <= self.max_kernels]
-        self.found.heuristic = dags[0].cost if dags else None
         began = self.found.spend("heuristic", began)
+        if prove_it:
+            self.found.heuristic = dags[0].cost if dags else None
+            dags += self._proved(graph)
+            dags.sort(key=lambda d: d.cost)
+            self.found.cost = dags[0].cost if dags else None
+            self.found.spend("proof", began)
+        return dags
+
+    def _proved(self, graph: Union) -> list[Dag]:
+        """The proof's DAG, if it comes to one; takes note of the bound."""
         seconds = PROOF_SECONDS
         if self.deadline is not None:
             seconds = min(seconds, self.deadline - time.monotonic())
@@ -203,55 +218,59 @@ class _Search:
             proof = prove(
                 graph, seconds=seconds, max_kernels=self.max_kernels, seed=self.seed
             )
-        if proof is not None:
-            self.found.bound = proof.bound
-            if proof.best is not None and proof.best not in dags:
-                dags.append(proof.best)
-        dags.sort(key=lambda d: d.cost)
-        self.found.cost = dags[0].cost if dags else None
         self.found.complete &= proof is not None and proof.optimal
-        self.found.spend("proof", began)
-        return dags
+        if proof is None:
+            return []
+        self.found.bound = proof.bound
+        return [] if proof.best is None else [proof.best]
 
-    def size(self, rebuilder: Rebuilder, dags: list[Dag], keep: int) -> None:
-        """Add sized plans for the first DAGs of different structure."""
+    def size(self, dags: list[tuple[Rebuilder, Dag]], keep: int) -> None:
+        """Size the first DAGs of different structure; keeps the best."""
         began = time.perf_counter()
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
-        for graph in self._structures(rebuilder, dags):
-            if len(self.found.plans) == keep or (self.found.plans and self.late()):
+        plans = self.found.plans
+        for graph in self._structures(dags):
+            if len(plans) == TRIED * keep or (plans and self.late()):
                 break
-            plan = self._plan(sizer, graph)
-            if plan is not None:
-                self.found.plans.append(plan)
-        self.found.plans.sort(key=lambda p: p.microseconds)
+            plan = sizer.sized(graph)
+            if plan is not None and not check(plan.graph):
+                plans.append(plan)
+        plans.sort(key=lambda p: p.microseconds)
+        del plans[keep:]
         self.found.spend("sizes", began)
 
-    def _structures(
-        self, rebuilder: Rebuilder, dags: list[Dag]
-    ) -> Iterator[KernelGraph]:
-        seen: set[str] = set()
-        for dag in dags:
-            if dag.cost > HOPELESS * dags[0].cost:
-                break
-            graph = rebuilder.graph(dag)
-            structure = canonical_hash(graph, sizes=False)
-            if structure in seen:
+    def _structures(self, dags: list[tuple[Rebuilder, Dag]]) -> Iterator[KernelGraph]:
+        """Different graphs, cheapest first of each number of kernels in turn."""
+        least = min((d.cost for _, d in dags), default=0.0)
+        groups: dict[tuple[int, int], list[tuple[Rebuilder, Dag]]] = {}
+        for rebuilder, dag in sorted(dags, key=lambda item: item[1].cost):
+            if dag.cost <= HOPELESS * least:
+                kinds = _kinds(rebuilder.union, dag)
+                groups.setdefault(kinds, []).append((rebuilder, dag))
+        seen: set[str | None] = set()
+        turns = itertools.zip_longest(*(groups[k] for k in sorted(groups)))
+        for item in itertools.chain.from_iterable(turns):
+            if item is None:
+                continue
+            graph = self._safe(item[0].graph(item[1]))
+            structure = None if graph is None else canonical_hash(graph, sizes=False)
+            if graph is None or structure in seen:
                 continue
             seen.add(structure)
             if all(self.constraints.admits_structure(b) for b in graph.blocks):
                 self.found.counters["structures"] += 1
                 yield graph
 
-    def _plan(self, sizer: Sizer, graph: KernelGraph) -> Plan | None:
-        """The sized form, with shifts put back where that is possible."""
-        plan = sizer.sized(graph)
-        if plan is None:
-            return None
-        safe = stabilise(plan.graph)
-        if safe is not None:
-            plan = sizer.sized(safe)
-        elif self.unshifted:
-            # Without its shifts it overflows.
+    def _safe(self, graph: KernelGraph) -> KernelGraph | None:
+        """The graph with its shifts put back; None if there is no place for them."""
+        safe = stabilise(graph)
+        if safe is None and self.unshifted:
             self.found.counters["unstable"] += 1
             return None
-        return None if plan is None or check(plan.graph) else plan
+        return safe or graph
+
+
+def _kinds(u: Union, dag: Dag) -> tuple[int, int]:
+    """How many blocks and how many library calls a DAG has."""
+    kinds = u.kind[list(dag.enodes)]
+    return int((kinds == LAUNCH).sum()), int((kinds == LIBRARY).sum())
