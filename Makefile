@@ -31,7 +31,7 @@ golden: $(READY)
 	$(RUN) -m pytest -n $(JOBS) --dist loadscope -m golden --update-golden
 
 bench-search: $(READY)
-	$(RUN) -m mirage_dsl.testing.bench_search
+	$(RUN) -m benchmarks.search
 
 venv: $(READY)
 

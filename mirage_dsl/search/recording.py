@@ -14,6 +14,7 @@ from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import iota61, is_member, key64, mul61, scramble64
 from mirage_dsl.search.values import NAMES, PIECE, elements, hash_values
 from mirage_dsl.search.workspace import (
+    APART,
     BODY,
     EDGES,
     FULL,
@@ -67,6 +68,8 @@ def settle(w, dims, loop, shape, stage, f0, f1, constant):
     size = elements(shape, dims, loop) * (2 if stage == BODY else 1)
     offset, key = w.counts[USED], key64(f0, f1)
     h = _node_hash(w, shape, stage, key, offset, size)
+    if w.counts[APART]:
+        h ^= scramble64(_U(w.counts[NODES]))
     mask = _U(len(w.slots) - 1)
     at = h & mask
     while w.slots[at] >= 0:
@@ -143,6 +146,8 @@ def hit(r, salt, first, second):
     key = key64(first, second) ^ salt
     if key == _U(0):
         key = _U(1)
+    if r.everything:
+        return True
     return is_member(r.members, r.mask, key)
 
 

@@ -24,6 +24,7 @@ from mirage_dsl.search.terms import constant_value, function_word
 from mirage_dsl.search.values import ITERATIONS, PIECE, PRIME, TILE, element_count
 from mirage_dsl.search.workspace import (
     ADD,
+    APART,
     BEFORE,
     BODY,
     CONSTANT,
@@ -103,15 +104,25 @@ def saturate(
     *,
     seed: int = 0,
     deadline: float | None = None,
+    everything: bool = False,
+    apart: bool = False,
 ) -> Saturation:
     """All useful values of a block that iterates over `loop`.
 
-    `deadline` is a reading of `time.monotonic()`.
+    Args:
+        space: The program.
+        loop: The dim over which the block iterates, or None.
+        w: Arrays to work in.
+        seed: Of fingerprints and residues.
+        deadline: A reading of `time.monotonic()`.
+        everything: Take all values as useful, to see what S is good for.
+        apart: Do not merge equal values, to see what merging is good for.
     """
     s = useful(space, loop, seed)
-    r = _rules(space, s, loop)
+    r = _rules(space, s, loop, everything)
     references = _references(space, s, r, w, seed)
     reset(w)
+    w.counts[APART] = apart
     _enter_seeds(space, s, r, w, references)
     at = 0
     while at < w.counts[NODES] and not w.counts[FULL]:
@@ -168,7 +179,7 @@ def _enabled(space: Space) -> int:
     return sum(1 << int(kind) for kind in kinds)
 
 
-def _rules(space: Space, s: Useful, loop: str | None) -> Rules:
+def _rules(space: Space, s: Useful, loop: str | None, everything: bool) -> Rules:
     values = [space.values[site.value] for site in s.sites]
     sites = np.zeros(len(values), SITE)
     for row, site, value in zip(sites, s.sites, values, strict=True):
@@ -188,6 +199,7 @@ def _rules(space: Space, s: Useful, loop: str | None) -> Rules:
         sigma_loop=np.uint64(s.sigma_loop),
         outer=np.array(sorted({v.names for v in space.values}), np.int64),
         sites=sites,
+        everything=everything,
     )
 
 

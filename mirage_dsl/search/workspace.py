@@ -26,8 +26,9 @@ BEFORE, BODY, AFTER = map(np.int64, range(3))
 """Stages; a result has the union of its operands' bits, and 3 is not allowed."""
 
 NODES, EDGES, USED, GROUPS, PAIRS, TESTS, HITS, MERGED, FULL = map(np.int64, range(9))
-WAITING, MOST_NODES, MOST_VALUES = map(np.int64, range(9, 12))
-"""Slots of `Workspace.counts`; the last two are limits, not counts."""
+WAITING, MOST_NODES, MOST_VALUES, APART = map(np.int64, range(9, 13))
+"""Slots of `Workspace.counts`; the last three are settings: two limits,
+and whether equal values are kept apart."""
 
 _INT, _WORD = np.int64, np.uint64
 
@@ -79,7 +80,7 @@ MOST_SLOTS = 1 << 22
 RULES = np.dtype(
     [
         *((n, _INT) for n in ("dims", "loop", "enabled", "reducible")),
-        *((n, _INT) for n in ("outer_count", "site_count")),
+        *((n, _INT) for n in ("outer_count", "site_count", "everything")),
         *((n, _WORD) for n in ("sigma_loop", "mask")),
         ("sigma", _WORD, (MOST_DIMS, 2)),
         ("outer", _INT, (MOST_OUTER,)),
@@ -119,7 +120,8 @@ class Rules:
     `enabled` is a mask of edge kinds, `reducible` of dims.  `sigma` has, for each dim,
     σ of the whole and of a tile.  `outer` are the dim masks of the program's values:
     an elementwise product may spread over more dims than its operands only within one
-    of them.  `members` is the table of S, of `mask + 1` slots.
+    of them.  `members` is the table of S, of `mask + 1` slots; with `everything`
+    all values count as useful.
     """
 
     dims: int
@@ -128,6 +130,7 @@ class Rules:
     reducible: int
     outer_count: int
     site_count: int
+    everything: int
     sigma_loop: Any
     mask: Any
     sigma: Words
@@ -147,6 +150,7 @@ class Rules:
         sigma_loop: Any,
         outer: Ints,
         sites: Any,
+        everything: bool = False,
     ) -> Rules:
         """The record; no object of this class, which only has its types."""
         for what, given, most in (
@@ -162,6 +166,7 @@ class Rules:
         made: Any = np.zeros(1, RULES).view(np.recarray)[0]
         made.dims, made.loop, made.enabled = dims, loop, enabled
         made.reducible, made.sigma_loop = reducible, sigma_loop
+        made.everything = everything
         made.mask = len(members) - 1
         made.members[: len(members)] = members
         made.sigma[: len(sigma)] = sigma
@@ -196,6 +201,7 @@ def workspace(nodes: int = LARGEST, values: int = MOST_RESIDUES) -> Workspace:
     made: Any = np.empty(1, WORKSPACE).view(np.recarray)[0]
     made.counts[MOST_NODES] = min(nodes, LARGEST)
     made.counts[MOST_VALUES] = min(values, MOST_RESIDUES)
+    made.counts[APART] = 0
     reset(made)
     return made
 

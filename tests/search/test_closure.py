@@ -135,3 +135,13 @@ def test_what_a_block_cannot_do_is_named() -> None:
         space_of(p.returns(renamed))
     with pytest.raises(UnsupportedError, match="nothing to compute"):
         space_of(Program("q", {"m": 4}, p.inputs[:0]).returns())
+
+
+def test_without_pruning_or_merging_the_closure_holds_more(w: Workspace) -> None:
+    space = space_of(PROGRAMS["lora"]())
+    plain = saturate(space, "h", w)
+    apart = saturate(space, "h", w, apart=True)
+    everything = saturate(space, "h", w, everything=True)
+    assert len(plain.shape) < len(apart.shape) < len(everything.shape)
+    again = saturate(space, "h", w)
+    np.testing.assert_array_equal(again.edges, plain.edges)

@@ -1,0 +1,152 @@
+"""The tables of `benchmarks.search`, as a page of documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+_INTRODUCTION = """\
+# What the search costs
+
+Measured by `python -m benchmarks.search` on a machine of {cores} cores that other work
+shared, with the search's code compiled before; the figures are in
+`benchmarks/results/search.json`, from which this page is made. Each program is searched
+for one kernel at its published sizes. Seconds are the least of a few runs.
+"""
+
+_SPACE = """\
+## The spaces
+
+|S| is the number of useful abstract expressions, nodes are values of the closure: both
+of the largest loop choice. Different grids share a closure. Structures are the distinct
+μGraphs without sizes that extraction kept, up to eight of each configuration.
+"""
+
+_TIME = """\
+## Seconds
+
+Steps are of the structural search on one thread. The last two columns are whole
+searches: structures, sizes, verification and stability of all returned candidates.
+"""
+
+_ABLATIONS = """\
+## Without its ideas
+
+Closures of all loop choices, in nodes: as they are, with all values taken as useful (no
+pruning by abstract expressions), and with equal values kept apart (no observational
+equivalence). `>` marks those that did not finish in {limit:g} s for each program or
+filled the closure's arrays (32 768 nodes of a loop choice).
+"""
+
+_GROWTH = """\
+## Growth with the number of operators
+
+A norm and 1 to 4 matrix products in a row, and 1 to 3 gated updates and a norm.
+"""
+
+_PAPER = """\
+## Beside the paper
+
+The paper (arXiv 2405.05751, on its authors' machine) reports for RMSNorm, by the
+largest number of operators in a block:
+
+| operators | 5 | 6 | 7 | 8 | 9 | 10 | 11 |
+|---|--:|--:|--:|--:|--:|--:|--:|
+| seconds | 11 | 16 | 22 | 24 | 26 | 26 | 28 |
+| without multithreading | 58 | 93 | 150 | 152 | 166 | 166 | 183 |
+| without abstract expressions | 768 | 19934 | > 36000 | | | | |
+
+The search here has no limit of operators. Its time on the same program is the row
+`rmsnorm_linear` above. The spaces are not the same: here sizes are parameters that are
+chosen afterwards, there they are part of what is enumerated; and kernels that need
+several blocks in turn are not in the tables on this page.
+"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in lines) + "\n"
+
+
+def _space(found: Record) -> str:
+    head = ("program", "operators", "configurations", "loops", "\\|S\\|", "nodes")
+    rows = [
+        (
+            name,
+            *(r[c] for c in ("operators", "configurations", "loops", "useful")),
+            *(r[c] for c in ("nodes", "structures", "candidates")),
+            "yes" if r["complete"] else "no",
+        )
+        for name, r in found.items()
+    ]
+    return _table((*head, "structures", "returned", "complete"), rows)
+
+
+def _seconds(found: Record) -> str:
+    steps = ("closure", "extract", "reconstruct")
+    rows = [
+        (
+            name,
+            *(f"{r['steps'].get(step, 0.0):.3f}" for step in steps),
+            f"{r['structural']['threads_1']:.2f}",
+            f"{r['structural']['threads_2']:.2f}",
+            f"{r['search']['threads_1']:.2f}",
+            f"{r['search']['threads_2']:.2f}",
+        )
+        for name, r in found.items()
+    ]
+    head = ("program", *steps, "structural, 1 thread", "2 threads")
+    return _table((*head, "whole search, 1 thread", "2 threads"), rows)
+
+
+def _ablated(record: Record) -> str:
+    mark = "" if record["finished"] else "> "
+    return f"{mark}{record['nodes']} ({record['seconds']:.1f} s)"
+
+
+def _ablations(found: Record) -> str:
+    rows = [
+        (
+            name,
+            r["all_nodes"],
+            _ablated(r["without_pruning"]),
+            _ablated(r["without_merging"]),
+        )
+        for name, r in found.items()
+    ]
+    return _table(("program", "as it is", "no pruning", "no equivalence"), rows)
+
+
+def _growth(found: Record) -> str:
+    grown = {n: r for n, r in found.items() if n.startswith(("chain_", "updates_"))}
+    rows = [
+        (
+            name,
+            *(r[c] for c in ("operators", "useful", "nodes", "pairs")),
+            f"{r['search']['threads_1']:.2f}",
+            "yes" if r["complete"] else "no",
+        )
+        for name, r in grown.items()
+    ]
+    head = ("program", "operators", "\\|S\\|", "nodes", "pairs", "seconds", "complete")
+    return _table(head, rows)
+
+
+def render(measured: Record) -> str:
+    """The page of a measurement."""
+    found: Record = measured["programs"]
+    order = [n for n in measured["paper"] if n in found]
+    order += [n for n in found if n not in order]
+    found = {n: found[n] for n in order}
+    plain = {n: r for n, r in found.items() if not n.startswith(("chain_", "updates_"))}
+    parts = [
+        _INTRODUCTION.format(cores=measured["machine"]["cores"]),
+        _SPACE + "\n" + _space(plain),
+        _TIME + "\n" + _seconds(plain),
+        _ABLATIONS.format(limit=measured["limit_seconds"]) + "\n" + _ablations(found),
+    ]
+    if len(plain) < len(found):
+        parts.append(_GROWTH + "\n" + _growth(found))
+    return "\n".join([*parts, _PAPER])
