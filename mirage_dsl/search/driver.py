@@ -344,7 +344,7 @@ class _Driver:
     def _with_one_kernel(self, plans: list[Plan]) -> list[Plan]:
         """The plans, the best one of a single kernel among the first k."""
         fused = next((p for p in plans if _is_one_kernel(p.graph)), None)
-        if fused is None or fused in plans[: self.k]:
+        if self.k == 1 or fused is None or fused in plans[: self.k]:
             return plans
         others = [p for p in plans if p is not fused]
         return [*others[: self.k - 1], fused, *others[self.k - 1 :]]

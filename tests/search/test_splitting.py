@@ -1,0 +1,98 @@
+"""Split loops in the search: when they are tried, sized, and which ones win."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.maps import grid_parts, iterations
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.sizes import ANY_SIZES, Sizes
+from mirage_dsl.search.splitting import Splitter
+from mirage_dsl.testing import mugraphs
+from tests.search import programs
+from tests.search.test_driver import safe_attention
+
+
+def any_sizes(block: BlockGraph) -> Sizes:  # noqa: ARG001
+    return ANY_SIZES
+
+
+def nothing(block: BlockGraph) -> None:  # noqa: ARG001
+    return None
+
+
+def extents(graph: KernelGraph) -> dict[str, int]:
+    return {n: e for n, e in graph.extents if e is not None}
+
+
+@pytest.mark.parametrize(("batch", "parts"), [(1, 16), (8, 4), (16, 2)])
+def test_keys_are_split_until_the_gpu_is_full(batch: int, parts: int) -> None:
+    whole = mugraphs.attention(2 * batch, 256, 4096)
+    found = Splitter(any_sizes).split(whole)
+    assert found is not None
+    cost, graph = found
+    assert not check(graph)
+    assert cost == estimate(graph).microseconds
+    assert cost < estimate(whole).microseconds
+    blocks = math.prod(grid_parts(graph.blocks[0], extents(graph)))
+    assert 64 <= blocks <= 512
+    assert parts / 2 <= extents(graph)["n#"] <= 2 * parts
+    assert iterations(graph.blocks[0], extents(graph)) > 1
+
+
+def test_a_grid_that_fills_the_gpu_stays() -> None:
+    assert Splitter(any_sizes).split(mugraphs.attention(64, 1024, 4096)) is None
+
+
+def test_what_is_not_allowed_is_not_tried() -> None:
+    assert Splitter(nothing).split(mugraphs.attention(2, 256, 4096)) is None
+
+
+@pytest.fixture(scope="module")
+def found() -> SearchResult:
+    return search(safe_attention(), k=4, max_kernels=2)
+
+
+def test_the_search_splits_attention(found: SearchResult) -> None:
+    best = found.best
+    assert len(best.mugraph.blocks) == len(best.mugraph.nodes) == 2
+    assert best.certificate is not None
+    assert best.certificate.ok
+    assert found.ledger.found["loops split"] > 0
+
+
+def test_the_best_single_kernel_is_among_the_candidates(found: SearchResult) -> None:
+    single = [c for c in found if len(c.mugraph.nodes) == 1]
+    assert single
+    assert found.best.cost.microseconds < 0.6 * single[0].cost.microseconds
+
+
+def test_one_kernel_is_one_kernel() -> None:
+    result = search(safe_attention(), k=4, max_kernels=1, verify=False)
+    assert all(len(c.mugraph.blocks) <= 1 for c in result)
+
+
+def test_a_product_that_streams_its_weights_is_not_split() -> None:
+    assert len(search(programs.gated(), k=2, max_kernels=2).best.mugraph.nodes) == 1
+
+
+def test_constraints_hold_for_both_kernels() -> None:
+    # Two grid dims leave no place for a third in a grid of 64 blocks.
+    limits = Constraints(griddims=((32, 2, 1), (2, 32, 1)))
+    result = search(safe_attention(), k=4, max_kernels=2, constraints=limits)
+    for candidate in result:
+        for block in candidate.mugraph.blocks:
+            known = extents(candidate.mugraph)
+            assert math.prod(grid_parts(block, known)) == 64
+
+
+def test_one_candidate_is_the_best_one() -> None:
+    result = search(safe_attention(), k=1, max_kernels=2, verify=False)
+    assert len(result.best.mugraph.nodes) == 2
