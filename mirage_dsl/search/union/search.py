@@ -160,6 +160,8 @@ class _Search:
             closures(tensors, self.arrays, seed=self.seed, deadline=self.deadline)
         )
         self.found.complete = tensors.complete and not self.late()
+        if not choices:
+            return []
         for closure in choices:
             self.found.complete &= closure.saturation.complete
             self.found.counters["nodes"] += len(closure.saturation.shape)
