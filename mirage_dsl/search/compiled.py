@@ -58,4 +58,4 @@ inner: Any = _njit(
 
 def is_compiled() -> bool:
     """Whether an earlier search has left its compiled code."""
-    return next(_DIRECTORY.glob("*/search.search*.nbc"), None) is not None
+    return next(_DIRECTORY.glob("*/astar.search-*.nbc"), None) is not None

@@ -39,8 +39,6 @@ from mirage_dsl.search.segments import (
     library_plan,
 )
 from mirage_dsl.search.sink import sink_views
-from mirage_dsl.verify.verifier import identity
-from mirage_dsl.verify.verifier import verify as check_equivalence
 
 _log = logging.getLogger(__name__)
 
@@ -354,6 +352,10 @@ class _Driver:
 
         Right means equal to the program and about as accurate in floating point.
         """
+        # Here, for a result from the cache needs no compiled code.
+        from mirage_dsl.verify.verifier import identity
+        from mirage_dsl.verify.verifier import verify as check_equivalence
+
         for form in self._forms(graph):
             cost = estimate(form, self.segments.hardware)
             if not verify:
