@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from mirage_dsl.ir.graph import KernelGraph
 
 Sizes = tuple[tuple[str, int], ...]
 """Extents by dim name, sorted."""
+
+Method = Literal["fields", "exact"]
+Verdict = Literal["equal", "different", "unknown"]
 
 Nested = tuple[Any, ...] | float
 
@@ -82,6 +85,8 @@ class Certificate:
         candidate_hash: Canonical hash of the candidate.
         program_hash: Canonical hash of the program.
         reason: The verdict in words.
+        method: Evaluation over finite fields, or exact normal forms.
+        verdict: Equal, different, or neither could be found.
     """
 
     equivalent: bool
@@ -96,6 +101,8 @@ class Certificate:
     candidate_hash: str
     program_hash: str
     reason: str
+    method: Method = "fields"
+    verdict: Verdict = "unknown"
 
     @property
     def ok(self) -> bool:

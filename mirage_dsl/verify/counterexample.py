@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
-from mirage_dsl.verify.sizes import Shrunk
-from mirage_dsl.verify.trials import input_shape
+from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 _TOLERANCE = 1e-9
-_SCALES = (1.0, 1.0, 8.0, 8.0, 64.0)
+_SCALES = (1.0, 1.0, 8.0, 8.0, 64.0, 1.0)
+_ZEROS = 5
+"""The draw in which some elements are 0, as those of masks are."""
 
 
 def find_counterexample(shrunk: Shrunk, seed: int) -> Counterexample | None:
@@ -62,6 +63,8 @@ def _draws(
     shapes = [input_shape(program, i) for i in program.inputs]
     for draw, scale in enumerate(scales):
         inputs = [_values(rng, s, scale, positive=draw % 2 == 1) for s in shapes]
+        if draw == _ZEROS:
+            inputs = [v * (rng.random(v.shape) < 0.75) for v in inputs]
         expected = evaluate_numpy(program, *inputs)
         yield inputs, expected, evaluate_numpy(shrunk.candidate, *inputs)
 

@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
     BlockNode,
+    Input,
     KernelGraph,
     KernelNode,
     Split,
@@ -32,6 +33,8 @@ _WHOLE = (2, 3, 4, 5, 7, 11, 13)
 _SPLIT = (6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22)
 _TWICE = (18, 27, 24, 30, 36, 45, 42)
 _RAGGED = (5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20)
+_TINY = (5, 6, 7, 8, 9, 10, 11, 12)
+_TINY_TWICE = (13, 14, 15, 16, 17, 18)
 _RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
 
 
@@ -50,7 +53,12 @@ class Shrunk:
 
 
 def shrink(
-    candidate: KernelGraph, program: KernelGraph, *, ragged: bool, seed: int
+    candidate: KernelGraph,
+    program: KernelGraph,
+    *,
+    ragged: bool,
+    seed: int,
+    tiny: bool = False,
 ) -> Shrunk:
     """Both graphs at small sizes.
 
@@ -59,19 +67,39 @@ def shrink(
         program: The program.
         ragged: Leave the last tile of each split incomplete.
         seed: Decides which dim gets which size.
+        tiny: As small as serves, for arithmetic that is slow.
 
     Raises:
         UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
     """
-    return _Shrinking(candidate, program, ragged, seed).run()
+    return _Shrinking(candidate, program, ragged, seed, tiny).run()
+
+
+def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
+    """The shape in which a caller passes an input."""
+    shape: list[int] = []
+    for axis in item.type.axes:
+        extent = 1
+        for dim in axis:
+            known = graph.extent_of[dim.name]
+            assert known is not None, dim
+            extent *= known
+        shape.append(extent)
+    return tuple(shape)
 
 
 class _Shrinking:
     def __init__(
-        self, candidate: KernelGraph, program: KernelGraph, ragged: bool, seed: int
+        self,
+        candidate: KernelGraph,
+        program: KernelGraph,
+        ragged: bool,
+        seed: int,
+        tiny: bool,
     ) -> None:
         self.graphs = (program, candidate)
         self.ragged = ragged
+        self.tiny = tiny
         self.rng = np.random.default_rng([seed, int(ragged), 77])
         self.classes = Classes()
         self.products: list[tuple[Key, list[Key]]] = []
@@ -153,9 +181,11 @@ class _Shrinking:
     def _pools(self) -> list[list[int]]:
         """Sizes for each demand, the smallest ones in random order."""
         split = (_RAGGED, _RAGGED_TWICE) if self.ragged else (_SPLIT, _TWICE)
+        if self.tiny:
+            split = (_TINY, _TINY_TWICE)
         pools: list[list[int]] = []
         for pool in (_WHOLE, *split):
-            head: list[int] = list(pool[:4])
+            head: list[int] = list(pool[: 2 if self.tiny else 4])
             self.rng.shuffle(head)
             pools.append(head + list(pool[4:]))
         # A dim whose parts are split once more by a later kernel.

@@ -16,8 +16,7 @@ from mirage_dsl.ir.graph import Apply, Input, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Stability
-from mirage_dsl.verify.sizes import Shrunk
-from mirage_dsl.verify.trials import input_shape
+from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 ALLOWED_RATIO = 4.0
 _SCALES = (1.0, 8.0)

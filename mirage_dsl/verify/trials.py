@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.ir.evaluate import evaluate
-from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.algebra import ResidueAlgebra
 from mirage_dsl.verify.domain import ResidueDomain
 from mirage_dsl.verify.fields import Trials, draw_trials
 from mirage_dsl.verify.orders import Order, OrderModel
 from mirage_dsl.verify.residues import INVALID, MASKED, TOUCHED, Residue
-from mirage_dsl.verify.sizes import Shrunk
+from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 _ATTEMPTS = 8
+_MOST_TRIALS = 512
 _TRIALS_OF_CHOICES = 24
 _ELEMENTS_OF_CHOICES = 84
 
@@ -109,19 +110,6 @@ class Field:
         return Evaluated(outputs, algebra)
 
 
-def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
-    """The shape in which a caller passes an input."""
-    shape: list[int] = []
-    for axis in item.type.axes:
-        extent = 1
-        for dim in axis:
-            known = graph.extent_of[dim.name]
-            assert known is not None, dim
-            extent *= known
-        shape.append(extent)
-    return tuple(shape)
-
-
 def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
     """Where two outputs differ, trial by trial."""
     masked_a, masked_b = a.flagged(MASKED), b.flagged(MASKED)
@@ -167,7 +155,7 @@ def run_trials(where: Field, needed: int) -> Tally:
         if choices:
             enough = -(-_ELEMENTS_OF_CHOICES // elements)
             needed = max(needed, _TRIALS_OF_CHOICES, enough)
-            count = needed
+            count = max(count, needed)
         bad_program, bad_candidate = invalid_trials(ours), invalid_trials(theirs)
         if (bad_candidate & ~bad_program).any():
             invalid = Outcome.INVALID_CANDIDATE
@@ -178,6 +166,9 @@ def run_trials(where: Field, needed: int) -> Tally:
         done += int(valid.sum())
         if done >= needed:
             return Tally(Outcome.EQUAL, done, elements, choices)
+        if 0 < valid.sum() < count / 2:
+            # Rows masked as a whole leave few valid trials, not none.
+            count = min(2 * count, _MOST_TRIALS)
     return Tally(invalid, done, elements, choices)
 
 

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.verify.certificate import Certificate, Counterexample, Sizes, Stability
+from mirage_dsl.verify.certificate import (
+    Certificate,
+    Counterexample,
+    Method,
+    Sizes,
+    Stability,
+    Verdict,
+)
 from mirage_dsl.verify.counterexample import find_counterexample, floats_agree
+from mirage_dsl.verify.exact import verify_exact
 from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
 from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.levels import Depth, graph_depth
@@ -48,6 +56,7 @@ def verify(
     chains: int = 2,
     seeds: int = 2,
     stability: bool = True,
+    method: Method = "fields",
 ) -> Certificate:
     """Whether `candidate` computes the function of `program`.
 
@@ -58,10 +67,14 @@ def verify(
         chains: Number of chains of primes, each with sizes of its own.
         seeds: Valid trials per chain.
         stability: Also judge floating-point behaviour.
+        method: Evaluation over finite fields, whose verdict is right but for a bounded
+            probability; or exact normal forms at tiny sizes, which decide less.
 
     Returns:
         The certificate; what could not be decided is not equivalent, with the reason.
     """
+    if method == "exact":
+        return verify_exact(candidate, program, seed=seed, stability=stability)
     return _Verification(candidate, program, seed, chains, seeds).run(stability)
 
 
@@ -83,6 +96,7 @@ def identity(program: KernelGraph, *, seed: int = 0) -> Certificate:
         candidate_hash=canonical_hash(program),
         program_hash=canonical_hash(program),
         reason="the program itself",
+        verdict="equal",
     )
 
 
@@ -93,7 +107,8 @@ def recheck(
     hashes = (certificate.candidate_hash, certificate.program_hash)
     if hashes != (canonical_hash(candidate), canonical_hash(program)):
         return False
-    if certificate.trials == 0 and candidate == program:
+    by_fields = certificate.method == "fields"
+    if by_fields and certificate.trials == 0 and candidate == program:
         return certificate.equivalent
     chains = max(1, len(certificate.primes))
     again = verify(
@@ -103,6 +118,7 @@ def recheck(
         chains=chains,
         seeds=max(1, certificate.trials // chains),
         stability=certificate.stability is not None,
+        method=certificate.method,
     )
     same_stability = (again.stability is None) == (certificate.stability is None) and (
         again.stability is None
@@ -126,7 +142,7 @@ class _Verification:
     def run(self, stability: bool) -> Certificate:
         difference = interface_difference(self.candidate, self.program)
         if difference is not None:
-            return self._certificate(f"another interface: {difference}")
+            return self._certificate(f"another interface: {difference}", "different")
         try:
             fields = self._fields()
             tallies = self._tallies(fields)
@@ -142,7 +158,7 @@ class _Verification:
         reason = f"equivalent in {trials} trials over {len(fields)} chains of primes"
         return self._certificate(
             reason,
-            equivalent=True,
+            "equal",
             error_bound=_error_bound(fields, tallies),
             trials=trials,
             stability=verdict,
@@ -209,13 +225,16 @@ class _Verification:
             case Outcome.INVALID_CANDIDATE:
                 return self._certificate(
                     "not equivalent: the candidate divides by zero or computes with "
-                    "infinities where the program does not"
+                    "infinities where the program does not",
+                    "different",
                 )
             case _:
                 pass
         example = find_counterexample(shrunk, self.seed)
         if example is not None:
-            return self._certificate("not equivalent", counterexample=example)
+            return self._certificate(
+                "not equivalent", "different", counterexample=example
+            )
         return self._certificate(
             "could not establish equivalence: float64 results agree at the test sizes, "
             "but residues differ; the candidate relies on an identity that is not in "
@@ -225,15 +244,15 @@ class _Verification:
     def _certificate(
         self,
         reason: str,
+        verdict: Verdict = "unknown",
         *,
-        equivalent: bool = False,
         error_bound: float = 1.0,
         trials: int = 0,
         stability: Stability | None = None,
         counterexample: Counterexample | None = None,
     ) -> Certificate:
         return Certificate(
-            equivalent=equivalent,
+            equivalent=verdict == "equal",
             error_bound=error_bound,
             rests_on=_RESTS_ON,
             trials=trials,
@@ -245,14 +264,21 @@ class _Verification:
             candidate_hash=canonical_hash(self.candidate),
             program_hash=canonical_hash(self.program),
             reason=reason,
+            verdict=verdict,
         )
+
+
+def trial_error(terms: int, q: int) -> float:
+    """The most that one trial errs with: terms of a difference, lowest prime."""
+    return min(1.0, (terms - 1) / q)
 
 
 def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
     """The probability that a wrong candidate passes all trials.
 
-    A trial of one chain errs with at most k/q, where k counts terms of exponential
-    sums after bringing both sides to one denominator.  Choices with two outcomes err
+    A trial of one chain errs with at most (k - 1)/q, where k counts terms of
+    exponential sums after bringing both sides to one denominator: no more than the
+    square of the product of the two largest extents.  Choices with two outcomes err
     with 3/4 per element and trial, the most that one comparison can hide.
     """
     bound = 1.0
@@ -260,6 +286,6 @@ def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
     for where, tally in zip(fields, tallies, strict=True):
         largest = sorted(where.shrunk.sizes.values())[-2:]
         terms = math.prod(largest) ** 2
-        bound *= (terms / where.chain[0]) ** tally.trials
+        bound *= trial_error(terms, where.chain[0]) ** tally.trials
         missed *= 0.75 ** (tally.elements * tally.trials) if tally.choices else 0.0
     return min(1.0, max(bound, missed, 1e-300))

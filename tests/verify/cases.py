@@ -18,8 +18,7 @@ from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.testing.mutations import mutations
 from mirage_dsl.testing.workloads import WORKLOADS, Shape
-from mirage_dsl.verify.sizes import Shrunk, shrink
-from mirage_dsl.verify.trials import input_shape
+from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
 from tests.verify import graphs
 
 _WORKLOADS = {w.name: w for w in WORKLOADS}
