@@ -215,8 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row = measure(workload, batch, compare=options.compare)
             rows.append(row)
             print(_line(row), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(_document(rows), indent=1) + "\n")
+            if options.json:
+                text = json.dumps(_document(rows), indent=1)
+                options.json.write_text(text + "\n")
     bad = [r for r in rows if r.failure or r.error > MOST_ERROR_RATIO * r.unfused_error]
     return 1 if bad else 0
 

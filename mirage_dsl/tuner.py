@@ -53,6 +53,7 @@ class Plan:
     Attributes:
         seconds: After so long nothing more is timed.
         sizes: Sizes of each structure in the first round; each comes in two forms.
+        first: Candidates of the first round at most.
         beside: Neighbours of each of the fastest that a later round times.
         rounds: Later rounds at most.
         worst: Structures are left out whose estimate is above this multiple of the
@@ -61,18 +62,21 @@ class Plan:
 
     seconds: float
     sizes: int
+    first: int
     beside: int
     rounds: int
     worst: float
 
 
 PLANS: Mapping[str, Plan] = {
-    "quick": Plan(seconds=11.0, sizes=4, beside=16, rounds=8, worst=2.5),
-    "full": Plan(seconds=75.0, sizes=12, beside=40, rounds=12, worst=6.0),
+    "quick": Plan(seconds=11.0, sizes=5, first=48, beside=20, rounds=8, worst=1.8),
+    "full": Plan(seconds=75.0, sizes=12, first=300, beside=40, rounds=12, worst=6.0),
 }
 CLIMBERS = 2
 """How many of the fastest have their neighbours timed in a round."""
 FINALISTS = 3
+EQUAL = 1.01
+"""Times within this factor are taken for equal."""
 FINAL_REPLAYS = 15
 GAIN = 0.995
 """What a round must make of the best time, at most, to be followed by another."""
@@ -212,7 +216,7 @@ class _Climb:
                     constraints=self.constraints,
                 )
                 found.update({candidate.mugraph: candidate.cost, **dict(forms)})
-        ranked = sorted(found, key=lambda g: found[g].microseconds)
+        ranked = sorted(found, key=lambda g: found[g].microseconds)[: self.plan.first]
         return list(dict.fromkeys([self.result.program, *ranked]))
 
     def _next(self) -> list[KernelGraph]:
@@ -287,10 +291,8 @@ def _chosen(
     A certificate names the sizes that it was given for.
     """
     known = {c.mugraph: c for c in result.candidates}
-    for item in measured:
+    for item in _preferred(measured):
         graph = item.mugraph
-        if item.timing.reason:
-            break
         candidate = known.get(graph)
         if candidate is None:
             candidate = Candidate(graph, estimate(graph, hardware), None)
@@ -302,6 +304,24 @@ def _chosen(
             candidate = replace(candidate, certificate=certificate)
         return [candidate]
     return []
+
+
+def _preferred(measured: Sequence[Measured]) -> list[Measured]:
+    """Those that are right, in the order of choice.
+
+    Of equally fast ones those are better that take the host less time: tensor
+    descriptors are made anew for every call.
+    """
+    good = [m for m in measured if not m.timing.reason]
+    best = min((m.timing.microseconds or math.inf for m in good), default=math.inf)
+
+    def order(item: Measured) -> tuple[bool, bool, float]:
+        measured = item.timing.microseconds or math.inf
+        late = measured > EQUAL * best
+        described = any(b.schedule.descriptors for b in item.mugraph.blocks)
+        return late, not late and described, measured
+
+    return sorted(good, key=order)
 
 
 def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate, ...]:

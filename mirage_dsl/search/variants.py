@@ -29,6 +29,7 @@ def variants(
     count: int = 10,
     hardware: Hardware = H100,
     constraints: Constraints | None = None,
+    schedules_each: int = SCHEDULES_EACH,
 ) -> list[tuple[KernelGraph, Cost]]:
     """The best sizes of a μGraph by estimate, the best first; its own are among them.
 
@@ -40,6 +41,7 @@ def variants(
         count: How many at most.
         hardware: The GPU to estimate for.
         constraints: Restrictions.
+        schedules_each: Schedules at most for the same tiles.
 
     Raises:
         SearchError: An extent is unknown.
@@ -56,7 +58,7 @@ def variants(
             hardware=hardware,
             keep=count,
             allowed=limits.sizes(node),
-            schedules_each=SCHEDULES_EACH,
+            schedules_each=schedules_each,
         )
         for other in sized:
             graph = _with_node(mugraph, at, other.block)
@@ -87,7 +89,13 @@ def proposals(
         hardware: The GPU to estimate for.
         constraints: Restrictions.
     """
-    sized = variants(mugraph, count=count, hardware=hardware, constraints=constraints)
+    sized = variants(
+        mugraph,
+        count=count,
+        hardware=hardware,
+        constraints=constraints,
+        schedules_each=1,
+    )
     found: dict[KernelGraph, Cost] = {}
     for graph, cost in sized:
         early = _launched_early(graph)
@@ -187,8 +195,13 @@ def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
             grid[wide] = Split(grid[wide].dim, larger[0])
             grid[narrow] = Split(grid[narrow].dim, less[0])
             changed = replace(block, grid=tuple(grid))
-            if _loop_fits(changed):
-                yield changed
+            loops = [block.loop]
+            if block.loop is not None:
+                tiles = _tiles_beside(block.loop, facts)
+                loops += [Split(block.loop.dim, tile) for tile in tiles]
+            for loop in loops:
+                if _loop_fits(replace(changed, loop=loop)):
+                    yield replace(changed, loop=loop)
 
 
 def _tiles_beside(split: Split, facts: BlockFacts) -> Iterator[int]:

@@ -110,7 +110,7 @@ def test_many_sizes_and_schedules_are_timed(monkeypatch: pytest.MonkeyPatch) -> 
     tuned(result, progress=lambda *news: seen.append(news))
     schedules = {b.schedule for g in device.timed for b in g.blocks}
     assert {s.descriptors for s in schedules} == {True, False}
-    assert len({s.num_stages for s in schedules}) > 2
+    assert len({s.num_stages for s in schedules}) > 1
     assert len({s.num_warps for s in schedules}) > 1
     assert len({(b.grid, b.loop) for g in device.timed for b in g.blocks}) > 4
     assert [news[0] for news in seen] == ["tune"] * len(device.timed)
