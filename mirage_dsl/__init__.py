@@ -46,6 +46,7 @@ _HOME = {
     "ir.diff": "diff",
     "verify.verifier": "verify",
     "verify.certificate": "Certificate",
+    "search.why_not": "why_not WhyNot",
     "search.result": "Candidate SearchResult",
     "search.constraints": "Constraints",
     "explanation": "Explanation explain",

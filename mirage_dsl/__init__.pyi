@@ -109,6 +109,8 @@ from mirage_dsl.models import superoptimize_all as superoptimize_all
 from mirage_dsl.search.constraints import Constraints as Constraints
 from mirage_dsl.search.result import Candidate as Candidate
 from mirage_dsl.search.result import SearchResult as SearchResult
+from mirage_dsl.search.why_not import WhyNot as WhyNot
+from mirage_dsl.search.why_not import why_not as why_not
 from mirage_dsl.types import TensorSpec as TensorSpec
 from mirage_dsl.types import bf16 as bf16
 from mirage_dsl.types import f16 as f16

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from mirage_dsl.cli.graphs import spec_option
-from mirage_dsl.cli.inputs import resize, trace_target
-from mirage_dsl.cli.output import answer, json_option
+from mirage_dsl.cli.inputs import read_graph, resize, trace_target
+from mirage_dsl.cli.output import MU_FILE, answer, json_option
 from mirage_dsl.cli.progress import progress_bar
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.settings import EFFORTS, Effort
@@ -21,6 +21,7 @@ Examples:
   mirage-dsl search model.py:attention --spec f16[2,256,64] --spec f16[2,64,4096] \\
       --spec f16[2,4096,64] --max-kernels 2 --effort full -o best.mu
   mirage-dsl search program.mu --size m=8 --json
+  mirage-dsl search program.mu --explain mine.mu
 """
 
 
@@ -42,6 +43,12 @@ Examples:
 @click.option("--all", "show_all", is_flag=True, help="Print all μGraphs found.")
 @click.option("-o", "--output", type=click.Path(), help="Write the best to a .mu file.")
 @click.option("--save", type=click.Path(), help="Write the whole result to a file.")
+@click.option(
+    "--explain",
+    "given",
+    type=MU_FILE,
+    help="Say why this μGraph was not found, or where it was.",
+)
 @json_option
 def search_command(
     target: str,
@@ -55,6 +62,7 @@ def search_command(
     show_all: bool,
     output: str | None,
     save: str | None,
+    given: str | None,
     as_json: bool,
 ) -> None:
     """Search for the fastest verified equivalents of a function, or of a .mu program.
@@ -62,6 +70,7 @@ def search_command(
     FUNCTION is an ordinary Python function on tensors, decorated or not; it is traced
     at the given specs.  What was found before comes from the cache.
     """
+    from mirage_dsl.search.why_not import why_not
     from mirage_dsl.superoptimizer import superoptimize
 
     program = resize(trace_target(target, specs), sizes)
@@ -79,6 +88,16 @@ def search_command(
         Path(output).write_text(str(result.best.mugraph), encoding="utf-8")
     if save is not None:
         result.save(save)
+    if given is not None:
+        found = why_not(
+            read_graph(given),
+            program,
+            result,
+            max_kernels=max_kernels or None,
+            seed=seed,
+        )
+        answer(as_json, found.to_json(), str(found))
+        return
     answer(as_json, result.to_json(), describe(result, show_all=show_all))
 
 
