@@ -17,6 +17,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.reconstruct import row_of
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Output, Space, Value, space_of
+from mirage_dsl.search.union.exponentials import large_exponentials
 from mirage_dsl.search.union.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.values import NAMES
 from mirage_dsl.search.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
@@ -87,10 +88,19 @@ def candidates(
     cut: tuple[Halves, ...],
     w: Workspace,
     *,
+    unshifted: bool = False,
     seed: int = 0,
     deadline: float | None = None,
 ) -> Candidates:
     """The storable values of a program without shifts.
+
+    Args:
+        program: Primitive operators only.
+        cut: Dims that may be split between blocks where they are summed.
+        w: Arrays of the closure.
+        unshifted: Whether exponentials had shifts; then they are not stored.
+        seed: Of the closure.
+        deadline: Reading of `time.monotonic()` at which to stop.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
@@ -109,12 +119,15 @@ def candidates(
     wanted = chooser.wanted()
     kept = chooser.smallest(wanted)
     definer = _Definer(chooser, halved)
-    names = {n: definer.name(n) for n in kept}
+    names = tuple(definer.name(n) for n in kept)
+    if unshifted:
+        unsafe = large_exponentials(halved, definer.nodes)
+        names = tuple(n for n in names if n not in unsafe)
     return Candidates(
         program,
         cut,
         tuple(definer.nodes),
-        tuple(names.values()),
+        names,
         plain.complete and len(kept) == len(wanted),
         {
             **{f"plain_{k}": v for k, v in plain.counters.items() if k == "nodes"},

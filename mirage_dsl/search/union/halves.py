@@ -42,13 +42,14 @@ class Halves:
 def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
     """The summed dims that are worth splitting between blocks, longest first.
 
-    Dims that a view makes or changes stay whole: views know them by name.
+    Dims that a view or a concatenation makes or changes stay whole: these know them
+    by name.
     """
     summed: dict[str, None] = {}
     viewed: set[str] = set()
     for node in program.nodes:
         assert isinstance(node, Apply)
-        if node.op.kind is Kind.VIEW:
+        if node.op.kind in (Kind.VIEW, Kind.CONCAT):
             for _, value in node.attrs:
                 viewed.update(value if isinstance(value, tuple) else (str(value),))
         elif node.op.kind in (Kind.REDUCTION, Kind.CONTRACTION):

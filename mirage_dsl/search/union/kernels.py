@@ -108,15 +108,19 @@ def closures(
 ) -> Iterator[Closure]:
     """The closures of all loop choices, until the deadline.
 
-    A loop over a dim that nothing sums only gathers; a grid over it does better.
+    A loop over a dim that nothing sums only gathers; a grid over it does better.  A
+    loop over a short dim has one iteration.
     """
     space = found.space()
     halves = {n for h in found.cut for n in (h.part, h.within)}
     choices: list[tuple[Space, str | None, Halves | None]] = [(space, None, None)]
     choices += [(space, h.within, None) for h in found.cut]
     summed = space.names(space.reduced)
-    loops = (d for d in space.loop_dims if d in summed and d not in halves)
-    choices += [(space, d, None) for d in loops]
+    choices += [
+        (space, d, None)
+        for d in space.loop_dims
+        if d in summed and d not in halves and space.extent(d) > TILE
+    ]
     choices += [(found.space(h), h.dim, h) for h in found.cut]
     for own, loop, whole in choices:
         if deadline is not None and time.monotonic() > deadline:

@@ -152,6 +152,7 @@ class _Search:
             self.program,
             cut_dims(self.program),
             self.arrays,
+            unshifted=self.unshifted,
             seed=self.seed,
             deadline=self.deadline,
         )

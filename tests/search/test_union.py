@@ -1,0 +1,326 @@
+"""Programs of several kernels, found by one search and asserted by structure."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.segments import with_derived_extents
+from mirage_dsl.search.union import MultiKernel, multi_kernel
+from mirage_dsl.search.union import search as union_search
+from mirage_dsl.search.union.exact import prove
+from mirage_dsl.search.union.halves import Joining, cut_dims, with_halves
+from mirage_dsl.types import Dim, Scalar
+from mirage_dsl.verify.verifier import verify
+from tests.search.programs import PROGRAMS, Program
+
+
+def split_k() -> KernelGraph:
+    p = Program("split_k", {"m": 16, "k": 16384, "n": 512})
+    x, w = p.input("x", "m k"), p.input("w", "k n")
+    return p.returns(p.matmul(x, p.apply("exp", w), "k"))
+
+
+def softmax(p: Program, x: str, over: str) -> str:
+    moved = p.apply("sub", x, p.apply("rowshift", x, over=over))
+    e = p.apply("exp", moved)
+    return p.apply("div", e, p.apply("sum", e, over=over))
+
+
+def decode() -> KernelGraph:
+    """Attention of a few queries over many keys, with a safe softmax."""
+    p = Program("decode", {"z": 1, "s": 16, "d": 128, "n": 8192, "e": 128})
+    q, k, v = p.input("q", "z s d"), p.input("k", "z d n"), p.input("v", "z n e")
+    x = p.apply("mul", p.matmul(q, k, "d"), Scalar(Fraction(1, 8)))
+    return p.returns(p.matmul(softmax(p, x, "n"), v, "n"))
+
+
+def mlp() -> KernelGraph:
+    """A whole block: norm with gain, gated up, down, residual."""
+    p = Program("mlp", {"b": 16, "h": 4096, "n": 14336, "j": 4096})
+    x, g, r = p.input("x", "b h"), p.input("g", "h"), p.input("r", "b j")
+    w1, w2 = p.input("w1", "h n"), p.input("w2", "h n")
+    w3 = p.input("w3", "n j")
+    y = p.apply("mul", p.rms_norm(x, "h"), g)
+    gate = p.apply("silu", p.matmul(y, w1, "h"))
+    up = p.apply("mul", gate, p.matmul(y, w2, "h"))
+    return p.returns(p.apply("add", p.matmul(up, w3, "n"), r))
+
+
+def wide_lora() -> KernelGraph:
+    """A product so wide that no block should compute all of it again."""
+    p = Program("wide_lora", {"b": 16, "h": 4096, "n": 4096, "r": 256})
+    x, w = p.input("x", "b h"), p.input("w", "h n")
+    a, c = p.input("a", "h r"), p.input("c", "r n")
+    low = p.matmul(p.matmul(x, a, "h"), c, "r")
+    return p.returns(p.apply("add", p.matmul(x, w, "h"), low))
+
+
+def latent() -> KernelGraph:
+    """Attention whose keys and values are products of one compressed tensor."""
+    p = Program("latent", {"s": 16, "d": 128, "n": 8192, "e": 128, "c": 512})
+    q, kv = p.input("q", "s d"), p.input("kv", "n c")
+    wk, wv = p.input("wk", "c d"), p.input("wv", "c e")
+    k, v = p.matmul(kv, wk, "c"), p.matmul(kv, wv, "c")
+    weights = softmax(p, p.matmul(q, k, "d"), "n")
+    return p.returns(p.matmul(weights, v, "n"))
+
+
+CASES = {f.__name__: f for f in (split_k, decode, mlp, wide_lora, latent)}
+
+
+@cache
+def found(name: str, max_kernels: int = 2) -> MultiKernel:
+    return multi_kernel(CASES[name](), max_kernels=max_kernels)
+
+
+def only_blocks(result: MultiKernel, count: int) -> list[KernelGraph]:
+    return [g for g in result.graphs if len(g.blocks) == count == len(g.nodes)]
+
+
+def stored(block: BlockGraph) -> list[set[str]]:
+    """The dims of everything that a block stores."""
+    return [{str(d) for d in dims_of(s.axes)} for s in block.stores]
+
+
+def operators(block: BlockGraph) -> list[str]:
+    return [n.op.name for n in block.nodes if isinstance(n, Apply)]
+
+
+def sums(block: BlockGraph, dim: str) -> bool:
+    return any(isinstance(n, Apply) and dim in n.over for n in block.nodes)
+
+
+# -- What is found ---------------------------------------------------------------------
+
+
+def test_split_k() -> None:
+    """Parts of a long sum in one kernel, their sum in the next."""
+    graph = only_blocks(found("split_k"), 2)[0]
+    first, second = graph.blocks
+    assert {"k", "n"} <= {s.dim for s in first.grid}
+    assert first.loop is not None
+    assert first.loop.dim == "k"
+    assert stored(first) == [{"k#/grid", "m", "n/grid"}]
+    assert sums(second, "k#")
+    assert verify(graph, split_k()).ok
+    assert graph.extent_of["k#"] == -(-16384 // first.grid_split("k").tile)  # type: ignore[union-attr]
+
+
+def test_flash_decoding() -> None:
+    """Partial numerators, denominators and maxima; the second kernel combines them."""
+    graph = only_blocks(found("decode"), 2)[0]
+    first, second = graph.blocks
+    assert "n" in {s.dim for s in first.grid}
+    assert len(first.stores) == 3
+    assert all("n#/grid" in dims for dims in stored(first))
+    assert sorted("e" in dims for dims in stored(first)) == [False, False, True]
+    assert set(first.results) <= set(second.sources)
+    assert sums(second, "n#")
+    assert {"exp", "div"} <= set(operators(second))
+    certificate = verify(graph, decode())
+    assert certificate.ok
+    assert certificate.equivalent
+
+
+def test_mlp_block() -> None:
+    """Norm and gated up in one kernel, down and residual in the other."""
+    graph = only_blocks(found("mlp"), 2)[0]
+    first, second = graph.blocks
+    assert set(first.sources) == {"x", "g", "w1", "w2"}
+    assert {"silu", "sqrt"} <= set(operators(first))
+    assert operators(first).count("matmul") == 2
+    assert {"w3", "r"} <= set(second.sources)
+    assert {"matmul", "add"} <= set(operators(second))
+    assert verify(graph, mlp()).ok
+
+
+def test_small_product_of_lora_in_a_kernel_of_its_own() -> None:
+    result = found("wide_lora")
+    main = result.graphs[0].nodes[-1]
+    own = result.graphs[0].nodes[:-1]
+    assert len(own) == 1
+    assert {"x", "a"} == set(own[0].values if isinstance(own[0], Apply) else ())
+    assert isinstance(main, BlockGraph)
+    assert {"x", "w", "c"} < set(main.sources)
+    assert "a" not in main.sources
+    assert verify(result.graphs[0], wide_lora()).ok
+
+
+def test_latent_attention_is_absorbed() -> None:
+    """The queries meet the expansion of the keys first: no key is ever made."""
+    graph = found("latent", 3).graphs[0]
+    for block in graph.blocks:
+        loads = {n.result: n.source for n in block.loads}
+        for node in block.nodes:
+            if isinstance(node, Apply) and node.op.name == "matmul":
+                assert {loads.get(v) for v in node.values} != {"kv", "wk"}
+    assert all(
+        {"kv", "wk"} != set(n.values) for n in graph.nodes if isinstance(n, Apply)
+    )
+    assert verify(graph, latent()).ok
+
+
+# -- Cost, bound and time --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_heuristic_is_optimal(name: str) -> None:
+    result = found(name)
+    assert result.complete
+    assert result.heuristic == pytest.approx(result.bound, abs=1e-2)
+    assert result.cost == pytest.approx(result.bound, abs=1e-2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_kernels_take_seconds(name: str) -> None:
+    found(name)
+    began = time.monotonic()
+    multi_kernel(CASES[name](), max_kernels=2)
+    assert time.monotonic() - began < 5
+
+
+def test_deadline() -> None:
+    began = time.monotonic()
+    result = multi_kernel(mlp(), max_kernels=3, deadline=began + 0.05)
+    assert time.monotonic() - began < 2
+    assert not result.complete
+
+
+def test_same_seed_same_result() -> None:
+    again = multi_kernel(decode(), max_kernels=2)
+    assert [str(g) for g in again.graphs] == [str(g) for g in found("decode").graphs]
+
+
+def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then there is a result, but no bound."""
+    original = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name.startswith("ortools"):
+            raise ImportError(name)
+        return original(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    result = multi_kernel(split_k(), max_kernels=2)
+    assert result.graphs
+    assert result.bound is None
+    assert not result.complete
+
+
+def test_number_of_kernels_is_kept() -> None:
+    for name in CASES:
+        for graph in found(name).graphs:
+            assert len(graph.nodes) <= 2
+
+
+# -- Every graph is right --------------------------------------------------------------
+
+
+def small(program: KernelGraph) -> KernelGraph:
+    names = [n for n, _ in program.extents if not n.endswith("#")]
+    sizes = (5, 7, 11, 13, 17, 19, 23)
+    return program.with_extents(dict(zip(names, sizes, strict=False)))
+
+
+def tiled(graph: KernelGraph) -> KernelGraph:
+    """Ragged tiles of grid and loop."""
+    nodes = tuple(
+        replace(
+            n,
+            grid=tuple(Split(s.dim, 3) for s in n.grid),
+            loop=n.loop and Split(n.loop.dim, 2),
+        )
+        if isinstance(n, BlockGraph)
+        else n
+        for n in small(graph).nodes
+    )
+    return with_derived_extents(replace(small(graph), nodes=nodes))
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, "mlp", "latent"])
+def test_all_graphs_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsized graphs of the cheapest DAGs, at ragged sizes and in float64."""
+    program = strip_shifts({**PROGRAMS, **CASES}[name]())
+    graphs: list[KernelGraph] = []
+
+    def keep(_: Any, graph: KernelGraph) -> None:
+        graphs.append(graph)
+
+    monkeypatch.setattr(union_search.Sizer, "sized", keep)
+    monkeypatch.setattr(union_search, "prove", lambda *_, **__: None)
+    monkeypatch.setattr(union_search._Search, "_safe", lambda _, graph: graph)
+    multi_kernel(program, max_kernels=3)
+    assert len(graphs) > 3
+    reference = small(program)
+    rng = np.random.default_rng(0)
+    sizes = reference.extent_of
+    arrays = [
+        rng.uniform(0.2, 1.5, [sizes[d] or 1 for d in i.type.names])
+        for i in reference.inputs
+    ]
+    expected = evaluate_numpy(reference, *arrays)
+    for graph in graphs[:16]:
+        assert check(tiled(graph)) == []
+        for a, b in zip(evaluate_numpy(tiled(graph), *arrays), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, err_msg=str(graph))
+
+
+# -- Parts -----------------------------------------------------------------------------
+
+
+def test_driver_takes_several_kernels() -> None:
+    result = search(decode(), max_kernels=2, k=4)
+    assert result.best is not None
+    assert len(result.best.mugraph.blocks) == 2
+    assert result.best.certificate is not None
+    assert result.best.certificate.ok
+    assert result.ledger.found["several kernels: kernels"] > 0
+
+
+def test_halves_and_back() -> None:
+    program = PROGRAMS["gqa"]()
+    cut = cut_dims(program)
+    assert [h.dim for h in cut] == ["n"]
+    halved = with_halves(program, cut)
+    keys = next(i for i in halved.inputs if i.name == "k")
+    assert keys.type.axes == ((Dim("z"),), (Dim("d"),), (Dim("n#"), Dim("n'")))
+    split = tuple(
+        tuple(replace(d, grid=d.name == "n#", loop=d.name == "n'") for d in a)
+        for a in keys.type.axes
+    )
+    joined = Joining(cut).axes(split)
+    assert joined == ((Dim("z"),), (Dim("d"),), (Dim("n", True, True),))
+    assert Joining(cut).over(("n'",), frozenset({"n#"})) == ("n",)
+    assert Joining(cut).over(("n#",), frozenset()) == ("n#",)
+
+
+def test_proof_without_time_has_a_bound() -> None:
+    """A solver that is stopped at once still says what it knows."""
+    proofs: list[Any] = []
+    original = prove
+
+    def hurried(*args: Any, **options: Any) -> Any:
+        proofs.append(original(*args, **{**options, "seconds": 1e-3}))
+        return proofs[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(union_search, "prove", hurried)
+        result = multi_kernel(PROGRAMS["qknorm"](), max_kernels=3, keep=1)
+    assert proofs
+    assert result.graphs
+    assert result.bound is not None
+    assert result.cost is not None
+    assert result.bound <= result.cost + 1e-2
