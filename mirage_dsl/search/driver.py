@@ -188,7 +188,7 @@ class _Driver:
         with self.segments.interruptible():
             plans += self._allowed(self._whole(Cutter(sunk)))
             if self._worth_cutting(plans, library):
-                plans += self._allowed(self._several(sunk))
+                plans += self._allowed(self._several(Cutter(sunk)))
                 for form in dict.fromkeys((program, sunk)):
                     self._found.clear()
                     plans += self._allowed(self._chains(Cutter(form)))
@@ -208,11 +208,12 @@ class _Driver:
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return joined
 
-    def _several(self, program: KernelGraph) -> list[Plan]:
+    def _several(self, cutter: Cutter) -> list[Plan]:
         """Programs of several kernels, searched as one space."""
+        program = cutter.program
         if self.max_kernels == 1 or self.segments.late():
             return []
-        if len(program.nodes) > MOST_OPERATORS:
+        if len(program.nodes) > MOST_OPERATORS or any(a.library for a in cutter.atoms):
             return []
         from mirage_dsl.search.union import multi_kernel
 
