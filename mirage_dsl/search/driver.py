@@ -106,16 +106,8 @@ def search(
     )
     if checkpoint is not None:
         segments = KeptSegments(**vars(segments), checkpoint=checkpoint, seed=seed)
-    driver = _Driver(
-        program,
-        segments,
-        k,
-        seed,
-        max_kernels,
-        progress or _ignore,
-    )
-    plans = driver.plans()
-    candidates = driver.candidates(plans, verify=verify)
+    driver = _Driver(program, segments, k, seed, max_kernels, progress or _ignore)
+    candidates = driver.candidates(driver.plans(), verify=verify)
     return SearchResult(
         program,
         tuple(candidates),
