@@ -269,8 +269,11 @@ class _Verification:
 
 
 def trial_error(terms: int, q: int) -> float:
-    """The most that one trial errs with: terms of a difference, lowest prime."""
-    return min(1.0, (terms - 1) / q)
+    """The most that one trial errs with: terms of a difference, lowest prime.
+
+    Even a difference of one term may vanish, where a factor of it does.
+    """
+    return min(1.0, max(terms - 1, 1) / q)
 
 
 def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
