@@ -36,6 +36,7 @@ class Candidates:
         cut: Dims of which partial sums are known.
         definitions: The operators of the program, over halves, and of the values.
         names: Of the values.
+        unshifted: Whether exponentials had shifts.
         complete: Whether none was left out.
         counters: Figures for the ledger.
     """
@@ -44,6 +45,7 @@ class Candidates:
     cut: tuple[Halves, ...]
     definitions: tuple[Apply, ...]
     names: tuple[str, ...]
+    unshifted: bool
     complete: bool
     counters: dict[str, int]
 
@@ -128,6 +130,7 @@ def candidates(
         cut,
         tuple(definer.nodes),
         names,
+        unshifted,
         plain.complete and len(kept) == len(wanted),
         {
             **{f"plain_{k}": v for k, v in plain.counters.items() if k == "nodes"},

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ops.table import EXP
 from mirage_dsl.search.additive import (
     SM_BYTES_PER_US,
     TILE,
@@ -38,6 +39,7 @@ from mirage_dsl.search.workspace import (
     BODY,
     CONTRACT,
     FUNCTION,
+    GATHER,
     LOAD,
     SUM,
     Ints,
@@ -52,11 +54,17 @@ MAX_GRID = 3
 WAITING = 1.5
 """Loads outside of a loop are not overlapped with anything."""
 
+SHIFT_US = 20.0
+"""What every exponential with a shift costs more.  Sums of the same exponential in two
+kernels would have two different shifts, so they should be made in one."""
+
 SHORT = 16
 """Extent of a dim that is split into single indices, and tile of a longer one."""
 
+LARGEST_LOAD = 1 << 15
 LARGEST_VALUE = 1 << 14
-"""Elements of a block's value at placeholder sizes beyond which it cannot be held."""
+"""Elements of what a block loads, or computes, beyond which it cannot be held; these
+are the limits of shared memory and of registers at placeholder sizes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +78,7 @@ class Closure:
         cut: The dims that are.
         reduced: Dims that each edge reduces, as masks.
         shapes: Dims that the operands of each edge have together.
+        extra: µs that each edge costs more than by its work.
     """
 
     space: Space
@@ -78,6 +87,7 @@ class Closure:
     cut: tuple[Halves, ...]
     reduced: Ints
     shapes: Ints
+    extra: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +137,15 @@ def closures(
             return
         saturation = saturate(own, loop, w, seed=seed, deadline=deadline)
         cut = tuple(h for h in found.cut if h != whole)
-        yield _closure(own, saturation, whole, cut)
+        yield _closure(own, saturation, whole, cut, found.unshifted)
 
 
 def _closure(
-    space: Space, saturation: Saturation, whole: Halves | None, cut: tuple[Halves, ...]
+    space: Space,
+    saturation: Saturation,
+    whole: Halves | None,
+    cut: tuple[Halves, ...],
+    unshifted: bool,
 ) -> Closure:
     _, kind, a, b, _, arg = saturation.edges.T
     over = np.array([v.over for v in space.values], np.int64)
@@ -139,7 +153,10 @@ def _closure(
     reduced = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
     reduced = np.where(kind == FUNCTION, over[sites], reduced)
     shape: Ints = np.append(saturation.shape & NAMES, 0)
-    return Closure(space, saturation, whole, cut, reduced, shape[a] | shape[b])
+    exponential = [unshifted and space.values[i].op is EXP for i in saturation.sites]
+    shifted = np.array([*exponential, False])[np.where(kind == FUNCTION, arg, -1)]
+    extra = np.where(shifted, SHIFT_US, 0.0)
+    return Closure(space, saturation, whole, cut, reduced, shape[a] | shape[b], extra)
 
 
 def kernels(closure: Closure) -> Iterator[Kernel]:
@@ -194,11 +211,13 @@ def _kernel(
         saturation.stage[saturation.edges[:, 0]] != BODY
     )
     cost[waiting] *= WAITING
+    cost += closure.extra
     waves = max(1.0, block_count(space, tiles, configuration.grid) / 132)
     sizes = _held(space, saturation, configuration, tiles)
     alive = _alive(closure, configuration)
     alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0
-    alive &= sizes[saturation.edges[:, 0]] <= LARGEST_VALUE
+    most = np.where(saturation.edges[:, 1] == LOAD, LARGEST_LOAD, LARGEST_VALUE)
+    alive &= sizes[saturation.edges[:, 0]] <= most
     saves = tuple(_saves(closure, configuration, alive, sizes * waves))
     return Kernel(closure, configuration, alive, cost, saves) if saves else None
 
@@ -264,8 +283,9 @@ def _alive(closure: Closure, configuration: Configuration) -> Bools:
     space = closure.space
     grid = space.mask(configuration.grid)
     reduced, shapes = closure.reduced, closure.shapes
-    alive = reduced & grid == 0
     kind, arg = closure.saturation.edges[:, 1], closure.saturation.edges[:, 5]
+    # What a loop joins, a grid or no loop computes for less.
+    alive = (reduced & grid == 0) & (kind != GATHER)
     read = np.where(kind == LOAD, arg, 0)
     names = np.array([v.names for v in space.values], np.int64)[read]
     for part, within in space.halves:
