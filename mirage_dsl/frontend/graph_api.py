@@ -78,7 +78,8 @@ class Graph(GraphBuilder):
             fmaps: The axis of an input that the loop splits, or -1.
             franges: Allowed numbers of loop iterations.
             previous_checkpoint: A file with a search result: read where it exists, and
-                written where it does not.
+                written where it does not.  While searching, what is known so far is
+                kept beside it, for the next try if this one is interrupted.
             backend: `triton`.
             config: Mirage's presets of the above, which restrict its search; here the
                 whole space is searched whatever they say.
@@ -101,9 +102,13 @@ class Graph(GraphBuilder):
             result = SearchResult.load(path)
             bound.use(result.best.mugraph)
             return GraphKernel(bound, result)
+        if path is None:
+            return GraphKernel(bound, bound.search(effort, budget_seconds, **options))
+        partial = path.with_name(f"{path.name}.partial")
+        options["checkpoint"] = partial
         result = bound.search(effort, budget_seconds, **options)
-        if path is not None:
-            result.save(path)
+        result.save(path)
+        partial.unlink(missing_ok=True)
         return GraphKernel(bound, result)
 
 
