@@ -46,11 +46,8 @@ def superoptimize_all(
     for program, name in zip(programs, hashes, strict=True):
         if name not in jobs:
             jobs[name] = prepare(program, **options)
-    found: dict[str, SearchResult] = {}
-    for name, job in jobs.items():
-        known = job.known()
-        if known is not None:
-            found[name] = known
+    known = {name: job.known() for name, job in jobs.items()}
+    found = {name: result for name, result in known.items() if result is not None}
 
     def tell() -> None:
         if progress is not None:
@@ -60,7 +57,7 @@ def superoptimize_all(
     missing = [name for name in jobs if name not in found]
     if executor is None:
         for name in missing:
-            found[name] = jobs[name].keep(jobs[name].run(checkpoint=checkpoint))
+            found[name] = jobs[name].keep(jobs[name].run(None, checkpoint))
             tell()
     else:
 

@@ -89,13 +89,8 @@ def search_command(
     if save is not None:
         result.save(save)
     if given is not None:
-        found = why_not(
-            read_graph(given),
-            program,
-            result,
-            max_kernels=max_kernels or None,
-            seed=seed,
-        )
+        most = max_kernels or None
+        found = why_not(read_graph(given), program, result, max_kernels=most, seed=seed)
         answer(as_json, found.to_json(), str(found))
         return
     answer(as_json, result.to_json(), describe(result, show_all=show_all))

@@ -195,6 +195,8 @@ def test_search_writes_what_the_other_commands_read() -> None:
     assert _run("show", "result.json").output == _run("show", "best.mu").output
     assert _run("fmt", "--check", "best.mu")
     assert len(_json("cache", "ls")) == 1
+    explained = _json(*target, "--explain", "best.mu")
+    assert (explained["verdict"], explained["rank"]) == ("found", 0)
 
 
 def test_cache_commands(tmp_path: Path) -> None:
