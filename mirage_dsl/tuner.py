@@ -79,7 +79,9 @@ EQUAL = 1.01
 """Times within this factor are taken for equal."""
 FINAL_REPLAYS = 15
 GAIN = 0.995
-"""What a round must make of the best time, at most, to be followed by another."""
+"""What a round makes of the best time, at most, if it was a gain."""
+PATIENCE = 2
+"""Rounds without a gain after which no more follow."""
 
 
 @dataclass(frozen=True)
@@ -190,15 +192,14 @@ class _Climb:
         deadline = time.monotonic() + self.plan.seconds
         with Tuner(task, _target(), deadline=deadline) as tuner:
             self._time(tuner, self._first())
-            best = self._best()
+            best, patience = self._best(), PATIENCE
             for _ in range(self.plan.rounds):
                 graphs = [] if tuner.late else self._next()
-                if not graphs:
+                if not graphs or not patience:
                     break
                 self._time(tuner, graphs)
                 before, best = best, self._best()
-                if best > GAIN * before:
-                    break
+                patience = PATIENCE if best <= GAIN * before else patience - 1
             self._time_again(tuner)
         found = [Measured(g, t) for g, t in self.timings.items()]
         return sorted(found, key=_rank)
@@ -225,12 +226,16 @@ class _Climb:
         climbers: dict[object, KernelGraph] = {}
         for graph in self._fastest(len(self.timings)):
             climbers.setdefault(_tiles(graph), graph)
-        for graph in list(climbers.values())[:CLIMBERS]:
+        left = CLIMBERS
+        for graph in climbers.values():
             beside = neighbours(
                 graph, hardware=self.hardware, constraints=self.constraints
             )
             new = [g for g, _ in beside if g not in self.timings]
             found.update(dict.fromkeys(new[: self.plan.beside]))
+            left -= bool(new)
+            if not left:
+                break
         return list(found)
 
     def _fastest(self, count: int) -> list[KernelGraph]:
