@@ -11,24 +11,16 @@ are entries of their own in the cache, apart from the verified μGraphs.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Tuner
-from mirage_dsl.cache import TIMINGS, Cache, Key
-from mirage_dsl.errors import CacheError, MirageError
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.cache import Cache, Key
+from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.printer import to_text
-from mirage_dsl.lines import lines_of, with_lines
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate
@@ -36,14 +28,17 @@ from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.variants import neighbours, proposals
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
-from mirage_dsl.superoptimizer import code_version
+from mirage_dsl.timings import (
+    Measured,
+    stored_timings,
+    timings_document,
+    timings_key,
+)
 from mirage_dsl.verify.verifier import verify
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int, float | None], None]
-
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -82,14 +77,6 @@ GAIN = 0.995
 """What a round makes of the best time, at most, if it was a gain."""
 PATIENCE = 2
 """Rounds without a gain after which no more follow."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A μGraph and what a GPU said of it."""
-
-    mugraph: KernelGraph
-    timing: Timing
 
 
 @dataclass(frozen=True)
@@ -138,9 +125,9 @@ def tuned(
         return Tuned(result)
     program = result.program
     inputs = tuple(_input_spec(i, program) for i in program.inputs)
-    key = _key(result, inputs, effort, constraints, hardware)
+    key = timings_key(result, inputs, effort, constraints, hardware)
     store = Cache()
-    kept = _cached(store, key, program) if use_cache else None
+    kept = stored_timings(store, key, program) if use_cache else None
     if kept is not None:
         found, measured = kept
     else:
@@ -155,7 +142,7 @@ def tuned(
         measured = climb.run(Task(program, inputs, device=torch.cuda.current_device()))
         found = _chosen(measured, result, hardware)
         if use_cache and found:
-            store.store(key, _document(found, measured, program))
+            store.store(key, timings_document(found, measured, program))
     if not found:
         _log.warning("%s: no candidate could be timed", program.name)
         return Tuned(result, tuple(measured))
@@ -353,82 +340,3 @@ def _input_spec(item: Input, program: KernelGraph) -> InputSpec:
     return InputSpec(
         shape, tuple(strides), item.type.dtype.long_name, float(terms) ** -0.25
     )
-
-
-# -- The cache -------------------------------------------------------------------------
-
-
-def _key(
-    result: SearchResult,
-    inputs: Sequence[InputSpec],
-    effort: str,
-    constraints: Constraints | None,
-    hardware: Hardware,
-) -> Key:
-    program = result.program
-    hashes = [canonical_hash(c.mugraph, schedule=True)[:16] for c in result.candidates]
-    parts = {
-        "name": program.name,
-        "program": canonical_hash(program),
-        "inputs": "; ".join(str(i) for i in inputs),
-        "candidates": ", ".join(hashes),
-        "effort": effort,
-        "constraints": str(constraints or Constraints()),
-        "hardware": hardware.name,
-        **_surroundings(),
-        "code": code_version("ops", "ir", "backends", "search"),
-    }
-    return Key(TIMINGS, tuple(parts.items()))
-
-
-def _surroundings() -> dict[str, str]:
-    """What times depend on beside the code."""
-    import torch
-
-    driver = "unknown"
-    with suppress(OSError):
-        driver = _DRIVER.read_text(encoding="utf-8").splitlines()[0]
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": driver,
-        "cuda": str(torch.version.cuda),
-        "torch": importlib.metadata.version("torch"),
-        "triton": importlib.metadata.version("triton"),
-    }
-
-
-def _document(
-    found: Sequence[Candidate], measured: Sequence[Measured], program: KernelGraph
-) -> dict[str, Any]:
-    chosen = SearchResult(program, tuple(found), complete=False, seconds=0.0)
-    return {
-        **chosen.to_json(),
-        "lines": [lines_of(c.mugraph, program) for c in found],
-        "measured": [
-            {"mugraph": to_text(m.mugraph), "timing": asdict(m.timing)}
-            for m in measured
-        ],
-    }
-
-
-def _cached(
-    store: Cache, key: Key, program: KernelGraph
-) -> tuple[list[Candidate], list[Measured]] | None:
-    content = store.load(key)
-    if content is None:
-        return None
-    try:
-        chosen = SearchResult.from_json(dict(content)).candidates
-        found = [
-            replace(c, mugraph=with_lines(c.mugraph, program, lines))
-            for c, lines in zip(chosen, content["lines"], strict=True)
-        ]
-        measured = [_measured(record) for record in content["measured"]]
-    except (MirageError, KeyError, TypeError, ValueError) as error:
-        _log.warning("entry %s is not usable: %s", key.digest, error)
-        return None
-    return found, measured
-
-
-def _measured(record: Mapping[str, Any]) -> Measured:
-    return Measured(parse(record["mugraph"]), Timing(**record["timing"]))

@@ -41,11 +41,12 @@ LAYERS: dict[str, int] = {
     "explanation": 7,
     "superoptimizer": 8,
     "models": 9,
-    "tuner": 9,
-    "connect": 10,
-    "cli": 11,
-    "testing": 11,
-    "__main__": 12,
+    "timings": 9,
+    "tuner": 10,
+    "connect": 11,
+    "cli": 12,
+    "testing": 12,
+    "__main__": 13,
 }
 # The modules on top of the front end that connect everything.
 CONNECTING = {

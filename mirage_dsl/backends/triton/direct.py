@@ -135,6 +135,19 @@ class _Writer(Launcher):
         writer.indent()
         writer.line("return None")
         writer.dedent()
+        writer.line(f"if {' or '.join(self._tests(names))}:")
+        writer.indent()
+        writer.line("return None")
+        writer.dedent()
+        writer.line("stream = current_stream(_index)")
+        for at, kernel in enumerate(self._plan.kernels):
+            self._start(at, kernel)
+        results = [self._returned(r) for r in self._graph.returns]
+        writer.line(f"return [{', '.join(results)}]")
+        return writer.lines
+
+    def _tests(self, names: Sequence[str]) -> list[str]:
+        """What is true of tensors that the function was not made for."""
         tests = [f"({' | '.join(self._addresses.values())}) % {ALIGNMENT}"]
         tests.append("_observers or current_device() != _index")
         for at, name in enumerate(names):
@@ -147,16 +160,7 @@ class _Writer(Launcher):
         # With gradients the long way decides whether to refuse.
         grads = " or ".join(f"{n}.requires_grad" for n in names)
         tests.append(f"({grads}) and grad_enabled()")
-        writer.line(f"if {' or '.join(tests)}:")
-        writer.indent()
-        writer.line("return None")
-        writer.dedent()
-        writer.line("stream = current_stream(_index)")
-        for at, kernel in enumerate(self._plan.kernels):
-            self._start(at, kernel)
-        results = [self._returned(r) for r in self._graph.returns]
-        writer.line(f"return [{', '.join(results)}]")
-        return writer.lines
+        return tests
 
     def _start(self, at: int, kernel: KernelPlan) -> None:
         for store in kernel.block.stores:
