@@ -22,6 +22,7 @@ from mirage_dsl.ir.graph import (
     dims_of,
     partial_dim,
 )
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Scalar
 
@@ -159,6 +160,14 @@ class _Walk:
         grid = own.grid if isinstance(own, BlockGraph) else ()
         self.parts = {partial_dim(s.dim) for s in grid}
         self.found = Scaling()
+        self.own_dims = self._own_dims(own)
+
+    def _own_dims(self, own: Apply | BlockGraph) -> frozenset[str]:
+        """Dims of the exponential: along others its shift is the same."""
+        types = kernel_types(self.graph)
+        if isinstance(own, BlockGraph):
+            types = block_types(own, types)
+        return frozenset(types[self.result].names)
 
     def run(self) -> Scaling:
         degrees = self.found.kernel_degrees
@@ -225,9 +234,9 @@ class _Walk:
             self.found.summed += [d for d in over if d not in self.found.summed]
             return
         crossing = self.parts.intersection(over)
-        if len(crossing) < len(over):
+        if self.own_dims.intersection(over):
             raise NotHomogeneousError
-        if over and number not in self.found.combined:
+        if crossing and number not in self.found.combined:
             self.found.combined.append(number)
         self.found.partial |= crossing
 
@@ -243,6 +252,9 @@ class _Walk:
             return degree
         if self.whole:
             return self._summed_whole(node, block, degree)
+        if number != self.number and node.kind == "sum" and node.rescale is None:
+            # All iterations read parts that have one weight each.
+            return degree
         if node.kind != "sum" or number != self.number or degree != 1:
             raise NotHomogeneousError
         if node.rescale is not None or block.loop is None:

@@ -78,7 +78,19 @@ def latent() -> KernelGraph:
     return p.returns(p.matmul(weights, v, "n"))
 
 
-CASES = {f.__name__: f for f in (split_k, decode, mlp, wide_lora, latent)}
+def projected() -> KernelGraph:
+    """Attention with the products of queries and of outputs around it."""
+    p = Program(
+        "projected", {"s": 16, "c": 2048, "d": 128, "n": 8192, "e": 128, "o": 2048}
+    )
+    x, wq = p.input("x", "s c"), p.input("wq", "c d")
+    k, v = p.input("k", "d n"), p.input("v", "n e")
+    q, wo = p.matmul(x, wq, "c"), p.input("wo", "e o")
+    attended = p.matmul(softmax(p, p.matmul(q, k, "d"), "n"), v, "n")
+    return p.returns(p.matmul(attended, wo, "e"))
+
+
+CASES = {f.__name__: f for f in (split_k, decode, mlp, wide_lora, latent, projected)}
 
 
 @cache
@@ -172,12 +184,28 @@ def test_latent_attention_is_absorbed() -> None:
     assert verify(graph, latent()).ok
 
 
+def test_projections_around_attention() -> None:
+    """Queries; partial sums over the keys; their combination with the last product."""
+    graph = found("projected", 3).graphs[0]
+    queries, partial, last = graph.nodes
+    assert isinstance(partial, BlockGraph)
+    assert isinstance(last, BlockGraph)
+    read = queries.values if isinstance(queries, Apply) else queries.sources
+    assert set(read) == {"x", "wq"}
+    assert all("n#/grid" in dims for dims in stored(partial))
+    assert {"wo", *partial.results} == set(last.sources)
+    assert sums(last, "n#")
+    assert "matmul" in operators(last)
+    assert verify(graph, projected()).ok
+
+
 # -- Cost, bound and time --------------------------------------------------------------
 
 
+@pytest.mark.parametrize("max_kernels", [2, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_heuristic_is_optimal(name: str) -> None:
-    result = found(name)
+def test_heuristic_is_optimal(name: str, max_kernels: int) -> None:
+    result = found(name, max_kernels)
     assert result.complete
     assert result.heuristic == pytest.approx(result.bound, abs=1e-2)
     assert result.cost == pytest.approx(result.bound, abs=1e-2)

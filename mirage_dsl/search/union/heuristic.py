@@ -69,9 +69,9 @@ def links_of(u: Union) -> Links:
 
 
 def search(
-    u: Union, *, seed: int = 0, restarts: int = 64, deadline: float | None = None
+    u: Union, *, seed: int = 0, patience: int = 128, deadline: float | None = None
 ) -> list[Dag]:
-    """Different DAGs, cheapest first."""
+    """Different DAGs, cheapest first; ends after so many restarts without a better."""
     links = links_of(u)
     graph = (u.makes, u.kids, u.cost, links.users, links.first)
     graph = (*graph, links.group, links.groups, links.shared, u.root)
@@ -82,10 +82,14 @@ def search(
         np.empty((ROUNDS * STEPS, u.classes), np.int64),
         np.empty(ROUNDS * STEPS),
     )
-    for _ in range(0, restarts, ROUNDS):
+    least, since = np.inf, 0
+    while since < patience:
         count = _restart(*graph, state, best, (rows, costs))
         for row, cost in zip(rows[:count], costs[:count], strict=True):
             found.setdefault(tuple(row[row >= 0].tolist()), float(cost))
+        since += ROUNDS
+        if costs[:count].min() < least - 1e-9:
+            least, since = costs[:count].min(), 0
         if deadline is not None and time.monotonic() > deadline:
             break
     order = sorted(found.items(), key=lambda item: (item[1], item[0]))

@@ -95,15 +95,28 @@ class Sizer:
         }
         half = self.hardware.l2_bytes / 2
         inside = {n for n in made if tensor_bytes(types[n], extents) < half}
-        return choose_sizes(
-            block,
-            types,
-            extents,
-            hardware=self.hardware,
-            keep=1,
-            allowed=allowed,
-            inside=inside,
-        )
+        choices = [allowed]
+        if allowed.grids is None:
+            # A short dim may have one tile only.
+            choices.append(replace(allowed, grids=_any_grid))
+        for choice in choices:
+            found = choose_sizes(
+                block,
+                types,
+                extents,
+                hardware=self.hardware,
+                keep=1,
+                allowed=choice,
+                inside=inside,
+            )
+            if found:
+                return found
+        return []
+
+
+def _any_grid(grid: tuple[int, ...]) -> bool:
+    """Admits grids with one part of a dim too."""
+    return min(grid) > 0
 
 
 def _with_parts(
