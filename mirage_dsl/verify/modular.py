@@ -12,11 +12,12 @@ by the prime is found in floating point and corrected by at most one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-from numba import guvectorize, njit, vectorize
+from numba import njit, types, vectorize
 from numpy.typing import NDArray
 
 from mirage_dsl.settings import use_numba_cache
@@ -69,18 +70,22 @@ def _powmod(base, exponent, p):
     return _power(base, exponent, p)
 
 
-@guvectorize(
-    ["void(int64[:, :], int64[:, :], int64, int64[:, :])"],
-    "(m,k),(k,n),()->(m,n)",
-    cache=True,
-)
+def _stack(rank: int) -> Any:
+    """Numba's type of a contiguous operand, which may be a view of constants."""
+    return types.Array(types.int64, rank, "C", readonly=True)
+
+
+# Not a generalised ufunc: Numba caches one in two files, and two processes that compile
+# it at the same time leave a pair that does not fit together and crashes.
+@njit(types.void(_stack(3), _stack(3), _stack(1), types.int64[:, :, ::1]), cache=True)
 def _matmul(a, b, p, out):
-    for i in range(a.shape[0]):
-        for j in range(b.shape[1]):
-            total = np.int64(0)
-            for k in range(a.shape[1]):
-                total += _product(a[i, k], b[k, j], p)
-            out[i, j] = total % p
+    for batch in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                total = np.int64(0)
+                for k in range(a.shape[2]):
+                    total += _product(a[batch, i, k], b[batch, k, j], p[batch])
+                out[batch, i, j] = total % p[batch]
 
 
 Ternary = Callable[[Any, Any, Any], IntArray]
@@ -90,8 +95,27 @@ subtract: Ternary = cast("Ternary", _subtract)
 multiply: Ternary = cast("Ternary", _multiply)
 power: Ternary = cast("Ternary", _powmod)
 """`power(base, exponent, p)`; exponents are not reduced."""
-matmul: Ternary = cast("Ternary", _matmul)
-"""`matmul(a, b, p)`: matrix product of the last two axes; `p` has the leading ones."""
+
+
+def matmul(a: IntArray, b: IntArray, p: IntArray) -> IntArray:
+    """Matrix product of the last two axes; `p` has the leading ones."""
+    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], np.shape(p))
+    out = np.empty((*leading, a.shape[-2], b.shape[-1]), np.int64)
+    _matmul(
+        _stacked(a, (*leading, *a.shape[-2:]), 2),
+        _stacked(b, (*leading, *b.shape[-2:]), 2),
+        _stacked(p, leading, 0),
+        out.reshape(-1, *out.shape[-2:]),
+    )
+    return out
+
+
+def _stacked(a: IntArray, shape: tuple[int, ...], kept: int) -> IntArray:
+    """`a` broadcast to `shape`, all but its last `kept` axes merged into one."""
+    whole = np.broadcast_to(a, shape)
+    count = math.prod(shape[: len(shape) - kept])
+    merged = whole.reshape(count, *shape[len(shape) - kept :])
+    return np.ascontiguousarray(merged, dtype=np.int64)
 
 
 def inverse(a: IntArray, p: IntArray) -> IntArray:
