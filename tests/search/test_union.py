@@ -247,6 +247,15 @@ def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result.complete
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_paper_programs(name: str) -> None:
+    """All of them have graphs of up to three kernels, proved the cheapest."""
+    result = multi_kernel(PROGRAMS[name](), max_kernels=3, keep=2)
+    assert result.graphs
+    assert result.bound is not None
+    assert all(verify(g, PROGRAMS[name]()).equivalent for g in result.graphs)
+
+
 def test_number_of_kernels_is_kept() -> None:
     for name in CASES:
         for graph in found(name).graphs:

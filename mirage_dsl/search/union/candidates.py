@@ -108,14 +108,8 @@ def candidates(
         UnsupportedError: A value that no block graph can compute.
     """
     space, halved = space_with_halves(program, cut)
-    returned = {o.value for o in space.outputs}
-    others = tuple(
-        Output(i, v.name, v.type)
-        for i, v in enumerate(space.values)
-        if v.op is not None and v.type is not None and i not in returned
-    )
+    everything = _all_values(space)
     targets = len(space.outputs)
-    everything = replace(space, outputs=(*space.outputs, *others), targets=targets)
     plain = saturate(everything, None, w, seed=seed, deadline=deadline)
     chooser = _Chooser(everything, plain, targets)
     wanted = chooser.wanted()
@@ -137,6 +131,18 @@ def candidates(
             "tensors_between_kernels": len(names),
         },
     )
+
+
+def _all_values(space: Space) -> Space:
+    """The space with every value as an output, the program's first."""
+    returned = {o.value for o in space.outputs}
+    others = tuple(
+        Output(i, v.name, v.type)
+        for i, v in enumerate(space.values)
+        if v.op is not None and v.type is not None and i not in returned
+    )
+    outputs = (*space.outputs, *others)
+    return replace(space, outputs=outputs, targets=len(space.outputs))
 
 
 class _Chooser:

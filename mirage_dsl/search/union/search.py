@@ -28,13 +28,13 @@ from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import library_kernel
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.segments import Plan
-from mirage_dsl.search.union.candidates import candidates
+from mirage_dsl.search.union.candidates import Candidates, candidates
 from mirage_dsl.search.union.exact import launches, prove
 from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, Call, Union, union
 from mirage_dsl.search.union.halves import cut_dims
 from mirage_dsl.search.union.heuristic import Dag
 from mirage_dsl.search.union.heuristic import search as cheap_dags
-from mirage_dsl.search.union.kernels import Kernel, closures, kernels, library
+from mirage_dsl.search.union.kernels import Closure, Kernel, closures, kernels, library
 from mirage_dsl.search.union.rebuild import Rebuilder
 from mirage_dsl.search.union.sizing import Sizer
 from mirage_dsl.search.workspace import Workspace, workspace
@@ -153,24 +153,7 @@ class _Search:
     def dags(self) -> list[tuple[Rebuilder, Dag]]:
         """The cheapest DAGs of the unions of two layers and more."""
         began = time.perf_counter()
-        tensors = candidates(
-            self.program,
-            cut_dims(self.program),
-            self.arrays,
-            unshifted=self.unshifted,
-            seed=self.seed,
-            deadline=self.deadline,
-        )
-        self.found.counters.update(tensors.counters)
-        choices = list(
-            closures(tensors, self.arrays, seed=self.seed, deadline=self.deadline)
-        )
-        self.found.complete = tensors.complete and not self.late()
-        if not choices:
-            return []
-        for closure in choices:
-            self.found.complete &= closure.saturation.complete
-            self.found.counters["nodes"] += len(closure.saturation.shape)
+        tensors, choices = self._closures()
         began = self.found.spend("closures", began)
         own: list[Kernel] = [k for c in choices for k in kernels(c)]
         space = choices[0].space
@@ -191,6 +174,26 @@ class _Search:
                 self.found.counters["enodes"] = len(graph.cost)
         self.found.counters["kernels"] += len(own)
         return found
+
+    def _closures(self) -> tuple[Candidates, list[Closure]]:
+        """What kernels may store, and what they can compute from it."""
+        tensors = candidates(
+            self.program,
+            cut_dims(self.program),
+            self.arrays,
+            unshifted=self.unshifted,
+            seed=self.seed,
+            deadline=self.deadline,
+        )
+        self.found.counters.update(tensors.counters)
+        choices = list(
+            closures(tensors, self.arrays, seed=self.seed, deadline=self.deadline)
+        )
+        self.found.complete = tensors.complete and not self.late()
+        for closure in choices:
+            self.found.complete &= closure.saturation.complete
+            self.found.counters["nodes"] += len(closure.saturation.shape)
+        return tensors, choices
 
     def _priced(self, calls: list[Apply]) -> list[Call]:
         types = kernel_types(self.program)

@@ -116,7 +116,7 @@ class Sizer:
 
 def _any_grid(grid: tuple[int, ...]) -> bool:
     """Admits grids with one part of a dim too."""
-    return min(grid) > 0
+    return min(grid, default=1) > 0
 
 
 def _with_parts(
