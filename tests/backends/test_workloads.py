@@ -204,3 +204,18 @@ def test_golden_source(name: str, golden: Callable[[str, str], None]) -> None:
         "attention": lambda: mugraphs.attention(2, 250, 1000, tile_n=128),
     }[name]()
     golden(f"{name}.py.txt", emit(graph))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_products_of_two_kinds_do_not_share_a_tile(swap: bool) -> None:
+    """The product by w reads x asynchronously from 64 rows on, that by a does not."""
+    graph = mugraphs.lora(
+        64, 128, 256, 16, tile_n=64, tile_k=64, schedule=Schedule(swap_operands=swap)
+    )
+    shared = mugraphs.lora(
+        16, 128, 256, 16, tile_n=32, tile_k=64, schedule=Schedule(swap_operands=swap)
+    )
+    # Not swapped, both products have the 64 rows of x; swapped, one has 16 of a.
+    assert ("# once more" in emit(graph)) == swap
+    assert "# once more" not in emit(shared)
+    check(graph, random_inputs(graph))

@@ -251,9 +251,12 @@ class _BlockEmitter:
         return self.again.get(name) or self.values[name]
 
     def _product_operands(self, node: Apply) -> list[Tile]:
-        found = [self.values[v] for v in node.values]
-        if not self.layout.products[node.result].is_matrix:
-            found = [self._register_value(v) for v in node.values]
+        found = [
+            self._register_value(v)
+            if self.wiring.reads_again(node, v)
+            else self.values[v]
+            for v in node.values
+        ]
         return found if len(found) == 2 else found * 2
 
     def _store(self, node: Store, tile: Tile) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mirage_dsl.backends.triton.pieces import Pieces
 from mirage_dsl.ir.graph import (
@@ -60,6 +61,9 @@ class Product:
         return self.batch + self.rows + self.over, self.batch + self.over + self.columns
 
 
+ASYNCHRONOUS_ROWS = 64
+
+
 @dataclass(frozen=True)
 class _Wish:
     """An order that a consumer would like; a matrix product insists."""
@@ -99,6 +103,15 @@ class Layout:
     def axes(self, value: str) -> Order:
         """The axes of a value's tile, in the order of its type."""
         return self._pieces.axes(self._types[value].dims)
+
+    def is_asynchronous(self, value: str) -> bool:
+        """Whether a product may be one whose tiles the matrix unit reads by itself.
+
+        Hopper's does from 64 rows on; smaller products read their tiles to registers.
+        """
+        product = self.products[value]
+        rows = prod(self._pieces[d].width for d in product.rows)
+        return product.is_matrix and not product.batch and rows >= ASYNCHRONOUS_ROWS
 
     def _wish(self, value: str, order: Sequence[Dim], *, strong: bool) -> None:
         """Note a wish; dims that `order` lacks come last."""

@@ -111,14 +111,31 @@ class Wiring:
     def is_loaded_twice(self, node: Load) -> bool:
         """Whether registers get their own copy of a tile that a product reads.
 
-        On Hopper a product reads its tile asynchronously while the pipeline already
-        refills the buffer that registers read: wrong results, unless each has buffers
-        of its own.
+        On Hopper a large product reads its tile asynchronously while the pipeline
+        already refills the buffer that registers read, be it for an operator or for
+        a small product: wrong results, unless each has buffers of its own.
         """
         if not self._block.schedule.second_load or self.stages[node.result] != "body":
             return False
-        kinds = {self._is_matrix_product(u) for u in self.users[node.result]}
+        users = self.users[node.result]
+        kinds = {self._is_matrix_product(u) for u in users}
+        return kinds == {True, False} or self._mixes_products(node.result)
+
+    def _mixes_products(self, value: str) -> bool:
+        """Whether products that read a value asynchronously and others share it."""
+        users = self.users[value]
+        products = [
+            u for u in users if isinstance(u, Apply) and self._is_matrix_product(u)
+        ]
+        kinds = {self._layout.is_asynchronous(p.result) for p in products}
         return kinds == {True, False}
+
+    def reads_again(self, product: Apply, value: str) -> bool:
+        """Whether a product reads the copy of a tile that is meant for registers."""
+        if not self._layout.products[product.result].is_matrix:
+            return True
+        synchronous = not self._layout.is_asynchronous(product.result)
+        return synchronous and self._mixes_products(value)
 
     def _is_matrix_product(self, node: BlockNode) -> bool:
         return (
