@@ -108,7 +108,7 @@ def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     lines = [f"{', '.join(block.results)} = {' '.join(words)} {{"]
     for node in block.nodes:
         type_ = _type_text(node, block, types, outer)
-        lines.append(_INDENT + _block_node(node, type_))
+        lines.append(_INDENT + block_node_text(node, type_))
     return [*lines, "}"]
 
 
@@ -142,7 +142,7 @@ def _type_text(
     return f": {types[node.result]}"
 
 
-def _block_node(node: BlockNode, type_: str) -> str:
+def block_node_text(node: BlockNode, type_: str) -> str:
     match node:
         case Load():
             axes = "" if type_ else f"[{', '.join(map(axis_text, node.axes))}]"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.emit import emit, plan
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
 from mirage_dsl.errors import CompileError, DTypeError, ShapeError, UnsupportedError
@@ -219,3 +219,9 @@ def test_products_of_two_kinds_do_not_share_a_tile(swap: bool) -> None:
     assert ("# once more" in emit(graph)) == swap
     assert "# once more" not in emit(shared)
     check(graph, random_inputs(graph))
+
+
+def test_products_of_many_rows_get_more_warps() -> None:
+    graph = mugraphs.rmsnorm_linear(512, 64, 64, tile_n=32, tile_k=32)
+    (kernel,) = plan(graph).kernels
+    assert kernel.schedule.num_warps == 8

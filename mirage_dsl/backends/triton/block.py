@@ -36,9 +36,17 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import looped_dims
-from mirage_dsl.ir.printer import _block_node as node_text
+from mirage_dsl.ir.printer import block_node_text as node_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import axis_text
+
+ROWS_OF_A_WARP = 64
+"""Rows of a matrix product that one warp may hold.
+
+A product with 512 rows on 4 warps, outside of a loop, came out wrong on a Hopper GPU
+with Triton 3.6, whatever the barriers and stages; on 8 warps it came out right.
+"""
+MOST_WARPS = 16
 
 
 def emit_block(block: BlockGraph, name: str, around: Surroundings) -> KernelPlan:
@@ -116,7 +124,19 @@ class _BlockEmitter:
         head += [f"    {p.declaration}," for p in params]
         grid = tuple(self.signature.parts(s) for s in self.splits) or ("1",)
         lines = (*head, "):", *self.writer.lines)
-        return KernelPlan(self.name, self.block, tuple(params), grid, lines)
+        return KernelPlan(self.name, self._widened(), tuple(params), grid, lines)
+
+    def _widened(self) -> BlockGraph:
+        """With enough warps for the rows of every product."""
+        schedule, layout = self.block.schedule, self.layout
+        rows = [
+            layout.lanes(product.rows)
+            for value, product in layout.products.items()
+            if layout.is_asynchronous(value)
+        ]
+        needed = min(MOST_WARPS, max(rows, default=0) // ROWS_OF_A_WARP)
+        warps = max(schedule.num_warps, needed)
+        return replace(self.block, schedule=replace(schedule, num_warps=warps))
 
     def _stage(self, stage: str) -> None:
         for node in self.block.nodes:

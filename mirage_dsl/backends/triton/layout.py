@@ -110,8 +110,12 @@ class Layout:
         Hopper's does from 64 rows on; smaller products read their tiles to registers.
         """
         product = self.products[value]
-        rows = prod(self._pieces[d].width for d in product.rows)
-        return product.is_matrix and not product.batch and rows >= ASYNCHRONOUS_ROWS
+        large = self.lanes(product.rows) >= ASYNCHRONOUS_ROWS
+        return product.is_matrix and not product.batch and large
+
+    def lanes(self, axes: Order) -> int:
+        """How many lanes some axes have together."""
+        return prod(self._pieces[d].width for d in axes)
 
     def _wish(self, value: str, order: Sequence[Dim], *, strong: bool) -> None:
         """Note a wish; dims that `order` lacks come last."""
