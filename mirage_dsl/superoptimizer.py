@@ -115,11 +115,18 @@ def superoptimize(
         hardware=hardware,
         seed=seed,
     )
-    found = job.known()
-    if found is not None:
-        return found
-    if executor is None:
-        return job.keep(job.run(progress=progress, checkpoint=checkpoint))
+    # Threads that ask for one program wait for one search, and take its result.
+    with _running.setdefault(job.key.digest, RLock()):
+        found = job.known()
+        if found is not None:
+            return found
+        if executor is None:
+            return job.keep(job.run(progress=progress, checkpoint=checkpoint))
+        return _elsewhere(job, executor)
+
+
+def _elsewhere(job: Job, executor: Executor) -> SearchResult:
+    """Search in a worker of an executor."""
     received: list[SearchResult] = []
     spread(
         Job.run_there,
