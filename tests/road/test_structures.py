@@ -188,7 +188,11 @@ def test_attention_by_exponentials_is_the_same_kernel() -> None:
         e = mirage.exp(q @ k.transpose(0, 2, 1))
         return (e / e.sum(-1, keepdims=True)) @ v
 
-    assert_attention(found(function, (2, 256, 64), (2, 4096, 64), (2, 4096, 64)))
+    shapes = ((2, 256, 64), (2, 4096, 64), (2, 4096, 64))
+    bound = mirage.kernel(function).bind(*(mirage.spec(s) for s in shapes))
+    candidates = bound.search(effort="quick", max_kernels=1)
+    # Library kernels may be estimated to be as fast for a product this thin.
+    assert_attention(next(c.mugraph for c in candidates if c.mugraph.blocks))
 
 
 def test_names_do_not_matter() -> None:
