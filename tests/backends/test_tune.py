@@ -13,7 +13,6 @@ import torch
 from mirage_dsl.backends.triton import tune as tuning
 from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.pickling import dumps
 from mirage_dsl.backends.triton.tune import InputSpec, Job, Task, Timing, Tuner
 from mirage_dsl.backends.triton.tune_worker import Judge, relative_error
 from mirage_dsl.ir.builder import KernelBuilder
@@ -29,7 +28,7 @@ INPUTS = (
 
 
 def test_graphs_survive_pickling() -> None:
-    assert pickle.loads(dumps(GRAPH)) == GRAPH
+    assert pickle.loads(pickle.dumps(GRAPH)) == GRAPH
 
 
 def test_right_and_wrong_candidates() -> None:

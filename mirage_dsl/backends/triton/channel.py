@@ -11,15 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from mirage_dsl.backends.triton.pickling import dumps
-
 HEADER = 8
 """Bytes of the length that goes ahead of every value."""
 
 
 def framed(value: object) -> bytes:
     """A value as it goes through a pipe."""
-    data = dumps(value)
+    data = pickle.dumps(value)
     return len(data).to_bytes(HEADER, "little") + data
 
 
