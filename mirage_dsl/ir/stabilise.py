@@ -327,8 +327,16 @@ class _Shift:
     def _weighted(
         self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]
     ) -> BlockGraph:
-        """A later block, with every scaled part weighted by its maximum."""
-        scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
+        """A later block, with every scaled part weighted by its maximum.
+
+        What has no parts any more was weighted where they were summed.
+        """
+        scaled = [
+            n
+            for n in block.loads
+            if self.found.kernel_degrees.get(n.source)
+            and self.found.partial.intersection(d.name for d in dims_of(n.axes))
+        ]
         if any(self.found.kernel_degrees[n.source] != 1 for n in scaled):
             raise NotHomogeneousError
         pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}

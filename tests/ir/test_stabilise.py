@@ -11,7 +11,7 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, RunningMax
 from mirage_dsl.ir.homogeneity import NotHomogeneousError, scaling_of
 from mirage_dsl.ir.stabilise import stabilise, strip_shifts
-from mirage_dsl.types import f16
+from mirage_dsl.types import f16, f32
 from mirage_dsl.verify.shifts import is_shift_only
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
@@ -155,3 +155,30 @@ def test_scaling_follows_values_across_kernels() -> None:
     product = next(n for n in block.nodes if isinstance(n, Apply))
     with pytest.raises(NotHomogeneousError):
         scaling_of(graph, 0, product.result)
+
+
+def test_parts_summed_by_two_kernels_have_one_common_shift() -> None:
+    """Numerators are combined in one kernel, denominators in the next."""
+    b: Any = KernelBuilder("attention", h=2, s=256, t=4096, d=64, e=64)
+    q, k = b.input("q", f16, "h, s, d"), b.input("k", f16, "h, d, t")
+    v = b.input("v", f16, "h, t, e")
+    with b.block(grid={"h": 1, "s": 64, "t": 1024}, loop=("t", 64)) as t:
+        qt, kt = t.load(q, "h/grid, s/grid, d"), t.load(k, "h/grid, d, t/grid/loop")
+        vt = t.load(v, "h/grid, t/grid/loop, e")
+        e = t.exp(t.matmul(qt, kt, over="d"))
+        total = t.accumulate(t.sum(e, over="t"))
+        pv = t.accumulate(t.matmul(t.cast(e, dtype="f16"), vt, over="t"))
+        o = t.store(pv, "h/grid, s/grid, e, t#/grid", dtype=f32)
+        parts = t.store(total, "h/grid, s/grid, t#/grid", dtype=f32)
+    with b.block(grid={"h": 1, "s": 64}) as c:
+        ot = c.load(o, "h/grid, s/grid, e, t#")
+        above = c.store(c.sum(ot, over="t#"), "h/grid, s/grid, e", dtype=f32)
+    with b.block(grid={"h": 1, "s": 64}) as c:
+        at, lt = c.load(above, "h/grid, s/grid, e"), c.load(parts, "h/grid, s/grid, t#")
+        y = c.store(c.div(at, c.sum(lt, over="t#")), "h/grid, s/grid, e", dtype=f16)
+    stable = stabilise(b.returns(y).build())
+    assert stable is not None
+    assert check(stable) == []
+    found = verify(stable, graphs.attention())
+    assert found.ok
+    assert found.equivalent
