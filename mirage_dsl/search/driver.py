@@ -183,7 +183,9 @@ class _Driver:
                 plans += self._allowed(self._several(Cutter(sunk)))
                 for form in dict.fromkeys((program, sunk)):
                     self._found.clear()
-                    plans += self._allowed(self._chains(Cutter(form)))
+                    cutters = (Cutter(form), Cutter(form, late=True))
+                    for cutter in {c.order: c for c in cutters}.values():
+                        plans += self._allowed(self._chains(cutter))
         return sorted([*plans, library], key=lambda p: p.microseconds)
 
     def _allowed(self, plans: list[Plan]) -> list[Plan]:

@@ -55,9 +55,16 @@ def is_view(node: Apply) -> bool:
 
 @dataclass(frozen=True)
 class Cutter:
-    """A program prepared for cutting; its nodes are `Apply` nodes only."""
+    """A program prepared for cutting; its nodes are `Apply` nodes only.
+
+    Attributes:
+        program: The program.
+        late: Whether operators other than products come right before what reads them,
+            so that those between several products and their result are neighbours.
+    """
 
     program: KernelGraph
+    late: bool = False
 
     @cached_property
     def types(self) -> dict[str, TensorType]:
@@ -94,7 +101,7 @@ class Cutter:
                 if is_view(view) and view.values[0] in made:
                     found.append(view)
                     made.add(view.result)
-        return tuple(found)
+        return _postponed(found) if self.late else tuple(found)
 
     def _depth_first(self) -> tuple[Apply, ...]:
         makers = {n.result: n for n in self.program.nodes if isinstance(n, Apply)}
@@ -129,18 +136,16 @@ class Cutter:
 
     def crossing(self, nodes: Sequence[Apply], at: int) -> float:
         """Bytes made before position `at` of `nodes` and read at or after it."""
-        made = {n.result for n in nodes[:at]}
-        later = {v for n in nodes[at:] for v in n.values} & made
         extents = derived_extents(self.program, self.program.extent_of)
         return sum(
             tensor_bytes(self.types[v], extents)
             * (CARRIED if v in self.carriers else 1.0)
-            for v in sorted(later)
+            for v in sorted(_crossing(nodes, at))
         )
 
     @cached_property
     def atoms(self) -> tuple[Atom, ...]:
-        """The program cut at library nodes and between products."""
+        """The program cut at library nodes, between products and around them all."""
         found: list[Atom] = []
         run: list[Apply] = []
         for node in self.order:
@@ -161,6 +166,9 @@ class Cutter:
             smallest = min(sizes)
             equal = [p for p, s in zip(places, sizes, strict=True) if s == smallest]
             cuts.update((equal[0], equal[-1]))
+        if at:
+            around = {at[0], at[-1] + 1} - {0, len(nodes)}
+            cuts.update(p for p in around if not _crossing(nodes, p) & self.carriers)
         edges = [0, *sorted(cuts), len(nodes)]
         return [Atom(tuple(nodes[i:j])) for i, j in pairwise(edges) if i < j]
 
@@ -230,6 +238,28 @@ class Cutter:
         return replace(
             self.program, nodes=tuple(nodes), extents=tuple(sorted(extents.items()))
         )
+
+
+def _crossing(nodes: Sequence[Apply], at: int) -> set[str]:
+    """Values made before position `at` and read at or after it."""
+    made = {n.result for n in nodes[:at]}
+    return {v for n in nodes[at:] for v in n.values} & made
+
+
+def _postponed(nodes: Sequence[Apply]) -> tuple[Apply, ...]:
+    """The nodes, those that are no products right before the first that reads them.
+
+    u = x @ a                 u = x @ a
+    s = silu u                v = x @ b
+    v = x @ b        ->       s = silu u
+    y = s * v                 y = s * v
+    """
+    found: list[Apply] = []
+    for node in reversed(nodes):
+        readers = (i for i, n in enumerate(found) if node.result in n.values)
+        product = node.op.kind is Kind.CONTRACTION
+        found.insert(0 if product else next(readers, 0), node)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from mirage_dsl.backends.reference import run_reference
-from mirage_dsl.backends.triton.library import TORCH
+from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.library import TORCH, Value, expression
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.types import DType, Scalar, f16, f32
@@ -100,6 +101,47 @@ def test_elementwise_library_kernels(op: Operator) -> None:
     graph = library(op, f32)
     low = op.domain[0] if op.domain[0] > 0 else None
     check(graph, random_inputs(graph, low=low))
+
+
+PRODUCTS = {
+    "matrices": ("m, k", "k, n", "m, n", True),
+    "transposed": ("m, k", "n, k", "m, n", True),
+    "transposed result": ("m, k", "k, n", "n, m", True),
+    "batches": ("h, m, k", "h, k, n", "h, m, n", True),
+    "batches inside": ("m, h, k", "k, n, h", "h, n, m", True),
+    "a vector": ("m, k", "k", "m", False),
+    "two summed dims": ("m, k, h", "h, k, n", "m, n", False),
+    "batches last": ("m, h, k", "h, k, n", "m, n, h", False),
+    "two rows": ("m, h, k", "k, n", "m, h, n", False),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_matrix_products_where_they_can_be(name: str) -> None:
+    left, right, out, plain = PRODUCTS[name]
+    dims = [set(t.split(", ")) for t in (left, right, out)]
+    over = ", ".join(sorted((dims[0] & dims[1]) - dims[2]))
+    g = KernelBuilder("product", h=2, m=3, n=4, k=5)
+    product = g.matmul(g.input("x", f16, left), g.input("w", f16, right), over=over)
+    node = g.returns(product, axes=out).build()
+    check(node)
+    wanted = tuple(out.split(", "))
+    (apply,) = (n for n in node.nodes if isinstance(n, Apply))
+    operands = [Value(i.name, i.type.names, i.type.dtype) for i in node.inputs]
+    text = expression(apply, operands, wanted, f16)
+    assert ("torch.matmul" in text) == plain
+    tensors = random_inputs(node)
+    found = eval(text, {"torch": torch, **dict(zip("xw", tensors, strict=True))})
+    assert_near(as_array(found), as_array(run_reference(node, *tensors)[0]), 1e-2)
+    assert not plain or found.is_contiguous()
+
+
+def test_operators_of_one_format_are_one_kernel_each() -> None:
+    g = KernelBuilder("one_format", m=3, k=6)
+    x = g.input("x", f16, "m, k")
+    source = emit(g.returns(g.exp(g.div(g.mul(x, x), 8))).build())
+    assert ".float()" not in source
+    assert "torch.full" not in source
 
 
 def mixed_program() -> KernelGraph:

@@ -183,6 +183,22 @@ def test_two_layers_are_two_kernels() -> None:
     assert fused.results == ("b",)
 
 
+def test_products_of_many_rows_stay_with_library_kernels() -> None:
+    program = programs.rmslin().with_extents({"b": 4096})
+    best = search(program, k=1, max_kernels=2).best
+    norm, product = best.mugraph.nodes
+    assert isinstance(norm, BlockGraph)
+    assert isinstance(product, Apply)
+    assert product.op.name == "matmul"
+    assert best.certificate is not None
+
+
+def test_a_gate_after_two_library_products_is_one_kernel() -> None:
+    program = programs.gated().with_extents({"b": 4096})
+    best = search(program, k=1, max_kernels=2).best
+    assert [isinstance(n, BlockGraph) for n in best.mugraph.nodes] == [0, 0, 1]
+
+
 def test_library_kernels_remain_when_nothing_else_is_allowed() -> None:
     program = programs.gated()
     result = search(program, constraints=Constraints(griddims=((7777, 1, 1),)))

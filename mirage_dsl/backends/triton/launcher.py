@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_dsl.backends.triton.library import HELPERS, expression, torch_dtype
+from mirage_dsl.backends.triton.library import HELPERS, Value, expression, torch_dtype
 from mirage_dsl.backends.triton.names import Names, Writer
 from mirage_dsl.backends.triton.pieces import launch_order
 from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
-from mirage_dsl.ir.graph import Apply, KernelGraph, Return
+from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, Scalar, TensorType
 
@@ -188,15 +188,7 @@ class Launcher:
     # -- Library kernels -----------------------------------------------------------
 
     def _library(self, node: Apply) -> None:
-        operands: list[tuple[str, tuple[str, ...]]] = []
-        for operand in node.operands:
-            if isinstance(operand, Scalar):
-                operands.append((self._constant(operand), ()))
-            else:
-                kind = self._types[operand]
-                operands.append(
-                    (self._flat(self._variables[operand], kind), kind.names)
-                )
+        operands = [self._value(o) for o in node.operands]
         kind = self._types[node.result]
         text = expression(node, operands, kind.names, kind.dtype)
         for helper in HELPERS:
@@ -209,6 +201,13 @@ class Launcher:
         self._variables[node.result] = self._writer.assign(
             self._names.fresh(node.result), text
         )
+
+    def _value(self, operand: Operand) -> Value:
+        if isinstance(operand, Scalar):
+            return Value(self._constant(operand))
+        kind = self._types[operand]
+        text = self._flat(self._variables[operand], kind)
+        return Value(text, kind.names, kind.dtype)
 
     def _constant(self, value: Scalar) -> str:
         known = {n: self._extents.get(n) for n, _ in value.extents}

@@ -8,6 +8,7 @@ holds it complete.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from mirage_dsl.ir.graph import Apply
@@ -22,9 +23,9 @@ TORCH: Mapping[str, str] = MappingProxyType(
         "div": "{0} / {1}",
         "maximum": "torch.maximum({0}, {1})",
         "minimum": "torch.minimum({0}, {1})",
-        "less": "({0} < {1}).to({0}.dtype)",
-        "less_equal": "({0} <= {1}).to({0}.dtype)",
-        "equal": "({0} == {1}).to({0}.dtype)",
+        "less": "({0} < {1})",
+        "less_equal": "({0} <= {1})",
+        "equal": "({0} == {1})",
         "where": "torch.where({0} != 0, {1}, {2})",
         "exp": "torch.exp({0})",
         "log": "torch.log({0})",
@@ -39,10 +40,10 @@ TORCH: Mapping[str, str] = MappingProxyType(
         "neg": "-{0}",
         "square": "{0} * {0}",
         "rsqrt": "torch.rsqrt({0})",
-        "sum": "torch.sum({0}, {axes}, dtype=torch.float32)",
+        "sum": "torch.sum({0}, {axes}, dtype={dtype})",
         "max": "torch.amax({0}, {axes})",
         "rowshift": "shift_of({0}, {axes})",
-        "matmul": "torch.einsum({equation}, {0}, {1})",
+        "matmul": "torch.matmul({0}, {1})",
         "cast": "{0}.to({dtype})",
         "rename": "{0}",
         "slice": "{0}.narrow({axis}, {start}, {count})",
@@ -51,8 +52,8 @@ TORCH: Mapping[str, str] = MappingProxyType(
 )
 """Expression of each operator.
 
-Operands of elementwise operators are aligned and f32; the result is rounded to its
-storage format.
+Operands of elementwise operators are aligned, and f32 unless they have the result's
+format, in which PyTorch computes as if in f32 and rounds.
 """
 
 HELPERS: Mapping[str, str] = MappingProxyType(
@@ -95,34 +96,43 @@ def letters(dims: Sequence[str], known: dict[str, str]) -> str:
     return "".join(known[d] for d in dims)
 
 
+@dataclass(frozen=True)
+class Value:
+    """An operand: its name, dims and storage format; constants have neither of those.
+
+    Attributes:
+        text: A variable, or a number.
+        dims: In the order of its axes.
+        dtype: None for a constant.
+    """
+
+    text: str
+    dims: tuple[str, ...] = ()
+    dtype: DType | None = None
+
+
 def expression(
-    node: Apply,
-    operands: Sequence[tuple[str, tuple[str, ...]]],
-    result: tuple[str, ...],
-    dtype: DType,
+    node: Apply, operands: Sequence[Value], result: tuple[str, ...], dtype: DType
 ) -> str:
     """The PyTorch expression of a kernel-level operator.
 
     Args:
         node: The operator.
-        operands: Name and dims of each operand; constants have no dims.
+        operands: Its operands.
         result: Dims of the result.
         dtype: Its storage format.
     """
     template = TORCH[node.op.name]
     match node.op.kind:
         case Kind.ELEMENTWISE:
-            return _elementwise(template, operands, result, dtype, node)
+            return _elementwise(template, operands, result, dtype)
         case Kind.REDUCTION:
-            name, dims = operands[0]
-            axes = tuple(dims.index(d) for d in node.over)
-            return f"{template.format(name, axes=axes)}.to({torch_dtype(dtype)})"
+            axes = tuple(operands[0].dims.index(d) for d in node.over)
+            name = torch_dtype(dtype)
+            text = template.format(operands[0].text, axes=axes, dtype=name)
+            return f"{text}.to({name})"
         case Kind.CONTRACTION:
-            known: dict[str, str] = {}
-            a, b = (letters(dims, known) for _, dims in operands)
-            equation = f'"{a},{b}->{letters(result, known)}"'
-            names = [name for name, _ in operands]
-            return template.format(*names, equation=equation)
+            return _product(template, operands, result)
         case Kind.VIEW:
             return _view(template, node, operands[0], dtype)
         case Kind.CONCAT:
@@ -130,25 +140,47 @@ def expression(
 
 
 def _elementwise(
-    template: str,
-    operands: Sequence[tuple[str, tuple[str, ...]]],
-    result: tuple[str, ...],
-    dtype: DType,
-    node: Apply,
+    template: str, operands: Sequence[Value], result: tuple[str, ...], dtype: DType
 ) -> str:
+    tensors = [o for o in operands if o.dtype is not None]
+    wide = "" if all(o.dtype == dtype for o in tensors) else ".float()"
+    # Python's operators take numbers beside tensors; functions take tensors only.
+    numbers = bool(tensors) and "torch." not in template
     forms: list[str] = []
-    for operand, (name, dims) in zip(node.operands, operands, strict=True):
-        if isinstance(operand, str):
-            forms.append(f"{aligned(name, dims, result)}.float()")
+    for operand in operands:
+        if operand.dtype is not None:
+            forms.append(f"{aligned(operand.text, operand.dims, result)}{wide}")
+        elif numbers:
+            forms.append(operand.text)
         else:
-            forms.append(f"torch.full((), {name}, device=device)")
+            forms.append(f"torch.full((), {operand.text}, device=device)")
     return f"({template.format(*forms)}).to({torch_dtype(dtype)})"
 
 
-def _view(
-    template: str, node: Apply, operand: tuple[str, tuple[str, ...]], dtype: DType
-) -> str:
-    name, dims = operand
+def _product(template: str, operands: Sequence[Value], result: tuple[str, ...]) -> str:
+    """A product of matrices, or of batches of them, if it is one; else a sum by einsum.
+
+    The operands are put so that the result has its axes in order without a copy.
+    """
+    a, b = operands
+    summed = set(a.dims) - set(result)
+    batch = tuple(d for d in result if d in a.dims and d in b.dims)
+    rest = result[len(batch) :]
+    if rest and rest[0] not in a.dims:
+        a, b = b, a
+    wanted = (*batch, *rest[:1], *summed), (*batch, *summed, *rest[1:])
+    sets = set(a.dims) == set(wanted[0]), set(b.dims) == set(wanted[1])
+    if len(rest) != 2 or len(summed) != 1 or not all(sets):
+        known: dict[str, str] = {}
+        left, right = letters(a.dims, known), letters(b.dims, known)
+        equation = f"{left},{right}->{letters(result, known)}"
+        return f'torch.einsum("{equation}", {a.text}, {b.text})'
+    left, right = aligned(a.text, a.dims, wanted[0]), aligned(b.text, b.dims, wanted[1])
+    return template.format(left, right)
+
+
+def _view(template: str, node: Apply, operand: Value, dtype: DType) -> str:
+    name, dims = operand.text, operand.dims
     attrs = dict(node.attrs)
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
     if "start" in attrs:
@@ -163,14 +195,14 @@ def _view(
 def _concat(
     template: str,
     node: Apply,
-    operands: Sequence[tuple[str, tuple[str, ...]]],
+    operands: Sequence[Value],
     result: tuple[str, ...],
 ) -> str:
     attrs = dict(node.attrs)
     joined, to = attrs["dims"], str(attrs["to"])
     assert isinstance(joined, tuple)
     forms: list[str] = []
-    for (name, dims), dim in zip(operands, joined, strict=True):
-        renamed = tuple(to if d == dim else d for d in dims)
-        forms.append(aligned(name, renamed, result))
+    for operand, dim in zip(operands, joined, strict=True):
+        renamed = tuple(to if d == dim else d for d in operand.dims)
+        forms.append(aligned(operand.text, renamed, result))
     return template.format(operands=", ".join(forms), axis=result.index(to))
