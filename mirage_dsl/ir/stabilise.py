@@ -255,6 +255,9 @@ class _Shift:
     def run(self) -> KernelGraph:
         nodes = list(self.graph.nodes)
         block, largest = self._own_block()
+        if len(self.found.combined) > 1:
+            # Each would choose a largest maximum of its own.
+            raise NotHomogeneousError
         if self.found.combined:
             block, stored, axes = self._storing(block, largest)
             for number in self.found.combined:
@@ -327,16 +330,8 @@ class _Shift:
     def _weighted(
         self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]
     ) -> BlockGraph:
-        """A later block, with every scaled part weighted by its maximum.
-
-        What has no parts any more was weighted where they were summed.
-        """
-        scaled = [
-            n
-            for n in block.loads
-            if self.found.kernel_degrees.get(n.source)
-            and self.found.partial.intersection(d.name for d in dims_of(n.axes))
-        ]
+        """A later block, with every scaled part weighted by its maximum."""
+        scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
         if any(self.found.kernel_degrees[n.source] != 1 for n in scaled):
             raise NotHomogeneousError
         pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}

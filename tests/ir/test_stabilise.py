@@ -157,7 +157,7 @@ def test_scaling_follows_values_across_kernels() -> None:
         scaling_of(graph, 0, product.result)
 
 
-def test_parts_summed_by_two_kernels_have_one_common_shift() -> None:
+def test_parts_combined_by_two_kernels_have_no_common_shift() -> None:
     """Numerators are combined in one kernel, denominators in the next."""
     b: Any = KernelBuilder("attention", h=2, s=256, t=4096, d=64, e=64)
     q, k = b.input("q", f16, "h, s, d"), b.input("k", f16, "h, d, t")
@@ -176,9 +176,4 @@ def test_parts_summed_by_two_kernels_have_one_common_shift() -> None:
     with b.block(grid={"h": 1, "s": 64}) as c:
         at, lt = c.load(above, "h/grid, s/grid, e"), c.load(parts, "h/grid, s/grid, t#")
         y = c.store(c.div(at, c.sum(lt, over="t#")), "h/grid, s/grid, e", dtype=f16)
-    stable = stabilise(b.returns(y).build())
-    assert stable is not None
-    assert check(stable) == []
-    found = verify(stable, graphs.attention())
-    assert found.ok
-    assert found.equivalent
+    assert stabilise(b.returns(y).build()) is None
