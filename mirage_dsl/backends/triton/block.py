@@ -96,6 +96,8 @@ class _BlockEmitter:
         )
         self.values: dict[str, Tile] = {}
         self.again: dict[str, Tile] = {}
+        # The user's line last shown: a line's operators share one comment.
+        self.source: str | None = None
 
     # -- The kernel ----------------------------------------------------------------
 
@@ -171,7 +173,10 @@ class _BlockEmitter:
             self._comment(self.wiring.shifted[node.result])
         if isinstance(node, Apply) and node.location is not None:
             place = f"{PurePath(node.location.file).name}:{node.location.line}"
-            self.writer.line(f"# src[{place}] {node.location.text.strip()}".rstrip())
+            source = f"# src[{place}] {node.location.text.strip()}".rstrip()
+            if source != self.source:
+                self.writer.line(source)
+            self.source = source
         if isinstance(node, Store):
             kind = f"[{', '.join(map(axis_text, node.axes))}]"
         else:
