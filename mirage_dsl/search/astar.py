@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.compiled import entry, inner
+from mirage_dsl.search.compiled import entry, inner, once
 from mirage_dsl.search.field61 import scramble64
 from mirage_dsl.search.workspace import Ints, Words
 
@@ -97,7 +97,7 @@ def _advance(opened, value, kids, e, result):
             result[kid // 64] |= _U(1) << _U(kid % 64)
 
 
-@inner
+@once
 def _dive(opened, start, kids, cost, tree, row):
     """Complete a DAG greedily from the open values; returns what that costs."""
     total, filled = 0.0, 0
@@ -122,7 +122,7 @@ def _dive(opened, start, kids, cost, tree, row):
     return total
 
 
-@inner
+@once
 def _trace(parent, edge, state, row):
     """The edges decided up to a state."""
     filled = 0
@@ -134,7 +134,7 @@ def _trace(parent, edge, state, row):
         state = parent[state]
 
 
-@inner
+@once
 def _visit(keys, visits, opened):
     """How often a set of open values has come up, this time included."""
     word = _U(1)
@@ -168,7 +168,7 @@ def _push(heap, size, rank, state):
     heap[at] = state
 
 
-@inner
+@once
 def _pop(heap, size, rank):
     """Take the first state out of a heap of `size` states."""
     first, last, size = heap[0], heap[size - 1], size - 1
@@ -224,7 +224,7 @@ def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, x):
     if not, the best partial DAGs are completed greedily.
     """
     bits, paid, rank, heap = x.bits, x.paid, x.rank, x.heap
-    k, limit, used, size = len(costs), len(paid), len(opened), 0
+    k, limit, used, size = len(costs), len(paid), len(opened), np.int64(0)
     for s in range(used):
         paid[s], x.parent[s] = 0.0, -1
         for i in range(opened.shape[1]):

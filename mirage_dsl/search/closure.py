@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from mirage_dsl.search.abstract import AS_IN_TARGET
-from mirage_dsl.search.compiled import entry, inner
+from mirage_dsl.search.compiled import entry, inner, once
 from mirage_dsl.search.field61 import add61, mul61, sub61
 from mirage_dsl.search.recording import (
     compatible,
@@ -58,7 +58,7 @@ from mirage_dsl.search.workspace import (
 _AS_IN_TARGET = np.uint64(AS_IN_TARGET)
 
 
-@inner
+@once
 def _sums(w, r, i):
     """Sums of node `i` over every set of its dims."""
     node = w.nodes[i]
@@ -73,7 +73,7 @@ def _sums(w, r, i):
         part = (part - 1) & over
 
 
-@inner
+@once
 def _accumulators(w, r, i):
     """The sum and the concatenation of node `i` over the iterations."""
     node = w.nodes[i]
@@ -86,7 +86,7 @@ def _accumulators(w, r, i):
         propose(w, r, GATHER, i, NO_ARG, shape & NAMES, AFTER, f0, f1)
 
 
-@inner
+@once
 def _useful_arithmetic(kinds, a, b, r, salt):
     """Which results of two nodes are useful, as a mask like `kinds`.
 
@@ -118,7 +118,7 @@ def _keeps_sign(r, a, b, shape, f0, f1):
     return hit(r, salt64(shape) ^ _AS_IN_TARGET, f0, f1)
 
 
-@inner
+@once
 def _insert_arithmetic(w, r, i, j, hits, shape, stage):
     """Record the useful results of two nodes."""
     a, b = w.nodes[i], w.nodes[j]
@@ -147,7 +147,7 @@ def _insert_arithmetic(w, r, i, j, hits, shape, stage):
             note(w, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
 
 
-@inner
+@once
 def _contractions(w, r, i, j, parts, shape, stage):
     """Products of two nodes summed over every listed set of dims, if useful."""
     f0 = mul61(w.nodes[i]["f0"], w.nodes[j]["f0"])
@@ -160,7 +160,7 @@ def _contractions(w, r, i, j, parts, shape, stage):
             note(w, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
 
 
-@inner
+@once
 def _spread_allowed(r, a, b):
     """Whether an elementwise result may have the dims of both shapes."""
     union = (a | b) & NAMES
@@ -172,7 +172,7 @@ def _spread_allowed(r, a, b):
     return False
 
 
-@inner
+@once
 def _list_parts(w, r, a, b):
     """List the sets of dims over which two shapes may be contracted."""
     names_a, names_b = a & NAMES, b & NAMES
@@ -190,7 +190,7 @@ def _list_parts(w, r, a, b):
     return parts
 
 
-@inner
+@once
 def _arithmetic_kinds(enabled, constant_a, constant_b):
     """Bits of `_useful_arithmetic` that make sense: 1 is no factor, -1 no divisor."""
     kinds = (enabled >> ADD) & 1
@@ -204,7 +204,7 @@ def _arithmetic_kinds(enabled, constant_a, constant_b):
     return kinds
 
 
-@inner
+@once
 def _pairs(w, r, i):
     """Operators of node `i` and every node before it, and itself."""
     node = w.nodes[i]
@@ -237,7 +237,7 @@ def _pairs(w, r, i):
         w.counts[TESTS] += tests
 
 
-@inner
+@once
 def _bits(mask):
     """How many of six bits are set."""
     count = 0
@@ -293,7 +293,7 @@ def _apply_at(w, r, number, i, at_i, j, at_j, k, at_k):
     _apply_site(w, r, number, a, b, c)
 
 
-@inner
+@once
 def _fill_site(w, r, number, i, position):
     """Applications of a site to node `i` at a position and nodes before it."""
     site = r.sites[number]
@@ -315,7 +315,7 @@ def _fill_site(w, r, number, i, position):
                 _apply_at(w, r, number, i, position, j, second, k, third)
 
 
-@inner
+@once
 def _functions(w, r, i):
     """Functions that have node `i` as their latest operand."""
     key = w.nodes[i]["key"]

@@ -47,13 +47,19 @@ def entry(function: Any) -> Any:
         config.CACHE_DIR = before
 
 
-inner: Any = _njit(
-    nogil=True,
-    error_model="numpy",
-    no_cpython_wrapper=True,
-    no_cfunc_wrapper=True,
-)
+_INNER = {
+    **{"nogil": True, "error_model": "numpy"},
+    **{"no_cpython_wrapper": True, "no_cfunc_wrapper": True},
+}
+
+inner: Any = _njit(**_INNER)
 """Compiles a function called from compiled functions only, not from Python."""
+
+once: Any = _njit(**_INNER, inline="always")
+"""Compiles a function called from one place only into that place.
+
+A function of its own takes Numba and LLVM some 20 ms more.
+"""
 
 
 def is_compiled() -> bool:

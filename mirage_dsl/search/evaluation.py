@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_dsl.search.compiled import entry, inner
+from mirage_dsl.search.compiled import entry, inner, once
 from mirage_dsl.search.field61 import scramble64
 from mirage_dsl.search.values import (
     ITERATIONS,
@@ -59,7 +59,7 @@ def _at(w, r, node, iteration, offset):
     return offset + iteration * elements(w.nodes[node]["shape"], r.dims, r.loop)
 
 
-@inner
+@once
 def _inverses(w, r, node):
     """Where the inverses of a node's residues are; -1 if it has none."""
     if w.nodes[node]["inverse_at"] == -1:
@@ -76,7 +76,7 @@ def _inverses(w, r, node):
     return max(w.nodes[node]["inverse_at"], -1)
 
 
-@inner
+@once
 def _products(w, r, a, b, b_values, shape, iterations):
     """Products of two nodes, summed over some dims."""
     union = w.nodes[a]["shape"] | w.nodes[b]["shape"]
@@ -94,7 +94,7 @@ def _products(w, r, a, b, b_values, shape, iterations):
     return True
 
 
-@inner
+@once
 def _linear(w, r, a, b, sign, shape, iterations):
     """Sum or difference of two nodes."""
     index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
@@ -109,7 +109,7 @@ def _linear(w, r, a, b, sign, shape, iterations):
     return True
 
 
-@inner
+@once
 def _reduce(w, r, a, shape, iterations, largest):
     """Sum, or maximum, of a node over the dims that `shape` lacks."""
     n = index_map(w.nodes[a]["shape"], shape, r.dims, r.loop, w.maps[0])
@@ -123,7 +123,7 @@ def _reduce(w, r, a, shape, iterations, largest):
     return True
 
 
-@inner
+@once
 def _join(w, r, a, shape):
     """Sum of a body node over the iterations."""
     n = index_map(shape, shape, r.dims, r.loop, w.maps[0])
@@ -133,7 +133,7 @@ def _join(w, r, a, shape):
     return True
 
 
-@inner
+@once
 def _gather(w, r, a, shape):
     """Concatenation of a body node over the iterations."""
     n = index_map(shape, w.nodes[a]["shape"], r.dims, r.loop, w.maps[0])
@@ -145,7 +145,7 @@ def _gather(w, r, a, shape):
     return True
 
 
-@inner
+@once
 def _function(w, r, a, b, c, site, shape, iterations):
     """A random function of up to three nodes, keyed by the site's word."""
     n = 0

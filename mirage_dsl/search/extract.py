@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.search.astar import bounds, scratch, search
-from mirage_dsl.search.compiled import entry, inner
+from mirage_dsl.search.compiled import entry, once
 from mirage_dsl.search.workspace import Ints
 
 Floats = NDArray[np.float64]
@@ -153,7 +153,7 @@ def _ranks(makes: Ints, kids: Ints, nodes: int, wanted: Ints) -> tuple[Ints, boo
     return rank, bool(_place(first, kids, wanted, rank, np.empty(nodes, np.int64)))
 
 
-@inner
+@once
 def _need(first, kids, wanted, rank, stack):
     """Mark with -2 the nodes from which the wanted ones are made; returns their number.
 
@@ -201,7 +201,7 @@ def _place(first, kids, wanted, rank, stack):
     return broken
 
 
-@inner
+@once
 def _missing(rank, kids, start, stop):
     """Edges with operands that have no rank, and whether one edge has all."""
     missing, whole = 0, False

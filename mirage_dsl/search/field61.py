@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.compiled import inner
+from mirage_dsl.search.compiled import inner, once
 
 MODULUS = (1 << 61) - 1
 _MASK = (1 << 64) - 1
@@ -113,7 +113,7 @@ def sub61(a, b):
     return add61(a, _P - b)
 
 
-@inner
+@once
 def iota61(x):
     """The formal inverse of a residue."""
     exponent, result, power = _KI, _U(1), x
@@ -143,7 +143,7 @@ def key64(a, b):
     return k
 
 
-@inner
+@once
 def slot64(x, mask):
     """Where to start looking for `x` in a table of `mask + 1` slots."""
     return ((x * _U(_GOLDEN)) >> _U(20)) & mask
@@ -164,7 +164,7 @@ def member_table(keys: Words) -> Words:
     return table
 
 
-@inner
+@once
 def is_member(table, mask, x):
     """Whether `x` is in a table made by `member_table`, of `mask + 1` slots."""
     i = slot64(x, mask)

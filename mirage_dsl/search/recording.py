@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_dsl.search.compiled import entry, inner
+from mirage_dsl.search.compiled import entry, inner, once
 from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import iota61, is_member, key64, mul61, scramble64
 from mirage_dsl.search.values import NAMES, PIECE, elements, hash_values
@@ -33,13 +33,13 @@ from mirage_dsl.search.workspace import (
 _U = np.uint64
 
 
-@inner
+@once
 def _node_hash(w, shape, stage, key, offset, count):
     word = scramble64(key ^ scramble64(_U(shape * 4 + stage)))
     return hash_values(w.values, offset, count, word)
 
 
-@inner
+@once
 def _enter_group(w, number):
     """Append a node to the list of those with its shape, stage and constancy."""
     node = w.nodes[number]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_dsl.search.compiled import inner
+from mirage_dsl.search.compiled import inner, once
 from mirage_dsl.search.field61 import scramble64
 
 PRIME = (1 << 31) - 1
@@ -79,7 +79,7 @@ def index_map(outer, inner, dims, loop, table):
     return filled
 
 
-@inner
+@once
 def loop_map(shape, dims, loop, table):
     """For each element of a shape with the whole loop dim, its iteration."""
     only = np.int64(1) << loop
@@ -88,7 +88,7 @@ def loop_map(shape, dims, loop, table):
         table[t] //= TILE
 
 
-@inner
+@once
 def inverse31(x):
     """Inverse of a non-zero residue."""
     exponent, result, power = _P - 2, np.int64(1), x
@@ -100,7 +100,7 @@ def inverse31(x):
     return result
 
 
-@inner
+@once
 def invert(values, source, target, count):
     """Inverses of `count` residues; False if one of them is 0."""
     for t in range(count):
@@ -111,7 +111,7 @@ def invert(values, source, target, count):
     return True
 
 
-@inner
+@once
 def add_elements(values, a, a_map, b, b_map, sign, target, count):
     """Target = a + sign * b, elementwise over maps."""
     for t in range(count):
@@ -119,7 +119,7 @@ def add_elements(values, a, a_map, b, b_map, sign, target, count):
         values[target + t] = (x + _P) % _P
 
 
-@inner
+@once
 def add_products(values, a, a_map, b, b_map, target, target_map, count):
     """target[map] += a * b: a product, or with a smaller target a contraction."""
     for t in range(count):
@@ -136,7 +136,7 @@ def add_onto(values, a, target, target_map, count):
         values[at] = (values[at] + values[a + t]) % _P
 
 
-@inner
+@once
 def largest_onto(values, a, target, target_map, count):
     """target[map] = max(target, a), in the order of residues."""
     for t in range(count):
@@ -150,13 +150,13 @@ def opaque(word, x):
     return scramble64(word ^ np.uint64(x))
 
 
-@inner
+@once
 def residue_of(word):
     """The residue that a word of a random function stands for."""
     return np.int64(word % _UP)
 
 
-@inner
+@once
 def hash_values(values, offset, count, word):
     """A 64-bit hash of `count` residues, started with `word`."""
     for t in range(count):
