@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from mirage_dsl.backends.triton.channel import own_channel, receive, send
 from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.torch_domain import evaluate_torch
 from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Trial
 from mirage_dsl.ir.graph import Return
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.timing import rotating, time_sets
 from mirage_dsl.types import dtype_named
 
@@ -54,7 +53,7 @@ class Judge:
             tensors = self._draw(seed, scale)
             if positive:
                 tensors = [t.abs() for t in tensors]
-            right = self._reference(tensors)
+            right = evaluate_torch(self._task.program, tensors)
             if all(map(self._holds, right, self._task.program.returns)):
                 break
         return tensors, right
@@ -77,12 +76,6 @@ class Judge:
         )
         values = torch.randn(spec.shape, generator=generator, device=self._device)
         return tensor.copy_(values * (spec.scale * scale))
-
-    def _reference(self, tensors: Tensors) -> Tensors:
-        arrays = [t.cpu().double().numpy() for t in tensors]
-        with np.errstate(all="ignore"):
-            found = evaluate_numpy(self._task.program, *arrays)
-        return [torch.from_numpy(np.asarray(a)).to(self._device) for a in found]
 
     def judge(self, trial: Trial) -> Timing:
         """Check and time one candidate."""
