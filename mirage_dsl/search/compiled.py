@@ -48,8 +48,10 @@ def entry(function: Any) -> Any:
 
 
 _INNER = {
-    **{"nogil": True, "error_model": "numpy"},
-    **{"no_cpython_wrapper": True, "no_cfunc_wrapper": True},
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
 }
 
 inner: Any = _njit(**_INNER)
