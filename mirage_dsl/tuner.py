@@ -124,7 +124,7 @@ def tuned(
     if DETERMINISTIC.get() or not torch.cuda.is_available():
         return Tuned(result)
     program = result.program
-    inputs = tuple(_input_spec(i, program) for i in program.inputs)
+    inputs = tuple(input_spec(i, program) for i in program.inputs)
     key = timings_key(result, inputs, effort, constraints, hardware)
     store = Cache()
     kept = stored_timings(store, key, program) if use_cache else None
@@ -321,7 +321,7 @@ def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate
     return (*found, *(c for c in result.candidates if c.mugraph not in first))
 
 
-def _input_spec(item: Input, program: KernelGraph) -> InputSpec:
+def input_spec(item: Input, program: KernelGraph) -> InputSpec:
     """Shape and strides as the type tells; elements so that products stay in range."""
     sizes = {d.name: program.extent_of[d.name] or 1 for d in item.type.dims}
     shape = tuple(math.prod(sizes[d.name] for d in axis) for axis in item.type.axes)

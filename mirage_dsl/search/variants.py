@@ -98,13 +98,13 @@ def proposals(
     )
     found: dict[KernelGraph, Cost] = {}
     for graph, cost in sized:
-        early = _launched_early(graph)
+        early = launched_early(graph)
         found[early] = cost
         found[_with_descriptors(early)] = cost
     return list(found.items())
 
 
-def _launched_early(graph: KernelGraph) -> KernelGraph:
+def launched_early(graph: KernelGraph) -> KernelGraph:
     """Every kernel but the first may start before the one before it has ended."""
     at = next((i for i, n in enumerate(graph.nodes) if isinstance(n, BlockGraph)), 0)
     nodes = [

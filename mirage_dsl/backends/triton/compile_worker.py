@@ -40,7 +40,8 @@ def compiled(job: Job) -> Compiled:
     """Compile and screen one candidate."""
     start = time.perf_counter()
     try:
-        reasons = [reject(r) for r in compile_only(job.graph, job.target)]
+        reports = compile_only(job.graph, job.target)
+        reasons = [reject(r) for r in reports if job.screened]
         reason = next((r for r in reasons if r is not None), "")
     except Exception as failure:
         reason = f"{type(failure).__name__}: {failure}"[:500]

@@ -13,7 +13,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -54,11 +59,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """A candidate to compile for a target such as `sm_90`."""
+    """A candidate to compile for a target such as `sm_90`, and whether to screen it."""
 
     index: int
     graph: KernelGraph
     target: str
+    screened: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,9 @@ class Tuner:
         deadline: `time.monotonic()` after which nothing is started.
         seconds_each: After so long without an answer a candidate is given up.
         jobs: Compilations at a time.
+        slow: Beyond this multiple of the best time a rough figure will do.
+        screened: Leave out what the compiler's report says is not worth timing.
+        turn: Held while a candidate runs, by tuners that share a GPU.
     """
 
     def __init__(
@@ -123,11 +132,17 @@ class Tuner:
         deadline: float = float("inf"),
         seconds_each: float = SECONDS_EACH,
         jobs: int | None = None,
+        slow: float = SLOW,
+        screened: bool = True,
+        turn: AbstractContextManager[object] | None = None,
     ) -> None:
         self._judge = _Judge(task)
         self._target = target
         self._deadline = deadline
         self._seconds_each = seconds_each
+        self._slow = slow
+        self._screened = screened
+        self._turn = turn or nullcontext()
         self._best = float("inf")
         self._compiler: Helper | None = None
         count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
@@ -169,8 +184,9 @@ class Tuner:
             elif self.late:
                 found[index] = Timing(index, reason=NO_TIME)
             else:
-                trial = Trial(candidates[index], SLOW * self._best, replays)
-                timing = self._judge.judge(trial, self._seconds_each)
+                trial = Trial(candidates[index], self._slow * self._best, replays)
+                with self._turn:
+                    timing = self._judge.judge(trial, self._seconds_each)
                 found[index] = replace(timing, index=index)
                 if not timing.reason and timing.microseconds is not None:
                     self._best = min(self._best, timing.microseconds)
@@ -189,7 +205,11 @@ class Tuner:
         """Positions as they are compiled, each with a reason if it is out."""
         assert self._compiler is not None
         left = set(range(len(candidates)))
-        jobs = [Job(i, c, self._target) for i, c in enumerate(candidates) if c.blocks]
+        jobs = [
+            Job(i, c, self._target, self._screened)
+            for i, c in enumerate(candidates)
+            if c.blocks
+        ]
         # Library kernels are there already.
         for index in sorted(left - {j.index for j in jobs}):
             left.remove(index)
