@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from mirage_dsl.backends.triton.channel import HEADER, framed, own_channel, send, taken
-from mirage_dsl.backends.triton.screen import compile_only, reject
+from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
 from mirage_dsl.backends.triton.tune import Compiled, Job
 
 LOADED = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
@@ -39,13 +39,15 @@ class _Child:
 def compiled(job: Job) -> Compiled:
     """Compile and screen one candidate."""
     start = time.perf_counter()
+    reports: list[KernelReport] = []
     try:
         reports = compile_only(job.graph, job.target)
         reasons = [reject(r) for r in reports if job.screened]
         reason = next((r for r in reasons if r is not None), "")
     except Exception as failure:
         reason = f"{type(failure).__name__}: {failure}"[:500]
-    return Compiled(job.index, reason, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Compiled(job.index, reason, seconds, tuple(reports))
 
 
 class Server:

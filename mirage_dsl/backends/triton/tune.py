@@ -20,10 +20,13 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.ir.graph import KernelGraph
+
+if TYPE_CHECKING:
+    from mirage_dsl.backends.triton.screen import KernelReport
 
 SECONDS_EACH = 20.0
 """How long one candidate may take to be run and timed."""
@@ -74,6 +77,7 @@ class Compiled:
     index: int
     reason: str
     seconds: float
+    reports: tuple[KernelReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,9 @@ class Tuner:
         slow: Beyond this multiple of the best time a rough figure will do.
         screened: Leave out what the compiler's report says is not worth timing.
         turn: Held while a candidate runs, by tuners that share a GPU.
+
+    Attributes:
+        reports: What the compiler said of the kernels of each candidate.
     """
 
     def __init__(
@@ -143,6 +150,7 @@ class Tuner:
         self._slow = slow
         self._screened = screened
         self._turn = turn or nullcontext()
+        self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
         self._best = float("inf")
         self._compiler: Helper | None = None
         count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
@@ -224,6 +232,7 @@ class Tuner:
                 if answer is None:
                     break
                 left.discard(answer.index)
+                self.reports[candidates[answer.index]] = answer.reports
                 yield answer.index, answer.reason
         reason = NO_TIME if self.late else "the process that compiles ended"
         for index in sorted(left):
