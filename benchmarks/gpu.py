@@ -1,225 +1,178 @@
-"""The workloads on a GPU: correctness against float64, then times beside PyTorch.
+"""The workloads on a GPU, beside their peers: right against float64, and how fast.
 
-    python -m benchmarks.gpu [--workloads NAME ...] [--batches 1 8 16] [--json FILE]
+    python -m benchmarks.gpu --json results.json            # goes on where it stopped
+    python -m benchmarks.gpu --rows 512 4096 --json prefill.json
+    python -m benchmarks.gpu --merge a.json b.json --json all.json
 
 Every workload goes down the public road: traced, searched, tuned, verified, lowered to
-Triton and launched.  Errors are relative (‖out − ref‖ / ‖ref‖), the worst of several
-draws, beside those of the unfused program in the same dtype.  Times are medians inside
-CUDA graphs, with cold and with hot inputs; the floor is a kernel that reads the same
-bytes and no more; the host's time is that of one call outside of graphs.
+Triton and launched.  Each case is stored when it is done; the same command continues
+what was interrupted.  `benchmarks.gpu_chart` makes the chart and the page.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.metadata
-import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
+from benchmarks.gpu_rows import Results, Row, load, merged, ordered
+from benchmarks.gpu_tables import line, summary, terminal_table
+from mirage_dsl.testing.workloads import CIRCLE, PAPER, WORKLOADS, Workload
 
-import mirage_dsl as mirage
-from benchmarks import torch_functions
-from benchmarks.floor import read_floor
-from mirage_dsl.testing import reference
-from mirage_dsl.testing.workloads import WORKLOADS, Workload
-from mirage_dsl.timing import Time, host_microseconds, time_call
+if TYPE_CHECKING:
+    from benchmarks.gpu_measure import Case
 
-DRAWS = 3
-MOST_ERROR_RATIO = 2.0
-
-
-@dataclass
-class Row:
-    """One workload at one batch; times in µs."""
-
-    name: str
-    batch: int
-    found: int = 0
-    search_seconds: float = 0.0
-    tuning_seconds: float = 0.0
-    timed: int = 0
-    compile_seconds: float = 0.0
-    kernels: int = 0
-    predicted: float = 0.0
-    mugraph: str = ""
-    rejected: dict[str, int] = field(default_factory=dict[str, int])
-    error: float = float("nan")
-    unfused_error: float = float("nan")
-    ours: Time | None = None
-    hot: Time | None = None
-    eager: Time | None = None
-    compiled: Time | None = None
-    floor: Time | None = None
-    host: float = float("nan")
-    eager_host: float = float("nan")
-    failure: str = ""
+BATCHES = (1, 8, 16)
+GROUPS = {"paper": PAPER, "circle": CIRCLE, "all": WORKLOADS}
+PEERS = ("eager", "compile", "flash", "cudnn", "cublas", "liger")
+UNFINISHED = 3
+"""Exit code where the time ended before the cases did."""
 
 
-def _draw(workload: Workload, batch: int, seed: int) -> list[Tensor]:
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-    dtype = getattr(torch, workload.dtype)
-    tensors: list[Tensor] = []
-    for name, shape in workload.at_batch(batch).items():
-        values = torch.randn(shape, generator=generator, device="cuda")
-        if name.startswith(("w", "a", "b")) and len(shape) > 1:
-            values = values / shape[-2] ** 0.5
-        tensors.append((values.abs() if name == "var" else values).to(dtype))
-    return tensors
-
-
-def _error(out: Tensor, exact: np.ndarray[Any, Any]) -> float:
-    values = out.double().cpu().numpy()
-    if not np.isfinite(values).all():
-        return float("inf")
-    return float(np.linalg.norm(values - exact) / np.linalg.norm(exact))
-
-
-def _exact(workload: Workload, tensors: Sequence[Tensor]) -> np.ndarray[Any, Any]:
-    return workload.function(reference, *(t.double().cpu().numpy() for t in tensors))
-
-
-def _errors(
-    workload: Workload,
-    batch: int,
-    ours: Callable[..., Tensor],
-    unfused: Callable[..., Tensor],
-) -> tuple[float, float]:
-    worst = [0.0, 0.0]
-    for seed in range(DRAWS):
-        tensors = _draw(workload, batch, seed)
-        exact = _exact(workload, tensors)
-        for i, call in enumerate((ours, unfused)):
-            worst[i] = max(worst[i], _error(call(*tensors), exact))
-    return worst[0], worst[1]
-
-
-def _kernel(workload: Workload) -> mirage.Kernel:
-    names = ", ".join(workload.full)
-    scope: dict[str, Any] = {"function": workload.function, "m": mirage}
-    source = f"def {workload.name}({names}):\n    return function(m, {names})\n"
-    exec(source, scope)
-    return mirage.kernel(scope[workload.name])
-
-
-def measure(workload: Workload, batch: int, *, compare: bool) -> Row:
-    """Run one workload at one batch; failures are recorded, not raised."""
-    row = Row(workload.name, batch)
-    try:
-        _measure(workload, batch, row, compare)
-    except (mirage.MirageError, RuntimeError, AssertionError, ValueError) as error:
-        row.failure = f"{type(error).__name__}: {str(error)[:600]}"
-    return row
-
-
-def _measure(workload: Workload, batch: int, row: Row, compare: bool) -> None:
-    tensors = _draw(workload, batch, 100)
-    kernel = _kernel(workload)
-    bound = kernel.bind(*tensors)
-    _search(bound, row)
-    start = time.perf_counter()
-    kernel(*tensors)
-    torch.cuda.synchronize()
-    row.compile_seconds = time.perf_counter() - start
-    unfused = functools.partial(workload.function, torch_functions)
-    row.error, row.unfused_error = _errors(workload, batch, bound, unfused)
-    row.ours = time_call(kernel, tensors)
-    row.hot = time_call(kernel, tensors, cold=False)
-    row.eager = time_call(unfused, tensors)
-    row.floor = read_floor(sum(t.numel() * t.element_size() for t in tensors))
-    row.host = host_microseconds(kernel, tensors)
-    row.eager_host = host_microseconds(unfused, tensors)
-    if compare:
-        compiled = torch.compile(unfused, mode="max-autotune-no-cudagraphs")
-        row.compiled = time_call(compiled, tensors)
-
-
-def _search(bound: mirage.BoundKernel, row: Row) -> None:
-    marks: list[float] = []
-
-    def progress(stage: str, *_: object) -> None:
-        if stage == "tune" and not marks:
-            marks.append(time.perf_counter())
-
-    start = time.perf_counter()
-    result = bound.search(progress=progress)
-    total = time.perf_counter() - start
-    row.found = len(result)
-    row.predicted = result.best.cost.microseconds
-    row.kernels = len(result.best.mugraph.nodes)
-    row.mugraph = str(result.best.mugraph)
-    tuning = bound.tuning
-    row.search_seconds, row.tuning_seconds = result.seconds, total - result.seconds
-    for item in tuning.measured if tuning else ():
-        row.timed += item.timing.microseconds is not None
-        reason = item.timing.reason[:60]
-        if reason:
-            row.rejected[reason] = row.rejected.get(reason, 0) + 1
-
-
-def _line(row: Row) -> str:
-    def shown(value: Time | None) -> str:
-        return f"{value.median:8.2f}" if value else "       -"
-
-    verdict = "ok" if row.error <= MOST_ERROR_RATIO * row.unfused_error else "WRONG"
-    head = (
-        f"{row.name:20s} {row.batch:2d} {row.found:2d} {row.search_seconds:5.1f} "
-        f"{row.tuning_seconds:5.1f} {row.timed:3d}"
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if row.failure:
-        return f"{head} FAILED {row.failure.splitlines()[0][:90]}"
-    return (
-        f"{head} {row.kernels:2d} {row.predicted:7.1f} {shown(row.ours)} "
-        f"{shown(row.hot)} {shown(row.eager)} {shown(row.compiled)} {shown(row.floor)} "
-        f"{row.host:5.1f} {row.eager_host:5.1f} {row.error:.1e} "
-        f"{row.unfused_error:.1e} {verdict}"
+    parser.add_argument(
+        "--workloads",
+        nargs="+",
+        default=["all"],
+        metavar="NAME",
+        help=f"names, or {', '.join(GROUPS)}",
     )
+    parser.add_argument("--batches", nargs="+", type=int, metavar="B")
+    parser.add_argument(
+        "--rows", nargs="+", type=int, default=[], help="rows of linear layers"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", metavar="DTYPE", help="in place of a workload's own"
+    )
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--effort", choices=("quick", "full"), default="quick")
+    parser.add_argument(
+        "--seconds", type=float, help="start no case after so long; exit code 3"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="stored, continued")
+    parser.add_argument("--again", action="store_true", help="also what is stored")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--list", action="store_true", help="print the cases only")
+    return parser
 
 
-def _document(rows: Sequence[Row]) -> dict[str, Any]:
-    return {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": importlib.metadata.version("triton"),
-        "rows": [asdict(r) for r in rows],
-    }
+def chosen(names: Sequence[str]) -> list[Workload]:
+    """Workloads by name or group, each once.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    known = {w.name: (w,) for w in WORKLOADS} | GROUPS
+    found: dict[str, Workload] = {}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no workload {name!r}; there are {', '.join(known)}")
+        found.update({w.name: w for w in known[name]})
+    return list(found.values())
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """What to measure: batches unless only rows are asked for."""
+    from benchmarks.gpu_measure import Case
+
+    batches = options.batches or ([] if options.rows else BATCHES)
+    found: list[Case] = []
+    for workload in chosen(options.workloads):
+        sizes = [(b, 0) for b in (batches if workload.batched else batches[:1])]
+        sizes += [(0, r) for r in options.rows if workload.rows]
+        for batch, rows in sizes:
+            found += [
+                Case(workload, 1 if batch and not workload.batched else batch, rows, d)
+                for d in options.dtypes or [workload.dtype]
+            ]
+    return found
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    from mirage_dsl.settings import DETERMINISTIC
+
+    return {"effort": options.effort, "deterministic": DETERMINISTIC.get()}
+
+
+def run(options: argparse.Namespace) -> tuple[Results, bool]:
+    """Measure the cases that are not stored yet; also whether all are there now.
+
+    Raises:
+        ValueError: What is stored was measured on another machine.
+    """
+    from benchmarks.gpu_measure import machine, measure
+
+    results = Results(machine(), _settings(options))
+    if options.json and options.json.exists():
+        results = merged([load(options.json), results])
+    began = time.monotonic()
+    for case in cases(options):
+        if results.has(case.row) and not options.again:
+            continue
+        if options.seconds and time.monotonic() - began > options.seconds:
+            return results, False
+        row = measure(case, options.peers, options.effort)
+        print(line(row), flush=True)
+        results.put(row)
+        if options.json:
+            results.save(options.json)
+        if "CUDA error" in row.failure:
+            # Nothing more runs in this process.
+            return results, False
+    return results, True
+
+
+def _merge(options: argparse.Namespace) -> Results:
+    results = merged([load(f) for f in options.merge])
+    if options.json:
+        results.save(options.json)
+    return results
+
+
+def bad(rows: Sequence[Row]) -> list[str]:
+    """Titles of the rows whose results are wrong or missing."""
+    return [r.title for r in rows if not r.right]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    names = [w.name for w in WORKLOADS]
-    parser.add_argument("--workloads", nargs="+", choices=names, default=names)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1])
-    parser.add_argument("--compare", action="store_true", help="time torch.compile too")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        print("benchmarks.gpu needs a CUDA device; none was found", file=sys.stderr)
+    """Measure or merge, and print the table."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.merge:
+            results, finished = _merge(options), True
+        else:
+            chosen(options.workloads)
+            if options.list:
+                print("\n".join(c.row.title for c in cases(options)))
+                return 0
+            if _no_gpu():
+                print("benchmarks.gpu needs a CUDA device", file=sys.stderr)
+                return 2
+            results, finished = run(options)
+    except ValueError as error:
+        print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 2
-    rows: list[Row] = []
-    print(torch.cuda.get_device_name())
-    print(
-        "workload, batch, found, search s, tuning s, timed, nodes, model µs, ours, "
-        "hot, eager, compile, floor, host, eager's host, error, eager's error"
-    )
-    for workload in (w for w in WORKLOADS if w.name in options.workloads):
-        for batch in options.batches if workload.batched else [1]:
-            row = measure(workload, batch, compare=options.compare)
-            rows.append(row)
-            print(_line(row), flush=True)
-            if options.json:
-                text = json.dumps(_document(rows), indent=1)
-                options.json.write_text(text + "\n")
-    bad = [r for r in rows if r.failure or r.error > MOST_ERROR_RATIO * r.unfused_error]
-    return 1 if bad else 0
+    results.rows = ordered(results.rows, [w.name for w in WORKLOADS])
+    terminal_table(results)
+    print(summary(results.rows))
+    if not finished:
+        print("the time is over; the same command continues", file=sys.stderr)
+        return UNFINISHED
+    return 1 if bad(results.rows) else 0
+
+
+def _no_gpu() -> bool:
+    import torch
+
+    return not torch.cuda.is_available()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Workload:
         small: The same shapes reduced.
         dtype: Storage format.
         batched: Shapes by batch, where the published batches are 1, 8 and 16.
+        rows: Of a linear layer, the inputs whose first axis counts the rows.
     """
 
     name: str
@@ -34,10 +35,18 @@ class Workload:
     small: dict[str, Shape]
     dtype: str = "float16"
     batched: Callable[[int], dict[str, Shape]] | None = None
+    rows: tuple[str, ...] = ()
 
     def at_batch(self, batch: int) -> dict[str, Shape]:
         """The published shapes at a batch."""
         return self.full if self.batched is None else self.batched(batch)
+
+    def at_rows(self, count: int) -> dict[str, Shape]:
+        """The published shapes with so many rows, as when a prompt is read."""
+        return {
+            name: (count, *shape[1:]) if name in self.rows else shape
+            for name, shape in self.full.items()
+        }
 
 
 def _rmsnorm_linear(m: Any, x: Any, w: Any) -> Any:
@@ -122,6 +131,7 @@ PAPER: tuple[Workload, ...] = (
         {"x": (2, 4096), "w": (4096, 6144)},
         {"x": (5, 96), "w": (96, 80)},
         batched=lambda b: {"x": (2 * b, 4096), "w": (4096, 6144)},
+        rows=("x",),
     ),
     Workload(
         "gated_mlp",
@@ -129,6 +139,7 @@ PAPER: tuple[Workload, ...] = (
         {"x": (8, 4096), "w1": (4096, 4096), "w2": (4096, 4096)},
         {"x": (8, 64), "w1": (64, 96), "w2": (64, 96)},
         batched=lambda b: {"x": (8 * b, 4096), "w1": (4096, 4096), "w2": (4096, 4096)},
+        rows=("x",),
     ),
     Workload(
         "lora",
@@ -141,6 +152,7 @@ PAPER: tuple[Workload, ...] = (
             "a": (4096, 16),
             "b": (16, 4096),
         },
+        rows=("x",),
     ),
     Workload(
         "gqa",
@@ -186,6 +198,7 @@ CIRCLE: tuple[Workload, ...] = (
             "a": (256, 16),
             "b": (16, 4096),
         },
+        rows=("x",),
     ),
     Workload(
         "mha",
@@ -222,48 +235,56 @@ CIRCLE: tuple[Workload, ...] = (
         _layernorm_linear,
         {"x": (16, 4096), "g": (4096,), "b": (4096,), "w": (4096, 6144)},
         {"x": (5, 64), "g": (64,), "b": (64,), "w": (64, 48)},
+        rows=("x",),
     ),
     Workload(
         "groupnorm_linear",
         _groupnorm_linear,
         {"x": (16, 4096), "w": (4096, 6144)},
         {"x": (5, 64), "w": (64, 48)},
+        rows=("x",),
     ),
     Workload(
         "batchnorm_linear",
         _batchnorm_linear,
         {"x": (16, 4096), "mean": (4096,), "var": (4096,), "w": (4096, 6144)},
         {"x": (5, 64), "mean": (64,), "var": (64,), "w": (64, 48)},
+        rows=("x",),
     ),
     Workload(
         "norm_lora",
         _norm_lora,
         {"x": (16, 4096), "w": (4096, 4096), "a": (4096, 16), "b": (16, 4096)},
         {"x": (5, 64), "w": (64, 48), "a": (64, 16), "b": (16, 48)},
+        rows=("x",),
     ),
     Workload(
         "norm_gain_linear",
         _norm_gain_linear,
         {"x": (16, 3584), "g": (3584,), "w": (3584, 4608)},
         {"x": (5, 56), "g": (56,), "w": (56, 72)},
+        rows=("x",),
     ),
     Workload(
         "silu_gate_linear",
         _silu_gate_linear,
         {"x": (1, 18944), "y": (1, 18944), "w": (18944, 3584)},
         {"x": (1, 74), "y": (1, 74), "w": (74, 56)},
+        rows=("x", "y"),
     ),
     Workload(
         "norm_gated",
         _norm_gated,
         {"x": (16, 4096), "w_up": (4096, 14336), "w_gate": (4096, 14336)},
         {"x": (5, 64), "w_up": (64, 48), "w_gate": (64, 48)},
+        rows=("x",),
     ),
     Workload(
         "exp_two_linear",
         _exp_two_linear,
         {"x": (16, 1024), "a": (1024, 1024), "b": (1024, 1024)},
         {"x": (5, 32), "a": (32, 48), "b": (48, 32)},
+        rows=("x",),
     ),
     Workload(
         "qwen_linear",
@@ -271,6 +292,7 @@ CIRCLE: tuple[Workload, ...] = (
         {"x": (16, 2048), "w": (2048, 2560)},
         {"x": (5, 33), "w": (33, 77)},
         dtype="bfloat16",
+        rows=("x",),
     ),
     Workload(
         "rmsnorm_linear_f32",
@@ -278,6 +300,7 @@ CIRCLE: tuple[Workload, ...] = (
         {"x": (16, 1000), "w": (1000, 4099)},
         {"x": (5, 77), "w": (77, 50)},
         dtype="float32",
+        rows=("x",),
     ),
 )
 """The wider circle of the paper: other norms, attentions, sizes and dtypes."""

@@ -1,0 +1,167 @@
+"""The GPU benchmark without a GPU: cases, resumption, merging, tables, the chart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu, gpu_chart, gpu_measure, gpu_tables
+from benchmarks.gpu_rows import (
+    OURS,
+    Choice,
+    Floor,
+    Results,
+    Row,
+    Spread,
+    System,
+    load,
+    merged,
+)
+from mirage_dsl.testing.workloads import PAPER, WORKLOADS
+from mirage_dsl.timing import Time
+
+MACHINE = {"gpu": "GPU", "driver": "1", "torch": "2", "triton": "3"}
+
+
+def system(time: float, error: float | None = 1e-4) -> System:
+    spread = Spread(time, time - 0.1, time + 0.1)
+    return System(spread, spread, time / 2, error, 1.0)
+
+
+def row(name: str = "gqa", batch: int = 1, ours: float = 10.0) -> Row:
+    systems = {
+        OURS: system(ours),
+        "eager": system(20.0),
+        "compile": system(15.0),
+        "flash": system(5.0, error=0.5),
+        "cudnn": system(12.0),
+        "cublas": system(1.0, error=None),
+    }
+    floor = Floor(Spread(5.0, 4.9, 5.1), 8.0, 100, 2.0)
+    return Row(name, batch, 0, "float16", Choice(timed=3), systems, floor)
+
+
+def results(*rows: Row) -> Results:
+    return Results(MACHINE, {"effort": "quick"}, list(rows))
+
+
+def test_figures_of_a_row() -> None:
+    found = row()
+    assert found.right
+    assert found.speedup == 2.0
+    assert found.of_floor == 0.8
+    assert found.best_peer == ("cudnn", 12.0), "flash is wrong, cuBLAS does less"
+    assert not found.slower
+    assert row(ours=20.3).right
+    assert not row(ours=20.3).slower
+    assert row(ours=21.0).slower
+    wrong = row()
+    wrong.systems[OURS] = system(10.0, error=3e-4)
+    assert not wrong.right
+    text = gpu_tables.summary([wrong, row(ours=21.0)])
+    assert "wrong or failed: gqa b=1 fp16\n" in text
+    assert "slower than the unfused program: gqa b=1 fp16\n" in text
+    assert "5.0 (wrong)" in gpu_tables.cells(wrong)
+
+
+def test_results_survive_a_file_and_merge(tmp_path: Path) -> None:
+    first, second = results(row(), row(batch=8)), results(row(ours=9.0))
+    first.save(tmp_path / "a.json")
+    second.save(tmp_path / "b.json")
+    assert load(tmp_path / "a.json") == first
+    found = merged([load(tmp_path / n) for n in ("a.json", "b.json")])
+    assert [r.cold(OURS) for r in found.rows] == [9.0, 10.0]
+    other = replace(second, machine={**MACHINE, "driver": "2"})
+    with pytest.raises(ValueError, match="driver"):
+        merged([first, other])
+    (tmp_path / "c.json").write_text(json.dumps({"rows": [{}]}))
+    with pytest.raises(ValueError, match=r"c\.json holds no results"):
+        load(tmp_path / "c.json")
+
+
+def test_cases() -> None:
+    parse = gpu._parser().parse_args
+    found = [c.row.title for c in gpu.cases(parse([]))]
+    assert len(found) == len(set(found)) == len(WORKLOADS) + 2 * (len(PAPER) + 1)
+    assert "qwen_linear b=1 bf16" in found
+    many = gpu.cases(parse(["--rows", "512", "--workloads", "paper", "gqa"]))
+    assert {c.row.title for c in many} == {
+        "rmsnorm_linear M=512 fp16",
+        "gated_mlp M=512 fp16",
+        "lora M=512 fp16",
+    }
+    assert many[0].shapes["x"] == (512, 4096)
+    both = parse(["--workloads", "moe", "--dtypes", "float16", "bfloat16"])
+    assert [c.dtype for c in gpu.cases(both)] == ["float16", "bfloat16"]
+    with pytest.raises(ValueError, match="no workload 'nothing'"):
+        gpu.chosen(["nothing"])
+
+
+def test_an_interrupted_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def fake(case: gpu_measure.Case, _: object, effort: str) -> Row:
+        measured.append(f"{case.row.title} {effort}")
+        return row(case.workload.name, case.batch)
+
+    monkeypatch.setattr(gpu_measure, "measure", fake)
+    monkeypatch.setattr(gpu_measure, "machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu, "_no_gpu", lambda: False)
+    file = tmp_path / "results.json"
+    command = ["--workloads", "gqa", "--json", str(file)]
+    assert gpu.main([*command, "--batches", "8"]) == 0
+    assert gpu.main([*command, "--seconds", "1e-9"]) == gpu.UNFINISHED
+    assert gpu.main(command) == 0
+    assert measured == [f"gqa b={b} fp16 quick" for b in (8, 1, 16)]
+    assert [r.batch for r in load(file).rows] == [8, 1, 16]
+    monkeypatch.setattr(gpu_measure, "machine", lambda: {**MACHINE, "gpu": "other"})
+    assert gpu.main(command) == 2
+
+
+def test_the_chart_and_the_page(tmp_path: Path) -> None:
+    rows = [row(w.name, b) for w in PAPER for b in (1, 8)]
+    file = tmp_path / "results.json"
+    results(*rows, replace(row("lora"), batch=0, rows=512)).save(file)
+    svg, png, page = (tmp_path / f"chart.{e}" for e in ("svg", "png", "md"))
+    for _ in range(2):
+        before = svg.read_bytes() if svg.exists() else None
+        arguments = ["--svg", str(svg), "--png", str(png), "--page", str(page)]
+        assert gpu_chart.main([str(file), *arguments]) == 0
+    assert svg.read_bytes() == before, "equal results give equal files"
+    text = svg.read_text(encoding="utf-8")
+    for name in (w.name for w in PAPER):
+        assert name in text
+    assert "10.0" in text
+    assert png.read_bytes().startswith(b"\x89PNG")
+    written = page.read_text(encoding="utf-8")
+    assert "| gqa | b=8 | fp16 | 10.0 | 10.0 | 20.0 | 15.0 | 5.0 (wrong) |" in written
+    assert "| lora | M=512 | fp16 |" in written.partition("(prefill)")[2]
+    assert "Liger |" not in written, "empty columns are left out"
+
+
+def test_the_chart_shows_times_that_are_right() -> None:
+    shown = gpu_chart.bars([row(), replace(row(batch=8), rows=512)])
+    times = {"eager": 20.0, "compile": 15.0, "attention": 12.0, OURS: 10.0}
+    assert shown == {"gqa": [("b = 1", times)]}
+
+
+def test_a_case_is_measured_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_measure, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_measure, "MATRIX", 8)
+    monkeypatch.setattr(gpu_measure, "time_call", lambda *_, **__: Time(2.0, 1.0, 3.0))
+    monkeypatch.setattr(gpu_measure, "read_floor", lambda _: Time(1.0, 1.0, 1.0))
+    monkeypatch.setattr(gpu_measure, "host_microseconds", lambda *_: 4.0)
+    for workload in WORKLOADS:
+        small = replace(workload, full=workload.small, batched=None)
+        case = gpu_measure.Case(small, 1, 0, workload.dtype)
+        found = gpu_measure.measure(case, ["eager", "cublas"], "none")
+        assert found.right, (found.title, found.failure, found.systems)
+        assert found.floor is not None
+        assert found.floor.bytes > 0
+        assert found.systems["eager"].hot == Spread(2.0, 1.0, 3.0)
+        assert "nan" not in gpu_tables.line(found)
