@@ -6,8 +6,7 @@ A peer gets its inputs in the layouts that it likes, prepared outside of what is
 from __future__ import annotations
 
 import functools
-import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,11 +63,17 @@ def peers(workload: Workload, names: Sequence[str]) -> Iterator[Peer]:
     products = PRODUCTS.get(workload.name)
     if products is not None and "cublas" in names:
         yield Peer("cublas", _bare(workload, products), whole=False)
-    if "liger" in names and importlib.util.find_spec("liger_kernel"):
-        from benchmarks.liger_functions import LIGER
+    if "liger" in names and workload.name in _liger():
+        yield Peer("liger", _liger()[workload.name])
 
-        if workload.name in LIGER:
-            yield Peer("liger", LIGER[workload.name])
+
+def _liger() -> Mapping[str, Call]:
+    """The workloads that Liger has kernels for, where it is installed."""
+    try:
+        from benchmarks.liger_functions import LIGER
+    except ImportError:
+        return {}
+    return LIGER
 
 
 def _compiled(call: Call) -> Call:
