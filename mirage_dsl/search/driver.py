@@ -336,7 +336,7 @@ class _Driver:
 
     def _with_one_kernel(self, plans: list[Plan]) -> list[Plan]:
         """The plans, the best one of a single kernel among the first k."""
-        fused = next((p for p in plans if _is_one_kernel(p.graph)), None)
+        fused = next((p for p in plans if is_one_kernel(p.graph)), None)
         if self.k == 1 or fused is None or fused in plans[: self.k]:
             return plans
         others = [p for p in plans if p is not fused]
@@ -373,7 +373,7 @@ class _Driver:
         return [graph] if resized is None else [resized, graph]
 
 
-def _is_one_kernel(graph: KernelGraph) -> bool:
+def is_one_kernel(graph: KernelGraph) -> bool:
     """Whether a graph launches one generated kernel and nothing else."""
     applies = [n for n in graph.nodes if isinstance(n, Apply)]
     return len(graph.blocks) == 1 and all(map(is_view, applies))

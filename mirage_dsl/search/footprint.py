@@ -34,7 +34,7 @@ from mirage_dsl.types import Dim, TensorType, f32
 Numbers = NDArray[np.float64]
 
 MATRIX_TILE = 16
-"""Sides of a matrix-unit tile: shorter dims of a product are padded to it."""
+"""Sides of a matrix-unit tile: shorter sides of a product are padded to it."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,21 @@ class BlockFacts:
         return next((p for p in self.products if p.node is node), None)
 
     @cached_property
+    def sides(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dims of each side of the products that the matrix unit takes."""
+        matrix = (p for p in self.products if not p.is_vector)
+        return tuple(s for p in matrix for s in (p.rows, p.columns, p.over))
+
+    @cached_property
     def matrix_dims(self) -> frozenset[str]:
-        """Names of dims that are a side of some product, batch dims left out."""
-        return frozenset(
-            d.name
-            for p in self.products
-            if not p.is_vector
-            for d in (*p.rows, *p.columns, *p.over)
-        )
+        """Names of dims that are part of a side of some product, no batch dims."""
+        return frozenset(d.name for side in self.sides for d in side)
+
+    @cached_property
+    def joint_dims(self) -> frozenset[str]:
+        """Those of `matrix_dims` that are nowhere a side alone: others fill it too."""
+        alone = {side[0].name for side in self.sides if len(side) == 1}
+        return self.matrix_dims - alone
 
     @cached_property
     def batch_dims(self) -> frozenset[str]:
@@ -222,13 +229,6 @@ class Footprint:
             self._pieces[dim] = np.minimum(self._tile(dim), self._extent(dim.name))
         return self._pieces[dim]
 
-    def padded(self, dim: Dim) -> Numbers:
-        """Elements of a piece as the GPU holds it: a power of two."""
-        size = power_of_two(self._tile(dim))
-        if dim.name in self.facts.matrix_dims:
-            return np.maximum(size, MATRIX_TILE)
-        return size
-
     def _extent(self, name: str) -> float:
         return float(self.facts.extents.get(name, 1))
 
@@ -261,8 +261,19 @@ class Footprint:
 
     @cached_property
     def _padded(self) -> dict[Dim, Numbers]:
+        """Elements of pieces as the GPU holds them.
+
+        Powers of two; the widest dim of a side is widened to what a product takes.
+        """
         dims = {d for t in self.facts.types.values() for d in t.dims}
-        return {d: self.padded(d) for d in dims}
+        found = {d: power_of_two(self._tile(d)) for d in dims}
+        for side in self.facts.sides:
+            lanes = _product_of([found[d] for d in side], len(self.points))
+            missing = np.maximum(MATRIX_TILE / lanes, 1.0)
+            widest = np.argmax([found[d] for d in side], axis=0)
+            for at, dim in enumerate(side):
+                found[dim] = np.where(widest == at, found[dim] * missing, found[dim])
+        return found
 
     @cached_property
     def blocks(self) -> Numbers:

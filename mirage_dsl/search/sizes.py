@@ -189,7 +189,8 @@ class _Sweep:
         if loop is not None and loop.dim == name:
             return _powers(4 * MATRIX_TILE, max(extent // 2, MATRIX_TILE), extent)
         if name in self.facts.matrix_dims:
-            return _powers(MATRIX_TILE, LARGEST_MATRIX_TILE, extent)
+            tiles = _powers(MATRIX_TILE, LARGEST_MATRIX_TILE, extent)
+            return (1, *tiles) if name in self.facts.joint_dims else tiles
         return _powers(1, LARGEST_TILE_SIDE, extent)
 
     def _loop_tiles(self, split: Split) -> Sequence[int]:

@@ -29,7 +29,7 @@ MOST_SECONDS = 20.0
 """For one program; a loaded machine needs a few times what an idle one does."""
 
 FEW = [*range(16), *range(1000, 1012)]
-MANY = [*range(16, 120), *range(1012, 1060)]
+MANY = [*range(16, 130), *range(1012, 1070)]
 
 
 @pytest.fixture(scope="module", autouse=True)

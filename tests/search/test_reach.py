@@ -1,0 +1,198 @@
+"""What the space must reach, as users write it: shapes, ranks, views, broadcasts.
+
+Each program is searched as one kernel; what is found is verified by the search and
+evaluated here in float64 beside the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as m
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.graph import BlockGraph, Input, KernelGraph
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.search.driver import is_one_kernel, search
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.sink import sink_views
+from mirage_dsl.search.structures import StructureSet, structures
+
+Shape = tuple[int, ...]
+Function = Callable[..., Any]
+
+
+def traced(function: Function, *shapes: Shape) -> KernelGraph:
+    """A function of float16 tensors as a program."""
+    return trace_function(function, [m.spec(s, "float16") for s in shapes], name="p")
+
+
+def space(program: KernelGraph) -> StructureSet:
+    """All structures of a program in one kernel."""
+    return structures(strip_shifts(sink_views(expand(program))))
+
+
+def shape_of(tensor: Input, program: KernelGraph) -> Shape:
+    """The shape in which the caller passes an input."""
+    extents = program.extent_of
+    return tuple(prod(extents[d.name] or 1 for d in axis) for axis in tensor.type.axes)
+
+
+def fused(program: KernelGraph, **options: Any) -> list[BlockGraph]:
+    """The blocks of the candidates that are one kernel; all candidates are right."""
+    result: SearchResult = search(program, **options)
+    assert result.complete
+    rng = np.random.default_rng(2)
+    arrays = [rng.uniform(0.2, 1.2, shape_of(i, program)) / 4 for i in program.inputs]
+    expected = evaluate_numpy(program, *arrays)
+    found: list[BlockGraph] = []
+    for candidate in result:
+        graph = candidate.mugraph
+        if is_one_kernel(graph):
+            found += graph.blocks
+        for a, b in zip(evaluate_numpy(graph, *arrays), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, err_msg=str(graph))
+    assert found
+    return found
+
+
+# -- Transposes and reshapes between operators ---------------------------------------
+
+
+def transposed_before_and_after(x: Any, w: Any) -> Any:
+    return (x.permute(0, 2, 1, 3) @ w).permute(0, 2, 1, 3)
+
+
+def split_into_heads(x: Any, w: Any) -> Any:
+    return (x @ w).reshape(4, 32, 4, 16).permute(0, 2, 1, 3)
+
+
+def joined_from_heads(x: Any, w: Any, o: Any) -> Any:
+    heads = m.rms_norm((x @ w).reshape(4, 32, 4, 16).permute(0, 2, 1, 3))
+    return heads.permute(0, 2, 1, 3).reshape(4, 32, 64) @ o
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (transposed_before_and_after, [(4, 16, 32, 64), (64, 32)]),
+        (split_into_heads, [(4, 32, 64), (64, 64)]),
+        (joined_from_heads, [(4, 32, 64), (64, 64), (64, 48)]),
+    ],
+)
+def test_views_between_operators(function: Function, shapes: list[Shape]) -> None:
+    assert fused(traced(function, *shapes))
+
+
+def test_sides_of_several_dims_need_no_sixteen_of_each() -> None:
+    program = traced(split_into_heads, (4, 32, 64), (64, 64))
+    tiles = [{s.dim: s.tile for s in b.grid} for b in fused(program)]
+    batch, _, head, _ = program.returns[0].type.names
+    assert any(t.get(batch, 16) < 16 or t.get(head, 16) < 16 for t in tiles)
+
+
+# -- Broadcasts, ranks, several dims reduced, several outputs, many uses --------------
+
+
+def reduced_twice(x: Any) -> Any:
+    return (x * x).sum((1, 3))
+
+
+def norm_over_two_dims(x: Any) -> Any:
+    return x / m.sqrt((x * x).mean((2, 3), keepdims=True) + 1e-5)
+
+
+def product_over_two_dims(x: Any, w: Any) -> Any:
+    return (x.reshape(16, 8 * 32)) @ w.reshape(8 * 32, 24)
+
+
+def with_its_statistic(x: Any, w: Any) -> Any:
+    y = x @ w
+    return y, (y * y).sum(-1)
+
+
+def with_its_gate(x: Any, w: Any) -> Any:
+    y = x @ w
+    return y, m.silu(y)
+
+
+def cubic(x: Any) -> Any:
+    return (x * x + x) * x + m.exp(x) * x - x
+
+
+def residual(x: Any, w: Any) -> Any:
+    h = x @ w
+    return h * h + h * x + x
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return m.softmax(q @ k.permute(0, 1, 3, 2)) @ v
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x, y: m.silu(x + y), [(1, 4, 1, 10), (1, 1, 4, 10)]),
+        (lambda x, y, z: m.silu(x * y) + z, [(8, 1, 64), (16, 64), (64,)]),
+        (lambda x, y: m.exp(x * y), [(64, 1), (1, 64)]),
+        (lambda x, s: m.silu(x) * s, [(64, 128), ()]),
+        (lambda x, y: m.exp(x) / y, [(4, 8, 16), (4, 1, 1)]),
+        (reduced_twice, [(8, 16, 32, 64)]),
+        (norm_over_two_dims, [(8, 16, 32, 64)]),
+        (product_over_two_dims, [(16, 8, 32), (8, 32, 24)]),
+        (with_its_statistic, [(64, 256), (256, 128)]),
+        (with_its_gate, [(64, 256), (256, 128)]),
+        (cubic, [(64, 256)]),
+        (residual, [(64, 96), (96, 96)]),
+        (lambda x, y: m.relu(x @ y), [(4, 6, 16, 32), (4, 6, 32, 8)]),
+        (attention, [(2, 3, 16, 32), (2, 3, 80, 32), (2, 3, 80, 16)]),
+    ],
+)
+def test_shapes_of_every_kind(function: Function, shapes: list[Shape]) -> None:
+    assert fused(traced(function, *shapes))
+
+
+# -- Long chains, and square matrices --------------------------------------------------
+
+
+def chain(x: Any, *weights: Any) -> Any:
+    for w in weights:
+        x = x @ w
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (chain, [(64, 64)] * 5),
+        (lambda x, y: x @ y.T @ x @ y, [(64, 64)] * 2),
+        (lambda x: x @ x @ x @ x, [(64, 64)]),
+        (lambda x: x @ x.T, [(64, 64)]),
+    ],
+)
+def test_square_matrices_are_no_harder_than_others(
+    function: Function, shapes: list[Shape]
+) -> None:
+    program = traced(function, *shapes)
+    found = space(program)
+    assert found.complete
+    assert found.counters["nodes"] < 1000
+    assert fused(program)
+
+
+def test_names_of_dims_do_not_matter() -> None:
+    square = space(traced(chain, *[(64, 64)] * 4))
+    shapes = [(64, 48), (48, 80), (80, 96), (96, 32)]
+    other = space(traced(chain, *shapes))
+    assert square.counters["nodes"] == other.counters["nodes"]
+    assert square.counters["structures"] == other.counters["structures"]
+    assert canonical_hash(traced(chain, *shapes), sizes=False) == canonical_hash(
+        traced(chain, *[(64, 64)] * 4), sizes=False
+    )
