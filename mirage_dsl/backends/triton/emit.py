@@ -15,6 +15,7 @@ from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Surroundings
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.placing import places
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, TensorType
 
@@ -51,10 +52,12 @@ def plan(
     """
     types = _laid_out(graph, kernel_types(graph))
     extents = derived_extents(graph, graph.extent_of)
+    placed = places(graph, types, extents)
     around = Surroundings(
         types,
         extents,
-        packed=_packed(graph),
+        packed=_packed(graph) - placed.keys(),
+        placed=placed,
         inputs=frozenset(i.name for i in graph.inputs),
         wide=wide or any(_is_far(t, extents) for t in types.values()),
         pointers=pointers,

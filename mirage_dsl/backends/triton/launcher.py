@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_dsl.backends.triton.library import HELPERS, Value, expression, torch_dtype
+from mirage_dsl.backends.triton.library import (
+    HELPERS,
+    Value,
+    aligned,
+    expression,
+    torch_dtype,
+)
 from mirage_dsl.backends.triton.names import Names, Writer
 from mirage_dsl.backends.triton.pieces import launch_order
 from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return
+from mirage_dsl.ir.placing import built
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, Scalar, TensorType
 
@@ -24,7 +31,8 @@ class Launcher:
         self._graph = graph
         self._types = around.types
         self._extents = around.extents
-        self._packed = around.packed
+        self._placed = around.placed
+        self._built = built(around.placed)
         self._writer = Writer()
         self._names = Names()
         self._variables: dict[str, str] = {}
@@ -103,10 +111,7 @@ class Launcher:
     def _launch(self, kernel: KernelPlan) -> None:
         self._derive_parts(kernel)
         for store in kernel.block.stores:
-            kind = self._types[store.result]
-            variable = self._names.fresh(store.result)
-            self._variables[store.result] = variable
-            self._writer.assign(variable, self._allocation(kind))
+            self._make(store.result)
         arguments = [self._argument(p) for p in kernel.params]
         schedule = kernel.schedule
         arguments += [
@@ -124,6 +129,23 @@ class Launcher:
             self._writer.line(f"{argument},")
         self._writer.dedent()
         self._writer.line(")")
+
+    def _make(self, value: str) -> None:
+        """A variable for what a kernel is going to write: its own, or a part."""
+        place = self._placed.get(value)
+        if place is None:
+            text = self._new_tensor(value)
+        else:
+            if place.whole not in self._variables:
+                self._make(place.whole)
+            whole = self._variables[place.whole]
+            text = f"{whole}.narrow({place.axis}, {place.start}, {place.count})"
+            if place.axes != tuple(range(len(place.axes))):
+                text += f".permute({', '.join(map(str, place.axes))})"
+        self._variables[value] = self._writer.assign(self._names.fresh(value), text)
+
+    def _new_tensor(self, value: str) -> str:
+        return self._allocation(self._types[value])
 
     def _allocation(self, kind: TensorType) -> str:
         """A new tensor, in memory as its layout says."""
@@ -188,6 +210,9 @@ class Launcher:
     # -- Library kernels -----------------------------------------------------------
 
     def _library(self, node: Apply) -> None:
+        if node.result in self._built:
+            self._complete(node)
+            return
         operands = [self._value(o) for o in node.operands]
         kind = self._types[node.result]
         text = expression(node, operands, kind.names, kind.dtype)
@@ -208,6 +233,25 @@ class Launcher:
         kind = self._types[operand]
         text = self._flat(self._variables[operand], kind)
         return Value(text, kind.names, kind.dtype)
+
+    def _complete(self, node: Apply) -> None:
+        """Copy those parts of a concatenation that no kernel has stored there."""
+        joined, to = node.attr("dims"), str(node.attr("to"))
+        assert isinstance(joined, tuple)
+        order = self._types[node.result].names
+        along, start = order.index(to), 0
+        for value, dim in zip(node.values, joined, strict=True):
+            count = self._extents[dim]
+            assert count is not None
+            place = self._placed.get(value)
+            if place is None or (place.whole, place.start) != (node.result, start):
+                kind = self._types[value]
+                names = [to if n == dim else n for n in kind.names]
+                part = aligned(self._flat(self._variables[value], kind), names, order)
+                whole = self._variables[node.result]
+                target = f"{whole}.narrow({along}, {start}, {count})"
+                self._writer.line(f"{target}.copy_({part})")
+            start += count
 
     def _constant(self, value: Scalar) -> str:
         known = {n: self._extents.get(n) for n, _ in value.extents}

@@ -83,6 +83,9 @@ class Signature:
         return self._descriptors[key, dims]
 
     def _make_strides(self, source: str) -> tuple[str | int, ...]:
+        place = self.around.placed.get(source)
+        if place is not None:
+            return place.strides
         packed = self._row_major(source)
         if source in self.around.packed:
             return packed

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
+from mirage_dsl.ir.placing import Place
 from mirage_dsl.types import DType, TensorType
 
 PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
@@ -21,6 +22,7 @@ class Surroundings:
         types: Types of the kernel-level tensors.
         extents: Extents of all dims, None where symbolic.
         packed: Tensors that are row-major and contiguous by construction.
+        placed: Tensors that are made inside of a concatenation.
         inputs: Tensors of the caller, whose layout their types tell.
         wide: Offsets need 64 bits.
         pointers: Use no tensor descriptors, whatever the schedule says.
@@ -29,6 +31,7 @@ class Surroundings:
     types: Mapping[str, TensorType]
     extents: Mapping[str, int | None]
     packed: frozenset[str]
+    placed: Mapping[str, Place]
     inputs: frozenset[str]
     wide: bool
     pointers: bool
