@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.placing import Place, places
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.block_cost import block_cost
 from mirage_dsl.search.footprint import (
@@ -125,12 +126,13 @@ def estimate(
     extents = derived_extents(graph, graph.extent_of)
     inside = set(inside)
     parts: list[KernelCost] = []
+    placed = places(graph, types, extents)
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             parts.append(_block_kernel(node, types, extents, inside, hardware))
             made = node.results
         else:
-            if node.op.kind is not Kind.VIEW or "dtype" in dict(node.attrs):
+            if not _is_free(node, placed):
                 parts.append(library_kernel(node, types, extents, inside, hardware))
             elif node.values[0] not in inside:
                 continue
@@ -148,6 +150,13 @@ def estimate(
         len(parts),
         tuple(parts),
     )
+
+
+def _is_free(node: Apply, placed: Mapping[str, Place]) -> bool:
+    """A view, or a concatenation whose parts are all made in their places."""
+    if node.op.kind is Kind.CONCAT:
+        return placed.keys() >= set(node.values)
+    return node.op.kind is Kind.VIEW and "dtype" not in dict(node.attrs)
 
 
 # -- Library kernels -----------------------------------------------------------------
