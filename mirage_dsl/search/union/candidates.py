@@ -8,6 +8,7 @@ every later closure knows its residues and its fingerprint.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.reconstruct import row_of
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Output, Space, Value, space_of
-from mirage_dsl.search.union.exponentials import large_exponentials
+from mirage_dsl.search.union.exponentials import exponentials
 from mirage_dsl.search.union.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.values import NAMES
 from mirage_dsl.search.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
@@ -36,7 +37,7 @@ class Candidates:
         cut: Dims of which partial sums are known.
         definitions: The operators of the program, over halves, and of the values.
         names: Of the values.
-        unshifted: Whether exponentials had shifts.
+        shifts: What makes a kernel choose a shift (`union.exponentials`).
         complete: Whether none was left out.
         counters: Figures for the ledger.
     """
@@ -45,7 +46,7 @@ class Candidates:
     cut: tuple[Halves, ...]
     definitions: tuple[Apply, ...]
     names: tuple[str, ...]
-    unshifted: bool
+    shifts: Mapping[str, int]
     complete: bool
     counters: dict[str, int]
 
@@ -116,15 +117,16 @@ def candidates(
     kept = chooser.smallest(wanted)
     definer = _Definer(chooser, halved)
     names = tuple(definer.name(n) for n in kept)
+    shifts: Mapping[str, int] = {}
     if unshifted:
-        unsafe = large_exponentials(halved, definer.nodes)
-        names = tuple(n for n in names if n not in unsafe)
+        found = exponentials(halved, definer.nodes)
+        names, shifts = tuple(n for n in names if n not in found.large), found.shifts
     return Candidates(
         program,
         cut,
         tuple(definer.nodes),
         names,
-        unshifted,
+        shifts,
         plain.complete and len(kept) == len(wanted),
         {
             **{f"plain_{k}": v for k, v in plain.counters.items() if k == "nodes"},

@@ -1,7 +1,8 @@
 """The cheapest DAG of the union, proved by OR-tools' CP-SAT.
 
 One boolean for each e-node; the outputs are needed, what is needed is made by exactly
-one e-node, and an e-node needs its kids.  A graph without cycles needs no more.
+one e-node, and an e-node needs its kids.  A graph without cycles needs no more.  What
+the e-nodes of a launch take together of shared memory and registers is a knapsack.
 Without OR-tools there is no bound, and the heuristic's answer stands.
 """
 
@@ -11,14 +12,17 @@ Without OR-tools there is no bound, and the heuristic's answer stands.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, PASS, SAVE, Union
+from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, SAVE, Union
 from mirage_dsl.search.union.heuristic import Dag
+from mirage_dsl.search.workspace import Ints
 
 UNIT = 1e-4
 """µs of one unit of the objective."""
@@ -32,22 +36,35 @@ class Proof:
         bound: No DAG costs less, in µs.
         best: The cheapest DAG found, if any.
         optimal: Whether it is the cheapest of all.
+        nothing: Whether there is no DAG at all.
     """
 
     bound: float
     best: Dag | None
     optimal: bool
+    nothing: bool = False
 
 
 def prove(
-    u: Union, *, seconds: float, max_kernels: int | None = None, seed: int = 0
+    u: Union,
+    *,
+    seconds: float,
+    effort: float = math.inf,
+    max_kernels: int | None = None,
+    most: Sequence[int] = (),
+    known: Dag | None = None,
+    seed: int = 0,
 ) -> Proof | None:
     """Prove the cheapest DAG; None where OR-tools is not installed.
 
     Args:
         u: The graph.
         seconds: Stop after so long with the bound reached.
+        effort: Stop after so much work, by the solver's own measure, which is about a
+            second and does not depend on how busy the machine is.
         max_kernels: Most launches of a DAG.
+        most: The limits of a launch: what its e-nodes may take together.
+        known: A DAG that is allowed; nothing dearer is looked at.
         seed: Of the solver.
     """
     try:
@@ -57,8 +74,14 @@ def prove(
     model = _Model(u, cp_model)
     if max_kernels is not None:
         model.limit_launches(max_kernels)
+    model.limit_room(most)
+    model.shift_once()
+    if known is not None:
+        model.limit_cost(known)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
+    if effort < math.inf:
+        solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
     solver.parameters.random_seed = seed
@@ -70,7 +93,8 @@ def prove(
         enodes = _used(u, chosen)
         best = Dag(enodes, float(u.cost[list(enodes)].sum()))
     bound = max(0.0, UNIT * solver.best_objective_bound)
-    return Proof(bound, best, status == cp_model.OPTIMAL)
+    nothing = status == cp_model.INFEASIBLE
+    return Proof(bound, best, status == cp_model.OPTIMAL, nothing)
 
 
 class _Model:
@@ -91,8 +115,13 @@ class _Model:
                 self.model.add_at_most_one(self.x[e] for e in enodes)
             self.need(enodes)
         self.save_once()
-        units = np.rint(u.cost / UNIT).astype(np.int64).tolist()
-        self.model.minimize(self.weighted(self.x, units))
+        units: list[int] = np.rint(u.cost / UNIT).astype(np.int64).tolist()
+        self.cost = self.weighted(self.x, units)
+        self.model.minimize(self.cost)
+
+    def limit_cost(self, known: Dag) -> None:
+        """No more than a known DAG, whose costs are rounded one by one."""
+        self.model.add(self.cost <= int(known.cost / UNIT) + len(known.enodes))
 
     def need(self, enodes: list[int]) -> None:
         """The kids of the e-nodes of one class, where one of them is chosen."""
@@ -123,6 +152,44 @@ class _Model:
         launches = np.flatnonzero((u.kind == LAUNCH) | (u.kind == LIBRARY)).tolist()
         self.model.add(sum(self.x[e] for e in launches) <= most)
 
+    def limit_room(self, most: Sequence[int]) -> None:
+        """What fits on a multiprocessor: a knapsack for each launch and limit."""
+        u = self.u
+        for column, limit in enumerate(most):
+            taking = np.flatnonzero(u.room[:, column])
+            for launch in np.unique(u.launch[taking]).tolist():
+                own = taking[u.launch[taking] == launch]
+                if self.largest(own, column) > limit:
+                    names = [self.x[e] for e in own.tolist()]
+                    taken = u.room[own, column].tolist()
+                    self.model.add(self.weighted(names, taken) <= limit)
+
+    def largest(self, enodes: Ints, column: int) -> int:
+        """The most that some e-nodes can take, one of each class."""
+        each: dict[int, int] = {}
+        for c, taken in zip(
+            self.u.makes[enodes].tolist(),
+            self.u.room[enodes, column].tolist(),
+            strict=True,
+        ):
+            each[c] = max(each.get(c, 0), taken)
+        return sum(each.values())
+
+    def shift_once(self) -> None:
+        """What chooses a shift is done in one launch, or else there are several."""
+        u = self.u
+        for number in np.unique(u.shift[u.shift >= 0]).tolist():
+            by_launch: dict[int, list[int]] = defaultdict(list)
+            for e in np.flatnonzero(u.shift == number).tolist():
+                by_launch[int(u.launch[e])].append(e)
+            if len(by_launch) < 2:
+                continue
+            used = [self.model.new_bool_var("") for _ in by_launch]
+            for made, enodes in zip(used, by_launch.values(), strict=True):
+                for e in enodes:
+                    self.model.add_implication(self.x[e], made)
+            self.model.add_at_most_one(used)
+
 
 def _used(u: Union, chosen: list[int]) -> tuple[int, ...]:
     """Those of the chosen e-nodes that the root needs."""
@@ -143,4 +210,17 @@ def launches(u: Union, dag: Dag) -> int:
     return int(((kinds == LAUNCH) | (kinds == LIBRARY)).sum())
 
 
-__all__ = ["PASS", "Proof", "launches", "prove"]
+def obeys(u: Union, dag: Dag, most: Sequence[int]) -> bool:
+    """Whether the launches of a DAG keep to the limits and choose each shift once."""
+    enodes = np.array(dag.enodes)
+    launch, shift = u.launch[enodes], u.shift[enodes]
+    chosen = {(s, n) for s, n in zip(shift, launch, strict=True) if s >= 0}
+    if len(chosen) > len({s for s, _ in chosen}):
+        return False
+    inside = launch >= 0
+    _, place = np.unique(launch[inside], return_inverse=True)
+    for column, limit in enumerate(most):
+        taken = np.bincount(place, weights=u.room[enodes[inside], column])
+        if (taken > limit).any():
+            return False
+    return True

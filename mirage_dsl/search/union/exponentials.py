@@ -7,8 +7,8 @@ inside of a block; sums, and partial sums, can be stored beside their maxima.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.homogeneity import (
@@ -21,8 +21,22 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.table import EXP
 
 
-def large_exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> set[str]:
-    """Names of the values that scale with an exponential along a dim summed later.
+@dataclass(frozen=True)
+class Exponentials:
+    """What scales with the exponentials of a program whose shifts are stripped.
+
+    Attributes:
+        large: Values that must not be stored.
+        shifts: What makes a kernel choose a shift, each by a number: an exponential,
+            or a tensor of its partial sums, which is weighted by one where it is read.
+    """
+
+    large: frozenset[str] = frozenset()
+    shifts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponentials:
+    """Follow every exponential.
 
     Args:
         halved: The program over halves.
@@ -30,17 +44,23 @@ def large_exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> set
     """
     types = kernel_types(replace(halved, nodes=tuple(definitions)))
     parts = {n for n in halved.extent_of if n.endswith("#")}
-    found: set[str] = set()
+    large: set[str] = set()
+    shifts: dict[str, int] = {}
     for number, node in enumerate(halved.nodes):
         if not isinstance(node, Apply) or node.op is not EXP:
             continue
         try:
-            summed = set(scaling_of(halved, number, node.result).summed) - parts
+            summed = set(scaling_of(halved, number, node.result).summed)
         except NotHomogeneousError:
             continue
-        scaled = _scaled(node.result, definitions)
-        found.update(n for n in scaled if summed & set(types[n].names))
-    return found
+        shifts.setdefault(node.result, 2 * number)
+        for name in _scaled(node.result, definitions):
+            names = set(types[name].names)
+            if (summed - parts) & names:
+                large.add(name)
+            elif summed & parts & names:
+                shifts.setdefault(name, 2 * number + 1)
+    return Exponentials(frozenset(large), shifts)
 
 
 def _scaled(exponential: str, definitions: Sequence[Apply]) -> set[str]:

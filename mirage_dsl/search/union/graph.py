@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from mirage_dsl.search.union.kernels import Kernel
+from mirage_dsl.search.union.points import LIMITS
 from mirage_dsl.search.workspace import LOAD, Ints
 
 Floats = NDArray[np.float64]
@@ -56,6 +58,8 @@ class Union:
         kernel: Number of its kernel (of its call for `LIBRARY`), -1 for `PASS`.
         layer: Its layer.
         detail: Number of its edge, or of its save.
+        shift: What should be done in one launch only (`Closure.shift`), -1 for none.
+        room: What it takes of each limit of its launch, one row an e-node.
         tensor: Of each class the number of its tensor, -1 if it is none.
         root: The class of all outputs.
         total: How many e-nodes there were before the reduction.
@@ -68,6 +72,8 @@ class Union:
     kernel: Ints
     layer: Ints
     detail: Ints
+    shift: Ints
+    room: Ints
     tensor: Ints
     root: int
     total: int
@@ -76,6 +82,12 @@ class Union:
     def classes(self) -> int:
         """How many classes there are."""
         return len(self.tensor)
+
+    @cached_property
+    def launch(self) -> Ints:
+        """Number of each e-node's launch, -1 where it belongs to none."""
+        inside = (self.kind == OPERATE) | (self.kind == SAVE) | (self.kind == LAUNCH)
+        return np.where(inside, self.kernel * (self.layer.max() + 1) + self.layer, -1)
 
 
 @dataclass
@@ -96,12 +108,17 @@ class _Builder:
         return layer * len(self.tensors) + self.tensors[name]
 
     def add(self, rows: Ints, costs: Floats) -> None:
-        """E-nodes: class, three kids, kind, kernel, layer, detail."""
+        """E-nodes as rows.
+
+        Columns: class, three kids, kind, kernel, layer, detail, what should be done in
+        one launch, and the share of each limit.
+        """
         self.rows.append(rows)
         self.costs.append(costs)
 
     def one(self, row: Sequence[int], cost: float) -> None:
-        """One e-node."""
+        """One e-node that takes no room."""
+        row = (*row, -1, *(0 for _ in range(LIMITS)))
         self.add(np.array([row], np.int64), np.array([cost]))
 
 
@@ -112,6 +129,7 @@ def union(
     kernels: Sequence[Kernel],
     calls: Sequence[Call],
     layers: int,
+    views: Sequence[tuple[str, str]] = (),
 ) -> Union | None:
     """The graph of all programs of at most `layers` layers; None if there is none.
 
@@ -122,6 +140,7 @@ def union(
         kernels: What single kernels can do.
         calls: Pre-defined kernels.
         layers: Kernels on the longest chain.
+        views: Tensors that are there as soon as other ones are, with these.
     """
     names = dict.fromkeys((*inputs, *stored))
     b = _Builder({n: i for i, n in enumerate(names)}, layers)
@@ -131,6 +150,9 @@ def union(
         for name in names:
             before = b.at(name, layer - 1)
             b.one((b.at(name, layer), before, -1, -1, PASS, -1, layer, 0), 0.0)
+        for name, seen in views:
+            kid = b.at(seen, layer)
+            b.one((b.at(name, layer), kid, -1, -1, PASS, -1, layer, 0), 0.0)
     parts = [_part(k) for k in kernels]
     for number, part in enumerate(parts):
         for layer in range(1, layers + 1):
@@ -138,18 +160,22 @@ def union(
     for number, call in enumerate(calls):
         for layer in range(1, layers + 1):
             _add_call(b, call, number, layer)
-    root = b.at(outputs[0], layers)
-    for name in outputs[1:]:
-        b.one((b.classes, root, b.at(name, layers), -1, PASS, -1, layers, 0), 0.0)
-        root, b.classes = b.classes, b.classes + 1
-    return _reduced(b, root)
+    return _reduced(b, _all_of(b, outputs, layers))
+
+
+def _all_of(b: _Builder, names: Sequence[str], layer: int) -> int:
+    """The class of several tensors after a layer."""
+    found = b.at(names[0], layer)
+    for name in names[1:]:
+        b.one((b.classes, found, b.at(name, layer), -1, PASS, -1, layer, 0), 0.0)
+        found, b.classes = b.classes, b.classes + 1
+    return found
 
 
 def _add_call(b: _Builder, call: Call, number: int, layer: int) -> None:
     """A pre-defined kernel in one layer."""
-    kids = [b.at(n, layer - 1) for n in dict.fromkeys(call.operands)]
-    kids = [*kids, -1, -1, -1][:3]
-    row = (b.at(call.result, layer), *kids, LIBRARY, number, layer, 0)
+    kid = _all_of(b, tuple(dict.fromkeys(call.operands)), layer - 1)
+    row = (b.at(call.result, layer), kid, -1, -1, LIBRARY, number, layer, 0)
     b.one(row, call.cost + LAUNCH_US)
 
 
@@ -185,11 +211,13 @@ def _add_kernel(b: _Builder, part: _Part, number: int, layer: int) -> None:
     place[part.nodes] = launch + 1 + np.arange(len(part.nodes))
     b.classes += 1 + len(part.nodes)
     b.one((launch, -1, -1, -1, LAUNCH, number, layer, 0), LAUNCH_US)
-    made = np.empty((len(rows), 8), np.int64)
+    made = np.empty((len(rows), 9 + LIMITS), np.int64)
     made[:, 0] = place[rows[:, 0]]
     made[:, 1:4] = place[rows[:, 2:5]]
-    made[:, 4:] = (OPERATE, number, layer, 0)
+    made[:, 4:7] = (OPERATE, number, layer)
     made[:, 7] = part.edges
+    made[:, 8] = kernel.closure.shift[part.edges]
+    made[:, 9:] = kernel.room[part.edges]
     values = kernel.closure.space.values
     for at in np.flatnonzero(rows[:, 1] == LOAD):
         name = values[rows[at, 5]].name
@@ -225,6 +253,8 @@ def _reduced(b: _Builder, root: int) -> Union | None:
         rows[:, 5],
         rows[:, 6],
         rows[:, 7],
+        rows[:, 8],
+        rows[:, 9:],
         tensor,
         int(place[root]),
         total,

@@ -59,9 +59,7 @@ def links_of(u: Union) -> Links:
     order = np.argsort(flat, kind="stable")
     order = order[np.searchsorted(flat[order], 0) :]
     first = np.searchsorted(flat[order], np.arange(u.classes + 1))
-    keys = np.where(u.kernel < 0, -1, u.kernel * (u.layer.max() + 1) + u.layer)
-    keys = np.where(u.kind > LAUNCH, -1, keys)
-    names, group = np.unique(keys, return_inverse=True)
+    names, group = np.unique(u.launch, return_inverse=True)
     # Loads and launches are likely to be needed by every other DAG too.
     loads = (u.kind == OPERATE) & (u.tensor[np.maximum(u.kids[:, 0], 0)] >= 0)
     shared = (u.kind == LAUNCH) | (loads & (u.kids[:, 0] >= 0))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -22,19 +22,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.table import EXP
 from mirage_dsl.search.additive import (
     SM_BYTES_PER_US,
     TILE,
     additive_cost,
     work_of,
 )
+from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, block_count
 from mirage_dsl.search.union.candidates import Candidates
 from mirage_dsl.search.union.halves import Halves
-from mirage_dsl.search.values import NAMES, PIECE
+from mirage_dsl.search.union.points import (
+    SHORT,
+    Point,
+    held,
+    limits,
+    room,
+    tiles_at,
+)
+from mirage_dsl.search.values import NAMES
 from mirage_dsl.search.workspace import (
     BODY,
     CONTRACT,
@@ -51,20 +59,15 @@ Bools = NDArray[np.bool_]
 
 MAX_GRID = 3
 
+MATRIX_RANK = 2
+
 WAITING = 1.5
 """Loads outside of a loop are not overlapped with anything."""
 
 SHIFT_US = 20.0
 """What every exponential with a shift costs more.  Sums of the same exponential in two
-kernels would have two different shifts, so they should be made in one."""
-
-SHORT = 16
-"""Extent of a dim that is split into single indices, and tile of a longer one."""
-
-LARGEST_LOAD = 1 << 15
-LARGEST_VALUE = 1 << 14
-"""Elements of what a block loads, or computes, beyond which it cannot be held; these
-are the limits of shared memory and of registers at placeholder sizes."""
+kernels would have two different shifts, so they should be made in one, and their parts
+combined in one (`Closure.shift`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,8 @@ class Closure:
         reduced: Dims that each edge reduces, as masks.
         shapes: Dims that the operands of each edge have together.
         extra: µs that each edge costs more than by its work.
+        shift: What should be done in one kernel only, as it chooses a shift: an
+            exponential, or combining its parts.  A number for each edge, -1 for none.
     """
 
     space: Space
@@ -88,24 +93,29 @@ class Closure:
     reduced: Ints
     shapes: Ints
     extra: Floats
+    shift: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A configuration: one way to split a closure between blocks.
+    """A configuration: one way to split a closure between blocks, at some tiles.
 
     Attributes:
         closure: The closure.
         configuration: Grid and loop, over halves.
+        tiled: Cut dims of which each block makes a part of the result, and no sum.
         alive: Edges that it has.
         cost: µs of each edge.
+        room: What each edge takes of every limit (`union.points`).
         saves: Tensor, node and µs of everything that it can store.
     """
 
     closure: Closure
     configuration: Configuration
+    tiled: tuple[Halves, ...]
     alive: Bools
     cost: Floats
+    room: Ints
     saves: tuple[tuple[str, int, float], ...]
 
 
@@ -119,7 +129,7 @@ def closures(
     """The closures of all loop choices, until the deadline.
 
     A loop over a dim that nothing sums only gathers; a grid over it does better.  A
-    loop over a short dim has one iteration.
+    loop over a short dim has one iteration, unless it numbers whole matrices.
     """
     space = found.space()
     halves = {n for h in found.cut for n in (h.part, h.within)}
@@ -129,7 +139,7 @@ def closures(
     choices += [
         (space, d, None)
         for d in space.loop_dims
-        if d in summed and d not in halves and space.extent(d) > TILE
+        if d in summed and d not in halves and _loops(space, d)
     ]
     choices += [(found.space(h), h.dim, h) for h in found.cut]
     for own, loop, whole in choices:
@@ -137,7 +147,16 @@ def closures(
             return
         saturation = saturate(own, loop, w, seed=seed, deadline=deadline)
         cut = tuple(h for h in found.cut if h != whole)
-        yield _closure(own, saturation, whole, cut, found.unshifted)
+        yield _closure(own, saturation, whole, cut, found.shifts)
+
+
+def _loops(space: Space, dim: str) -> bool:
+    """Whether a loop over a summed dim would have several iterations."""
+    if space.extent(dim) > TILE:
+        return True
+    bit = space.mask((dim,))
+    ranks = [v.names.bit_count() for v in space.values if v.is_load and v.names & bit]
+    return 1 < space.extent(dim) <= SHORT and max(ranks, default=0) > MATRIX_RANK
 
 
 def _closure(
@@ -145,22 +164,25 @@ def _closure(
     saturation: Saturation,
     whole: Halves | None,
     cut: tuple[Halves, ...],
-    unshifted: bool,
+    shifts: Mapping[str, int],
 ) -> Closure:
     _, kind, a, b, _, arg = saturation.edges.T
     over = np.array([v.over for v in space.values], np.int64)
-    sites = np.array([*saturation.sites, 0])[np.where(kind == FUNCTION, arg, 0)]
+    function, load = kind == FUNCTION, kind == LOAD
+    sites = np.array([*saturation.sites, 0])[np.where(function, arg, 0)]
     reduced = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
-    reduced = np.where(kind == FUNCTION, over[sites], reduced)
+    reduced = np.where(function, over[sites], reduced)
     shape: Ints = np.append(saturation.shape & NAMES, 0)
-    exponential = [unshifted and space.values[i].op is EXP for i in saturation.sites]
-    shifted = np.array([*exponential, False])[np.where(kind == FUNCTION, arg, -1)]
-    extra = np.where(shifted, SHIFT_US, 0.0)
-    return Closure(space, saturation, whole, cut, reduced, shape[a] | shape[b], extra)
+    chosen = np.array([shifts.get(v.name, -1) for v in space.values])
+    shift = np.where(function, chosen[sites], -1)
+    extra = np.where(shift >= 0, SHIFT_US, 0.0)
+    shift = np.where(load, chosen[np.where(load, arg, 0)], shift)
+    joint = shape[a] | shape[b]
+    return Closure(space, saturation, whole, cut, reduced, joint, extra, shift)
 
 
-def kernels(closure: Closure) -> Iterator[Kernel]:
-    """All configurations of a closure that can store something.
+def kernels(closure: Closure, hardware: Hardware) -> Iterator[Kernel]:
+    """All configurations of a closure that can store something, at one point.
 
     Degenerate ones, whose grid or loop has one part, are left out.
     """
@@ -180,29 +202,58 @@ def kernels(closure: Closure) -> Iterator[Kernel]:
                 if loop in within and (summed is None or loop != summed.within):
                     continue
                 tiled = tuple(h for h in cut if h != summed)
-                kernel = _kernel(closure, configuration, tiled)
+                kernel = _kernel(closure, configuration, tiled, Point(), hardware)
                 if kernel is not None:
                     yield kernel
 
 
-def _tiled(space: Space, tiled: tuple[Halves, ...]) -> Space:
+def at_points(
+    kernel: Kernel, points: Sequence[Point], hardware: Hardware
+) -> list[Kernel]:
+    """A kernel at several points, without those that another one beats in all."""
+    found: list[Kernel] = []
+    for point in points:
+        other = _kernel(
+            kernel.closure, kernel.configuration, kernel.tiled, point, hardware
+        )
+        if other is None or any(_beats(k, other) for k in found):
+            continue
+        found = [k for k in found if not _beats(other, k)]
+        found.append(other)
+    return found
+
+
+def _beats(a: Kernel, b: Kernel) -> bool:
+    """Whether a kernel can do all that another one does, for no more."""
+    can = b.alive
+    costs = {(n, i): c for n, i, c in a.saves}
+    return bool(
+        a.alive[can].all()
+        and (a.cost[can] <= b.cost[can]).all()
+        and (a.room[can] <= b.room[can]).all()
+        and all(costs.get((n, i), np.inf) <= c for n, i, c in b.saves)
+    )
+
+
+def _tiled(space: Space, tiled: tuple[Halves, ...], point: Point) -> Space:
     """A space in which parts of some dims are tiles: these are not summed over."""
     extents: dict[str, int | None] = {}
     for half in tiled:
         whole = space.extent(half.part) * space.extent(half.within)
-        extents[half.part], extents[half.within] = -(-whole // TILE), TILE
+        extents[half.part], extents[half.within] = -(-whole // point.grid), point.grid
     return replace(space, program=space.program.with_extents(extents))
 
 
 def _kernel(
-    closure: Closure, configuration: Configuration, tiled: tuple[Halves, ...]
+    closure: Closure,
+    configuration: Configuration,
+    tiled: tuple[Halves, ...],
+    point: Point,
+    hardware: Hardware,
 ) -> Kernel | None:
-    """A configuration; None if it is degenerate or has nothing to store.
-
-    `tiled` are cut dims of which each block makes a part of the result, and no sum.
-    """
-    space = _tiled(closure.space, tiled)
-    tiles = placeholder_tiles(space, configuration)
+    """A configuration; None if it is degenerate or has nothing to store."""
+    space = _tiled(closure.space, tiled, point)
+    tiles = tiles_at(space, configuration, point)
     if any(tiles[d] >= space.extent(d) for d in tiles):
         return None
     saturation = closure.saturation
@@ -213,13 +264,17 @@ def _kernel(
     cost[waiting] *= WAITING
     cost += closure.extra
     waves = max(1.0, block_count(space, tiles, configuration.grid) / 132)
-    sizes = _held(space, saturation, configuration, tiles)
+    sizes = held(space, saturation, configuration, tiles)
     alive = _alive(closure, configuration)
     alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0
-    most = np.where(saturation.edges[:, 1] == LOAD, LARGEST_LOAD, LARGEST_VALUE)
-    alive &= sizes[saturation.edges[:, 0]] <= most
+    most = limits(hardware)
+    alive &= sizes[saturation.edges[:, 0]] <= most[-1]
+    taken = room(space, saturation, alive, sizes)
+    alive &= (taken <= most).all(axis=1)
     saves = tuple(_saves(closure, configuration, alive, sizes * waves))
-    return Kernel(closure, configuration, alive, cost, saves) if saves else None
+    if not saves:
+        return None
+    return Kernel(closure, configuration, tiled, alive, cost, taken, saves)
 
 
 def _saves(
@@ -238,44 +293,6 @@ def _saves(
             if makes[node]:
                 moved = sizes[node] * output.type.dtype.itemsize
                 yield output.name, node, float(moved / SM_BYTES_PER_US)
-
-
-def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, int]:
-    """A guess of the tile of every split dim: 64, less for short dims, 1 for parts."""
-    everywhere = -1
-    for value in space.values:
-        if value.is_load:
-            everywhere &= value.names
-    parts = {space.dims[p] for p, _ in space.halves}
-    single = parts | set(space.names(everywhere))
-    tiles: dict[str, int] = {}
-    for dim in {*configuration.grid, configuration.loop} - {None}:
-        assert dim is not None
-        extent = space.extent(dim)
-        short = 1 if dim in single or extent <= SHORT else SHORT
-        tiles[dim] = TILE if extent > TILE and dim not in parts else short
-    return tiles
-
-
-def _held(
-    space: Space,
-    saturation: Saturation,
-    configuration: Configuration,
-    tiles: dict[str, int],
-) -> Floats:
-    """Elements of every node in one block."""
-    shapes = saturation.shape
-    count = np.ones(len(shapes))
-    looped = (shapes & PIECE) != 0
-    for i, dim in enumerate(space.dims):
-        size = float(space.extent(dim))
-        if dim in configuration.grid:
-            size = float(tiles[dim])
-        sizes = np.full(len(shapes), size)
-        if dim == configuration.loop:
-            sizes[looped] = tiles[dim]
-        count *= np.where(shapes >> i & 1, sizes, 1.0)
-    return count
 
 
 def _alive(closure: Closure, configuration: Configuration) -> Bools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +27,7 @@ from mirage_dsl.search.union.graph import LIBRARY, OPERATE, SAVE, Union
 from mirage_dsl.search.union.halves import Joining
 from mirage_dsl.search.union.heuristic import Dag
 from mirage_dsl.search.union.kernels import Kernel
+from mirage_dsl.search.union.opaque import uncast
 from mirage_dsl.search.workspace import BODY, LOAD
 from mirage_dsl.types import Axis, Dim, DType, TensorType
 
@@ -116,35 +117,34 @@ class Rebuilder:
         return _joined(block, Joining(closure.cut))
 
     def _finished(self, written: list[KernelNode]) -> KernelGraph:
-        """The graph of some kernels: views before, types in agreement, casts."""
-        returned = self._returned()
-        needed = {v for n in written for v in _sources(n)}
-        views: list[Apply] = []
-        for node in reversed(self.program.nodes):
-            if isinstance(node, Apply) and is_view(node) and node.result in needed:
-                views.insert(0, node)
-                needed.update(node.values)
+        """The graph of some kernels: views before them, types in agreement, casts."""
+        origin = uncast(self.program)
         returns = tuple(
-            replace(r, value=returned.get(r.value, r.value))
-            for r in self.program.returns
+            replace(r, value=origin.get(r.value, r.value)) for r in self.program.returns
         )
-        graph = replace(self.program, nodes=tuple(views), returns=returns)
+        graph = replace(self.program, nodes=(), returns=())
         for node in written:
+            graph = self._with_views(graph, _sources(node))
             if isinstance(node, BlockGraph):
                 types = kernel_types(graph)
                 node = insert_casts(_fitting(node, types), types, self.formats)
             graph = replace(graph, nodes=(*graph.nodes, node))
-        return with_derived_extents(graph)
+        graph = self._with_views(graph, [r.value for r in returns])
+        return with_derived_extents(replace(graph, returns=returns))
 
-    def _returned(self) -> Mapping[str, str]:
-        """Names of the stored tensors that are returned as casts of values."""
-        applies = [n for n in self.program.nodes if isinstance(n, Apply)]
-        origin: dict[str, str] = {}
-        for node in applies:
-            if "dtype" in node.op.attributes:
-                source = node.values[0]
-                origin[node.result] = origin.get(source, source)
-        return origin
+    def _with_views(self, graph: KernelGraph, names: Iterable[str]) -> KernelGraph:
+        """The graph with those of the program's views that are read, if not there."""
+        origin = uncast(self.program)
+        made = {n.result for n in graph.nodes if isinstance(n, Apply)}
+        needed, views = set(names), list[Apply]()
+        for node in reversed(self.program.nodes):
+            if not isinstance(node, Apply) or not is_view(node):
+                continue
+            if node.result in needed - made:
+                seen = node.values[0]
+                views.insert(0, replace(node, operands=(origin.get(seen, seen),)))
+                needed.update(views[0].values)
+        return replace(graph, nodes=(*graph.nodes, *views))
 
 
 def _sources(node: KernelNode) -> tuple[str, ...]:

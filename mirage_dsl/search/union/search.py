@@ -1,14 +1,14 @@
 """The search for programs of several kernels, as one search.
 
     strip shifts -> storable values -> closures -> kernels -> union
-                 -> heuristic -> proof -> rebuild -> sizes -> stabilise -> sizes
+                 -> heuristic -> rebuild -> stabilise -> sizes -> proof
 
 What comes out is sized and well formed; the driver verifies it like everything else.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,39 +17,52 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.ir.stabilise import strip_shifts
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import library_kernel
 from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.segments import Plan
+from mirage_dsl.search.space import Space
 from mirage_dsl.search.union.candidates import Candidates, candidates
-from mirage_dsl.search.union.exact import launches, prove
+from mirage_dsl.search.union.exact import launches, obeys, prove
 from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, Call, Union, union
 from mirage_dsl.search.union.halves import cut_dims
 from mirage_dsl.search.union.heuristic import Dag
 from mirage_dsl.search.union.heuristic import search as cheap_dags
-from mirage_dsl.search.union.kernels import Closure, Kernel, closures, kernels, library
+from mirage_dsl.search.union.kernels import (
+    Closure,
+    Kernel,
+    at_points,
+    closures,
+    kernels,
+    library,
+)
+from mirage_dsl.search.union.opaque import Opened, opened
+from mirage_dsl.search.union.planning import Planner, Run
+from mirage_dsl.search.union.points import POINTS, limits
 from mirage_dsl.search.union.rebuild import Rebuilder
 from mirage_dsl.search.union.sizing import Sizer
 from mirage_dsl.search.workspace import Workspace, workspace
 
-PROOF_SECONDS = 5.0
-"""Most time for the proof."""
+PROOF_EFFORT = 10.0
+"""Most work for the proof, by the solver's measure: about five seconds."""
 
-TRIED = 3
+MOST_LAYERS = 3
+"""Kernels on the longest chain; each may have others beside it."""
+
+MOST_ENODES = 8_000
+"""Kernels enter the union at more points as long as it stays smaller than this."""
+
+TRIED = 5
 """Graphs that are sized for each one kept: the model of the union is crude."""
 
 DEARER_US = (0.0, 2.0, 5.0, 20.0)
 """What launches cost more, one after the other, while a DAG has too many."""
-
-HOPELESS = 2.0
-"""DAGs that cost this factor more than the best are not sized."""
 
 
 @dataclass
@@ -58,7 +71,8 @@ class MultiKernel:
 
     Attributes:
         plans: Sized graphs, best estimate first, all of different structure.
-        cost: The additive cost of the best program found, in µs at placeholder sizes.
+        cost: The additive cost of the best program found, in µs, at the points that
+            are in the union.
         bound: No program of the space costs less; None if nothing is proved.
         heuristic: The additive cost of the heuristic's best.
         complete: Whether the space was exhausted and the best program proved.
@@ -114,6 +128,7 @@ def multi_kernel(
     plain = strip_shifts(whole)
     search = _Search(
         plain,
+        opened(plain),
         len(plain.nodes) < len(whole.nodes),
         max_kernels,
         deadline,
@@ -130,6 +145,7 @@ def multi_kernel(
 @dataclass
 class _Search:
     program: KernelGraph
+    parted: Opened
     unshifted: bool
     max_kernels: int
     deadline: float | None
@@ -143,42 +159,91 @@ class _Search:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def run(self, keep: int) -> None:
-        """Search and size."""
+        """Size the heuristic's programs, prove the cheapest, and size that one too.
+
+        In this order, for a proof may take all the time that there is.
+        """
+        sizer = Sizer(self.hardware, self.constraints, self.deadline)
+        planner = Planner(sizer, self.unshifted, self.late, self.found.counters)
         try:
-            dags = self.dags()
+            unions = list(self.unions())
         except UnsupportedError:
             return
-        self.size(dags, keep)
+        runs = [r for rebuilder in unions for r in self._cheap_runs(rebuilder)]
+        began = time.perf_counter()
+        planner.take(runs, TRIED * keep)
+        began = self.found.spend("sizes", began)
+        if unions:
+            last = unions[-1]
+            own = [d for r in runs if r.rebuilder is last for d in r.dags]
+            proved = self._proved(last.union, min(own, key=_by_cost, default=None))
+            began = self.found.spend("proof", began)
+            planner.take([Run(last, proved)], 1)
+        self.found.plans = planner.best(keep)
+        self.found.spend("sizes", began)
 
-    def dags(self) -> list[tuple[Rebuilder, Dag]]:
-        """The cheapest DAGs of the unions of two layers and more."""
+    def unions(self) -> Iterator[Rebuilder]:
+        """The unions of two layers and more."""
         began = time.perf_counter()
         tensors, choices = self._closures()
         began = self.found.spend("closures", began)
-        own: list[Kernel] = [k for c in choices for k in kernels(c)]
-        space = choices[0].space
-        inputs = [v.name for v in space.values if v.is_load]
-        outputs = [o.name for o in space.outputs[: space.targets]]
-        stored = [space.values[i].name for i in sorted(space.stored)]
-        calls = library(self.program, {*inputs, *stored})
-        priced = self._priced(calls)
-        found: list[tuple[Rebuilder, Dag]] = []
-        for layers in range(min(2, self.max_kernels), self.max_kernels + 1):
-            began = time.perf_counter()
-            graph = union(inputs, outputs, stored, own, priced, layers)
-            self.found.spend("union", began)
-            if graph is not None:
-                rebuilder = Rebuilder(self.program, graph, own, calls, tensors.formats)
-                dags = self._dags(graph, prove_it=layers == self.max_kernels)
-                found += [(rebuilder, d) for d in dags]
-                self.found.counters["enodes"] = len(graph.cost)
+        own = [k for c in choices for k in kernels(c, self.hardware)]
+        calls = self._calls(choices[0].space)
         self.found.counters["kernels"] += len(own)
-        return found
+        longest = min(self.max_kernels, MOST_LAYERS)
+        self.found.complete &= longest == self.max_kernels
+        for layers in range(min(2, longest), longest + 1):
+            for graph, some in self._unions(choices[0].space, own, calls, layers):
+                self.found.counters["enodes"] = len(graph.cost)
+                yield Rebuilder(self.program, graph, some, calls, tensors.formats)
+            began = self.found.spend("union", began)
+            if self.late():
+                self.found.complete &= layers == longest
+                return
+
+    def _calls(self, space: Space) -> list[Apply]:
+        """Pre-defined kernels, the opaque nodes that cost something among them."""
+        names = {v.name for v in space.values if v.is_load}
+        names |= {space.values[i].name for i in space.stored}
+        joins = [n for n in self.parted.opaque if not is_view(n)]
+        return library(self.parted.program, names) + joins
+
+    def _unions(
+        self, space: Space, own: list[Kernel], calls: list[Apply], layers: int
+    ) -> Iterator[tuple[Union, list[Kernel]]]:
+        """The unions of so many layers, each with its kernels.
+
+        First of all kernels at one point, then of those of use at several: there the
+        heuristic ends up with more different sizes, but fewer structures.
+        """
+        given = {n.result for n in self.parted.opaque}
+        loads = [v.name for v in space.values if v.is_load]
+        inputs = [n for n in loads if n not in given]
+        stored = [space.values[i].name for i in sorted(space.stored)]
+        views = [(n.result, n.values[0]) for n in self.parted.opaque if is_view(n)]
+        priced = self._priced(calls)
+
+        def united(some: list[Kernel]) -> Union | None:
+            tensors = [*stored, *given]
+            wanted = self.parted.wanted
+            return union(inputs, wanted, tensors, some, priced, layers, views)
+
+        graph = united(own)
+        if graph is None:
+            return
+        yield graph, own
+        points = POINTS[: MOST_ENODES // len(graph.cost)]
+        used: list[int] = np.unique(graph.kernel[graph.kind == LAUNCH]).tolist()
+        if len(points) > 1:
+            own = [k for i in used for k in at_points(own[i], points, self.hardware)]
+            graph = united(own)
+            assert graph is not None
+            yield graph, own
 
     def _closures(self) -> tuple[Candidates, list[Closure]]:
         """What kernels may store, and what they can compute from it."""
         tensors = candidates(
-            self.program,
+            self.parted.program,
             cut_dims(self.program),
             self.arrays,
             unshifted=self.unshifted,
@@ -205,20 +270,20 @@ class _Search:
             priced.append(Call(node.result, node.values, own))
         return priced
 
-    def _dags(self, graph: Union, *, prove_it: bool) -> list[Dag]:
-        """The cheapest DAGs of few enough kernels: the heuristic's, and the proved."""
-        began = time.perf_counter()
-        dags = self._cheap(graph)
-        began = self.found.spend("heuristic", began)
-        if prove_it:
-            self.found.heuristic = dags[0].cost if dags else None
-            dags += self._proved(graph)
-            dags.sort(key=lambda d: d.cost)
-            self.found.cost = dags[0].cost if dags else None
-            self.found.spend("proof", began)
-        return dags
+    def _cheap_runs(self, rebuilder: Rebuilder) -> Iterator[Run]:
+        """The heuristic's DAGs, of at most as many kernels as layers, and of more."""
+        graph = rebuilder.union
+        layers, most = int(graph.layer.max()), limits(self.hardware)
+        last = layers == min(self.max_kernels, MOST_LAYERS)
+        for count in sorted({layers, self.max_kernels} if last else {layers}):
+            began = time.perf_counter()
+            found = self._cheap(graph, count)
+            dags = [d for d in found if obeys(graph, d, most)]
+            self.found.counters["over limits"] += len(found) - len(dags)
+            self.found.spend("heuristic", began)
+            yield Run(rebuilder, sorted(dags, key=_by_cost))
 
-    def _cheap(self, graph: Union) -> list[Dag]:
+    def _cheap(self, graph: Union, max_kernels: int) -> list[Dag]:
         """The heuristic's DAGs of few enough kernels.
 
         While the cheapest one has too many, launches are made dearer.
@@ -229,76 +294,42 @@ class _Search:
             dearer = replace(graph, cost=graph.cost + np.where(launch, extra, 0.0))
             dags = cheap_dags(dearer, seed=self.seed, deadline=self.deadline)
             for dag in dags:
-                if launches(graph, dag) <= self.max_kernels:
+                if launches(graph, dag) <= max_kernels:
                     cost = float(graph.cost[list(dag.enodes)].sum())
                     kept[dag.enodes] = Dag(dag.enodes, cost)
-            if dags and launches(graph, dags[0]) <= self.max_kernels:
+            if dags and launches(graph, dags[0]) <= max_kernels:
                 break
-        return sorted(kept.values(), key=lambda d: (d.cost, d.enodes))
+            if kept and self.late():
+                break
+        return list(kept.values())
 
-    def _proved(self, graph: Union) -> list[Dag]:
+    def _proved(self, graph: Union, known: Dag | None) -> list[Dag]:
         """The proof's DAG, if it comes to one; takes note of the bound."""
-        seconds = PROOF_SECONDS
+        self.found.heuristic = self.found.cost = None if known is None else known.cost
+        seconds = math.inf
         if self.deadline is not None:
-            seconds = min(seconds, self.deadline - time.monotonic())
+            seconds = self.deadline - time.monotonic()
         proof = None
         if seconds > 0:
             proof = prove(
-                graph, seconds=seconds, max_kernels=self.max_kernels, seed=self.seed
+                graph,
+                seconds=seconds,
+                effort=PROOF_EFFORT,
+                max_kernels=self.max_kernels,
+                most=limits(self.hardware),
+                known=known,
+                seed=self.seed,
             )
-        self.found.complete &= proof is not None and proof.optimal
-        if proof is None:
+        proved = proof is not None and (proof.optimal or proof.nothing)
+        self.found.complete &= proved
+        if proof is None or proof.nothing:
             return []
         self.found.bound = proof.bound
-        return [] if proof.best is None else [proof.best]
-
-    def size(self, dags: list[tuple[Rebuilder, Dag]], keep: int) -> None:
-        """Size the first DAGs of different structure; keeps the best."""
-        began = time.perf_counter()
-        sizer = Sizer(self.hardware, self.constraints, self.deadline)
-        plans = self.found.plans
-        for graph in self._structures(dags):
-            if len(plans) == TRIED * keep or (plans and self.late()):
-                break
-            plan = sizer.sized(graph)
-            if plan is not None and not check(plan.graph):
-                plans.append(plan)
-        plans.sort(key=lambda p: p.microseconds)
-        del plans[keep:]
-        self.found.spend("sizes", began)
-
-    def _structures(self, dags: list[tuple[Rebuilder, Dag]]) -> Iterator[KernelGraph]:
-        """Different graphs, cheapest first of each number of kernels in turn."""
-        least = min((d.cost for _, d in dags), default=0.0)
-        groups: dict[tuple[int, int], list[tuple[Rebuilder, Dag]]] = {}
-        for rebuilder, dag in sorted(dags, key=lambda item: item[1].cost):
-            if dag.cost <= HOPELESS * least:
-                kinds = _kinds(rebuilder.union, dag)
-                groups.setdefault(kinds, []).append((rebuilder, dag))
-        seen: set[str | None] = set()
-        turns = itertools.zip_longest(*(groups[k] for k in sorted(groups)))
-        for item in itertools.chain.from_iterable(turns):
-            if item is None:
-                continue
-            graph = self._safe(item[0].graph(item[1]))
-            structure = None if graph is None else canonical_hash(graph, sizes=False)
-            if graph is None or structure in seen:
-                continue
-            seen.add(structure)
-            if all(self.constraints.admits_structure(b) for b in graph.blocks):
-                self.found.counters["structures"] += 1
-                yield graph
-
-    def _safe(self, graph: KernelGraph) -> KernelGraph | None:
-        """The graph with its shifts put back; None if there is no place for them."""
-        safe = stabilise(graph)
-        if safe is None and self.unshifted:
-            self.found.counters["unstable"] += 1
-            return None
-        return safe or graph
+        if proof.best is None:
+            return []
+        self.found.cost = min(proof.best.cost, self.found.cost or math.inf)
+        return [proof.best]
 
 
-def _kinds(u: Union, dag: Dag) -> tuple[int, int]:
-    """How many blocks and how many library calls a DAG has."""
-    kinds = u.kind[list(dag.enodes)]
-    return int((kinds == LAUNCH).sum()), int((kinds == LIBRARY).sum())
+def _by_cost(dag: Dag) -> tuple[float, tuple[int, ...]]:
+    return dag.cost, dag.enodes
