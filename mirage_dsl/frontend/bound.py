@@ -12,7 +12,7 @@ from mirage_dsl.frontend.reference import evaluate_trace
 from mirage_dsl.frontend.specs import layout_of
 from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
 from mirage_dsl.settings import DETERMINISTIC, EFFORT, INTERPRET, Effort
 
@@ -42,6 +42,7 @@ class Options:
         config: Further arguments of `superoptimize`, by name.
         mugraph: A pinned μGraph, or its text, in place of a search.
         dynamic: Annotated dims that stay symbolic.
+        overlap: Whether kernels may start before what is ahead of them has ended.
     """
 
     effort: Effort | None = None
@@ -49,6 +50,7 @@ class Options:
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     mugraph: KernelGraph | str | None = None
     dynamic: tuple[str, ...] = ()
+    overlap: bool = False
 
 
 class BoundKernel:
@@ -108,7 +110,8 @@ class BoundKernel:
             self.search()
 
     def _set(self, mugraph: KernelGraph) -> None:
-        self._chosen = mugraph
+        early = self._options.overlap
+        self._chosen = _launched_early(mugraph) if early else mugraph
         self._executables.clear()
         self._on_change()
 
@@ -305,6 +308,17 @@ class BoundKernel:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)
         state = "not searched yet" if self._chosen is None else "ready"
         return f"<BoundKernel {self.program.name}({inputs}), {state}>"
+
+
+def _launched_early(graph: KernelGraph) -> KernelGraph:
+    """With dependent launches of all generated kernels, the first one too."""
+    nodes = [
+        replace(n, schedule=replace(n.schedule, pdl=True))
+        if isinstance(n, BlockGraph)
+        else n
+        for n in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _is_torch(value: object) -> bool:

@@ -153,6 +153,7 @@ def kernel(
     config: Mapping[str, Any] | None = None,
     mugraph: KernelGraph | str | None = None,
     dynamic: Collection[str] = (),
+    overlap: bool = False,
 ) -> Callable[[Function], Kernel]: ...
 def kernel(
     function: Function | None = None,
@@ -163,6 +164,7 @@ def kernel(
     config: Mapping[str, Any] | None = None,
     mugraph: KernelGraph | str | None = None,
     dynamic: Collection[str] = (),
+    overlap: bool = False,
 ) -> Kernel | Callable[[Function], Kernel]:
     """Make a kernel of a function on tensors; bare or with settings.
 
@@ -174,13 +176,18 @@ def kernel(
         config: Further arguments of `mirage.superoptimize`, by name.
         mugraph: A μGraph or its text to use in place of a search.
         dynamic: Annotated dims whose extent may change from call to call.
+        overlap: Let the first kernel of a call start before the kernel ahead of it in
+            the stream has ended (programmatic dependent launch): it waits there before
+            it reads or writes.  Of use where calls follow each other, as in a model.
     """
     if effort is not None and effort not in EFFORTS:
         raise UnsupportedError(
             f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
         )
     names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
-    options = Options(effort, budget_seconds, dict(config or {}), mugraph, names)
+    options = Options(
+        effort, budget_seconds, dict(config or {}), mugraph, names, overlap
+    )
     if function is None:
 
         def decorate(decorated: Function) -> Kernel:

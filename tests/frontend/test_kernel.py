@@ -265,6 +265,20 @@ def test_a_pinned_mugraph_is_used() -> None:
     assert len(bound.mugraph.blocks) == 1
 
 
+def test_kernels_that_overlap_wait_for_what_is_ahead() -> None:
+    kernel = mirage.kernel(mugraph=MUGRAPH, overlap=True)(rms_linear.function)
+    bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
+    assert bound.mugraph.blocks[0].schedule.pdl
+    body = bound.to_triton_code().partition("def rms_linear")[2]
+    assert body.index("gdc_wait()") < body.index("tl.load")
+    plain = mirage.kernel(mugraph=MUGRAPH)(rms_linear.function)
+    assert (
+        not plain.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
+        .mugraph.blocks[0]
+        .schedule.pdl
+    )
+
+
 def test_a_wrong_mugraph_is_refused() -> None:
     bound = bound_rms_linear()
     with pytest.raises(EquivalenceError, match="the program gives"):
