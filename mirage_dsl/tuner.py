@@ -203,9 +203,10 @@ class _Climb:
                     hardware=self.hardware,
                     constraints=self.constraints,
                 )
-                found.update({candidate.mugraph: candidate.cost, **dict(forms)})
+                found.update(forms)
         ranked = sorted(found, key=lambda g: found[g].microseconds)[: self.plan.first]
-        return list(dict.fromkeys([self.result.program, *ranked]))
+        own = [c.mugraph for c in self.result.candidates]
+        return list(dict.fromkeys([self.result.program, *own, *ranked]))
 
     def _next(self) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet."""

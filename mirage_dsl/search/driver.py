@@ -28,8 +28,9 @@ from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.kinds import with_every_kind
 from mirage_dsl.search.ledger import Ledger
-from mirage_dsl.search.partition import Atom, Cutter, is_view
+from mirage_dsl.search.partition import Atom, Cutter
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.segments import (
     Found,
@@ -186,6 +187,7 @@ class _Driver:
                     cutters = (Cutter(form), Cutter(form, late=True))
                     for cutter in {c.order: c for c in cutters}.values():
                         plans += self._allowed(self._chains(cutter))
+                        plans += self._allowed(self._chains(cutter, products=False)[:1])
         return sorted([*plans, library], key=lambda p: p.microseconds)
 
     def _allowed(self, plans: list[Plan]) -> list[Plan]:
@@ -247,14 +249,25 @@ class _Driver:
         seconds = moved / hardware.dram_rate + hardware.launch + hardware.ramp
         return 1e6 * seconds
 
-    def _chains(self, cutter: Cutter) -> list[Plan]:
-        """The cheapest chains of segments, by dynamic programming over the atoms."""
+    def _chains(self, cutter: Cutter, *, products: bool = True) -> list[Plan]:
+        """The cheapest chains of segments, by dynamic programming over the atoms.
+
+        Without `products` these are left to library kernels, which the estimate may
+        wrong.
+        """
         atoms = cutter.atoms
         best: list[list[tuple[float, tuple[Plan, ...]]]] = [[(0.0, ())]]
         for end in range(1, len(atoms) + 1):
             ways: list[tuple[float, tuple[Plan, ...]]] = []
             for start in range(max(0, end - MOST_ATOMS), end):
-                for parts in self._segment_plans(cutter, atoms[start:end]):
+                run = atoms[start:end]
+                if products or not any(a.is_product for a in run):
+                    found = self._segment_plans(cutter, run)
+                elif len(run) == 1:
+                    found = [(self._library(cutter, run[0]),)]
+                else:
+                    continue
+                for parts in found:
                     added = sum(p.microseconds for p in parts)
                     ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
             ways.sort(key=lambda w: (w[0], len(w[1])))
@@ -296,9 +309,14 @@ class _Driver:
             firsts = self._segment_plans(cutter, (left,))
             seconds = self._segment_plans(cutter, (right,))
             ways = [(*a, *b) for a in firsts for b in seconds]
-        ways.append((library_plan(segment, self.segments.hardware, inside),))
+        ways.append((self._library(cutter, atoms[0]),))
         ways.sort(key=lambda w: sum(p.microseconds for p in w))
         return ways[: self.k]
+
+    def _library(self, cutter: Cutter, atom: Atom) -> Plan:
+        segment = cutter.segment(atom.nodes)
+        inside = self._left_in_l2(segment)
+        return library_plan(segment, self.segments.hardware, inside)
 
     def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, unless they are too large."""
@@ -317,7 +335,7 @@ class _Driver:
         """The k best plans of different structure that are equal to the program."""
         kept: list[Candidate] = []
         seen: set[str] = set()
-        for at, plan in enumerate(self._with_one_kernel(plans)):
+        for at, plan in enumerate(with_every_kind(plans, self.k)):
             if len(kept) == self.k or (kept and self.segments.late()):
                 self.ledger.cut["cost rank"] += len(plans) - at
                 break
@@ -333,14 +351,6 @@ class _Driver:
                 if candidate is not None:
                     kept.append(candidate)
         return sorted(kept, key=lambda c: c.cost.microseconds)
-
-    def _with_one_kernel(self, plans: list[Plan]) -> list[Plan]:
-        """The plans, the best one of a single kernel among the first k."""
-        fused = next((p for p in plans if is_one_kernel(p.graph)), None)
-        if self.k == 1 or fused is None or fused in plans[: self.k]:
-            return plans
-        others = [p for p in plans if p is not fused]
-        return [*others[: self.k - 1], fused, *others[self.k - 1 :]]
 
     def _candidate(self, graph: KernelGraph, *, verify: bool) -> Candidate | None:
         """The stabilised form if that is right, else the plain one if that is.
@@ -371,9 +381,3 @@ class _Driver:
         safe = stabilise(graph)
         resized = None if safe is None else self.segments.resized(safe)
         return [graph] if resized is None else [resized, graph]
-
-
-def is_one_kernel(graph: KernelGraph) -> bool:
-    """Whether a graph launches one generated kernel and nothing else."""
-    applies = [n for n in graph.nodes if isinstance(n, Apply)]
-    return len(graph.blocks) == 1 and all(map(is_view, applies))

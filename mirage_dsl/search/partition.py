@@ -47,6 +47,11 @@ class Atom:
     nodes: tuple[Apply, ...]
     library: bool = False
 
+    @property
+    def is_product(self) -> bool:
+        """Whether it has a product."""
+        return any(n.op.kind is Kind.CONTRACTION for n in self.nodes)
+
 
 def is_view(node: Apply) -> bool:
     """Whether the node only looks at its operand in another way."""

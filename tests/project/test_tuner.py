@@ -103,6 +103,16 @@ def test_the_gpu_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     assert x.scale == w.scale == 64**-0.25
 
 
+def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what the estimate thinks little of: it may be wrong."""
+    result = _result()
+    device = Device(monkeypatch, library_first)
+    plan = replace(tuner.PLANS["quick"], first=0, rounds=0, worst=0.0)
+    monkeypatch.setitem(tuner.PLANS, "quick", plan)
+    tuned(result)
+    assert set(device.timed) == {c.mugraph for c in result}
+
+
 def test_many_sizes_and_schedules_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
     device = Device(monkeypatch, library_first)

@@ -20,7 +20,8 @@ from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import BlockGraph, Input, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ir.stabilise import strip_shifts
-from mirage_dsl.search.driver import is_one_kernel, search
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.kinds import is_one_kernel
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.sink import sink_views
 from mirage_dsl.search.structures import StructureSet, structures

@@ -1,0 +1,36 @@
+"""Kinds of plans of which a tuner should see the best, whatever the estimate says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.partition import is_view
+from mirage_dsl.search.segments import Plan
+
+
+def is_one_kernel(graph: KernelGraph) -> bool:
+    """Whether a graph launches one generated kernel and nothing else."""
+    applies = [n for n in graph.nodes if isinstance(n, Apply)]
+    return len(graph.blocks) == 1 and all(map(is_view, applies))
+
+
+def leaves_products(graph: KernelGraph) -> bool:
+    """Whether library kernels compute all products, and generated ones the rest."""
+    inside = [n for b in graph.blocks for n in b.nodes if isinstance(n, Apply)]
+    return bool(inside) and all(n.op.kind is not Kind.CONTRACTION for n in inside)
+
+
+def with_every_kind(plans: Sequence[Plan], count: int) -> list[Plan]:
+    """The plans in their order, but the best of each kind among the first `count`."""
+    wanted: list[Plan] = []
+    for kind in (is_one_kernel, leaves_products):
+        best = next((p for p in plans if kind(p.graph)), None)
+        if best is not None and best not in plans[:count]:
+            wanted.append(best)
+    before = count - len(wanted)
+    if before < 1:
+        return list(plans)
+    others = [p for p in plans if p not in wanted]
+    return [*others[:before], *wanted, *others[before:]]
