@@ -19,7 +19,7 @@ def gate_and_product() -> KernelGraph:
 
 
 TWO_KERNELS = mugraphs.attention(2, 64, 128, 16, splits=2)
-ONE_KERNEL = mugraphs.gated_mlp(8, 64, 96)
+ONE_KERNEL = mugraphs.gated_mlp(8, 64, 96, tile_k=32)
 BESIDE = gate_and_product()
 
 
