@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.errors import CompileError, EquivalenceError, SearchError, ShapeError
+from mirage_dsl.frontend.given import copied, dense, device_kind, is_torch
 from mirage_dsl.frontend.reference import evaluate_trace
-from mirage_dsl.frontend.specs import layout_of
 from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
+from mirage_dsl.frontend.tree import leaves_of
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
@@ -238,18 +239,25 @@ class BoundKernel:
             )
         return self.run(tensors)
 
-    def run(self, tensors: Sequence[Any]) -> Any:
-        """Run on tensors: on the GPU, in Triton's interpreter, or by reference."""
-        cuda = _device_kind(tensors) == "cuda"
-        if not cuda and not (INTERPRET.get() and any(map(_is_torch, tensors))):
-            return evaluate_trace(self._trace, tensors)
-        prepared = [_dense(t) for t in tensors]
+    def run(self, tensors: Sequence[Any], out: Any = None) -> Any:
+        """Run on tensors: on the GPU, in Triton's interpreter, or by reference.
+
+        Args:
+            tensors: The inputs.
+            out: Tensors, in the structure of the result, that take it.
+        """
+        taken = leaves_of(out) if out is not None else []
+        cuda = device_kind([*tensors, *taken]) == "cuda"
+        if not cuda and not (INTERPRET.get() and any(map(is_torch, tensors))):
+            found = evaluate_trace(self._trace, tensors)
+            return found if out is None else copied(leaves_of(found), taken, out)
+        prepared = [dense(t) for t in tensors]
         executable = self._executable(prepared, interpret=not cuda)
-        return self._trace.rebuild(executable(*prepared))
+        return self._trace.rebuild(executable(*prepared, out=taken))
 
     def prepared(self, tensors: Sequence[Any]) -> Callable[..., Any]:
         """A call for CUDA tensors of just these shapes, strides and dtypes."""
-        if any(_dense(t) is not t for t in tensors):
+        if any(dense(t) is not t for t in tensors):
             return lambda *given: self.run(given)
         executable = self._executable(tensors, interpret=False)
         structure = self._trace.structure
@@ -262,7 +270,7 @@ class BoundKernel:
 
         It returns None, and does nothing, for other tensors.
         """
-        if any(_dense(t) is not t for t in tensors):
+        if any(dense(t) is not t for t in tensors):
             return None
         call = self._executable(tensors, interpret=False).direct
         if call is None:
@@ -319,53 +327,6 @@ def _launched_early(graph: KernelGraph) -> KernelGraph:
         for n in graph.nodes
     ]
     return replace(graph, nodes=tuple(nodes))
-
-
-def _is_torch(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch" or hasattr(
-        value, "requires_grad"
-    )
-
-
-def _device_kind(tensors: Sequence[Any]) -> str:
-    """`cuda` or `cpu`.
-
-    Raises:
-        CompileError: Tensors on several devices, or on one that is neither.
-    """
-    devices = {str(t.device) for t in tensors if _is_torch(t)}
-    kinds = {d.partition(":")[0] for d in devices}
-    if len(devices) > 1 or not kinds <= {"cpu", "cuda"}:
-        raise CompileError(
-            f"the tensors are on {', '.join(sorted(devices))}; expected one CUDA "
-            "device, or the CPU: move them with .to(device)"
-        )
-    if "cuda" in kinds and not all(map(_is_torch, tensors)):
-        raise CompileError(
-            "CUDA tensors together with NumPy arrays; convert the arrays with "
-            "torch.from_numpy(array).cuda()"
-        )
-    return "cuda" if "cuda" in kinds else "cpu"
-
-
-def _dense(tensor: Any) -> Any:
-    """The tensor, or a row-major copy where its memory has gaps or overlaps."""
-    if not _is_torch(tensor):
-        from mirage_dsl.frontend.reference import to_torch
-
-        return to_torch(tensor)
-    if tensor.is_contiguous():
-        return tensor
-    strides = tuple(tensor.stride())
-    if layout_of(tuple(tensor.shape), strides) is not None:
-        return tensor
-    log.info(
-        "copying a tensor of shape %s: its strides %s are no dense array in any order "
-        "of axes",
-        tuple(tensor.shape),
-        strides,
-    )
-    return tensor.contiguous()
 
 
 def _has_gpu() -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 from mirage_dsl.errors import TraceError, UnsupportedError
@@ -49,7 +51,9 @@ class Kernel:
 
     Called with CUDA tensors it runs the fastest verified μGraph that it has found for
     their shapes and dtypes; with NumPy arrays or CPU tensors it evaluates the
-    reference semantics; with symbolic tensors it is inlined.
+    reference semantics; with symbolic tensors it is inlined.  With `out=` the results
+    are written to the given tensors, which may be views of any strides, such as places
+    in a cache.
     """
 
     def __init__(self, function: Function, options: Options) -> None:
@@ -75,8 +79,10 @@ class Kernel:
                 return ready(*args)
         else:
             key = None
+        out = kwargs.pop("out", None) if self._takes_out else None
         leaves = leaves_of((args, kwargs))
         if any(isinstance(leaf, Tensor) for leaf in leaves):
+            _refuse_out(out)
             return self.function(*args, **kwargs)
         if any(isinstance(leaf, TensorSpec) for leaf in leaves):
             raise TraceError(
@@ -87,7 +93,7 @@ class Kernel:
         arguments = bind_arguments(self.function, args, kwargs)
         _refuse_gradients(arguments)
         bound = self._bind(arguments)
-        result = bound.run(arguments.tensors)
+        result = bound.run(arguments.tensors, out)
         plain = len(arguments.tensors) == len(args)
         if key is not None and plain and _all_cuda(args):
             self._ready[key] = bound.prepared(args)
@@ -101,6 +107,11 @@ class Kernel:
         self._last = None
         self._direct.clear()
         self._ready.clear()
+
+    @cached_property
+    def _takes_out(self) -> bool:
+        """Whether `out` is ours: the function has no parameter of that name."""
+        return "out" not in inspect.signature(self.function).parameters
 
     @property
     def _name(self) -> str:
@@ -210,6 +221,15 @@ def _fingerprint(value: Any) -> object:
         grad = value.requires_grad and torch.is_grad_enabled()
         return value.shape, value.stride(), value.dtype, value.device, grad
     return object()
+
+
+def _refuse_out(out: object) -> None:
+    if out is not None:
+        raise TraceError(
+            "out= in a function that is being traced: use the result, and give out= "
+            "where the traced function is called",
+            user_location(),
+        )
 
 
 def _all_cuda(args: tuple[Any, ...]) -> bool:

@@ -21,6 +21,7 @@ from mirage_dsl.errors import (
     ParseError,
     SearchError,
     ShapeError,
+    TraceError,
 )
 from mirage_dsl.settings import INTERPRET
 
@@ -277,6 +278,38 @@ def test_kernels_that_overlap_wait_for_what_is_ahead() -> None:
         .mugraph.blocks[0]
         .schedule.pdl
     )
+
+
+@pytest.mark.parametrize("interpret", [False, True])
+def test_results_go_where_the_caller_wants_them(*, interpret: bool) -> None:
+    kernel = mirage.kernel(mugraph=MUGRAPH)(rms_linear.function)
+    x, w = torch.from_numpy(half(4, 32)), torch.from_numpy(half(32, 16))
+    places = torch.zeros((4, 3, 16), dtype=torch.float16)
+    with INTERPRET.scope(value=interpret):
+        found = kernel(x, w, out=places[:, 1])
+        assert torch.equal(places[:, 1], kernel(x, w))
+        assert not places[:, ::2].any()
+        assert found.data_ptr() == places[:, 1].data_ptr()
+        with pytest.raises(ShapeError, match="expected"):
+            kernel(x, w, out=places)
+
+
+def test_out_is_refused_while_tracing() -> None:
+    @mirage.kernel
+    def outer(x, w):
+        return rms_linear(x, w, out=x)
+
+    with pytest.raises(TraceError, match="out="):
+        outer.trace(mirage.spec((4, 4)), mirage.spec((4, 4)))
+
+
+def test_a_parameter_called_out_is_a_parameter() -> None:
+    @mirage.kernel
+    def added(x, out):
+        return x + out
+
+    x = half(4, 4)
+    np.testing.assert_array_equal(added(x, out=x), x + x)
 
 
 def test_a_wrong_mugraph_is_refused() -> None:

@@ -15,7 +15,7 @@ from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Surroundings
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.placing import places
+from mirage_dsl.ir.placing import Place, built, places
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, TensorType
 
@@ -36,7 +36,11 @@ def emit(graph: KernelGraph) -> str:
 
 
 def plan(
-    graph: KernelGraph, *, wide: bool = False, pointers: bool = False
+    graph: KernelGraph,
+    *,
+    wide: bool = False,
+    pointers: bool = False,
+    out: bool = False,
 ) -> ModulePlan:
     """The emitted module with its parts.
 
@@ -46,6 +50,7 @@ def plan(
             inputs whose strides reach far.
         pointers: Use no tensor descriptors, as for inputs whose strides or addresses
             they cannot express.
+        out: `run` takes tensors for the outputs too, of any strides.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
@@ -53,11 +58,13 @@ def plan(
     types = _laid_out(graph, kernel_types(graph))
     extents = derived_extents(graph, graph.extent_of)
     placed = places(graph, types, extents)
+    given = _given(graph, types, placed) if out else None
     around = Surroundings(
         types,
         extents,
-        packed=_packed(graph) - placed.keys(),
+        packed=_packed(graph) - placed.keys() - (given or {}).keys(),
         placed=placed,
+        given=given,
         inputs=frozenset(i.name for i in graph.inputs),
         wide=wide or any(_is_far(t, extents) for t in types.values()),
         pointers=pointers,
@@ -131,6 +138,24 @@ def _packed(graph: KernelGraph) -> frozenset[str]:
         elif node.op.kind is not Kind.VIEW:
             found.add(node.result)
     return frozenset(found)
+
+
+def _given(
+    graph: KernelGraph, types: dict[str, TensorType], placed: dict[str, Place]
+) -> dict[str, int]:
+    """Values that can be made in the caller's tensors, with the number of the output.
+
+    A value must lie in the caller's tensor as a view: its axes may be cut out of the
+    output's, but not joined.
+    """
+    made = built(placed).union(*(b.results for b in graph.blocks)) - placed.keys()
+    found: dict[str, int] = {}
+    for at, item in enumerate(graph.returns):
+        kind = types[item.value]
+        alike = kind.axes == item.type.axes or all(len(a) == 1 for a in kind.axes)
+        if item.value in made and kind.dtype == item.type.dtype and alike:
+            found.setdefault(item.value, at)
+    return found
 
 
 def _is_far(kind: TensorType, extents: dict[str, int | None]) -> bool:

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from mirage_dsl.backends.triton.plan import ModulePlan
 from mirage_dsl.backends.triton.prepared import prepared_run
 from mirage_dsl.errors import CompileError, DTypeError, MirageError, ShapeError
 from mirage_dsl.ir.graph import Input, KernelGraph
-from mirage_dsl.ir.maps import bind_extents
+from mirage_dsl.ir.maps import bind_extents, derived_extents
+from mirage_dsl.types import TensorType
 
 if TYPE_CHECKING:
     import torch
@@ -35,10 +37,17 @@ _NOWHERE: AbstractContextManager[object] = nullcontext()
 
 @dataclass(frozen=True)
 class Variant:
-    """A form of the module: offsets of 64 bits; pointers instead of descriptors."""
+    """A form of the module.
+
+    Attributes:
+        wide: Offsets have 64 bits.
+        pointers: Pointers take the place of descriptors.
+        out: The caller gives tensors for the outputs.
+    """
 
     wide: bool = False
     pointers: bool = False
+    out: bool = False
 
 
 class Executable:
@@ -68,8 +77,12 @@ class Executable:
 
     def _plan(self, variant: Variant) -> ModulePlan:
         if variant not in self._plans:
-            made = plan(self.graph, wide=variant.wide, pointers=variant.pointers)
-            self._plans[variant] = made
+            self._plans[variant] = plan(
+                self.graph,
+                wide=variant.wide,
+                pointers=variant.pointers,
+                out=variant.out,
+            )
         return self._plans[variant]
 
     def _prepare(self, made: ModulePlan, tensors: Sequence[torch.Tensor]) -> Run:
@@ -103,8 +116,14 @@ class Executable:
         """
         return self._direct
 
-    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    def __call__(
+        self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
+    ) -> list[torch.Tensor]:
         """The outputs, in order, as new tensors.
+
+        Args:
+            *tensors: The inputs.
+            out: Tensors that take the outputs, and are returned; of any strides.
 
         Raises:
             ShapeError: Tensors that do not fit the inputs' types.
@@ -112,27 +131,32 @@ class Executable:
             CompileError: Tensors on the wrong device, or a kernel that does not
                 compile or start.
         """
-        if self._direct is not None and len(tensors) == len(self.graph.inputs):
+        if (
+            self._direct is not None
+            and not out
+            and len(tensors) == len(self.graph.inputs)
+        ):
             found = self._direct(*tensors)
             if found is not None:
                 return found
+        given = (*tensors, *out)
         key = tuple(
             [
                 (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
-                for t in tensors
+                for t in given
             ]
         )
         run = self._prepared.get(key)
-        made = self._plan(self._check(tensors)) if run is None else None
+        made = self._plan(self._check(tensors, out)) if run is None else None
         try:
             with self._place(tensors):
                 if made is not None:
-                    run = self._prepare(made, tensors)
+                    run = self._by_triton(made) if out else self._prepare(made, tensors)
                     if len(self._prepared) >= MOST_PREPARED:
                         self._prepared.clear()
                     self._prepared[key] = run
                 assert run is not None
-                return run(*tensors)
+                return run(*given)
         except MirageError:
             raise
         except Exception as error:
@@ -150,11 +174,16 @@ class Executable:
             return _NOWHERE
         return torch.cuda.device(tensors[0].device)
 
-    def _check(self, tensors: Sequence[torch.Tensor]) -> Variant:
+    def _check(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    ) -> Variant:
         """The variant for these tensors, once they are known to fit."""
-        bind_extents(self.graph, [tuple(t.shape) for t in tensors])
+        extents = bind_extents(self.graph, [tuple(t.shape) for t in tensors])
         for item, tensor in zip(self.graph.inputs, tensors, strict=True):
-            self._check_one(item, tensor, tensors[0])
+            what = f"input {item.name} of {self.graph.name}"
+            self._check_one(what, item.type, tensor, tensors[0])
+        if out:
+            self._check_out(out, tensors, derived_extents(self.graph, extents))
         described = {
             p.source
             for kernel in self._plan(Variant()).kernels
@@ -162,31 +191,53 @@ class Executable:
             if p.kind == "descriptor"
         }
         return Variant(
-            wide=any(_span(t) >= FAR for t in tensors),
+            wide=any(_span(t) >= FAR for t in (*tensors, *out)),
             pointers=not all(
                 _fits_descriptor(item, tensor)
                 for item, tensor in zip(self.graph.inputs, tensors, strict=True)
                 if item.name in described
             ),
+            out=bool(out),
         )
 
-    def _check_one(
-        self, item: Input, tensor: torch.Tensor, first: torch.Tensor
+    def _check_out(
+        self,
+        out: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        extents: Mapping[str, int | None],
     ) -> None:
-        what = f"input {item.name} of {self.graph.name}"
-        if str(tensor.dtype) != f"torch.{item.type.dtype.long_name}":
+        if len(out) != len(self.graph.returns):
+            raise ShapeError(
+                f"out of {self.graph.name} has {len(out)} tensors; it returns "
+                f"{len(self.graph.returns)}"
+            )
+        for item, tensor in zip(self.graph.returns, out, strict=True):
+            what = f"out of {self.graph.name}"
+            self._check_one(what, item.type, tensor, tensors[0])
+            shape = tuple(
+                prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes
+            )
+            if tuple(tensor.shape) != shape:
+                raise ShapeError(
+                    f"{what} has the shape {tuple(tensor.shape)}, expected {shape}"
+                )
+
+    def _check_one(
+        self, what: str, kind: TensorType, tensor: torch.Tensor, first: torch.Tensor
+    ) -> None:
+        if str(tensor.dtype) != f"torch.{kind.dtype.long_name}":
             raise DTypeError(
-                f"{what} is {tensor.dtype}, expected torch.{item.type.dtype.long_name}"
+                f"{what} is {tensor.dtype}, expected torch.{kind.dtype.long_name}"
             )
         if tensor.device != first.device:
             raise CompileError(
                 f"{what} is on {tensor.device} and {self.graph.inputs[0].name} on "
                 f"{first.device}; move them to one device"
             )
-        kind = "cpu" if self.interpret else "cuda"
-        if tensor.device.type != kind:
+        place = "cpu" if self.interpret else "cuda"
+        if tensor.device.type != place:
             raise CompileError(
-                f"{what} is on {tensor.device}, expected a {kind} device"
+                f"{what} is on {tensor.device}, expected a {place} device"
                 + (" for the interpreter" if self.interpret else "")
             )
         if any(s < 0 for s in tensor.stride()):

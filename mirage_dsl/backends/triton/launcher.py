@@ -33,6 +33,8 @@ class Launcher:
         self._extents = around.extents
         self._placed = around.placed
         self._built = built(around.placed)
+        self._given = around.given
+        self._outs: list[str] = []
         self._writer = Writer()
         self._names = Names()
         self._variables: dict[str, str] = {}
@@ -43,7 +45,11 @@ class Launcher:
         """The lines of `run`."""
         for item in self._graph.inputs:
             self._variables[item.name] = self._names.fresh(item.name)
-        names = ", ".join(self._variables.values())
+        if self._given is not None:
+            self._outs = [
+                self._names.fresh(f"{r.value}_out") for r in self._graph.returns
+            ]
+        names = ", ".join([*self._variables.values(), *self._outs])
         outputs = ", ".join(str(r.type) for r in self._graph.returns)
         self._writer.line(f"def run({names}):")
         self._writer.indent()
@@ -60,6 +66,9 @@ class Launcher:
             else:
                 self._launch(next(left))
         results = [self._returned(r) for r in self._graph.returns]
+        if self._given is not None:
+            self._hand_over(results)
+            results = self._outs
         self._writer.line(f"return [{', '.join(results)}]")
         return self._writer.lines
 
@@ -133,7 +142,9 @@ class Launcher:
     def _make(self, value: str) -> None:
         """A variable for what a kernel is going to write: its own, or a part."""
         place = self._placed.get(value)
-        if place is None:
+        if value in (self._given or ()):
+            text = self._view_of_out(value)
+        elif place is None:
             text = self._new_tensor(value)
         else:
             if place.whole not in self._variables:
@@ -143,6 +154,20 @@ class Launcher:
             if place.axes != tuple(range(len(place.axes))):
                 text += f".permute({', '.join(map(str, place.axes))})"
         self._variables[value] = self._writer.assign(self._names.fresh(value), text)
+
+    def _view_of_out(self, value: str) -> str:
+        """The caller's tensor for a value, with the axes of the value's type."""
+        assert self._given is not None
+        at = self._given[value]
+        kind, wanted = self._types[value], self._graph.returns[at].type
+        text = self._outs[at]
+        if kind.axes != wanted.axes:
+            if any(len(axis) != 1 for axis in wanted.axes):
+                text += f".view({self._shape([(d,) for d in wanted.dims])})"
+            if kind.names != wanted.names:
+                turns = ", ".join(str(wanted.names.index(n)) for n in kind.names)
+                text += f".permute({turns})"
+        return text
 
     def _new_tensor(self, value: str) -> str:
         return self._allocation(self._types[value])
@@ -267,6 +292,15 @@ class Launcher:
         if all(len(axis) == 1 for axis in kind.axes):
             return variable
         return f"{variable}.reshape({self._shape([(d,) for d in kind.dims])})"
+
+    def _hand_over(self, results: Sequence[str]) -> None:
+        """Copy what was not made in the caller's tensors."""
+        given = self._given or {}
+        for at, (item, text) in enumerate(
+            zip(self._graph.returns, results, strict=True)
+        ):
+            if given.get(item.value) != at:
+                self._writer.line(f"{self._outs[at]}.copy_({text})")
 
     def _returned(self, item: Return) -> str:
         """A value with the axes of the returned type."""

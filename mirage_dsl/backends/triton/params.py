@@ -10,6 +10,7 @@ from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.ir.maps import loops_inside_grid
+from mirage_dsl.ir.placing import Place
 from mirage_dsl.types import Dim, DType, Scalar, TensorType
 
 _ALIAS = "/again"
@@ -84,7 +85,7 @@ class Signature:
 
     def _make_strides(self, source: str) -> tuple[str | int, ...]:
         place = self.around.placed.get(source)
-        if place is not None:
+        if place is not None and not self._is_given(place):
             return place.strides
         packed = self._row_major(source)
         if source in self.around.packed:
@@ -100,6 +101,13 @@ class Signature:
             self.params.append(Param(name, "stride", source, axis=axis, value=value))
             found.append(name)
         return tuple(found)
+
+    def _is_given(self, place: Place) -> bool:
+        """Whether it is in a tensor of the caller, whose strides are not known."""
+        outer = self.around.placed.get(place.whole)
+        if outer is not None:
+            return self._is_given(outer)
+        return place.whole in (self.around.given or ())
 
     def _row_major(self, source: str) -> tuple[str | int, ...]:
         """Strides of the packed tensor, in the order of axes that its layout says."""

@@ -24,6 +24,8 @@ class Surroundings:
         packed: Tensors that are row-major and contiguous by construction.
         placed: Tensors that are made inside of a concatenation.
         inputs: Tensors of the caller, whose layout their types tell.
+        given: The caller gives tensors for the outputs; the values that kernels store
+            there at once, each with the number of its output.
         wide: Offsets need 64 bits.
         pointers: Use no tensor descriptors, whatever the schedule says.
     """
@@ -33,6 +35,7 @@ class Surroundings:
     packed: frozenset[str]
     placed: Mapping[str, Place]
     inputs: frozenset[str]
+    given: Mapping[str, int] | None
     wide: bool
     pointers: bool
 

@@ -1,0 +1,76 @@
+"""The tensors of a call: where they are, how they lie in memory."""
+
+# PyTorch's tensors are only partly typed.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from mirage_dsl.errors import CompileError, ShapeError
+from mirage_dsl.frontend.specs import layout_of
+
+log = logging.getLogger(__name__)
+
+
+def is_torch(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch" or hasattr(
+        value, "requires_grad"
+    )
+
+
+def device_kind(tensors: Sequence[Any]) -> str:
+    """`cuda` or `cpu`.
+
+    Raises:
+        CompileError: Tensors on several devices, or on one that is neither.
+    """
+    devices = {str(t.device) for t in tensors if is_torch(t)}
+    kinds = {d.partition(":")[0] for d in devices}
+    if len(devices) > 1 or not kinds <= {"cpu", "cuda"}:
+        raise CompileError(
+            f"the tensors are on {', '.join(sorted(devices))}; expected one CUDA "
+            "device, or the CPU: move them with .to(device)"
+        )
+    if "cuda" in kinds and not all(map(is_torch, tensors)):
+        raise CompileError(
+            "CUDA tensors together with NumPy arrays; convert the arrays with "
+            "torch.from_numpy(array).cuda()"
+        )
+    return "cuda" if "cuda" in kinds else "cpu"
+
+
+def dense(tensor: Any) -> Any:
+    """The tensor, or a row-major copy where its memory has gaps or overlaps."""
+    if not is_torch(tensor):
+        from mirage_dsl.frontend.reference import to_torch
+
+        return to_torch(tensor)
+    if tensor.is_contiguous():
+        return tensor
+    strides = tuple(tensor.stride())
+    if layout_of(tuple(tensor.shape), strides) is not None:
+        return tensor
+    log.info(
+        "copying a tensor of shape %s: its strides %s are no dense array in any order "
+        "of axes",
+        tuple(tensor.shape),
+        strides,
+    )
+    return tensor.contiguous()
+
+
+def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
+    """`out`, with the results in its tensors.
+
+    Raises:
+        ShapeError: They do not fit.
+    """
+    shapes = [[tuple(t.shape) for t in ts] for ts in (found, taken)]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"out has the shapes {shapes[1]}, expected {shapes[0]}")
+    for result, target in zip(found, taken, strict=True):
+        target[...] = result
+    return out
