@@ -17,16 +17,15 @@ from fractions import Fraction
 
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.field61 import MODULUS, key_of, scramble
+from mirage_dsl.search.networks import NetworkFinder
 from mirage_dsl.search.space import Space
 from mirage_dsl.search.terms import (
-    ONE,
     Factor,
     Monomial,
     Pair,
     Sum,
     Terms,
     function_word,
-    times,
 )
 from mirage_dsl.types import Scalar
 
@@ -34,8 +33,6 @@ MAX_MEMBERS = 200_000
 """Size of S at which it is cut off; the search is then not complete."""
 MAX_SUBSETS = 1 << 12
 """Partial sums of one sum beyond which only small and large ones are taken."""
-MAX_NETWORKS = 1 << 14
-"""Sub-networks of one monomial beyond which the rest is left out."""
 
 AS_IN_TARGET = 0x2545F4914F6CDD1D
 """Marks the keys of values that have the sign that they have in the target.
@@ -45,9 +42,6 @@ over its negative.
 """
 
 _MINUS_ONE = Scalar(Fraction(-1))
-
-Networks = dict[Pair, tuple[Pair, set[int]]]
-"""Sub-networks of a monomial by what they leave: fingerprint, and possible dims."""
 
 
 def salt_of(names: int) -> int:
@@ -137,7 +131,7 @@ class _Members:
         self.terms, self.negative = terms, negative
         self.keys: set[int] = set()
         self.truncated = False
-        self._networks: dict[Monomial, Networks] = {}
+        self.networks = NetworkFinder(terms)
 
     def add_as_is(self, pair: Pair, names: int) -> None:
         """Add a value with some dims, and the sign that it has in the target."""
@@ -193,7 +187,8 @@ class _Members:
 
     def _add_sum(self, part: Sum) -> None:
         """Add what `part` is divided by anything that all its terms can leave."""
-        options = [self.networks(m) for m in part]
+        options = [self.networks.of(m, alone=len(part) == 1) for m in part]
+        self.truncated |= self.networks.truncated
         first, *others = options
         for rest in first:
             if not all(rest in o for o in others):
@@ -205,87 +200,6 @@ class _Members:
                 names = {a | b for a in names for b in o[rest][1]}
             for mask in names:
                 self.add_as_is((x % MODULUS, y % MODULUS), mask)
-
-    def networks(self, m: Monomial) -> Networks:
-        """The sub-networks of a monomial, without its sign."""
-        if m not in self._networks:
-            found: Networks = {}
-            for inside, value, rest in self._products(m):
-                self._summed(m, inside, value, rest, found)
-            self._networks[m] = found
-        return self._networks[m]
-
-    def _products(self, m: Monomial) -> list[tuple[Counter[Factor], Pair, Pair]]:
-        """Choices of factors, with the fingerprints of them and of the others."""
-        found = [(Counter[Factor](), ONE, ONE)]
-        for factor, count in Counter(m.factors).items():
-            pair = self.terms.factor_pair(factor)
-            powers = [ONE]
-            for _ in range(count):
-                powers.append(times(powers[-1], pair))
-            found = [
-                (
-                    inside + Counter({factor: n}),
-                    times(value, powers[n]),
-                    times(rest, powers[count - n]),
-                )
-                for inside, value, rest in found
-                for n in range(count + 1)
-            ]
-            if len(found) > MAX_NETWORKS:
-                self.truncated = True
-                found = found[:: len(found) // MAX_NETWORKS + 1] + found[-1:]
-        return found
-
-    def _summed(
-        self,
-        m: Monomial,
-        inside: Counter[Factor],
-        value: Pair,
-        rest: Pair,
-        found: Networks,
-    ) -> None:
-        """Add a choice of factors, summed over every set of variables that may be."""
-        outside = Counter(m.factors) - inside
-        blocked = {v for f in outside for v in f.indices}
-        states = [self._states(v, v in blocked) for v in m.bound]
-        used = {v for f in inside for v in f.indices}
-        for chosen in itertools.product(*states):
-            total, left, gone = value, rest, set[int]()
-            for v, (own, other, summed) in zip(m.bound, chosen, strict=True):
-                total, left = times(total, own), times(left, other)
-                if summed:
-                    gone.add(v)
-            names = self._names(used - gone)
-            if names is not None:
-                found.setdefault(left, (total, set()))[1].add(names)
-
-    def _states(self, v: int, blocked: bool) -> list[tuple[Pair, Pair, bool]]:
-        """How far a variable may be summed: σ in, σ left out, whether the dim is gone.
-
-        The loop dim may be summed within the tile, over the iterations, or both.
-        """
-        dim = self.terms.dim[v]
-        whole = self.terms.sigma_whole(dim)
-        states = [(ONE, (whole, whole), False)]
-        if blocked:
-            return states
-        if dim == self.terms.loop:
-            tile, loop = self.terms.sigma(dim, "tile"), self.terms.sigma(dim, "loop")
-            states.append(((tile, tile), (loop, loop), True))
-            states.append(((loop, loop), (tile, tile), False))
-        states.append(((whole, whole), ONE, True))
-        return states
-
-    def _names(self, variables: set[int]) -> int | None:
-        """The dims of unsummed variables; None if no value has such dims."""
-        names = 0
-        for v in variables:
-            bit = 1 << self.terms.dim[v]
-            if names & bit:
-                return None
-            names |= bit
-        return names if self.terms.space.representable(names) else None
 
 
 def _some_partial_sums(whole: Sum) -> Iterator[Sum]:

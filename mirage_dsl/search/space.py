@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from mirage_dsl.errors import SourceLocation, UnsupportedError
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
@@ -120,6 +121,11 @@ class Space:
     def names(self, mask: int) -> tuple[str, ...]:
         """The dims of a mask, in order of appearance."""
         return tuple(d for i, d in enumerate(self.dims) if mask >> i & 1)
+
+    @cached_property
+    def choices(self) -> dict[Any, Any]:
+        """What `search.networks` found, which all loop choices share."""
+        return {}
 
     @cached_property
     def loads(self) -> tuple[int, ...]:

@@ -107,8 +107,9 @@ def test_parts_of_a_norm_and_product() -> None:
     assert has(space, s, product, "b n")
     assert has(space, s, times(product, inverted(root)), "b n")
     assert has(space, s, times(x, inverted(root)), "b h")
-    assert has(space, s, times(w, inverted(root)), "b h n")
     assert has(space, s, times(x, x), "b h")
+    # Only with more dims than any value of the program.
+    assert not has(space, s, times(w, inverted(root)), "b h n")
 
 
 def test_what_no_equivalent_program_computes_is_not_useful() -> None:
@@ -149,15 +150,58 @@ def test_minus_does_not_cancel() -> None:
     assert out[1] == (2 * a[1] + b[1]) % MODULUS
 
 
-@pytest.mark.parametrize("count", [3, 6])
-def test_long_chains_stay_small(count: int) -> None:
+def chain(count: int) -> Space:
     p = Program("chain", {f"d{i}": 64 for i in range(count + 1)})
     value = p.input("a0", "d0 d1")
     for i in range(1, count):
         value = p.matmul(value, p.input(f"a{i}", f"d{i} d{i + 1}"), f"d{i}")
-    s = useful(space_of(p.returns(value)), "d1")
-    assert not s.truncated
-    assert len(s.keys) <= 4**count
+    return space_of(p.returns(value))
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 12])
+def test_long_chains_stay_small(count: int) -> None:
+    """|S| grows with the square of the number of matrices: products of neighbours."""
+    space = chain(count)
+    for loop in (None, "d0", "d1", f"d{count}"):
+        s = useful(space, loop)
+        assert not s.truncated
+        assert len(s.keys) <= 2 * count * (count + 1)
+
+
+def test_what_no_operator_can_join_is_not_useful() -> None:
+    space = chain(4)
+    s = useful(space, None)
+    a, b, c, d = (value_named(space, s, f"a{i}") for i in range(4))
+    d1, d2, d3 = (sigma(space, s, f"d{i}") for i in (1, 2, 3))
+    neighbours = times(times(b, c), d2)
+    assert has(space, s, neighbours, "d1 d3")
+    assert has(space, s, times(times(neighbours, d), d3), "d1 d4")
+    assert has(space, s, times(times(neighbours, a), d1), "d0 d3")
+    # No value of the program has all dims of two matrices apart.
+    assert not has(space, s, times(a, c), "d0 d1 d2 d3")
+    assert not has(space, s, times(times(neighbours, a), d1), "d0 d1 d3")
+
+
+def test_what_is_apart_may_be_joined_where_the_program_does() -> None:
+    p = Program("outer", {"m": 4, "n": 5, "k": 6})
+    x, y, w = p.input("x", "m"), p.input("y", "n"), p.input("w", "m n k")
+    space = space_of(p.returns(p.apply("mul", p.apply("mul", w, x), y)))
+    s = useful(space, None)
+    both = times(value_named(space, s, "x"), value_named(space, s, "y"))
+    assert has(space, s, both, "m n")
+
+
+def test_terms_of_a_sum_need_not_be_values_by_themselves() -> None:
+    """((a + b) c) d: the sum joins a with what it is multiplied by."""
+    p = Program("sum", {"i": 4, "j": 5, "k": 6, "l": 7})
+    a, b = p.input("a", "i"), p.input("b", "i j")
+    c, d = p.input("c", "j k"), p.input("d", "k l")
+    both = p.apply("add", a, b)
+    space = space_of(p.returns(p.matmul(both, p.matmul(c, d, "k"), "j")))
+    s = useful(space, None)
+    x, y, z = (value_named(space, s, n) for n in "abc")
+    total = ((x[0] + y[0]) % MODULUS, (x[1] + y[1]) % MODULUS)
+    assert has(space, s, times(times(total, z), sigma(space, s, "j")), "i k")
 
 
 def test_a_sum_of_many_terms_is_cut_and_told() -> None:
