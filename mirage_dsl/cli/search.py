@@ -98,9 +98,9 @@ def search_command(
 
 def describe(result: SearchResult, *, show_all: bool = False) -> str:
     """A search result for people: counts, a table, the best text."""
-    state = "the whole space was searched" if result.complete else "space not exhausted"
     lines = [
-        f"{len(result)} μGraphs in {result.seconds:.2f} s; {state}",
+        f"{len(result)} μGraphs in {result.seconds:.2f} s; {_state(result)}",
+        *([] if result.proof is None else [str(result.proof)]),
         str(result.ledger),
         "",
         f"{'':>3} {'estimate':>10} {'kernels':>8} {'DRAM':>9}  verified",
@@ -110,6 +110,14 @@ def describe(result: SearchResult, *, show_all: bool = False) -> str:
     for candidate in chosen:
         lines += ["", str(candidate.mugraph).rstrip("\n")]
     return "\n".join(lines)
+
+
+def _state(result: SearchResult) -> str:
+    if result.complete:
+        return "the whole space was searched"
+    if result.cut_short:
+        return "cut short: with more time there may be more"
+    return "limits of the space were met"
 
 
 def _row(number: int, candidate: Candidate) -> str:

@@ -31,7 +31,7 @@ from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.kinds import with_every_kind
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.partition import Atom, Cutter
-from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.result import Candidate, Proof, SearchResult
 from mirage_dsl.search.segments import (
     Found,
     Plan,
@@ -39,6 +39,7 @@ from mirage_dsl.search.segments import (
     Structures,
     library_plan,
 )
+from mirage_dsl.search.several import MOST_OPERATORS, both, several
 from mirage_dsl.search.sink import sink_views
 
 _log = logging.getLogger(__name__)
@@ -49,12 +50,8 @@ Progress = Callable[[str, int, int, float | None], None]
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
 
-MOST_KERNELS = 3
-"""Kernels on the longest chain of a search for several kernels at once."""
-
 MOST_ATOMS = 4
-MOST_OPERATORS = 24
-"""Segments that are worth a search."""
+"""Atoms of the longest segment."""
 
 
 def search(
@@ -115,6 +112,8 @@ def search(
         complete=driver.segments.complete,
         seconds=time.monotonic() - started,
         ledger=driver.ledger,
+        cut_short=driver.segments.cut_short,
+        proof=driver.proof,
     )
 
 
@@ -162,6 +161,7 @@ class _Driver:
     seed: int
     max_kernels: int | None
     progress: Progress
+    proof: Proof | None = None
     _found: dict[tuple[str, ...], list[tuple[Plan, ...]]] = field(
         default_factory=dict[tuple[str, ...], list[tuple[Plan, ...]]]
     )
@@ -181,8 +181,8 @@ class _Driver:
         with self.segments.interruptible():
             plans += self._allowed(self._whole(Cutter(sunk)))
             if self._worth_cutting(plans, library):
-                plans += self._allowed(self._several(Cutter(sunk)))
                 for form in dict.fromkeys((program, sunk)):
+                    plans += self._allowed(self._several(form))
                     self._found.clear()
                     cutters = (Cutter(form), Cutter(form, late=True))
                     for cutter in {c.order: c for c in cutters}.values():
@@ -204,29 +204,18 @@ class _Driver:
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return joined
 
-    def _several(self, cutter: Cutter) -> list[Plan]:
+    def _several(self, program: KernelGraph) -> list[Plan]:
         """Programs of several kernels, searched as one space."""
-        program = cutter.program
-        if self.max_kernels == 1 or self.segments.late():
-            return []
-        if len(program.nodes) > MOST_OPERATORS or any(a.library for a in cutter.atoms):
-            return []
-        from mirage_dsl.search.union import multi_kernel
-
-        self.progress("union", 0, 1, None)
-        found = multi_kernel(
+        plans, proof = several(
             program,
-            max_kernels=min(self.max_kernels or MOST_KERNELS, MOST_KERNELS),
-            deadline=self.segments.deadline,
-            seed=self.seed,
+            self.segments,
+            max_kernels=self.max_kernels,
             keep=self.k,
-            hardware=self.segments.hardware,
-            constraints=self.segments.constraints,
+            seed=self.seed,
+            progress=self.progress,
         )
-        self.ledger.take_union(found.counters, found.cost, found.bound)
-        best = found.plans[0].microseconds if found.plans else None
-        self.progress("union", 1, 1, best)
-        return found.plans
+        self.proof = both(self.proof, proof)
+        return plans
 
     def _worth_cutting(self, whole: list[Plan], library: Plan) -> bool:
         if not whole:

@@ -59,26 +59,10 @@ class Ledger:
             if name != "structures":
                 self.found[name.replace("_", " ")] += count
 
-    def take_union(
-        self, counters: Mapping[str, int], cost: float | None, bound: float | None
-    ) -> None:
-        """Add the counts of the search for several kernels, and what it proved.
-
-        Args:
-            counters: What it looked at.
-            cost: Of its best program, in the model that it extracts by.
-            bound: Below which, in this model, there is none.
-        """
+    def take_union(self, counters: Mapping[str, int]) -> None:
+        """Add the counts of the search for several kernels."""
         for name, count in counters.items():
             self.found[f"several kernels: {name.replace('_', ' ')}"] += count
-        if cost is None:
-            self.note("several kernels: none found")
-        elif bound is None:
-            self.note("several kernels: the best is not proved, OR-tools is missing")
-        elif cost > bound * (1 + 1e-4):
-            self.note(
-                f"several kernels: the best costs {cost:.2f}, proved is {bound:.2f}"
-            )
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""

@@ -19,7 +19,10 @@ from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.verify.certificate import Certificate
 
 FORMAT = "mirage_dsl search result"
-VERSION = 1
+VERSION = 2
+
+ROUNDING = 1e-4
+"""Costs of a proof are rounded; gaps below this are none."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,57 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """How good the best program of several kernels is, in the model of its extraction.
+
+    That model adds up costs at a few sizes each, see `search.union`: its µs compare
+    with each other, and not with those of `Cost`.
+
+    Attributes:
+        cost: Of the cheapest program found.
+        bound: No program of the space costs less; None where nothing is proved.
+    """
+
+    cost: float
+    bound: float | None
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the cost may be too high, as a share of the bound."""
+        if self.bound is None or self.bound <= 0:
+            return None
+        gap = self.cost / self.bound - 1
+        return gap if gap > ROUNDING else 0.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether there is none cheaper."""
+        return self.gap == 0
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return f"the best of several kernels costs {self.cost:.2f}, not proved"
+        if self.optimal:
+            return f"the best of several kernels costs {self.cost:.2f}, proved"
+        return (
+            f"the best of several kernels costs {self.cost:.2f}, proved is "
+            f"{self.bound:.2f}"
+        )
+
+
+@dataclass(frozen=True)
 class SearchResult(Sequence[Candidate]):
     """Candidates, cheapest first.
 
     Attributes:
         program: What was searched.
         candidates: What was found; never empty.
-        complete: Whether the space was exhausted.
+        complete: Whether the space was exhausted, the proof included.
         seconds: How long the search took.
         ledger: What was looked at, and what was cut by what.
+        cut_short: Whether the budget ran out, or Ctrl-C ended the search: with more
+            time the same search may find more.
+        proof: Of the best program of several kernels, if these were searched.
     """
 
     program: KernelGraph
@@ -54,11 +99,23 @@ class SearchResult(Sequence[Candidate]):
     complete: bool
     seconds: float
     ledger: Ledger = field(default_factory=Ledger)
+    cut_short: bool = False
+    proof: Proof | None = None
 
     @property
     def best(self) -> Candidate:
         """The cheapest candidate."""
         return self.candidates[0]
+
+    @property
+    def bound(self) -> float | None:
+        """What is proved of programs of several kernels, see `Proof`."""
+        return None if self.proof is None else self.proof.bound
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the best of them may be too dear, as a share of the bound."""
+        return None if self.proof is None else self.proof.gap
 
     @overload
     def __getitem__(self, index: int) -> Candidate: ...
@@ -83,7 +140,9 @@ class SearchResult(Sequence[Candidate]):
             "program": to_text(self.program),
             "candidates": [_candidate_json(c) for c in self.candidates],
             "complete": self.complete,
+            "cut_short": self.cut_short,
             "seconds": self.seconds,
+            "proof": None if self.proof is None else _proof_json(self.proof),
             "ledger": self.ledger.as_dict(),
         }
 
@@ -101,6 +160,8 @@ class SearchResult(Sequence[Candidate]):
             bool(document["complete"]),
             float(document["seconds"]),
             Ledger.from_dict(document["ledger"]),
+            bool(document["cut_short"]),
+            _proof_of(document["proof"]),
         )
 
     def save(self, path: str | Path) -> None:
@@ -154,6 +215,19 @@ def _content(path: Path) -> dict[str, Any]:
 def _checksum(content: dict[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _proof_json(proof: Proof) -> dict[str, Any]:
+    return {
+        "cost": proof.cost,
+        "bound": proof.bound,
+        "gap": proof.gap,
+        "optimal": proof.optimal,
+    }
+
+
+def _proof_of(record: dict[str, Any] | None) -> Proof | None:
+    return None if record is None else Proof(record["cost"], record["bound"])
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:

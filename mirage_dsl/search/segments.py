@@ -102,6 +102,7 @@ class SegmentSearch:
         keep: Sized graphs per structure.
         enough: Plans beyond which structures that are much slower are dropped early.
         complete: Whether every segment's space was exhausted so far.
+        cut_short: Whether that is for want of time, or because of Ctrl-C.
         interrupted: Whether Ctrl-C was pressed; it ends the search like a deadline.
         split: Whether a segment may become two kernels with its loop split over the
             grid of the first one.
@@ -115,6 +116,7 @@ class SegmentSearch:
     keep: int = 2
     enough: int = 16
     complete: bool = True
+    cut_short: bool = False
     interrupted: bool = False
     split: bool = False
 
@@ -123,7 +125,7 @@ class SegmentSearch:
         on_time = self.deadline is None or time.monotonic() < self.deadline
         if on_time and not self.interrupted:
             return False
-        self.complete = False
+        self.complete, self.cut_short = False, True
         return True
 
     @contextmanager
@@ -134,7 +136,8 @@ class SegmentSearch:
         except KeyboardInterrupt:
             if self.interrupted:
                 raise
-            self.interrupted, self.complete = True, False
+            self.interrupted = self.cut_short = True
+            self.complete = False
             _log.warning("interrupted: the best found so far is verified and returned")
 
     def plans(

@@ -172,10 +172,14 @@ class _Question:
         yield "infeasible", _limits(self.cost)
         yield "too expensive", self._expensive(named)
         if not self.result.complete:
-            yield (
-                "cut by the budget",
-                [f"the search ended after {self.result.seconds:.1f} s, not exhausted"],
-            )
+            yield "cut by the budget", self._unfinished()
+
+    def _unfinished(self) -> list[str]:
+        result = self.result
+        reasons = [f"the search ended after {result.seconds:.1f} s, not exhausted"]
+        if result.proof is not None and not result.proof.optimal:
+            reasons.append(str(result.proof))
+        return reasons
 
     def _space(self) -> Space | None:
         """The space of the program as one kernel, if there is one."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mirage_dsl.cli.search import describe
 from mirage_dsl.errors import CacheError
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.ledger import Ledger
-from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.result import Candidate, Proof, SearchResult
 from mirage_dsl.verify.verifier import verify
 from tests.search import blocks, programs
 
@@ -28,13 +29,30 @@ def result() -> SearchResult:
         Candidate(graph, estimate(graph), certificate),
         Candidate(program, estimate(program), None),
     )
-    return SearchResult(program, candidates, True, 0.5, ledger)
+    proof = Proof(10.5, 10.0)
+    return SearchResult(program, candidates, False, 0.5, ledger, True, proof)
 
 
 def test_round_trip(result: SearchResult, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     result.save(path)
     assert SearchResult.load(path) == result
+
+
+def test_the_gap_of_the_proof(result: SearchResult) -> None:
+    assert result.bound == 10.0
+    assert result.gap == pytest.approx(0.05)
+    document = result.to_json()
+    assert document["cut_short"]
+    assert document["proof"] == {
+        "cost": 10.5,
+        "bound": 10.0,
+        "gap": pytest.approx(0.05),
+        "optimal": False,
+    }
+    assert "proved is 10.00" in describe(result)
+    assert Proof(10.5, 10.5 - 1e-5).optimal
+    assert Proof(10.5, None).gap is None
 
 
 def test_it_is_a_sequence(result: SearchResult) -> None:
@@ -57,7 +75,7 @@ def test_graphs_are_readable_in_the_file(result: SearchResult, tmp_path: Path) -
     ("spoil", "message"),
     [
         (lambda d: d["content"].update(seconds=9.0), "checksum"),
-        (lambda d: d.update(version=99), "version 99, expected 1"),
+        (lambda d: d.update(version=99), "version 99, expected 2"),
         (lambda d: d.update(format="something"), "not a saved search result"),
         (lambda d: d.pop("content"), "damaged"),
     ],

@@ -1,0 +1,75 @@
+"""Programs of several kernels, searched as one space, as a step of the whole search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.result import Proof
+from mirage_dsl.search.segments import Plan, SegmentSearch
+
+MOST_KERNELS = 4
+"""Kernels of a program that is searched as one space."""
+
+MOST_OPERATORS = 24
+"""Operators of a program, or of a segment, that is worth a search."""
+
+
+def several(
+    program: KernelGraph,
+    segments: SegmentSearch,
+    *,
+    max_kernels: int | None,
+    keep: int,
+    seed: int,
+    progress: Callable[[str, int, int, float | None], None],
+) -> tuple[list[Plan], Proof | None]:
+    """The best plans of a program of several kernels, and what is proved of them.
+
+    Args:
+        program: Operators only.
+        segments: Whose books are kept, and whose deadline and constraints hold.
+        max_kernels: Most kernels; None without a limit but that of one search.
+        keep: Most plans.
+        seed: Of all random choices.
+        progress: Told of progress.
+    """
+    if max_kernels == 1 or segments.late():
+        return [], None
+    if len(program.nodes) > MOST_OPERATORS:
+        segments.complete = False
+        segments.ledger.note(
+            f"several kernels: {len(program.nodes)} operators are too many for one "
+            f"search, which takes {MOST_OPERATORS}; the program is cut"
+        )
+        return [], None
+    from mirage_dsl.search.union import multi_kernel
+
+    progress("union", 0, 1, None)
+    found = multi_kernel(
+        program,
+        max_kernels=min(max_kernels or MOST_KERNELS, MOST_KERNELS),
+        deadline=segments.deadline,
+        seed=seed,
+        keep=keep,
+        hardware=segments.hardware,
+        constraints=segments.constraints,
+    )
+    segments.ledger.take_union(found.counters)
+    segments.complete &= found.complete
+    proof = None if found.cost is None else Proof(found.cost, found.bound)
+    progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
+    return found.plans, proof
+
+
+def both(first: Proof | None, second: Proof | None) -> Proof | None:
+    """What is proved of two forms of a program: the cheaper cost, and the lower bound.
+
+    One of a form alone says nothing of the other one.
+    """
+    if first is None or second is None:
+        return first or second
+    bounds = (first.bound, second.bound)
+    known = [b for b in bounds if b is not None]
+    bound = min(known) if len(known) == len(bounds) else None
+    return Proof(min(first.cost, second.cost), bound)
