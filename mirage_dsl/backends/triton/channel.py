@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,9 @@ def own_channel() -> tuple[IO[bytes], IO[bytes]]:
 class Helper:
     """A process of this package, with pipes to it.
 
+    It leads a group of its own, so that its children end with it: they hold the pipes,
+    too, which cannot be closed before.
+
     Args:
         command: What Python runs.
     """
@@ -74,6 +78,7 @@ class Helper:
             [sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
 
@@ -97,11 +102,12 @@ class Helper:
 
     def kill(self) -> None:
         """End the process at once; readers of its answers find their end."""
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def stop(self) -> int:
         """End the process and close the pipes; its exit status."""
-        self._process.kill()
+        self.kill()
         status = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
