@@ -272,16 +272,12 @@ class BoundKernel:
         """
         if any(dense(t) is not t for t in tensors):
             return None
-        call = self._executable(tensors, interpret=False).direct
-        if call is None:
+        direct = self._executable(tensors, interpret=False).direct
+        if direct is None:
             return None
         if isinstance(self._trace.structure, Leaf):
-
-            def one(*given: Any) -> Any:
-                found = call(*given)
-                return None if found is None else found[0]
-
-            return one
+            return direct.first
+        call = direct.call
 
         def several(*given: Any) -> Any:
             found = call(*given)

@@ -2,71 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
+import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from mirage_dsl.backends.triton import direct
-from mirage_dsl.backends.triton.direct import direct_call
+from mirage_dsl.backends.triton import binding, starter
+from mirage_dsl.backends.triton.direct import Direct, direct_call
 from mirage_dsl.backends.triton.emit import plan
-from mirage_dsl.ir.graph import Schedule
+from mirage_dsl.backends.triton.screen import compile_kernel
+from mirage_dsl.errors import CompileError
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.testing import mugraphs
-
-
-class Driver:
-    """Stands for the driver: notes what is launched."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.launches: list[dict[str, Any]] = []
-        self.stream = 7
-        self.device = None
-        monkeypatch.setattr(direct, "_driver", lambda: self.launch)
-        monkeypatch.setattr(direct, "compile_kernel", self.compiled)
-        monkeypatch.setattr(direct, "_allocator", lambda: None)
-        names = ("_cuda_getDevice", "_cuda_getCurrentRawStream")
-        for name, value in zip(
-            names, (lambda: self.device, lambda _: self.stream), strict=True
-        ):
-            monkeypatch.setattr(torch._C, name, value, raising=False)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.device)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-        self.observers: list[object] = []
-        monkeypatch.setattr(direct, "_observers", lambda: self.observers)
-        self.status = 0
-
-    class Meta:
-        num_warps = 8
-        shared = 1024
-
-    class Compiled:
-        run = None
-        function = 99
-
-    def compiled(self, *_: object) -> Any:
-        found = self.Compiled()
-        found.metadata = self.Meta()
-        return found
-
-    def launch(self, reference: Any, function: Any, places: Any, extra: Any) -> int:
-        config = reference._obj
-        count = len(places) - direct.SCRATCH
-        found = [ctypes.cast(p, ctypes.POINTER(ctypes.c_uint64))[0] for p in places]
-        assert found[count:] == [0] * direct.SCRATCH
-        assert extra is None
-        self.launches.append(
-            {
-                "grid": tuple(config.grid),
-                "threads": config.block[0],
-                "shared": config.shared,
-                "stream": config.stream,
-                "early": config.count,
-                "function": function.value,
-                "pointers": found[:count],
-            }
-        )
-        return self.status
+from mirage_dsl.types import f16
+from tests.backends.driver import Driver
 
 
 def tensors(rows: int = 8) -> list[torch.Tensor]:
@@ -75,8 +28,15 @@ def tensors(rows: int = 8) -> list[torch.Tensor]:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    return Driver(monkeypatch)
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    yield Driver(monkeypatch)
+    starter.starter.cache_clear()
+
+
+def made(graph: KernelGraph, given: Sequence[torch.Tensor]) -> Direct:
+    found = direct_call(plan(graph), given)
+    assert found is not None
+    return found
 
 
 GRAPH = mugraphs.gated_mlp(8, 64, 96, tile_n=32, tile_k=16)
@@ -84,9 +44,10 @@ GRAPH = mugraphs.gated_mlp(8, 64, 96, tile_n=32, tile_k=16)
 
 def test_one_launch(driver: Driver) -> None:
     given = tensors()
-    call = direct_call(plan(GRAPH), given)
-    assert call is not None
-    (out,) = call(*given)
+    run = made(GRAPH, given)
+    found = run.call(*given)
+    assert found is not None
+    (out,) = found
     assert (out.shape, out.dtype) == ((8, 96), torch.float16)
     (launch,) = driver.launches
     assert launch == {
@@ -95,23 +56,24 @@ def test_one_launch(driver: Driver) -> None:
         "shared": 1024,
         "stream": 7,
         "early": 0,
-        "function": 99,
-        "pointers": [t.data_ptr() for t in (*given, out)],
+        "function": 1,
+        "given": [t.data_ptr() for t in (*given, out)],
+        "maps": [],
     }
     driver.stream = 8
     others = tensors()
-    call(*others)
+    only = run.first(*others)
+    assert only is not None
     assert driver.launches[1]["stream"] == 8
-    assert driver.launches[1]["pointers"][:3] == [t.data_ptr() for t in others]
+    assert driver.launches[1]["given"] == [t.data_ptr() for t in (*others, only)]
 
 
 def test_other_tensors_are_left_alone(driver: Driver) -> None:
     given = tensors()
-    call = direct_call(plan(GRAPH), given)
-    assert call is not None
+    call = made(GRAPH, given).call
     x, w1, w2 = given
     shifted = torch.zeros(8 * 64 + 1, dtype=torch.float16)[1:].view(8, 64)
-    odd = [
+    odd: list[tuple[Any, ...]] = [
         (tensors(16)[0], w1, w2),
         (x.float(), w1, w2),
         (x, w1.T.contiguous().T, w2),
@@ -122,43 +84,218 @@ def test_other_tensors_are_left_alone(driver: Driver) -> None:
     assert [call(*tensors) for tensors in odd] == [None] * len(odd)
     with torch.no_grad():
         assert call(*odd[-1]) is not None
+    with torch.inference_mode():
+        assert call(*given) is not None
     driver.device = 1
     assert call(*given) is None
-    driver.device = None
+    driver.device = -1
     driver.observers.append("a profiler")
     assert call(*given) is None
-    assert len(driver.launches) == 1
+    assert len(driver.launches) == 2
 
 
-def test_kernels_in_turn(driver: Driver) -> None:
-    early = Schedule(pdl=True)
-    graph = mugraphs.attention(2, 64, 256, tile_n=64, splits=2, schedule=early)
-    q = torch.zeros(2, 64, 64, dtype=torch.float16)
-    k = torch.zeros(2, 64, 256, dtype=torch.float16)
-    v = torch.zeros(2, 256, 64, dtype=torch.float16)
-    call = direct_call(plan(graph), (q, k, v))
-    assert call is not None
-    (out,) = call(q, k, v)
+def attention(**flags: bool) -> KernelGraph:
+    return mugraphs.attention(
+        2, 64, 256, tile_n=64, splits=2, schedule=Schedule(**flags)
+    )
+
+
+def test_kernels_in_turn_share_one_scratch(driver: Driver) -> None:
+    q, k, v = (
+        torch.zeros(2, a, b, dtype=torch.float16)
+        for a, b in ((64, 64), (64, 256), (256, 64))
+    )
+    out = made(attention(pdl=True), (q, k, v)).first(q, k, v)
+    assert out is not None
     first, second = driver.launches
-    assert first["early"] == second["early"] == 1
-    assert first["pointers"][3:] == second["pointers"][:-1]
-    assert second["pointers"][-1] == out.data_ptr()
+    assert first["early"] == second["early"] == 6
+    between = first["given"][3:]
+    assert between == second["given"][:-1]
+    assert second["given"][-1] == out.data_ptr()
+    scratch, result = driver.sizes
+    assert result == out.numel() * out.element_size()
+    assert all(0 <= at - between[0] < scratch for at in between)
+    assert not any((at - between[0]) % 256 for at in between)
+
+
+def test_descriptors(driver: Driver) -> None:
+    described = mugraphs.gated_mlp(
+        8, 64, 96, tile_n=32, tile_k=16, schedule=Schedule(descriptors=True)
+    )
+    given = tensors()
+    call = made(described, given).call
+    for one in (given, tensors()):
+        assert call(*one) is not None
+        maps = driver.launches[-1]["maps"]
+        shapes = {m[0]: (m[1], m[2:4], m[4]) for m in maps}
+        assert shapes[one[0].data_ptr()] == (6, (64, 8), 128)
+        assert shapes[one[2].data_ptr()] == (6, (96, 64), 192)
+        assert len(maps) == 3
+    # What follows a map: the extents, then the strides.
+    assert driver.launches[0]["given"][2:6] == [8, 64, 64, 1]
+
+
+def test_memory_in_another_order(driver: Driver) -> None:
+    x, w1, w2 = tensors()
+    turned = w1.T.contiguous().T
+    assert made(GRAPH, (x, turned, w2)).call(x, turned, w2) is not None
+    assert (1, 64) in [
+        (s.get("w1_stride0"), s.get("w1_stride1")) for s in driver.strides
+    ]
+
+
+def views() -> KernelGraph:
+    g = KernelBuilder("views", m=6, k=12, n=6)
+    x = g.input("x", f16, "m, k")
+    part = g.slice(x, dim="k", start=3, stop=10, to="j")
+    other = g.rename(x, dims="m", to="n")
+    with g.block(grid={"m": 4}) as b:
+        p = b.matmul(b.load(x, "m/grid, k"), b.load(other, "n, k"), over="k")
+        s = b.mul(p, b.sum(b.load(part, "m/grid, j"), over="j"))
+        out = b.store(s, "m/grid, n")
+    return g.returns(out).build()
+
+
+def test_views_are_addresses(driver: Driver) -> None:
+    x = torch.zeros(6, 12, dtype=torch.float16)
+    out = made(views(), (x,)).first(x)
+    assert out is not None
+    at = x.data_ptr()
+    assert sorted(driver.launches[0]["given"]) == sorted(
+        [at, at, at + 6, out.data_ptr()]
+    )
+    assert [n for s in driver.strides for n in s if n.startswith("unaligned")]
+
+
+def library() -> KernelGraph:
+    g = KernelBuilder("mixed", m=6, k=8, n=16)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    with g.block(grid={"m": 2}) as b:
+        first = b.store(b.square(b.load(x, "m/grid, k")), "m/grid, k")
+    product = g.matmul(first, w, over="k")
+    half = g.slice(product, dim="n", start=8, stop=16, to="j")
+    with g.block(grid={"m": 2}) as b:
+        last = b.store(b.exp(b.load(half, "m/grid, j")), "m/grid, j")
+    with g.block(grid={"m": 2}) as b:
+        out = b.store(b.exp(b.load(last, "m/grid, j")), "m/grid, j")
+    return g.returns(out).returns(product).build()
+
+
+def test_library_kernels_between(driver: Driver) -> None:
+    x, w = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
+    found = made(library(), (x, w)).call(x, w)
+    assert found is not None
+    out, product = found
+    assert product.shape == (6, 16)
+    squared, *rest = driver.launches
+    assert squared["given"][0] == x.data_ptr()
+    assert rest[0]["given"][0] == product.data_ptr() + 16
+    assert rest[0]["given"][1] == rest[1]["given"][0]
+    assert rest[1]["given"][1] == out.data_ptr()
+
+
+def test_parts_are_stored_into_their_whole(driver: Driver) -> None:
+    g = KernelBuilder("joined", m=6, k=16)
+    x = g.input("x", f16, "m, k")
+    with g.block(grid={"m": 2}) as b:
+        t = b.load(x, "m/grid, k")
+        parts = [b.store(v, "m/grid, k", dtype=f16) for v in (b.square(t), b.neg(t))]
+    whole = g.concat(*parts, dims="k, k", to="j")
+    given = torch.zeros(6, 16).half()
+    out = made(g.returns(whole).build(), (given,)).first(given)
+    assert out is not None
+    at = out.data_ptr()
+    (launch,) = driver.launches
+    assert launch["given"] == [given.data_ptr(), at, at + 32]
+    assert len(driver.sizes) == 1
+
+
+def test_a_thread_without_a_context_gets_one(driver: Driver) -> None:
+    given = tensors()
+    run = made(GRAPH, given)
+    driver.attached = False
+    assert run.call(*given) is not None
+    assert driver.attached
+    assert len(driver.launches) == 1
 
 
 def test_a_launch_that_fails_says_so(driver: Driver) -> None:
     given = tensors()
-    call = direct_call(plan(GRAPH), given)
-    assert call is not None
+    run = made(GRAPH, given)
     driver.status = 701
-    with pytest.raises(direct.CompileError, match="CUDA error 701"):
-        call(*given)
+    with pytest.raises(CompileError, match=r"kernel0 does not start: CUDA error 701"):
+        run.call(*given)
 
 
-def test_what_has_no_short_way(driver: Driver) -> None:
-    described = mugraphs.gated_mlp(
-        8, 64, 96, tile_n=32, tile_k=16, schedule=Schedule(descriptors=True)
-    )
-    assert direct_call(plan(described), tensors()) is None
-    x, w1, w2 = tensors()
-    assert direct_call(plan(GRAPH), (x, w1.T.contiguous().T, w2)) is None
+def test_kernels_of_another_form_are_left_to_triton(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del driver
+    given = tensors()
+    monkeypatch.setattr(starter, "SCRATCH", 3)
+    monkeypatch.setattr(binding, "SCRATCH", 3)
+    assert direct_call(plan(GRAPH), given) is None
+
+
+def test_without_the_compiled_module_triton_launches(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del driver
+    monkeypatch.setattr(starter, "_driver", lambda: None)
+    starter.starter.cache_clear()
+    assert direct_call(plan(GRAPH), tensors()) is None
+
+
+@pytest.mark.parametrize("descriptors", [False, True])
+def test_the_installed_triton_takes_these_parameters(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, descriptors: bool
+) -> None:
+    """Compiled for real; only loading it is made up."""
+    loaded: list[Any] = []
+
+    def real(*args: Any, **options: Any) -> Any:
+        compiled = compile_kernel(*args, **options)
+        loaded.append(compiled)
+        driver.parameters.append(sizes_in(compiled.asm["ptx"]))
+
+        class Loaded:
+            run, function = None, len(driver.parameters)
+            metadata, asm = compiled.metadata, compiled.asm
+
+        return Loaded()
+
+    monkeypatch.setattr(binding, "compile_kernel", real)
+    schedule = Schedule(descriptors=descriptors, pdl=True)
+    graph = mugraphs.gated_mlp(8, 64, 96, tile_n=32, tile_k=16, schedule=schedule)
+    given = tensors()
+    out = made(graph, given).first(*given)
+    assert out is not None
+    (launch,) = driver.launches
+    assert len(launch["maps"]) == 3 * descriptors
+    ptx = str(loaded[0].asm["ptx"])
+    first_access = re.search(r"\b(ld\.global|cp\.async|st\.global)", ptx)
+    assert first_access is not None
+    assert ptx.index("griddepcontrol.wait") < first_access.start()
+
+
+def sizes_in(ptx: str) -> list[int]:
+    """Sizes of a kernel's parameters, read line by line."""
+    head = ptx[ptx.index(".entry") :]
+    found: list[int] = []
+    for line in head[: head.index(")")].splitlines()[1:]:
+        array = re.search(r"\[(\d+)\]", line)
+        bits = re.search(r"\.[ub](8|32|64)\b", line)
+        if bits:
+            found.append(int(array[1]) if array else int(bits[1]) // 8)
+    return found
+
+
+def test_launches_of_nothing_are_left_out(driver: Driver) -> None:
+    given = tensors()
+    bound = binding.bind(plan(GRAPH), given)
+    assert bound is not None
+    (launch,) = bound.launches
+    empty = dataclasses.replace(launch, grid=(0, 3))
+    start = starter.launcher([empty], -1, len(bound.roots))
+    start(7, *range(len(bound.roots)))
     assert not driver.launches

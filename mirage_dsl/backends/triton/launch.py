@@ -13,7 +13,7 @@ from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from mirage_dsl.backends.triton.direct import Call, direct_call
+from mirage_dsl.backends.triton.direct import Direct, direct_call
 from mirage_dsl.backends.triton.emit import FAR, plan
 from mirage_dsl.backends.triton.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.loading import ALIGNMENT
@@ -71,7 +71,7 @@ class Executable:
         self._plans: dict[Variant, ModulePlan] = {}
         self._modules: dict[str, ModuleType] = {}
         self._prepared: dict[Key, Run] = {}
-        self._direct: Call | None = None
+        self._direct: Direct | None = None
         self.source = self._plan(Variant()).source
         """The emitted module, for tensors as the inputs' types describe them."""
 
@@ -93,7 +93,7 @@ class Executable:
         self._direct = direct
 
         def run(*given: torch.Tensor) -> list[torch.Tensor]:
-            found = direct(*given)
+            found = direct.call(*given)
             return self._by_triton(made)(*given) if found is None else found
 
         return run
@@ -109,11 +109,8 @@ class Executable:
         return prepared_run(module, [k.name for k in made.kernels])
 
     @property
-    def direct(self) -> Call | None:
-        """The function that serves tensors like those of the last new kind.
-
-        It returns None, and does nothing, for others.
-        """
+    def direct(self) -> Direct | None:
+        """What serves tensors like those of the last new kind, and no others."""
         return self._direct
 
     def __call__(
@@ -136,7 +133,7 @@ class Executable:
             and not out
             and len(tensors) == len(self.graph.inputs)
         ):
-            found = self._direct(*tensors)
+            found = self._direct.call(*tensors)
             if found is not None:
                 return found
         given = (*tensors, *out)
@@ -151,6 +148,7 @@ class Executable:
         try:
             with self._place(tensors):
                 if made is not None:
+                    self._refuse_in_capture(made)
                     run = self._by_triton(made) if out else self._prepare(made, tensors)
                     if len(self._prepared) >= MOST_PREPARED:
                         self._prepared.clear()
@@ -163,6 +161,18 @@ class Executable:
             raise CompileError(
                 f"{self.graph.name} does not run: {type(error).__name__}: {error}"
             ) from error
+
+    def _refuse_in_capture(self, made: ModulePlan) -> None:
+        import torch
+
+        if self.interpret or not made.kernels:
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise CompileError(
+                f"the first call of {self.graph.name} with tensors of these shapes, "
+                "strides and alignment compiles and loads kernels, which a CUDA graph "
+                "cannot capture; call it once with such tensors before capturing"
+            )
 
     def _place(self, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[object]:
         """The interpreter, or the tensors' device if it is not the current one."""

@@ -145,7 +145,7 @@ class Launcher:
         if value in (self._given or ()):
             text = self._view_of_out(value)
         elif place is None:
-            text = self._new_tensor(value)
+            text = self._allocation(self._types[value])
         else:
             if place.whole not in self._variables:
                 self._make(place.whole)
@@ -168,9 +168,6 @@ class Launcher:
                 turns = ", ".join(str(wanted.names.index(n)) for n in kind.names)
                 text += f".permute({turns})"
         return text
-
-    def _new_tensor(self, value: str) -> str:
-        return self._allocation(self._types[value])
 
     def _allocation(self, kind: TensorType) -> str:
         """A new tensor, in memory as its layout says."""

@@ -14,6 +14,7 @@ import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,23 @@ def architecture(target: str) -> int:
     return int(match[1])
 
 
-def compile_kernel(emitted: ModulePlan, kernel: KernelPlan, arch: int) -> Any:
-    """Triton's compiled kernel for one architecture, for packed and aligned tensors.
+def compile_kernel(
+    emitted: ModulePlan,
+    kernel: KernelPlan,
+    arch: int,
+    *,
+    strides: Mapping[str, int] | None = None,
+    unaligned: Collection[int] = (),
+) -> Any:
+    """Triton's compiled kernel for one architecture.
+
+    Args:
+        emitted: The module.
+        kernel: One of its kernels.
+        arch: 90 for `sm_90`.
+        strides: Values of the parameters that are strides; those of packed tensors if
+            there are none.
+        unaligned: Positions of parameters that point to places that are not aligned.
 
     Raises:
         CompileError: Triton refuses the kernel.
@@ -112,12 +128,13 @@ def compile_kernel(emitted: ModulePlan, kernel: KernelPlan, arch: int) -> Any:
 
     function = getattr(load_module(emitted.source), kernel.name)
     constants = {p.name: p.value or 0 for p in kernel.params if p.kind == "stride"}
+    constants.update(strides or {})
     pointers = [i for i, p in enumerate(kernel.params) if p.kind == "tensor"]
     source: Any = ASTSource(
         function,
         signature={p.name: _signature(p) for p in kernel.params},
         constexprs=constants,
-        attrs={(i,): ALIGNED for i in pointers},
+        attrs={(i,): ALIGNED for i in pointers if i not in unaligned},
     )
     options = {
         "num_warps": kernel.schedule.num_warps,
