@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 BATCHES = (1, 8, 16)
 GROUPS = {"paper": PAPER, "circle": CIRCLE, "all": WORKLOADS}
-PEERS = ("eager", "compile", "flash", "cudnn", "cublas", "liger")
+PEERS = ("eager", "compile", "flash", "cudnn", "cublas", "liger", "helion")
+SLOW_PEERS = ("helion",)
+"""Peers that take minutes to tune; they have to be asked for."""
 UNFINISHED = 3
 """Exit code where the time ended before the cases did."""
 
@@ -52,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtypes", nargs="+", metavar="DTYPE", help="in place of a workload's own"
     )
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    usual = [p for p in PEERS if p not in SLOW_PEERS]
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=usual)
     parser.add_argument("--effort", choices=("quick", "full"), default="quick")
     parser.add_argument(
         "--seconds", type=float, help="start no case after so long; exit code 3"

@@ -77,8 +77,9 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "triton": importlib.metadata.version("triton"),
     }
-    with suppress(importlib.metadata.PackageNotFoundError):
-        found["liger"] = importlib.metadata.version("liger_kernel")
+    for name in ("liger_kernel", "helion"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
 
 

@@ -19,7 +19,6 @@ from mirage_dsl.testing.workloads import Workload
 
 Call = Callable[..., Any]
 Tensors = Sequence[Tensor]
-NAMES = ("eager", "compile", "flash", "cudnn", "cublas", "liger")
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,32 @@ def peers(workload: Workload, names: Sequence[str]) -> Iterator[Peer]:
     products = PRODUCTS.get(workload.name)
     if products is not None and "cublas" in names:
         yield Peer("cublas", _bare(workload, products), whole=False)
-    if "liger" in names and workload.name in _liger():
-        yield Peer("liger", _liger()[workload.name])
+    for name, functions in OPTIONAL.items():
+        if name in names and workload.name in functions():
+            yield Peer(name, functions()[workload.name])
 
 
 def _liger() -> Mapping[str, Call]:
-    """The workloads that Liger has kernels for, where it is installed."""
     try:
         from benchmarks.liger_functions import LIGER
     except ImportError:
         return {}
     return LIGER
+
+
+def _helion() -> Mapping[str, Call]:
+    try:
+        from benchmarks.helion_functions import HELION
+    except ImportError:
+        return {}
+    return HELION
+
+
+OPTIONAL: Mapping[str, Callable[[], Mapping[str, Call]]] = {
+    "liger": _liger,
+    "helion": _helion,
+}
+"""The workloads that each optional peer has, none where it is not installed."""
 
 
 def _compiled(call: Call) -> Call:

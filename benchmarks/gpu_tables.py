@@ -18,6 +18,7 @@ HEAD = (
     "flash",
     "cuDNN",
     "Liger",
+    "Helion",
     "cuBLAS",
     "floor",
     "of floor",
@@ -70,7 +71,7 @@ def cells(row: Row) -> list[str]:
         _cold(row, OURS),
         _figure(hot),
         *(_cold(row, n) for n in ("eager", "compile", "flash", "cudnn")),
-        *(_cold(row, n) for n in ("liger", "cublas")),
+        *(_cold(row, n) for n in ("liger", "helion", "cublas")),
         _figure(floor),
         DASH if row.of_floor is None else f"{row.of_floor:.0%}",
         _figure(row.speedup, 2),
@@ -157,7 +158,7 @@ run. `--seconds` ends a run in time, `--workloads`, `--batches`, `--rows` and `-
 choose parts of it, and `--merge a.json b.json --json all.json` joins parts that ran on
 one machine. `python -m benchmarks.gpu --help` has the rest. The chart wants the extra
 `bench`: `pip install mirage_dsl[bench]`. Liger is measured where `liger-kernel` is
-installed.
+installed, and Helion where it is and `--peers` names it, for its tuning takes minutes.
 
 ## What is measured
 
@@ -171,7 +172,7 @@ tuned with `effort="{effort}"`.
   through `torch.compile` with max-autotune. **flash**, **cuDNN**:
   `scaled_dot_product_attention` with that backend, inputs copied beforehand into the
   layouts that it likes; in qknorm after a compiled norm. **Liger**: its norm or gate
-  around PyTorch's products.
+  around PyTorch's products. **Helion**: one kernel, with its own tuning.
 - **cuBLAS**: the bare products with the weights, without all else. It is no peer, since
   it computes less.
 - **floor**: the larger of a kernel that reads as many bytes as the inputs and outputs
@@ -197,8 +198,13 @@ def page(results: Results, file: str, chart: str, draws: int = 3) -> str:
         "Many rows (prefill)": [r for r in rows if r.rows],
     }
     tables = [
-        f"## {title}\n\n{_markdown(found)}" for title, found in groups.items() if found
+        f"## {title}\n\n{_markdown([cells(r) for r in found], HEAD)}"
+        for title, found in groups.items()
+        if found
     ]
+    pairs = _pairs(rows)
+    if pairs:
+        tables.append(f"## bf16 beside fp16\n\n{_markdown(pairs, PAIR_HEAD)}")
     return _PAGE.format(
         machine=_machine(results),
         file=file,
@@ -218,13 +224,30 @@ def _machine(results: Results) -> str:
     )
 
 
-def _markdown(rows: Sequence[Row]) -> str:
+PAIR_HEAD = ("workload", "size", "fp16", "bf16", "bf16 / fp16")
+
+
+def _pairs(rows: Sequence[Row]) -> list[list[str]]:
+    """Our times of what was measured in both formats."""
+    known = {r.key: r for r in rows}
+    found: list[list[str]] = []
+    for row in rows:
+        *same, dtype = row.key
+        other = known.get((*same, "bfloat16"))
+        one, two = row.cold(OURS), other.cold(OURS) if other else None
+        if dtype == "float16" and one and two:
+            figures = [_figure(one), _figure(two), _figure(two / one, 2)]
+            found.append([*cells(row)[:2], *figures])
+    return found
+
+
+def _markdown(table: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     """A table without the columns that are empty."""
-    table = [cells(r) for r in rows]
-    kept = [i for i in range(len(HEAD)) if any(r[i] != DASH for r in table)]
+    kept = [i for i in range(len(head)) if any(r[i] != DASH for r in table)]
+    text = [i for i in kept if head[i] in HEAD[:TEXT_COLUMNS]]
     lines = [
-        [HEAD[i] for i in kept],
-        ["---" if i < TEXT_COLUMNS else "--:" for i in kept],
+        [head[i] for i in kept],
+        ["---" if i in text else "--:" for i in kept],
         *([r[i] for i in kept] for r in table),
     ]
     return "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"

@@ -126,7 +126,8 @@ def test_an_interrupted_run_goes_on(
 def test_the_chart_and_the_page(tmp_path: Path) -> None:
     rows = [row(w.name, b) for w in PAPER for b in (1, 8)]
     file = tmp_path / "results.json"
-    results(*rows, replace(row("lora"), batch=0, rows=512)).save(file)
+    wide = replace(row("lora"), batch=0, rows=512)
+    results(*rows, wide, replace(row(ours=11.0), dtype="bfloat16")).save(file)
     svg, png, page = (tmp_path / f"chart.{e}" for e in ("svg", "png", "md"))
     for _ in range(2):
         before = svg.read_bytes() if svg.exists() else None
@@ -141,6 +142,7 @@ def test_the_chart_and_the_page(tmp_path: Path) -> None:
     written = page.read_text(encoding="utf-8")
     assert "| gqa | b=8 | fp16 | 10.0 | 10.0 | 20.0 | 15.0 | 5.0 (wrong) |" in written
     assert "| lora | M=512 | fp16 |" in written.partition("(prefill)")[2]
+    assert "| gqa | b=1 | 10.0 | 11.0 | 1.10 |" in written
     assert "Liger |" not in written, "empty columns are left out"
 
 
