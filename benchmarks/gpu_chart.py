@@ -39,8 +39,8 @@ def _time(row: Row, system: str) -> float | None:
 def bars(rows: Sequence[Row]) -> dict[str, list[tuple[str, dict[str, float]]]]:
     """For each workload its sizes, and for each of those the times of the systems."""
     found: dict[str, list[tuple[str, dict[str, float]]]] = {}
-    for name in (w.name for w in PAPER):
-        mine = [r for r in rows if r.workload == name and not r.rows]
+    for name, dtype in ((w.name, w.dtype) for w in PAPER):
+        mine = [r for r in rows if (r.workload, r.dtype, r.rows) == (name, dtype, 0)]
         for row in sorted(mine, key=lambda r: r.batch):
             times = {s: _time(row, s) for s in SYSTEMS}
             known = {s: t for s, t in times.items() if t is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.gpu_rows import NOISE, OURS, SHORT, Results, Row, ordered
+from benchmarks.gpu_rows import NOISE, OURS, SHORT, Results, Row, Spread, ordered
 from mirage_dsl.testing.workloads import WORKLOADS
 
 HEAD = (
@@ -12,6 +12,7 @@ HEAD = (
     "size",
     "type",
     "ours",
+    "spread",
     "hot",
     "eager",
     "compile",
@@ -28,7 +29,7 @@ HEAD = (
     "eager's",
     "error",
     "eager's",
-    "tuning",
+    "seconds",
 )
 TEXT_COLUMNS = 3
 DASH = "–"
@@ -40,6 +41,12 @@ def _figure(value: float | None, digits: int = 1) -> str:
 
 def _error(value: float | None) -> str:
     return DASH if value is None else f"{value:.1e}"
+
+
+def _spread(found: Spread | None) -> str:
+    if found is None:
+        return DASH
+    return f"{(found.high - found.low) / found.median:.0%}"
 
 
 def _cold(row: Row, name: str) -> str:
@@ -69,6 +76,7 @@ def cells(row: Row) -> list[str]:
         size,
         SHORT.get(row.dtype, row.dtype),
         _cold(row, OURS),
+        _spread(ours.cold if ours else None),
         _figure(hot),
         *(_cold(row, n) for n in ("eager", "compile", "flash", "cudnn")),
         *(_cold(row, n) for n in ("liger", "helion", "cublas")),
@@ -80,7 +88,7 @@ def cells(row: Row) -> list[str]:
         _figure(eager.host if eager else None),
         _error(ours.error if ours else None),
         _error(eager.error if eager else None),
-        _figure(row.choice.tuning),
+        _figure(row.choice.search + row.choice.tuning),
     ]
 
 
@@ -167,7 +175,8 @@ replays, in µs. Each workload is a decorated function that goes down the public
 tuned with `effort="{effort}"`.
 
 - **ours**: the tuned kernels with cold inputs: calls rotate over copies of the inputs
-  that exceed the L2 cache several times. **hot**: the same call with one set of inputs.
+  that exceed the L2 cache several times. **spread**: the largest less the least of the
+  replays, over the median. **hot**: the same call with one set of inputs.
 - **eager**, **compile**: the same function on PyTorch tensors as it is written, and
   through `torch.compile` with max-autotune. **flash**, **cuDNN**:
   `scaled_dot_product_attention` with that backend, inputs copied beforehand into the
@@ -183,7 +192,10 @@ tuned with `effort="{effort}"`.
 - **host**: host time of one call outside of CUDA graphs, ours and eager's.
 - **error**: ‖out − ref‖ / ‖ref‖, ref computed in float64, the worst of {draws} draws of
   random inputs, ours and eager's. More than twice eager's error counts as wrong.
-- **tuning**: seconds that candidates were compiled and timed, after the search.
+- **seconds**: of the search and the tuning.
+
+Long calls of large products run at the clocks that the GPU's power allows, which fall
+while it is measured; theirs is most of the spread.
 
 {summary}
 

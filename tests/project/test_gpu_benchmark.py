@@ -140,14 +140,17 @@ def test_the_chart_and_the_page(tmp_path: Path) -> None:
     assert "10.0" in text
     assert png.read_bytes().startswith(b"\x89PNG")
     written = page.read_text(encoding="utf-8")
-    assert "| gqa | b=8 | fp16 | 10.0 | 10.0 | 20.0 | 15.0 | 5.0 (wrong) |" in written
+    assert (
+        "| gqa | b=8 | fp16 | 10.0 | 2% | 10.0 | 20.0 | 15.0 | 5.0 (wrong) |" in written
+    )
     assert "| lora | M=512 | fp16 |" in written.partition("(prefill)")[2]
     assert "| gqa | b=1 | 10.0 | 11.0 | 1.10 |" in written
     assert "Liger |" not in written, "empty columns are left out"
 
 
 def test_the_chart_shows_times_that_are_right() -> None:
-    shown = gpu_chart.bars([row(), replace(row(batch=8), rows=512)])
+    others = replace(row(batch=8), rows=512), replace(row(batch=8), dtype="bfloat16")
+    shown = gpu_chart.bars([row(), *others])
     times = {"eager": 20.0, "compile": 15.0, "attention": 12.0, OURS: 10.0}
     assert shown == {"gqa": [("b = 1", times)]}
 
