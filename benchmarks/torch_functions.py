@@ -13,6 +13,10 @@ def exp(x: Tensor) -> Tensor:
     return torch.exp(x)
 
 
+def tanh(x: Tensor) -> Tensor:
+    return torch.tanh(x)
+
+
 def silu(x: Tensor) -> Tensor:
     return torch.nn.functional.silu(x)
 

@@ -23,6 +23,15 @@ def test_a_sum_over_everything_is_a_scalar() -> None:
     check(g.returns(out).build())
 
 
+def test_kernels_that_start_early() -> None:
+    g = KernelBuilder("early", m=6, k=10)
+    value = g.input("x", f32, "m, k")
+    for _ in range(2):
+        with g.block(grid={"m": 4}, schedule=Schedule(pdl=True)) as b:
+            value = b.store(b.exp(b.load(value, "m/grid, k")), "m/grid, k")
+    check(g.returns(value).build())
+
+
 def test_axes_of_extent_one() -> None:
     g = KernelBuilder("ones", m=5, u=1)
     x, y = g.input("x", f32, "1, m, u"), g.input("y", f32, "u, 1")

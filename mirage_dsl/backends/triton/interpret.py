@@ -35,6 +35,8 @@ import numpy as np
 from mirage_dsl.errors import CompileError
 from mirage_dsl.settings import CACHE_DIR
 
+EARLY_LAUNCHES = ("gdc_wait", "gdc_launch_dependents")
+"""Instructions of kernels that overlap."""
 _LOCK = RLock()
 
 
@@ -76,10 +78,18 @@ def load_module(source: str, *, interpret: bool = False) -> ModuleType:
                 f"the emitted module {file} cannot be executed: {error}"
             ) from error
     if interpret:
+        # Kernels run one after the other, so there is nothing to wait for.
+        for name in EARLY_LAUNCHES:
+            if name in vars(module):
+                vars(module)[name] = _nothing
         # The interpreter patches, and restores, the language modules that it finds
         # among a kernel's globals; the library functions use this one.
         vars(module)["core"] = triton.language.core
     return module
+
+
+def _nothing() -> None:
+    """In the place of an instruction."""
 
 
 @contextmanager

@@ -1,0 +1,289 @@
+"""Calls on a GPU: the short way, captures, early launches, threads and streams."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.errors import CompileError, ShapeError
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import f16
+from tests.backends.running import allowed, compare, random_inputs
+
+pytestmark = pytest.mark.gpu
+
+EARLY = 1
+"""The kind of an edge between kernels of which the second may start early."""
+
+
+def attention(**flags: bool) -> KernelGraph:
+    return mugraphs.attention(
+        2, 64, 1024, tile_n=64, splits=4, schedule=Schedule(**flags)
+    )
+
+
+def mixed(*, early: bool = True) -> KernelGraph:
+    """Generated kernels around a library product, with a view between them."""
+    g = KernelBuilder("mixed", m=32, k=256, n=128)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    schedule = Schedule(pdl=early)
+    with g.block(grid={"m": 2}, schedule=schedule) as b:
+        first = b.store(b.tanh(b.load(x, "m/grid, k")), "m/grid, k", dtype=f16)
+    product = g.matmul(first, w, over="k")
+    half = g.slice(product, dim="n", start=64, stop=128, to="j")
+    with g.block(grid={"m": 2}, schedule=schedule) as b:
+        last = b.store(b.sigmoid(b.load(half, "m/grid, j")), "m/grid, j", dtype=f16)
+    with g.block(grid={"m": 2}, schedule=schedule) as b:
+        out = b.store(b.square(b.load(last, "m/grid, j")), "m/grid, j", dtype=f16)
+    return g.returns(out).build()
+
+
+GRAPHS: dict[str, Callable[[], KernelGraph]] = {
+    "pointers": lambda: mugraphs.gated_mlp(16, 256, 128),
+    "descriptors": lambda: mugraphs.gated_mlp(
+        16, 256, 128, schedule=Schedule(descriptors=True, num_stages=3)
+    ),
+    "descriptors of scratch": lambda: attention(descriptors=True, pdl=True),
+    "small tensors": lambda: mugraphs.gated_mlp(
+        8, 64, 96, tile_n=32, tile_k=16, schedule=Schedule(descriptors=True)
+    ),
+    "early": lambda: attention(pdl=True),
+    "mixed": mixed,
+}
+
+
+def on_gpu(graph: KernelGraph, seed: int = 0) -> list[torch.Tensor]:
+    return [0.3 * t.cuda() for t in random_inputs(graph, seed)]
+
+
+def check(
+    graph: KernelGraph, inputs: Sequence[torch.Tensor], found: Sequence[torch.Tensor]
+) -> None:
+    right = evaluate_numpy(graph, *(t.double().cpu().numpy() for t in inputs))
+    compare(graph, [t.cpu() for t in found], right, allowed(graph))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_short_way_is_right(name: str) -> None:
+    graph = GRAPHS[name]()
+    run = Executable(graph)
+    for seed in range(3):
+        inputs = on_gpu(graph, seed)
+        check(graph, inputs, run(*inputs))
+        assert run.direct is not None
+        found = run.direct.call(*inputs)
+        assert found is not None
+        check(graph, inputs, found)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_calls_in_a_row_do_not_disturb_each_other(name: str) -> None:
+    """Each call's scratch is the last one's, whose kernels may not have ended yet."""
+    graph = GRAPHS[name]()
+    run = Executable(graph)
+    draws = [on_gpu(graph, seed) for seed in range(4)]
+    right = [run(*inputs)[0].clone() for inputs in draws]
+    for at, inputs in enumerate(draws):
+        check(graph, inputs, [right[at]])
+    torch.cuda.synchronize()
+    found = [run(*draws[at % 4])[0] for at in range(400)]
+    for at, out in enumerate(found):
+        assert torch.equal(out, right[at % 4]), at
+
+
+def edges(graph: torch.cuda.CUDAGraph) -> list[int]:
+    """The kinds of the edges of a captured graph."""
+
+    class Edge(ctypes.Structure):
+        _fields_ = (
+            ("ports", ctypes.c_uint8 * 2),
+            ("kind", ctypes.c_uint8),
+            ("reserved", ctypes.c_uint8 * 5),
+        )
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    get = getattr(driver, "cuGraphGetEdges_v2", None)
+    if get is None:
+        pytest.skip("this driver does not tell the kinds of edges")
+    handle = ctypes.c_void_p(graph.raw_cuda_graph())
+    count = ctypes.c_size_t(0)
+    assert get(handle, None, None, None, ctypes.byref(count)) == 0
+    ends = [(ctypes.c_void_p * count.value)() for _ in range(2)]
+    found = (Edge * count.value)()
+    assert get(handle, *ends, found, ctypes.byref(count)) == 0
+    return [e.kind for e in found]
+
+
+def captured(run: Executable, draws: Sequence[list[torch.Tensor]]) -> Any:
+    """A graph of one call for each draw, and its outputs."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        outs = [run(*inputs)[0] for inputs in draws]
+    graph.instantiate()
+    return graph, outs
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_captures_see_new_data(name: str) -> None:
+    graph = GRAPHS[name]()
+    run = Executable(graph)
+    draws = [on_gpu(graph, seed) for seed in range(4)]
+    for inputs in draws:
+        run(*inputs)
+    torch.cuda.synchronize()
+    replayed, outs = captured(run, draws * 5)
+    for seed in (0, 10):
+        for at, inputs in enumerate(draws):
+            for tensor, new in zip(inputs, on_gpu(graph, seed + at), strict=True):
+                tensor.copy_(new)
+        replayed.replay()
+        torch.cuda.synchronize()
+        for at, out in enumerate(outs):
+            check(graph, draws[at % 4], [out])
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_edges_of_a_capture(early: bool) -> None:
+    graph = attention(pdl=early)
+    run = Executable(graph)
+    inputs = on_gpu(graph)
+    run(*inputs)
+    replayed, _ = captured(run, [inputs] * 3)
+    kinds = edges(replayed)
+    assert len(kinds) == 5
+    assert set(kinds) == {EARLY if early else 0}
+
+
+def test_the_first_call_is_not_captured() -> None:
+    graph = mugraphs.gated_mlp(16, 256, 128)
+    run = Executable(graph)
+    inputs = on_gpu(graph)
+    with pytest.raises(CompileError, match="call it once with such tensors before"):
+        captured(run, [inputs])
+    check(graph, inputs, run(*inputs))
+
+
+def test_a_search_is_not_captured() -> None:
+    @mirage.kernel
+    def norm(x: Any) -> Any:
+        return mirage.rms_norm(x)
+
+    x = torch.randn(8, 256, device="cuda").half()
+    with (
+        pytest.raises(CompileError, match="call it once before capturing"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        norm(x)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_threads_and_streams(name: str) -> None:
+    """Threads are new, so that they have no CUDA context of their own yet."""
+    graph = GRAPHS[name]()
+    run = Executable(graph)
+    draws = [on_gpu(graph, seed) for seed in range(6)]
+    right = [run(*inputs)[0].clone() for inputs in draws]
+    torch.cuda.synchronize()
+    wrong: list[object] = []
+
+    def work(at: int) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    outs = [run(*draws[at])[0] for _ in range(20)]
+                    same = torch.stack([(o == right[at]).all() for o in outs]).all()
+                    if not same:
+                        wrong.append(at)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(draws))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_first_calls_in_several_threads() -> None:
+    graph = mixed()
+    run = Executable(graph)
+    inputs = on_gpu(graph)
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            found.append(run(*inputs))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    for outs in found:
+        check(graph, inputs, outs)
+
+
+@mirage.kernel(effort="none")
+def linear(x: Any, w: Any) -> Any:
+    return mirage.rms_norm(x) @ w
+
+
+def test_memory_of_any_layout() -> None:
+    graph = mugraphs.gated_mlp(16, 256, 128)
+    run = Executable(graph)
+    x, w1, w2 = on_gpu(graph)
+    shifted = torch.empty(x.numel() + 1, device="cuda").half()[1:].view_as(x).copy_(x)
+    wide = torch.empty(32, 512, device="cuda").half()[::2, ::2].copy_(x)
+    padded = torch.empty(16, 264, device="cuda").half()[:, :256].copy_(x)
+    turned = w1.T.contiguous().T
+    for given in ((x, turned, w2), (shifted, w1, w2), (wide, w1, w2), (padded, w1, w2)):
+        check(graph, given, run(*given))
+        check(graph, given, run(*given))
+    w = w1[:, :64]
+    torch.testing.assert_close(linear(x, w), linear(x, w.contiguous()))
+    with pytest.raises(ShapeError, match="empty"):
+        linear(x[:0], w)
+
+
+def test_parameters_and_modes() -> None:
+    graph = mugraphs.gated_mlp(16, 256, 128)
+    run = Executable(graph)
+    x, w1, w2 = on_gpu(graph)
+    right = run(x, w1, w2)[0]
+    weight = torch.nn.Parameter(w1)
+    assert run.direct is not None
+    assert run.direct.first(x, weight, w2) is None
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = run.direct.first(x, weight, w2)
+            assert found is not None
+            assert torch.equal(found, right)
+
+
+def test_another_device() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one device")
+    graph = attention(pdl=True, descriptors=True)
+    run = Executable(graph)
+    here = on_gpu(graph)
+    there = [t.to("cuda:1") for t in here]
+    for inputs in (here, there, here, there):
+        check(graph, inputs, run(*inputs))
+    with torch.cuda.device(1):
+        check(graph, there, run(*there))
+        check(graph, here, run(*here))
