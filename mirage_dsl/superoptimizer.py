@@ -10,22 +10,21 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from mirage_dsl.cache import MUGRAPHS, Cache, Key
-from mirage_dsl.errors import CacheError, MirageError, SearchError
+from mirage_dsl.errors import CacheError, SearchError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.printer import to_text
-from mirage_dsl.lines import lines_of, with_lines
+from mirage_dsl.lines import lines_of
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
@@ -42,6 +41,7 @@ from mirage_dsl.settings import (
     Effort,
 )
 from mirage_dsl.spread import spread
+from mirage_dsl.stored import for_program, stored_result
 from mirage_dsl.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ _running: dict[str, RLock] = {}
 
 @dataclass(frozen=True)
 class _Request:
-    """What a search is asked for; all of it is in the key of the cache."""
+    """What a search is asked for; all but the budget is in the key of the cache."""
 
     candidates: int
     budget_seconds: float
@@ -189,6 +189,9 @@ class Job:
     def known(self) -> SearchResult | None:
         """The result, if it takes no search.
 
+        A stored one that was cut short by a smaller budget is not good enough, unless
+        there is to be no search.
+
         Raises:
             SearchError: It takes one, and that is disallowed.
             CacheError: A hit is demanded, and there is none.
@@ -196,16 +199,30 @@ class Job:
         if not self.request.candidates:
             return _as_written(self.program, self.request.hardware)
         store, key = Cache(), self.key
-        found = _cached(store, key, self.program) if self.use_cache else None
+        found = stored_result(store, key, self.program) if self.use_cache else None
         if found is None:
             _refuse(store, key, self.program)
-        return found
+            return None
+        result, spent = found
+        if spent < self.request.budget_seconds and not _no_search():
+            _log.info("%s: in the cache, but cut short", self.program.name)
+            return None
+        return result
 
     def keep(self, result: SearchResult) -> SearchResult:
-        """Store a result, and give it back."""
-        if self.use_cache and _worth_keeping(result):
-            lines = [lines_of(c.mugraph, self.program) for c in result]
-            Cache().store(self.key, {**result.to_json(), "lines": lines})
+        """Store a result, and give it back; what more time found stays."""
+        if not self.use_cache or not _worth_keeping(result):
+            return result
+        store, key = Cache(), self.key
+        spent = None
+        if result.cut_short:
+            # Ctrl-C may have come before the end of the budget.
+            spent = min(result.seconds, self.request.budget_seconds)
+            stored = stored_result(store, key, self.program)
+            if stored is not None and stored[1] > spent:
+                return result
+        lines = [lines_of(c.mugraph, self.program) for c in result]
+        store.store(key, {**result.to_json(), "lines": lines, "spent": spent})
         return result
 
     def run(
@@ -238,7 +255,7 @@ class Job:
     def received(self, document: dict[str, Any]) -> SearchResult:
         """The result that `run_there` gave, with this program and its lines."""
         result = SearchResult.from_json(document)
-        return _for_program(result, self.program, document["lines"])
+        return for_program(result, self.program, document["lines"])
 
 
 def _checkpoint(path: str | Path | None) -> Checkpoint | None:
@@ -266,10 +283,14 @@ def _as_written(program: KernelGraph, hardware: Hardware) -> SearchResult:
 
 
 def search_key(program: KernelGraph, request: _Request) -> Key:
-    """The key of a search: the program, its sizes and layouts, settings, versions."""
+    """The key of a search: the program, its sizes and layouts, settings, versions.
+
+    Not its budget: a search that came to its end is as good with a larger one.
+    """
     inputs = "; ".join(str(i.type) for i in program.inputs)
     extents = ", ".join(f"{n} = {e}" for n, e in program.extents)
     options = {name: str(value) for name, value in asdict(request).items()}
+    del options["budget_seconds"]
     parts = {
         "name": program.name,
         "program": canonical_hash(program),
@@ -299,45 +320,8 @@ def code_version(*areas: str) -> str:
     return f"{__version__} {digest.hexdigest()[:16]}"
 
 
-def _cached(store: Cache, key: Key, program: KernelGraph) -> SearchResult | None:
-    content = store.load(key)
-    if content is None:
-        _log.info("%s: not in the cache: %s", program.name, store.explain_miss(key))
-        return None
-    try:
-        result = SearchResult.from_json(dict(content))
-        _require_own_certificates(result, program)
-        found = _for_program(result, program, content["lines"])
-    except (MirageError, KeyError, TypeError, ValueError) as error:
-        _log.warning("entry %s is not usable: %s", key.digest, error)
-        return None
-    _log.info("%s: from the cache, %s", program.name, key.digest)
-    return found
-
-
-def _for_program(
-    result: SearchResult, program: KernelGraph, lines: Sequence[Mapping[str, int]]
-) -> SearchResult:
-    """A stored result, for the program that was asked for and with its lines."""
-    if to_text(result.program) != to_text(program):
-        return replace(result, program=program)
-    candidates = [
-        replace(c, mugraph=with_lines(c.mugraph, program, known))
-        for c, known in zip(result.candidates, lines, strict=True)
-    ]
-    return replace(result, program=program, candidates=tuple(candidates))
-
-
-def _require_own_certificates(result: SearchResult, program: KernelGraph) -> None:
-    """Raise `CacheError` if a certificate speaks of other graphs."""
-    expected = canonical_hash(program)
-    for candidate in result:
-        certificate = candidate.certificate
-        if certificate is None:
-            raise CacheError("a candidate has no certificate")
-        hashes = certificate.program_hash, certificate.candidate_hash
-        if hashes != (expected, canonical_hash(candidate.mugraph)):
-            raise CacheError("a certificate belongs to another graph")
+def _no_search() -> bool:
+    return ASSERT_CACHE_HIT.get() or DISALLOW_SEARCH.get()
 
 
 def _refuse(store: Cache, key: Key, program: KernelGraph) -> None:
@@ -369,12 +353,15 @@ def _compile_search() -> None:
 
     Takes some ten seconds, once for each version of the code on a machine.
     """
+    from mirage_dsl.search.union import multi_kernel
+
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     marker = directory / f"compiled-{code_version().replace(' ', '-')}"
     if marker.exists():
         return
     _log.info("compiling the search for this machine, once")
     search(parse(_SMALL), k=1)
+    multi_kernel(parse(_SMALL), max_kernels=2, keep=1)
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         for old in directory.glob("compiled-*"):

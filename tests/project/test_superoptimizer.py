@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,8 @@ from mirage_dsl.cache import Cache
 from mirage_dsl.errors import CacheError, SearchError
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.printer import to_text
+from mirage_dsl.search.driver import search as superoptimizer_search
+from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DISALLOW_SEARCH, EFFORT
 from mirage_dsl.superoptimizer import superoptimize
 
@@ -89,7 +93,7 @@ def test_a_stored_result_has_the_lines_of_today() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"budget_seconds": 19.0}, {"max_kernels": 1}, {"effort": "full"}],
+    [{"seed": 1}, {"max_kernels": 1}, {"effort": "full"}],
 )
 def test_other_settings_are_another_entry(
     change: dict[str, object], monkeypatch: pytest.MonkeyPatch
@@ -100,6 +104,61 @@ def test_other_settings_are_another_entry(
         superoptimize(_program(), **change)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="searched"):
         superoptimize(_program(m=8))
+
+
+def test_a_finished_search_serves_every_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = superoptimize(_program(), budget_seconds=19.0)
+    assert not first.cut_short
+    monkeypatch.setattr(superoptimizer, "search", _never)
+    for seconds in (1.0, 500.0):
+        found = superoptimize(_program(), budget_seconds=seconds)
+        assert found.candidates == first.candidates
+
+
+def _cut_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let searches end like those that take too long, with what they have."""
+    original = superoptimizer_search
+
+    def cut(program: KernelGraph, **options: Any) -> SearchResult:
+        found = original(program, **options)
+        return replace(found, complete=False, cut_short=True, seconds=seconds)
+
+    monkeypatch.setattr(superoptimizer, "search", cut)
+
+
+def test_more_time_searches_again_what_was_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _cut_after(3.1, monkeypatch)
+    first = superoptimize(_program(), budget_seconds=3.0)
+    assert first.cut_short
+    with monkeypatch.context() as patch:
+        patch.setattr(superoptimizer, "search", _never)
+        assert superoptimize(_program(), budget_seconds=2.0).cut_short
+        assert superoptimize(_program(), budget_seconds=3.0).cut_short
+        with pytest.raises(AssertionError, match="searched"):
+            superoptimize(_program(), budget_seconds=9.0)
+        with DISALLOW_SEARCH.scope(True):
+            assert superoptimize(_program(), budget_seconds=9.0).cut_short
+    monkeypatch.setattr(superoptimizer, "search", superoptimizer_search)
+    again = superoptimize(_program(), budget_seconds=9.0)
+    assert not again.cut_short
+    monkeypatch.setattr(superoptimizer, "search", _never)
+    assert not superoptimize(_program(), budget_seconds=500.0).cut_short
+
+
+def test_an_interrupted_search_is_no_answer_for_the_whole_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it take the place of one that had more time."""
+    _cut_after(3.0, monkeypatch)
+    superoptimize(_program(), budget_seconds=3.0)
+    _cut_after(0.5, monkeypatch)
+    superoptimize(_program(), budget_seconds=10.0)
+    monkeypatch.setattr(superoptimizer, "search", _never)
+    assert superoptimize(_program(), budget_seconds=3.0).seconds == 3.0
+    with pytest.raises(AssertionError, match="searched"):
+        superoptimize(_program(), budget_seconds=10.0)
 
 
 def test_without_the_cache_nothing_is_stored() -> None:
