@@ -26,7 +26,8 @@ class Atom:
     """A dim variable.
 
     Attributes:
-        extent: At least 2, or None where it is symbolic.
+        extent: None where it is symbolic.  1 only where tensors are joined: other axes
+            of extent 1 have no dim.
         serial: Order of creation.
         hint: The name that the user gave it.
     """

@@ -13,6 +13,7 @@ from mirage_dsl.frontend.steps import (
     Casting,
     Cut,
     Handle,
+    Inserted,
     Join,
     Number,
     Over,
@@ -173,6 +174,8 @@ class Builder:
                     ("stop", first + new[0].extent),
                     ("to", self.names.of(new)[0]),
                 )
+            case Inserted(target):
+                return (("to", self.names.of(target)[0]),)
             case Join(parts, target):
                 joined = tuple(self.names.of(p)[0] for p in parts)
                 return (("dims", joined), ("to", self.names.of(target)[0]))

@@ -21,6 +21,7 @@ from mirage_dsl.frontend.steps import (
     Cut,
     Detail,
     Handle,
+    Inserted,
     Join,
     Number,
     Over,
@@ -32,7 +33,7 @@ from mirage_dsl.frontend.steps import (
     shape_text,
 )
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import CAST, CONCAT, MATMUL, MUL, RENAME, SLICE, SUM
+from mirage_dsl.ops.table import CAST, CONCAT, INSERT, MATMUL, MUL, RENAME, SLICE, SUM
 from mirage_dsl.types import DType, promote
 
 Plan = Callable[[Axes], tuple[list[tuple[Atoms, Atoms]], Atoms]]
@@ -46,6 +47,10 @@ class Recorder:
     dims: Unifier = field(default_factory=Unifier)
     steps: list[Step | BlockStep] = field(default_factory=list[Step | BlockStep])
     closed: bool = False
+    _single: dict[Value, tuple[Value, Atoms]] = field(
+        default_factory=dict[Value, tuple[Value, Atoms]], repr=False
+    )
+    """Slices of one element as they are with that axis, and the axis."""
 
     def elementwise(self, op: Operator, operands: Sequence[Handle | Number]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
@@ -156,8 +161,9 @@ class Recorder:
         value = self._record(SLICE, (x.value,), dims, Cut(source, start, target))
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
-        value, _ = self._reduce_atoms(SUM, value, target)
-        return Handle(value, _replaced(x.axes, axis, ()))
+        element, _ = self._reduce_atoms(SUM, value, target)
+        self._single[element] = value, target
+        return Handle(element, _replaced(x.axes, axis, ()))
 
     def _slice_inside(self, x: Handle, axis: int, index: int) -> Handle:
         """One element of an axis of several dims: one index after the other."""
@@ -173,6 +179,7 @@ class Recorder:
 
     def concat(self, operands: Sequence[Handle], axis: int) -> Handle:
         """Join along one axis; all others must be equal."""
+        operands = [self._joinable(x, axis) for x in operands]
         first, parts = operands[0], [operands[0]]
 
         def plan(axes: Axes) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
@@ -201,15 +208,19 @@ class Recorder:
         )
         return Handle(value, _replaced(first.axes, axis, target))
 
+    def _joinable(self, x: Handle, axis: int) -> Handle:
+        """The operand with a dim along the axis, also where its extent is 1."""
+        if x.axes[axis]:
+            return x
+        value, target = self._single.get(x.value, (x.value, ()))
+        if not target:
+            target = (self.dims.fresh(1),)
+            dims = (*target, *x.value.dims)
+            value = self._record(INSERT, (x.value,), dims, Inserted(target))
+        return Handle(value, _replaced(x.axes, axis, target))
+
     def _check_joined(self, parts: Sequence[Handle], joined: Sequence[Atoms]) -> None:
         for part, axis in zip(parts, joined, strict=True):
-            if not axis:
-                raise UnsupportedError(
-                    f"concat along an axis of extent 1 (of {shape_text(part)}): joined "
-                    "axes need extents of 2 or more; pad the tensor or compute the "
-                    "pieces separately",
-                    user_location(),
-                )
             own = self.dims.resolve(part.value.dims)
             if any(a not in own for a in self.dims.resolve(axis)):
                 raise UnsupportedError(

@@ -80,13 +80,20 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Inserted:
+    """Detail of `insert`: the new axis, of extent 1."""
+
+    target: Atoms
+
+
+@dataclass(frozen=True)
 class Casting:
     """Detail of `cast`."""
 
     dtype: DType
 
 
-Detail = Over | Renaming | Cut | Join | Casting | None
+Detail = Over | Renaming | Cut | Inserted | Join | Casting | None
 
 
 @dataclass(frozen=True)

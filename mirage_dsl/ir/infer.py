@@ -156,6 +156,11 @@ def _view_type(node: Apply, source: TensorType, space: Space) -> TensorType:
         if dtype is None:
             raise CheckError(f"unknown dtype {attrs['dtype']}")
         return flat_type(dtype, source.dims, space)
+    if set(attrs) == {"to"}:
+        new = str(attrs["to"])
+        if new in source.names:
+            raise CheckError(f"{node.op.name}: the operand has a dim {new} already")
+        return flat_type(source.dtype, (Dim(new), *source.dims), space)
     if "dims" in attrs:
         old, new = attrs["dims"], attrs["to"]
         assert isinstance(old, tuple)

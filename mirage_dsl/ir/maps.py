@@ -135,7 +135,7 @@ def _made_by(
     start, stop = attrs.get("start"), attrs.get("stop")
     if isinstance(to, str) and isinstance(start, int) and isinstance(stop, int):
         return {to: stop - start}
-    return {}
+    return {str(to): 1} if set(attrs) == {"to"} else {}
 
 
 def bind_extents(

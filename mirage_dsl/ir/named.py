@@ -251,6 +251,8 @@ class NamedArrays(Generic[V]):
             return self.relabelled(
                 named, dict(zip(attrs["dims"], attrs["to"], strict=True))
             )
+        if "dim" not in attrs:
+            return self.repeated(named, attrs["to"], 1)
         at = named.axis(attrs["dim"])
         taken = self.domain.take(named.value, at, attrs["start"], attrs["stop"])
         return self.relabelled(replace(named, value=taken), {attrs["dim"]: attrs["to"]})

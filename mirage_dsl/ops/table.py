@@ -12,102 +12,33 @@ other: dims to NumPy's, residues to integers, expansions to reference semantics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from mirage_dsl.ops import formulas
-from mirage_dsl.ops.definition import Array, AttributeKind, Kind, Operator, Term
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term
+from mirage_dsl.ops.rows import (
+    EXACT,
+    ORACLE,
+    ORDER,
+    ROWS,
+    binary,
+    comparison,
+    row,
+    unary,
+)
 from mirage_dsl.types import scalar
 
-EXACT = "exact"
-ORACLE = "random oracle: equal operands give equal values, nothing else is assumed"
-ORDER = "a fixed random order per trial: axioms of a total order, no more"
-
-_rows: dict[str, Operator] = {}
-OPERATORS: Mapping[str, Operator] = MappingProxyType(_rows)
+OPERATORS: Mapping[str, Operator] = MappingProxyType(ROWS)
 """All rows by name."""
-
-
-def _row(operator: Operator) -> Operator:
-    assert operator.name not in _rows, operator.name
-    _rows[operator.name] = operator
-    return operator
-
-
-def _unary(
-    name: str,
-    numpy: Callable[[Array], Array],
-    triton: str,
-    *,
-    field: Callable[..., Any] | None = None,
-    flops: float = 1.0,
-    **facets: Any,
-) -> Operator:
-    """A row of one operand; without `field` the residue semantics is an oracle."""
-    return _row(
-        Operator(
-            name=name,
-            kind=Kind.ELEMENTWISE,
-            arity=1,
-            numpy=numpy,
-            field=field or (lambda f, x: f.oracle(name, x)),
-            field_note=EXACT if field else ORACLE,
-            term=Term.FUNCTION,
-            triton=triton,
-            flops=flops,
-            **facets,
-        )
-    )
-
-
-def _binary(
-    name: str,
-    numpy: Callable[[Array, Array], Array],
-    triton: str,
-    *,
-    field: Callable[..., Any],
-    term: Term = Term.FUNCTION,
-    field_note: str = EXACT,
-    flops: float = 1.0,
-    **facets: Any,
-) -> Operator:
-    """A row of two operands."""
-    return _row(
-        Operator(
-            name=name,
-            kind=Kind.ELEMENTWISE,
-            arity=2,
-            numpy=numpy,
-            field=field,
-            field_note=field_note,
-            term=term,
-            triton=triton,
-            flops=flops,
-            **facets,
-        )
-    )
-
-
-def _comparison(name: str, numpy: Callable[[Array, Array], Array], sign: str) -> None:
-    """A row that is 1 where the comparison holds and 0 elsewhere."""
-    _binary(
-        name,
-        lambda a, b: np.asarray(numpy(a, b), dtype=np.result_type(a, b)),
-        f"({{0}} {sign} {{1}}).to(tl.float32)",
-        field=lambda f, a, b: f.indicator(name, a, b),
-        field_note=ORACLE,
-        sign=sign,
-    )
-
 
 _one, _half = scalar(1), scalar(0.5)
 
 # -- Arithmetic ------------------------------------------------------------------
 
-ADD = _binary(
+ADD = binary(
     "add",
     np.add,
     "{0} + {1}",
@@ -117,7 +48,7 @@ ADD = _binary(
     commutative=True,
     gradient=lambda m, x, y, g: (g, g),
 )
-SUB = _binary(
+SUB = binary(
     "sub",
     np.subtract,
     "{0} - {1}",
@@ -126,7 +57,7 @@ SUB = _binary(
     sign="-",
     gradient=lambda m, x, y, g: (g, m.sub(m.constant(scalar(0)), g)),
 )
-MUL = _binary(
+MUL = binary(
     "mul",
     np.multiply,
     "{0} * {1}",
@@ -136,7 +67,7 @@ MUL = _binary(
     commutative=True,
     gradient=lambda m, x, y, g: (m.mul(g, x[1]), m.mul(g, x[0])),
 )
-DIV = _binary(
+DIV = binary(
     "div",
     np.divide,
     "{0} / {1}",
@@ -150,7 +81,7 @@ DIV = _binary(
     ),
     domain=(0.25, 4.0),
 )
-MAXIMUM = _binary(
+MAXIMUM = binary(
     "maximum",
     np.maximum,
     "tl.maximum({0}, {1})",
@@ -158,7 +89,7 @@ MAXIMUM = _binary(
     field_note=ORDER,
     commutative=True,
 )
-MINIMUM = _binary(
+MINIMUM = binary(
     "minimum",
     np.minimum,
     "tl.minimum({0}, {1})",
@@ -169,11 +100,11 @@ MINIMUM = _binary(
     field_note=ORDER,
     commutative=True,
 )
-_comparison("less", np.less, "<")
-_comparison("less_equal", np.less_equal, "<=")
-_comparison("equal", np.equal, "==")
+comparison("less", np.less, "<")
+comparison("less_equal", np.less_equal, "<=")
+comparison("equal", np.equal, "==")
 
-WHERE = _row(
+WHERE = row(
     Operator(
         name="where",
         kind=Kind.ELEMENTWISE,
@@ -189,7 +120,7 @@ WHERE = _row(
 
 # -- Functions -------------------------------------------------------------------
 
-EXP = _unary(
+EXP = unary(
     "exp",
     np.exp,
     "tl.exp({0})",
@@ -197,7 +128,7 @@ EXP = _unary(
     flops=4.0,
     gradient=lambda m, x, y, g: (m.mul(g, y),),
 )
-LOG = _unary(
+LOG = unary(
     "log",
     np.log,
     "tl.log({0})",
@@ -205,7 +136,7 @@ LOG = _unary(
     gradient=lambda m, x, y, g: (m.div(g, x[0]),),
     domain=(0.25, 4.0),
 )
-SQRT = _unary(
+SQRT = unary(
     "sqrt",
     np.sqrt,
     "tl.sqrt({0})",
@@ -214,15 +145,15 @@ SQRT = _unary(
     gradient=lambda m, x, y, g: (m.div(m.mul(g, m.constant(_half)), y),),
     domain=(0.25, 4.0),
 )
-ABS = _unary("abs", np.abs, "tl.abs({0})", domain=(0.25, 4.0))
-RELU = _unary(
+ABS = unary("abs", np.abs, "tl.abs({0})", domain=(0.25, 4.0))
+RELU = unary(
     "relu",
     lambda x: np.maximum(x, 0),
     "tl.maximum({0}, 0.0)",
     field=lambda f, x: f.maximum(x, f.constant(scalar(0))),
     domain=(0.25, 4.0),
 )
-SIGMOID = _unary(
+SIGMOID = unary(
     "sigmoid",
     formulas.stable_sigmoid,
     "tl.sigmoid({0})",
@@ -230,7 +161,7 @@ SIGMOID = _unary(
     flops=8.0,
     gradient=lambda m, x, y, g: (m.mul(g, m.mul(y, m.sub(m.constant(_one), y))),),
 )
-TANH = _unary(
+TANH = unary(
     "tanh",
     np.tanh,
     "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
@@ -238,7 +169,7 @@ TANH = _unary(
     flops=10.0,
     gradient=lambda m, x, y, g: (m.mul(g, m.sub(m.constant(_one), m.mul(y, y))),),
 )
-SILU = _unary(
+SILU = unary(
     "silu",
     lambda x: x * formulas.stable_sigmoid(x),
     "{0} * tl.sigmoid({0})",
@@ -246,14 +177,14 @@ SILU = _unary(
     flops=9.0,
     gradient=formulas.silu_gradient,
 )
-ERF = _unary(
+ERF = unary(
     "erf",
     formulas.erf,
     "tl.erf({0})",
     flops=12.0,
     gradient=lambda m, x, y, g: (m.mul(g, formulas.bell(m, x[0])),),
 )
-GELU = _unary(
+GELU = unary(
     "gelu",
     lambda x: 0.5 * x * (1.0 + formulas.erf(x * math.sqrt(0.5))),
     "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
@@ -262,7 +193,7 @@ GELU = _unary(
 
 # -- Derived rows: the search sees their expansions -------------------------------
 
-NEG = _unary(
+NEG = unary(
     "neg",
     np.negative,
     "-{0}",
@@ -270,7 +201,7 @@ NEG = _unary(
     expansion=lambda m, x: m.mul(x, m.constant(scalar(-1))),
     gradient=lambda m, x, y, g: (m.sub(m.constant(scalar(0)), g),),
 )
-SQUARE = _unary(
+SQUARE = unary(
     "square",
     np.square,
     "{0} * {0}",
@@ -278,7 +209,7 @@ SQUARE = _unary(
     expansion=lambda m, x: m.mul(x, x),
     gradient=lambda m, x, y, g: (m.mul(g, m.add(x[0], x[0])),),
 )
-RSQRT = _unary(
+RSQRT = unary(
     "rsqrt",
     lambda x: 1.0 / np.sqrt(x),
     "tl.rsqrt({0})",
@@ -293,7 +224,7 @@ RSQRT = _unary(
 
 # -- Operators on dims -----------------------------------------------------------
 
-SUM = _row(
+SUM = row(
     Operator(
         name="sum",
         kind=Kind.REDUCTION,
@@ -307,7 +238,7 @@ SUM = _row(
         attributes={"over": AttributeKind.DIMS},
     )
 )
-MAX = _row(
+MAX = row(
     Operator(
         name="max",
         kind=Kind.REDUCTION,
@@ -321,7 +252,7 @@ MAX = _row(
         attributes={"over": AttributeKind.DIMS},
     )
 )
-ROWSHIFT = _row(
+ROWSHIFT = row(
     Operator(
         name="rowshift",
         kind=Kind.REDUCTION,
@@ -335,7 +266,7 @@ ROWSHIFT = _row(
         attributes={"over": AttributeKind.DIMS},
     )
 )
-MATMUL = _row(
+MATMUL = row(
     Operator(
         name="matmul",
         kind=Kind.CONTRACTION,
@@ -351,7 +282,7 @@ MATMUL = _row(
         commutative=True,
     )
 )
-CAST = _row(
+CAST = row(
     Operator(
         name="cast",
         kind=Kind.VIEW,
@@ -365,7 +296,7 @@ CAST = _row(
         attributes={"dtype": AttributeKind.DTYPE},
     )
 )
-RENAME = _row(
+RENAME = row(
     Operator(
         name="rename",
         kind=Kind.VIEW,
@@ -379,7 +310,7 @@ RENAME = _row(
         attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIMS},
     )
 )
-SLICE = _row(
+SLICE = row(
     Operator(
         name="slice",
         kind=Kind.VIEW,
@@ -398,7 +329,21 @@ SLICE = _row(
         },
     )
 )
-CONCAT = _row(
+INSERT = row(
+    Operator(
+        name="insert",
+        kind=Kind.VIEW,
+        arity=1,
+        numpy=np.asarray,
+        field=lambda f, a: a,
+        field_note=EXACT,
+        term=Term.IDENTITY,
+        triton="{0}",
+        flops=0.0,
+        attributes={"to": AttributeKind.NEW_DIM},
+    )
+)
+CONCAT = row(
     Operator(
         name="concat",
         kind=Kind.CONCAT,

@@ -88,7 +88,8 @@ class _Sinker:
         through = _looks_of(node)
         if through is not None:
             return self.seen(node.values[0], _composed(through, looks))
-        if node.op.kind is Kind.CONCAT and any(k.dim == node.attr("to") for k in looks):
+        made = dict(node.attrs).get("to")
+        if any(k.dim == made for k in looks):
             raise _StuckError
         if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
             raise _StuckError
@@ -136,12 +137,14 @@ class _Sinker:
 
 
 def _looks_of(node: Apply) -> Looks | None:
-    """What a view does to its operand's dims; None for other operators."""
+    """What a view does to its operand's dims; None for what is not to be moved."""
     if node.op.kind is not Kind.VIEW:
         return None
     attrs = dict(node.attrs)
     kinds = node.op.attributes
     if any(kind is AttributeKind.DTYPE for kind in kinds.values()):
+        return None
+    if set(attrs) == {"to"}:
         return None
     old, new = attrs.get("dims"), attrs["to"]
     if isinstance(old, tuple) and isinstance(new, tuple):

@@ -75,7 +75,7 @@ def renamings(graph: KernelGraph) -> Iterator[tuple[str, str]]:
 
 
 def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
-    """Slices and joins as parts, in true extents."""
+    """Slices and joins as parts, in true extents; an inserted dim is its own part."""
     for node, split in view_nodes(graph):
         attrs = dict(node.attrs)
         to, dims = attrs.get("to"), attrs.get("dims")
@@ -91,6 +91,8 @@ def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
                 extent = _known(graph, dim)
                 yield Part((side, to), offset, offset + extent, (side, dim))
                 offset += extent
+        elif set(attrs) == {"to"}:
+            yield Part((side, str(to)), 0, 1, (side, str(to)))
 
 
 def _known(graph: KernelGraph, dim: str) -> int:

@@ -158,6 +158,8 @@ def mixed_program() -> KernelGraph:
     e = g.exp(g.sub(g.cast(named, dtype="f32"), shift))
     out = g.cast(g.div(e, g.sum(e, over="c")), dtype="f16")
     g.returns(out, axes="c, q")
+    g.returns(g.concat(g.insert(shift, to="u"), named, dims="u, c", to="v"))
+    g.returns(g.concat(shift, both, dims="q, m", to="l"))
     return g.returns(g.max(p, over="m")).build()
 
 

@@ -14,6 +14,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.frontend.namespace import NAMES
+from mirage_dsl.ir.graph import Apply
 from mirage_dsl.testing import numpy_functions as n
 
 F = torch.nn.functional
@@ -229,6 +230,27 @@ def test_concat_stack_split_and_chunk() -> None:
     assert [c.shape[0] for c in mirage.chunk(given(7, 2), 3)] == [3, 3, 1]
     for found, expected in zip(mirage.unbind(x, 1), x.T, strict=True):
         same(found, expected)
+
+
+def test_concat_of_axes_of_extent_1() -> None:
+    x, row, y = given(3, 4), given(1, 4, seed=1), given(3, 4, seed=2)
+    same(mirage.concat([x, row], axis=0), np.concatenate([x, row], 0))
+    same(mirage.concat([row, row * 2, x]), np.concatenate([row, row * 2, x], 0))
+    same(mirage.stack([x, y, x]), np.stack([x, y, x]))
+    same(mirage.stack([x, y], axis=-1), np.stack([x, y], -1))
+    points = mirage.kernel(lambda t, u: mirage.stack([t[0, 0], u[1, 2]]))
+    same(points(x, y), np.stack([x[0, 0], y[1, 2]]))
+    parts = [x[:, 3:], y[:, 1:2], x[:, :2]]
+    same(mirage.concat(parts, axis=1), np.concatenate(parts, 1))
+
+
+def test_a_slice_of_one_element_is_joined_as_it_is() -> None:
+    def function(t: Any) -> Any:
+        return mirage.concat([t[:, 1:], t[:, :1]], axis=1)
+
+    program = mirage.kernel(function).trace(mirage.spec((3, 4), "float16"))
+    names = [n.op.name for n in program.nodes if isinstance(n, Apply)]
+    assert names == ["slice", "slice", "concat"]
 
 
 def test_views() -> None:

@@ -66,6 +66,19 @@ def test_slice_and_concat() -> None:
     np.testing.assert_allclose(one(graph, xs), expected)
 
 
+def test_a_dim_of_extent_1_is_inserted_to_be_joined() -> None:
+    b = KernelBuilder("append", m=3, n=4, r=5)
+    x, y = b.input("x", f32, "n, m"), b.input("y", f32, "m")
+    row = b.insert(y, to="one")
+    assert b.type_of(row).names == ("one", "m")
+    graph = b.returns(b.concat(x, row, dims="n one", to="r")).build()
+    assert (graph.extent_of["one"], graph.extent_of["r"]) == (1, 5)
+    xs, ys = draw((4, 3), (3,))
+    np.testing.assert_allclose(one(graph, xs, ys), np.concatenate([xs, ys[None]]))
+    with pytest.raises(CheckError, match="has a dim m already"):
+        b.insert(y, to="m")
+
+
 def test_concat_broadcasts_an_operand_without_a_dim() -> None:
     b = KernelBuilder("f", m=3, i=2, j=4)
     x, y = b.input("x", f32, "m, i"), b.input("y", f32, "j")

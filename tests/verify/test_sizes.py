@@ -54,6 +54,15 @@ def test_joined_dims_stay_the_sum_of_their_parts() -> None:
     assert sizes["j"] < 100
 
 
+def test_inserted_dims_stay_single() -> None:
+    b: Any = KernelBuilder("append", m=8, n=64, r=65)
+    x, y = b.input("x", f16, "n, m"), b.input("y", f16, "m")
+    row = b.insert(y, to="one")
+    program = b.returns(b.concat(x, row, dims=("n", "one"), to="r"), row).build()
+    sizes = shrink(program, program, ragged=False, seed=0).sizes
+    assert (sizes["one"], sizes["r"]) == (1, sizes["n"] + 1)
+
+
 def _halves_swapped(first: tuple[int, int], second: tuple[int, int]) -> KernelGraph:
     b: Any = KernelBuilder("swap", m=8, d=64)
     x = b.input("x", f16, "m, d")

@@ -47,6 +47,7 @@ TORCH: Mapping[str, str] = MappingProxyType(
         "cast": "{0}.to({dtype})",
         "rename": "{0}",
         "slice": "{0}.narrow({axis}, {start}, {count})",
+        "insert": "{0}.unsqueeze(0)",
         "concat": "torch.cat(({operands},), {axis})",
     }
 )
@@ -63,7 +64,15 @@ def shift_of(x, axes):
     """The maximum by which a row of exponents is shifted; 0 for a masked row."""
     largest = torch.amax(x, axes)
     return torch.where(largest == float("-inf"), torch.zeros_like(largest), largest)
-'''
+''',
+        "joined": '''
+def joined(parts, axis):
+    """Tensors one after the other, repeated where only others have an axis."""
+    first = (p.narrow(axis, 0, 1) for p in parts)
+    shape = list(torch.broadcast_shapes(*(p.shape for p in first)))
+    shape[axis] = -1
+    return torch.cat([p.expand(shape) for p in parts], axis)
+''',
     }
 )
 """Functions that an emitted module defines when an expression calls them."""
@@ -205,4 +214,6 @@ def _concat(
     for operand, dim in zip(operands, joined, strict=True):
         renamed = tuple(to if d == dim else d for d in operand.dims)
         forms.append(aligned(operand.text, renamed, result))
+    if any(len(o.dims) < len(result) for o in operands):
+        return f"joined(({', '.join(forms)},), {result.index(to)})"
     return template.format(operands=", ".join(forms), axis=result.index(to))

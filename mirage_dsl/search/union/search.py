@@ -208,6 +208,17 @@ class _Search:
         joins = [n for n in self.parted.opaque if not is_view(n)]
         return library(self.parted.program, names) + joins
 
+    def _unread(self) -> Iterator[str]:
+        """Inputs and views of them that opaque nodes read, perhaps no kernel."""
+        there = {i.name for i in self.program.inputs}
+        there.update(
+            n.result
+            for n in self.parted.program.nodes
+            if isinstance(n, Apply) and is_view(n)
+        )
+        read = dict.fromkeys(v for n in self.parted.opaque for v in n.values)
+        yield from (v for v in read if v in there)
+
     def _unions(
         self, space: Space, own: list[Kernel], calls: list[Apply], layers: int
     ) -> Iterator[tuple[Union, list[Kernel]]]:
@@ -218,7 +229,8 @@ class _Search:
         """
         given = {n.result for n in self.parted.opaque}
         loads = [v.name for v in space.values if v.is_load]
-        inputs = [n for n in loads if n not in given]
+        unread = [n for n in self._unread() if n not in loads]
+        inputs = [n for n in (*loads, *unread) if n not in given]
         stored = [space.values[i].name for i in sorted(space.stored)]
         views = [(n.result, n.values[0]) for n in self.parted.opaque if is_view(n)]
         priced = self._priced(calls)
