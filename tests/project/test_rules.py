@@ -42,12 +42,12 @@ LAYERS: dict[str, int] = {
     "stored": 8,
     "superoptimizer": 9,
     "models": 10,
-    "timings": 9,
-    "tuner": 10,
-    "connect": 11,
-    "cli": 12,
-    "testing": 12,
-    "__main__": 13,
+    "timings": 10,
+    "tuner": 11,
+    "connect": 12,
+    "cli": 13,
+    "testing": 13,
+    "__main__": 14,
 }
 # The modules on top of the front end that connect everything.
 CONNECTING = {
