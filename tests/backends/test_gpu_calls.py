@@ -20,7 +20,12 @@ from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
 from tests.backends.running import allowed, compare, random_inputs
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # PyTorch warns of captures that are refused, and of products in new threads.
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
+]
 
 EARLY = 1
 """The kind of an edge between kernels of which the second may start early."""
