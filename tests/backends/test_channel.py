@@ -1,11 +1,15 @@
-"""Helper processes end at once, whatever their children do."""
+"""Helper processes end at once, whatever their children do, or wait for more."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+import pytest
+
+from mirage_dsl.backends.triton import spare
 from mirage_dsl.backends.triton.channel import Helper
+from mirage_dsl.backends.triton.spare import Spares
 
 WITH_A_CHILD = """
 import os, sys, time
@@ -41,3 +45,66 @@ def _ends(process: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+ECHO = """
+import os, sys
+from mirage_dsl.backends.triton.channel import receive, send
+while True:
+    receive(sys.stdin.buffer)
+    send(sys.stdout.buffer, os.getpid())
+"""
+
+
+def asked(helper: Helper) -> int:
+    helper.send("who are you?")
+    return helper.receive()
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> tuple[str, ...]:
+    file = tmp_path / "echo.py"
+    file.write_text(ECHO)
+    return (str(file),)
+
+
+def test_a_process_that_waits_is_used_again(
+    echo: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares = Spares()
+    first = spares.take(echo)
+    process = asked(first)
+    spares.keep(echo, first)
+    again, other = spares.take(echo), spares.take(echo)
+    assert asked(again) == process
+    assert asked(other) != process
+    spares.keep(echo, again)
+    spares.keep(echo, other)
+    assert not other.alive, "one of a kind is enough"
+    monkeypatch.setenv("SOMETHING", "else")
+    elsewhere = spares.take(echo)
+    assert asked(elsewhere) != process, "it would see the old environment"
+    elsewhere.stop()
+    spares.clear()
+    assert not again.alive
+
+
+def test_a_process_does_not_wait_for_ever_nor_when_it_is_dead(
+    echo: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares = Spares()
+    helper = spares.take(echo)
+    asked(helper)
+    spares.keep(echo, helper)
+    helper.kill()
+    while helper.alive:
+        time.sleep(0.01)
+    helper = spares.take(echo)
+    asked(helper)
+    monkeypatch.setattr(spare, "IDLE_SECONDS", 0.05)
+    spares.keep(echo, helper)
+    for _ in range(100):
+        if not helper.alive:
+            return
+        time.sleep(0.05)
+    pytest.fail("it waits for ever")

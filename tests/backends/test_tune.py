@@ -49,6 +49,8 @@ from mirage_dsl.backends.triton.channel import receive, send
 from mirage_dsl.backends.triton.tune import Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
+    if request is None:
+        continue
     if isinstance(request, Task):
         send(sys.stdout.buffer, None)
         continue

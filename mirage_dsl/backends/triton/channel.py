@@ -100,6 +100,11 @@ class Helper:
         assert self._process.stdout is not None
         return receive(self._process.stdout)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End the process at once; readers of its answers find their end."""
         with suppress(ProcessLookupError):

@@ -3,7 +3,7 @@
 Two processes help: one compiles and screens many candidates at a time, one runs what
 passes.  A candidate that crashes or hangs either of them costs itself only.  Outputs
 are held to the program's in float64, on several draws; times are those of
-`mirage_dsl.timing`.
+`mirage_dsl.timing`.  Processes that are well wait for the next program.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from mirage_dsl.backends.triton.channel import Helper
+from mirage_dsl.backends.triton.spare import SPARES
 from mirage_dsl.ir.graph import KernelGraph
 
 if TYPE_CHECKING:
@@ -153,17 +154,26 @@ class Tuner:
         self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
         self._best = float("inf")
         self._compiler: Helper | None = None
+        self._owed = 0
         count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
         self._command = (*COMPILER, str(count))
 
     def __enter__(self) -> Self:
         self._judge.start()
-        self._compiler = Helper(self._command)
+        self._compiler = SPARES.take(self._command)
+        self._owed = 0
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._judge.stop()
-        if self._compiler is not None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._judge.rest()
+        else:
+            self._judge.stop()
+        if self._compiler is None:
+            return
+        if kind is None and not self._owed:
+            SPARES.keep(self._command, self._compiler)
+        else:
             self._compiler.stop()
 
     @property
@@ -222,6 +232,7 @@ class Tuner:
         for index in sorted(left - {j.index for j in jobs}):
             left.remove(index)
             yield index, ""
+        self._owed += len(jobs)
         with _answers(self._compiler, jobs) as answers:
             while left:
                 seconds = max(self._deadline - time.monotonic(), 0.0)
@@ -231,6 +242,7 @@ class Tuner:
                     break
                 if answer is None:
                     break
+                self._owed -= 1
                 left.discard(answer.index)
                 self.reports[candidates[answer.index]] = answer.reports
                 yield answer.index, answer.reason
@@ -272,7 +284,7 @@ class _Judge:
 
     def start(self) -> None:
         """Begin, without waiting until it is ready."""
-        self._helper = Helper(JUDGE)
+        self._helper = SPARES.take(JUDGE)
         self._ready = False
         with suppress(BrokenPipeError):
             self._helper.send(self._task)
@@ -300,6 +312,18 @@ class _Judge:
             self.stop()
             return Timing(0, reason=f"no answer within {seconds:g} s")
         return replace(timing, seconds=time.monotonic() - started)
+
+    def rest(self) -> None:
+        """Leave the process to the next program, if it waits for requests."""
+        helper, self._helper = self._helper, None
+        if helper is None:
+            return
+        if self._ready and helper.alive:
+            with suppress(BrokenPipeError):
+                helper.send(None)
+            SPARES.keep(JUDGE, helper)
+        else:
+            helper.stop()
 
     def stop(self) -> int | None:
         """End the process; its exit status."""

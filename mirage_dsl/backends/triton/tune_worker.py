@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from mirage_dsl.types import dtype_named
 
 REPEATS = 3
 """Runs of each draw: a race does not show in every one."""
+LOST = 70
+"""Exit status of a process whose GPU is lost to it."""
 EPSILONS = 8
 SMALLEST_TOLERANCE = 2e-5
 FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
@@ -91,7 +94,17 @@ class Judge:
             time = time_sets(run, self._sets, replays=trial.replays, limit=trial.limit)
             return Timing(0, time.median, error)
         except Exception as failure:
+            if self._is_lost():
+                os._exit(LOST)
             return Timing(0, reason=f"{type(failure).__name__}: {failure}"[:500])
+
+    def _is_lost(self) -> bool:
+        """Whether the GPU does nothing more for this process, as after a bad access."""
+        try:
+            torch.get_device_module(self._device).synchronize()
+        except RuntimeError:
+            return True
+        return False
 
     def error_of(self, run: Any) -> float:
         """The largest error over all draws, relative to the largest element."""
@@ -126,7 +139,11 @@ def main() -> None:
             request = receive(requests)
         except EOFError:
             return
-        if isinstance(request, Task):
+        if request is None:
+            # The inputs of a program that is done with.
+            judge = None
+            torch.cuda.empty_cache()
+        elif isinstance(request, Task):
             torch.cuda.set_device(request.device)
             judge = Judge(request)
             send(answers, None)
