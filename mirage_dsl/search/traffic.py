@@ -1,0 +1,238 @@
+"""The memory side of a block's cost: bytes, how fast they stream, and what waits.
+
+See `search.cost` for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage_dsl.ir.graph import Load, Store, dims_of
+from mirage_dsl.search.footprint import Footprint, Numbers, tensor_bytes
+from mirage_dsl.search.hardware import Hardware
+from mirage_dsl.search.resources import WARP, buffers, used_only_after
+
+MEMORY_NORM = 6.0
+LATENCY_NORM = 3.0
+"""Norms of DRAM and L2, and of rate and latency."""
+
+GRAIN = 64
+"""Bytes that lie together in memory for full speed."""
+
+IN_USE = 0.25
+"""Part of a buffer's time that it is in use, where it is read to registers."""
+
+BYTES_PER_COPY = 4
+"""Fewer bytes for each thread of a block cannot be copied ahead of their use."""
+
+SYNC_LOAD = 2.4e-7
+"""Seconds that an iteration waits for such a load, which L2 answers.
+
+Measured on an H200: vectors of 128 and 256 elements, 0.4 to 0.9 µs for two of them.
+"""
+
+BYTES_AT_ONCE = 200
+"""Bytes that a thread loads to registers before it waits for the first of them.
+
+Measured on an H200: 64 KB by 128 threads take four round trips, 96 KB by 64 threads a
+dozen.
+"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the memory system does for a block graph at a batch of points.
+
+    Attributes:
+        seconds: While data streams.
+        pace: Seconds of the loop if nothing but the way of its tiles took time.
+        waiting: Seconds of each wave in which nothing else happens.
+        dram_bytes: To and from DRAM.
+        l2_bytes: Through L2.
+        in_flight: In stage buffers of the whole GPU.
+    """
+
+    seconds: Numbers
+    pace: Numbers
+    waiting: Numbers
+    dram_bytes: Numbers
+    l2_bytes: Numbers
+    in_flight: Numbers
+
+
+def traffic(
+    footprint: Footprint,
+    hardware: Hardware,
+    inside: AbstractSet[str],
+    resident: Numbers,
+) -> Traffic:
+    """The memory side at every point.
+
+    Args:
+        footprint: The structure and the points.
+        hardware: The GPU.
+        inside: Kernel-level tensors that an earlier kernel left in L2.
+        resident: Blocks that share a multiprocessor.
+    """
+    blocks, slots = footprint.blocks, hardware.sms * resident
+    reads = _reads(footprint, inside, hardware, np.ceil(blocks / slots))
+    stores = footprint.facts.block.stores
+    written = sum((_stored_bytes(s, footprint) for s in stores), start=0.0 * blocks)
+    through = reads.through + written
+    active = np.minimum(blocks, slots)
+    held = active * reads.held
+    flying = np.maximum(active * reads.flying, GRAIN)
+    # The first round trip is part of the ramp.
+    latency = hardware.dram_latency * np.maximum(reads.cold / flying - 1.0, 0.0)
+    trips = np.ceil(blocks / slots) * footprint.iterations / reads.ahead
+    pace = hardware.turnaround * np.maximum(trips - 1.0, 0.0)
+    crowded = 1.0 + 0.03e-6 * np.maximum(held - hardware.stage_bytes, 0.0)
+    l2_rate = np.minimum(
+        hardware.l2_rate, np.minimum(blocks, hardware.sms) * hardware.l2_rate_per_sm
+    )
+    dram = reads.cold + written
+    streaming = norm(LATENCY_NORM, dram / hardware.dram_rate * crowded, latency)
+    seconds = norm(MEMORY_NORM, streaming, through / l2_rate)
+    waiting = _waiting(footprint, hardware)
+    return Traffic(seconds, pace, waiting, dram, through, held)
+
+
+def norm(power: float, *terms: Numbers) -> Numbers:
+    """The p-norm of a few times: near the largest, if the others are much smaller."""
+    total = sum((t**power for t in terms), start=np.zeros_like(terms[0]))
+    return total ** (1.0 / power)
+
+
+# -- Reads and writes ------------------------------------------------------------------
+
+
+@dataclass
+class _Reads:
+    """Bytes: from DRAM, through L2; of a block, in stage buffers and under way.
+
+    `ahead` is how many iterations run ahead of the one that computes, at least.
+    """
+
+    cold: Numbers
+    through: Numbers
+    held: Numbers
+    flying: Numbers
+    ahead: Numbers
+
+
+def _reads(
+    footprint: Footprint,
+    inside: AbstractSet[str],
+    hardware: Hardware,
+    waves: Numbers,
+) -> _Reads:
+    facts, rounds = footprint.facts, footprint.iterations
+    none = np.zeros(len(footprint.points))
+    found = _Reads(none, none, none, none, none + np.inf)
+    early = np.zeros(len(footprint.points))
+    for load in facts.block.loads:
+        value = facts.types[load.result]
+        source = tensor_bytes(facts.outer[load.source], facts.extents)
+        tile = footprint.elements(value.dims) * value.dtype.itemsize
+        looped = facts.stages[load.result] == "body"
+        stages = buffers(load, footprint)
+        copies = sum(s > 0 for s in stages) if looped else np.ones(1)
+        visits = footprint.blocks * (rounds if looped else 1.0)
+        read = np.maximum(tile * visits * copies, source)
+        read = read / _coalescing(load, footprint)
+        # What fits in L2 is fetched once; the rest once for every wave that needs it.
+        passes = np.minimum(np.maximum(read / source, 1.0), waves)
+        fits = source < 0.6 * hardware.l2_bytes
+        fetched = np.where(fits, 1.0, passes) * source * (load.source not in inside)
+        found.cold = found.cold + fetched
+        found.through = found.through + read
+        share = tile * np.minimum(1.0, fetched / read)
+        if looped:
+            for count in stages:
+                ahead = _ahead(count, footprint)
+                found.held = found.held + share * np.minimum(count, rounds)
+                found.flying = found.flying + share * ahead
+                first = np.where(count > 0, ahead, np.inf)
+                found.ahead = np.minimum(found.ahead, first)
+        else:
+            early = early + share
+    found.held = found.held + early * (rounds < 2)
+    found.flying = np.maximum(found.flying, early)
+    return found
+
+
+def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
+    """Tiles of a load that are under way, on average, with so many buffers.
+
+    One buffer is in use.  Where the matrix unit does not read it by itself, it is free
+    again as soon as it was read to registers.
+    """
+    stages, rounds = footprint.points.num_stages, footprint.iterations
+    free = np.where(count >= stages, count - 1.0, count - IN_USE)
+    free = np.where(stages > 1, np.minimum(free, rounds), 1.0)
+    return np.where(count > 0, np.where(rounds > 1, free, 1.0), 0.0)
+
+
+def _stored_bytes(store: Store, footprint: Footprint) -> Numbers:
+    """Bytes of a result; a dim `k#` is as long as there are parts of `k`."""
+    own = footprint.elements(dims_of(store.axes)) * store.dtype.itemsize
+    split = {d.name.removesuffix("#") for d in dims_of(store.axes) if d.grid}
+    parts = np.ones(len(footprint.points))
+    for cut, tiles in zip(
+        footprint.facts.block.grid, footprint.points.grid, strict=True
+    ):
+        if cut.dim in split:
+            parts = parts * footprint.facts.extents[cut.dim] / tiles
+    return own * np.maximum(parts, 1.0)
+
+
+def _coalescing(load: Load, footprint: Footprint) -> Numbers:
+    """Share of the bandwidth that the length of contiguous runs allows."""
+    value = footprint.facts.outer[load.source]
+    order = value.layout or tuple(range(len(value.axes)))
+    run = np.full(len(footprint.points), float(value.dtype.itemsize))
+    whole = np.ones(len(footprint.points), dtype=bool)
+    for axis in reversed(order):
+        for dim in reversed(load.axes[axis]):
+            piece = footprint.piece(dim)
+            run = np.where(whole, run * piece, run)
+            whole = whole & (piece >= footprint.facts.extents[dim.name])
+    return np.minimum(1.0, np.maximum(run / GRAIN, 1 / 8)) ** 0.5
+
+
+# -- What waits ------------------------------------------------------------------------
+
+
+def _waiting(footprint: Footprint, hardware: Hardware) -> Numbers:
+    """Seconds that a block waits for loads that nothing hides.
+
+    These are what the loop needs before it can start, what is too small to be copied
+    while an earlier iteration runs, everything in a loop without stages, and all loads
+    of a block without a loop, whose first round trip is part of the ramp.
+    """
+    facts, points = footprint.facts, footprint.points
+    early, steps = np.zeros((2, len(points)))
+    each = np.zeros(len(points))
+    for load in facts.block.loads:
+        size = footprint.held(load.result) * facts.types[load.result].dtype.itemsize
+        if facts.stages[load.result] == "body":
+            small = size < BYTES_PER_COPY * WARP * points.num_warps
+            each = each + np.where(small & (points.num_stages > 1), SYNC_LOAD, 0.0)
+            steps = steps + np.where(points.num_stages > 1, 0.0, size)
+        elif load.result not in used_only_after(facts):
+            early = early + size
+    latency = hardware.dram_latency
+    first = latency * _trips(early, footprint)
+    if facts.block.loop is None:
+        first = np.maximum(first - latency, 0.0)
+    each = each + latency * _trips(steps, footprint)
+    return first + each * footprint.iterations
+
+
+def _trips(size: Numbers, footprint: Footprint) -> Numbers:
+    """Round trips until the threads of a block have loaded some bytes to registers."""
+    threads = WARP * footprint.points.num_warps
+    return np.ceil(size / (threads * BYTES_AT_ONCE))
