@@ -18,6 +18,7 @@ from mirage_dsl.search.additive import (
     placeholder_tiles,
     work_of,
 )
+from mirage_dsl.search.expansion import forms
 from mirage_dsl.search.extract import cheapest, condense
 from mirage_dsl.search.reconstruct import chosen_edges, edge_words, reconstruct
 from mirage_dsl.search.saturate import Saturation, saturate
@@ -114,15 +115,16 @@ def structures(
     Raises:
         UnsupportedError: A value that no block graph can compute.
     """
-    space = space_of(program)
-    by_loop: dict[str | None, list[Configuration]] = {}
-    for configuration in configurations(space, max_grid):
-        if allow is None or allow(configuration):
-            by_loop.setdefault(configuration.loop, []).append(configuration)
-    search = _Search(space, per_configuration, deadline, cost, seed)
     total = StructureSet()
-    for found in _mapped(search.run, by_loop.values(), threads or 1):
-        total.merge(found)
+    for form in forms(program):
+        space = space_of(form.program)
+        by_loop: dict[str | None, list[Configuration]] = {}
+        for configuration in configurations(space, max_grid):
+            if form.serves(configuration.loop) and (not allow or allow(configuration)):
+                by_loop.setdefault(configuration.loop, []).append(configuration)
+        search = _Search(space, per_configuration, deadline, cost, seed)
+        for found in _mapped(search.run, by_loop.values(), threads or 1):
+            total.merge(found)
     return total
 
 
@@ -212,8 +214,11 @@ class _Search:
             return
         tiles = placeholder_tiles(self.space, configuration)
         work = work_of(self.space, saturation, configuration, tiles)
-        wanted = VARIETY * self.per_configuration
-        found = cheapest(part, self.cost(work), wanted)
+        costs = self.cost(work)
+        found = cheapest(part, costs, VARIETY * self.per_configuration)
+        if not found.exact:
+            # What is wanted at least may be had exactly.
+            found = cheapest(part, costs, self.per_configuration)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
