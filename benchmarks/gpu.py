@@ -111,15 +111,16 @@ def run(options: argparse.Namespace) -> tuple[Results, bool]:
     Raises:
         ValueError: What is stored was measured on another machine.
     """
-    from benchmarks.gpu_measure import machine, measure
+    from benchmarks.gpu_measure import machine, measure, warm_up
 
     results = Results(machine(), _settings(options))
     if options.json and options.json.exists():
         results = merged([load(options.json), results])
     began = time.monotonic()
-    for case in cases(options):
-        if results.has(case.row) and not options.again:
-            continue
+    todo = [c for c in cases(options) if options.again or not results.has(c.row)]
+    if todo:
+        warm_up()
+    for case in todo:
         if options.seconds and time.monotonic() - began > options.seconds:
             return results, False
         row = measure(case, options.peers, options.effort)

@@ -111,6 +111,7 @@ def test_an_interrupted_run_goes_on(
 
     monkeypatch.setattr(gpu_measure, "measure", fake)
     monkeypatch.setattr(gpu_measure, "machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_measure, "warm_up", lambda: None)
     monkeypatch.setattr(gpu, "_no_gpu", lambda: False)
     file = tmp_path / "results.json"
     command = ["--workloads", "gqa", "--json", str(file)]
