@@ -1,9 +1,10 @@
 """The cheapest DAG of the union, proved by OR-tools' CP-SAT.
 
 One boolean for each e-node; the outputs are needed, what is needed is made by exactly
-one e-node, and an e-node needs its kids.  A graph without cycles needs no more.  What
-the e-nodes of a launch take together of shared memory and registers is a knapsack.
-Without OR-tools there is no bound, and the heuristic's answer stands.
+one e-node, and an e-node needs its kids.  Few graphs have cycles, such as x = 1/y with
+y = 1/x: a solution that uses one is forbidden to, and the solver runs again.  What the
+e-nodes of a launch take together of shared memory and registers is a knapsack.  Without
+OR-tools there is no bound, and the heuristic's answer stands.
 """
 
 # OR-tools has no types for its models.
@@ -13,9 +14,11 @@ Without OR-tools there is no bound, and the heuristic's answer stands.
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -79,20 +82,26 @@ def prove(
     if known is not None:
         model.limit_cost(known)
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    if effort < math.inf:
-        solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
     solver.parameters.random_seed = seed
-    status = solver.solve(model.model)
-    solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    best = None
-    if solved:
-        chosen = [e for e, x in enumerate(model.x) if solver.value(x)]
-        enodes = _used(u, chosen)
-        best = Dag(enodes, float(u.cost[list(enodes)].sum()))
-    bound = max(0.0, UNIT * solver.best_objective_bound)
+    until, best, bound = time.monotonic() + seconds, None, 0.0
+    while True:
+        solver.parameters.max_time_in_seconds = max(0.0, until - time.monotonic())
+        if effort < math.inf:
+            solver.parameters.max_deterministic_time = max(0.0, effort)
+        status = solver.solve(model.model)
+        effort -= solver.response_proto.deterministic_time
+        if solver.response_proto.best_objective_bound > -math.inf:
+            bound = max(bound, UNIT * solver.best_objective_bound)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            break
+        enodes = _used(u, [e for e, x in enumerate(model.x) if solver.value(x)])
+        ring = _ring(u, enodes)
+        if not ring:
+            best = Dag(enodes, float(u.cost[list(enodes)].sum()))
+            break
+        model.forbid(ring)
     nothing = status == cp_model.INFEASIBLE
     return Proof(bound, best, status == cp_model.OPTIMAL, nothing)
 
@@ -145,6 +154,10 @@ class _Model:
         for enodes in by_tensor.values():
             if len(enodes) > 1:
                 self.model.add_at_most_one(self.x[e] for e in enodes)
+
+    def forbid(self, enodes: list[int]) -> None:
+        """Not all of the e-nodes."""
+        self.model.add_bool_or(self.x[e].negated() for e in enodes)
 
     def limit_launches(self, most: int) -> None:
         """At most so many kernels."""
@@ -202,6 +215,17 @@ def _used(u: Union, chosen: list[int]) -> tuple[int, ...]:
             found.add(e)
             stack.extend(k for k in u.kids[e].tolist() if k >= 0)
     return tuple(sorted(found))
+
+
+def _ring(u: Union, enodes: Sequence[int]) -> list[int]:
+    """E-nodes that need each other in a circle; empty if there are none."""
+    by_class = {int(u.makes[e]): e for e in enodes}
+    needs = {e: [by_class[k] for k in u.kids[e].tolist() if k >= 0] for e in enodes}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        return error.args[1][1:]
+    return []
 
 
 def launches(u: Union, dag: Dag) -> int:
