@@ -11,7 +11,7 @@ PINS := requirements-torch.txt requirements.txt requirements-dev.txt
 READY := $(VENV)/ready-$(shell cat $(PINS) pyproject.toml | cksum | cut -d ' ' -f 1)
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check golden bench-search venv clean
+.PHONY: demo test check golden bench-gpu bench-search venv clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -32,6 +32,11 @@ golden: $(READY)
 
 bench-search: $(READY)
 	$(RUN) -m benchmarks.search
+
+# Goes on where it stopped; needs a GPU.
+bench-gpu: $(READY)
+	$(RUN) -m benchmarks.gpu --json results.json
+	$(RUN) -m benchmarks.gpu --rows 512 4096 --json results.json
 
 venv: $(READY)
 

@@ -23,6 +23,7 @@ from benchmarks.gpu_rows import (
 from mirage_dsl.testing.workloads import PAPER, WORKLOADS
 from mirage_dsl.timing import Time
 
+ROOT = Path(__file__).parents[2]
 MACHINE = {"gpu": "GPU", "driver": "1", "torch": "2", "triton": "3"}
 
 
@@ -147,6 +148,13 @@ def test_the_chart_and_the_page(tmp_path: Path) -> None:
     assert "| lora | M=512 | fp16 |" in written.partition("(prefill)")[2]
     assert "| gqa | b=1 | 10.0 | 11.0 | 1.10 |" in written
     assert "Liger |" not in written, "empty columns are left out"
+
+
+def test_the_page_is_that_of_the_stored_results() -> None:
+    stored = load(ROOT / "benchmarks" / "results" / "gpu.json")
+    written = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert gpu_tables.page(stored, "gpu.json", "gpu-benchmark.svg") == written
+    assert (ROOT / "docs" / "gpu-benchmark.svg").exists()
 
 
 def test_the_chart_shows_times_that_are_right() -> None:
