@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mirage_dsl.backends.triton.fused import fused_calls
 from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan
 from mirage_dsl.backends.triton.rehearsal import NotedKernel, Rehearsal, rehearse
@@ -30,7 +31,7 @@ from mirage_dsl.backends.triton.starter import (
     takes,
 )
 from mirage_dsl.errors import CompileError
-from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.graph import Apply
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +73,7 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
         CompileError: Triton refuses a kernel, or the device does not take it.
     """
     rehearsal = rehearse(plan, tensors)
-    emitted, visible = _visible(plan.graph, rehearsal)
+    emitted, visible = _visible(plan, rehearsal)
     places = _Places(plan, rehearsal, visible)
     launches: list[Launch] = []
     for kernel, noted in zip(plan.kernels, rehearsal.kernels, strict=True):
@@ -85,21 +86,24 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
 
 
 def _visible(
-    graph: KernelGraph, rehearsal: Rehearsal
+    plan: ModulePlan, rehearsal: Rehearsal
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Results of library calls and views that must happen; values that are tensors."""
+    fused = fused_calls(plan.graph, plan.around.types)
     emitted: set[str] = set()
-    visible = {r.value for r in graph.returns}
-    for node in reversed(graph.nodes):
-        if isinstance(node, Apply) and (
-            node.result in visible or rehearsal.is_own(node.result)
-        ):
+    visible = {r.value for r in plan.graph.returns}
+    for node in reversed(plan.graph.nodes):
+        # What lies inside of a library call was not seen.
+        if not isinstance(node, Apply) or node.result not in rehearsal.values:
+            continue
+        if node.result in visible or rehearsal.is_own(node.result):
             emitted.add(node.result)
             visible.add(node.result)
+            match = fused.get(node.result)
             # A part of a concatenation may be there already.
             visible |= {
                 v
-                for v in node.values
+                for v in (match.values if match else node.values)
                 if rehearsal.root(rehearsal.values[v]) != node.result
             }
     return frozenset(emitted), frozenset(visible)

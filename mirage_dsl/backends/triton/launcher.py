@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mirage_dsl.backends.triton.fused import fused_calls
 from mirage_dsl.backends.triton.library import (
     HELPERS,
     Value,
@@ -33,6 +34,8 @@ class Launcher:
         self._extents = around.extents
         self._placed = around.placed
         self._built = built(around.placed)
+        self._fused = fused_calls(graph, around.types)
+        self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer()
@@ -232,12 +235,12 @@ class Launcher:
     # -- Library kernels -----------------------------------------------------------
 
     def _library(self, node: Apply) -> None:
+        if node.result in self._inner:
+            return
         if node.result in self._built:
             self._complete(node)
             return
-        operands = [self._value(o) for o in node.operands]
-        kind = self._types[node.result]
-        text = expression(node, operands, kind.names, kind.dtype)
+        text = self._call(node)
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
@@ -248,6 +251,14 @@ class Launcher:
         self._variables[node.result] = self._writer.assign(
             self._names.fresh(node.result), text
         )
+
+    def _call(self, node: Apply) -> str:
+        match = self._fused.get(node.result)
+        if match is not None:
+            return match.text({v: self._value(v) for v in match.values}, self.size)
+        kind = self._types[node.result]
+        operands = [self._value(o) for o in node.operands]
+        return expression(node, operands, kind.names, kind.dtype)
 
     def _value(self, operand: Operand) -> Value:
         if isinstance(operand, Scalar):

@@ -23,9 +23,9 @@ TORCH: Mapping[str, str] = MappingProxyType(
         "div": "{0} / {1}",
         "maximum": "torch.maximum({0}, {1})",
         "minimum": "torch.minimum({0}, {1})",
-        "less": "({0} < {1})",
-        "less_equal": "({0} <= {1})",
-        "equal": "({0} == {1})",
+        "less": "({0} < {1}).to({dtype})",
+        "less_equal": "({0} <= {1}).to({dtype})",
+        "equal": "({0} == {1}).to({dtype})",
         "where": "torch.where({0} != 0, {1}, {2})",
         "exp": "torch.exp({0})",
         "log": "torch.log({0})",
@@ -139,7 +139,8 @@ def expression(
             axes = tuple(operands[0].dims.index(d) for d in node.over)
             name = torch_dtype(dtype)
             text = template.format(operands[0].text, axes=axes, dtype=name)
-            return f"{text}.to({name})"
+            kept = "{dtype}" in template or operands[0].dtype == dtype
+            return text if kept else f"{text}.to({name})"
         case Kind.CONTRACTION:
             return _product(template, operands, result)
         case Kind.VIEW:
@@ -163,15 +164,18 @@ def _elementwise(
             forms.append(operand.text)
         else:
             forms.append(f"torch.full((), {operand.text}, device=device)")
-    return f"({template.format(*forms)}).to({torch_dtype(dtype)})"
+    name = torch_dtype(dtype)
+    text = f"({template.format(*forms, dtype=name)})"
+    # Numbers among tensors leave their format alone; tensors of numbers may not.
+    kept = numbers or all(o.dtype is not None for o in operands)
+    return text if kept and not wide else f"{text}.to({name})"
 
 
-def _product(template: str, operands: Sequence[Value], result: tuple[str, ...]) -> str:
-    """A product of matrices, or of batches of them, if it is one; else a sum by einsum.
+def product(a: Value, b: Value, result: tuple[str, ...]) -> tuple[str, str] | None:
+    """Two matrices, or batches of them, whose product is one of values; None if not.
 
-    The operands are put so that the result has its axes in order without a copy.
+    They are put so that the result has its axes in order without a copy.
     """
-    a, b = operands
     summed = set(a.dims) - set(result)
     batch = tuple(d for d in result if d in a.dims and d in b.dims)
     rest = result[len(batch) :]
@@ -180,12 +184,20 @@ def _product(template: str, operands: Sequence[Value], result: tuple[str, ...]) 
     wanted = (*batch, *rest[:1], *summed), (*batch, *summed, *rest[1:])
     sets = set(a.dims) == set(wanted[0]), set(b.dims) == set(wanted[1])
     if len(rest) != 2 or len(summed) != 1 or not all(sets):
-        known: dict[str, str] = {}
-        left, right = letters(a.dims, known), letters(b.dims, known)
-        equation = f"{left},{right}->{letters(result, known)}"
-        return f'torch.einsum("{equation}", {a.text}, {b.text})'
-    left, right = aligned(a.text, a.dims, wanted[0]), aligned(b.text, b.dims, wanted[1])
-    return template.format(left, right)
+        return None
+    return aligned(a.text, a.dims, wanted[0]), aligned(b.text, b.dims, wanted[1])
+
+
+def _product(template: str, operands: Sequence[Value], result: tuple[str, ...]) -> str:
+    """A product of matrices, or of batches of them, if it is one; else a sum."""
+    a, b = operands
+    factors = product(a, b, result)
+    if factors is not None:
+        return template.format(*factors)
+    known: dict[str, str] = {}
+    left, right = letters(a.dims, known), letters(b.dims, known)
+    equation = f"{left},{right}->{letters(result, known)}"
+    return f'torch.einsum("{equation}", {a.text}, {b.text})'
 
 
 def _view(template: str, node: Apply, operand: Value, dtype: DType) -> str:
