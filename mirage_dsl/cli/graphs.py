@@ -31,6 +31,13 @@ spec_option = click.option(
     help="Dtype and shape of an argument, as in f16[16,4096]; one for each.",
 )
 
+device_option = click.option(
+    "--device",
+    default="H100",
+    show_default=True,
+    help="The GPU to estimate for: H100, H200 or A100, or a name that has one of them.",
+)
+
 
 @click.command(
     "show",
@@ -171,14 +178,14 @@ def _same(a: KernelGraph, b: KernelGraph) -> bool:
     metavar="PROGRAM",
     help="What to compare with: a .mu file, or FILE:FUNCTION with --spec.",
 )
-@click.option("--gpu", default="H100", show_default=True, help="H100, H200 or A100.")
+@device_option
 @spec_option
 @size_option
 @json_option
 def explain_command(
     file: str,
     program: str | None,
-    gpu: str,
+    device: str,
     specs: tuple[str, ...],
     sizes: tuple[str, ...],
     as_json: bool,
@@ -192,5 +199,5 @@ def explain_command(
 
     graph = resize(read_graph(file), sizes)
     other = graph if program is None else trace_target(program, specs)
-    explanation = explain(graph, other, hardware_named(gpu))
+    explanation = explain(graph, other, hardware_named(device))
     answer(as_json, explanation.to_json(), str(explanation))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mirage_dsl.cli.graphs import spec_option
+from mirage_dsl.cli.graphs import device_option, spec_option
 from mirage_dsl.cli.inputs import read_graph, resize, trace_target
 from mirage_dsl.cli.output import MU_FILE, answer, json_option
 from mirage_dsl.cli.progress import progress_bar
@@ -19,9 +19,9 @@ _EPILOG = """
 Examples:
   mirage-dsl search model.py:rms_linear --spec f16[16,4096] --spec f16[4096,6144]
   mirage-dsl search model.py:attention --spec f16[2,256,64] --spec f16[2,64,4096] \\
-      --spec f16[2,4096,64] --max-kernels 2 --effort full -o best.mu
+      --spec f16[2,4096,64] --max-kernels 3 --effort full -o best.mu
   mirage-dsl search program.mu --size m=8 --json
-  mirage-dsl search program.mu --explain mine.mu
+  mirage-dsl search program.mu --device H200 --explain mine.mu
 """
 
 
@@ -34,10 +34,11 @@ Examples:
 @click.option(
     "--max-kernels",
     type=click.IntRange(min=0),
-    default=1,
+    default=2,
     show_default=True,
     help="Most kernels that the program may be cut into; 0 for any number.",
 )
+@device_option
 @click.option("--seed", default=0, show_default=True, help="Of all random choices.")
 @click.option("--no-cache", is_flag=True, help="Search anew, and store nothing.")
 @click.option("--all", "show_all", is_flag=True, help="Print all μGraphs found.")
@@ -57,6 +58,7 @@ def search_command(
     effort: Effort | None,
     budget: float | None,
     max_kernels: int,
+    device: str,
     seed: int,
     no_cache: bool,
     show_all: bool,
@@ -70,9 +72,11 @@ def search_command(
     FUNCTION is an ordinary Python function on tensors, decorated or not; it is traced
     at the given specs.  What was found before comes from the cache.
     """
+    from mirage_dsl.search.hardware import hardware_named
     from mirage_dsl.search.why_not import why_not
     from mirage_dsl.superoptimizer import superoptimize
 
+    hardware = hardware_named(device)
     program = resize(trace_target(target, specs), sizes)
     with progress_bar(quiet=as_json) as progress:
         result = superoptimize(
@@ -81,6 +85,7 @@ def search_command(
             budget_seconds=budget,
             max_kernels=max_kernels or None,
             use_cache=not no_cache,
+            hardware=hardware,
             seed=seed,
             progress=progress,
         )
@@ -90,7 +95,14 @@ def search_command(
         result.save(save)
     if given is not None:
         most = max_kernels or None
-        found = why_not(read_graph(given), program, result, max_kernels=most, seed=seed)
+        found = why_not(
+            read_graph(given),
+            program,
+            result,
+            max_kernels=most,
+            hardware=hardware,
+            seed=seed,
+        )
         answer(as_json, found.to_json(), str(found))
         return
     answer(as_json, result.to_json(), describe(result, show_all=show_all))

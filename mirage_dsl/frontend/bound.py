@@ -15,7 +15,7 @@ from mirage_dsl.frontend.tree import leaves_of
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
-from mirage_dsl.settings import DETERMINISTIC, EFFORT, INTERPRET, Effort
+from mirage_dsl.settings import EFFORT, INTERPRET, Effort
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
@@ -326,10 +326,10 @@ def _launched_early(graph: KernelGraph) -> KernelGraph:
 
 
 def _has_gpu() -> bool:
-    """Whether a search may ask a GPU; PyTorch is there if tensors are."""
+    """Whether there is a GPU to search for; PyTorch is there if tensors are."""
     import torch
 
-    return torch.cuda.is_available() and not DETERMINISTIC.get()
+    return torch.cuda.is_available()
 
 
 def _hardware() -> Hardware:

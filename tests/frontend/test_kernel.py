@@ -23,7 +23,8 @@ from mirage_dsl.errors import (
     ShapeError,
     TraceError,
 )
-from mirage_dsl.settings import INTERPRET
+from mirage_dsl.search.hardware import H200
+from mirage_dsl.settings import DETERMINISTIC, INTERPRET
 
 
 def half(*shape: int, seed: int = 0) -> Any:
@@ -363,3 +364,22 @@ def test_a_gpu_call_is_prepared_once() -> None:
     expected = expected_rms_linear(x.cpu().numpy(), w.cpu().numpy())
     np.testing.assert_allclose(first.cpu().numpy(), expected, rtol=2e-2, atol=2e-2)
     assert kernel.bind(x, w).benchmark().error < 1e-2
+
+
+def test_static_choices_are_for_the_gpu_at_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def search(_: Any, **options: Any) -> Any:
+        asked.update(options)
+        raise SearchError("enough")
+
+    monkeypatch.setattr("mirage_dsl.superoptimizer.superoptimize", search)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    bound = rms_linear.bind(half(4, 32), half(32, 32))
+    with DETERMINISTIC.scope(True), pytest.raises(SearchError, match="enough"):
+        bound.search()
+    assert asked["hardware"] is H200

@@ -14,8 +14,11 @@ from click.testing import CliRunner, Result
 
 from mirage_dsl.cli.app import app
 from mirage_dsl.cli.format import format_text
-from mirage_dsl.errors import ParseError
-from mirage_dsl.settings import CACHE_DIR, LOGS, SETTINGS, THREADS
+from mirage_dsl.errors import CacheError, ParseError
+from mirage_dsl.ir.parser import parse
+from mirage_dsl.search.hardware import H200
+from mirage_dsl.settings import ASSERT_CACHE_HIT, CACHE_DIR, LOGS, SETTINGS, THREADS
+from mirage_dsl.superoptimizer import superoptimize
 
 COMMANDS = sorted(app.commands or app.list_commands(None))  # type: ignore[arg-type]
 
@@ -161,7 +164,8 @@ def test_explain_counts_kernels() -> None:
     assert found["after"]["launches"] == 1
     assert "bound by memory" in _run("explain", "small.mu").output
     assert (
-        "unknown hardware" in _run("explain", "small.mu", "--gpu", "x", code=2).stderr
+        "unknown hardware"
+        in _run("explain", "small.mu", "--device", "x", code=2).stderr
     )
 
 
@@ -197,6 +201,18 @@ def test_search_writes_what_the_other_commands_read() -> None:
     assert len(_json("cache", "ls")) == 1
     explained = _json(*target, "--explain", "best.mu")
     assert (explained["verdict"], explained["rank"]) == ("found", 0)
+
+
+def test_search_is_superoptimize(tmp_path: Path) -> None:
+    (tmp_path / "program.mu").write_text(PROGRAM)
+    _run("search", "program.mu", "--device", "H200")
+    with ASSERT_CACHE_HIT.scope(True):
+        superoptimize(parse(PROGRAM), hardware=H200)
+        with pytest.raises(CacheError):
+            superoptimize(parse(PROGRAM))
+    _run("search", "program.mu")
+    with ASSERT_CACHE_HIT.scope(True):
+        superoptimize(parse(PROGRAM))
 
 
 def test_cache_commands(tmp_path: Path) -> None:
