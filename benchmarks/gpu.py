@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> tuple[Results, bool]:
         results.put(row)
         if options.json:
             results.save(options.json)
-        if "CUDA error" in row.failure:
+        if any("CUDA error" in s.failure for s in row.systems.values()):
             # Nothing more runs in this process.
             return results, False
     return results, True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from dataclasses import replace
@@ -13,8 +14,8 @@ import torch
 from mirage_dsl.backends.triton import tune as tuning
 from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.tune import InputSpec, Job, Task, Timing, Tuner
-from mirage_dsl.backends.triton.tune_worker import Judge, relative_error
+from mirage_dsl.backends.triton.tune import InputSpec, Job, Task, Timing, Trial, Tuner
+from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.testing import mugraphs
@@ -116,6 +117,26 @@ def test_what_time_forbids_is_not_timed() -> None:
         assert tuner.late
         (found,) = tuner.times([GRAPH])
     assert found.reason == tuning.NO_TIME
+
+
+def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next candidate gets a new one."""
+
+    class Lost:
+        @staticmethod
+        def synchronize() -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def ended(status: int) -> None:
+        raise SystemExit(status)
+
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    trial = Trial(GRAPH, float("inf"), 1)
+    assert "CompileError" in judge.judge(trial).reason
+    monkeypatch.setattr(torch, "get_device_module", lambda _: Lost)
+    monkeypatch.setattr(os, "_exit", ended)
+    with pytest.raises(SystemExit, match=str(LOST)):
+        judge.judge(trial)
 
 
 def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:
