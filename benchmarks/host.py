@@ -160,6 +160,7 @@ def measure(case: Case, *, compare: bool) -> Row:
     graph = bound.mugraph
     run = vars(load_module(Executable(graph).source))["run"]
     eager = functools.partial(case.function, torch_functions)
+    torch.compiler.reset()
     return Row(
         case.name,
         kernels=len(graph.blocks),

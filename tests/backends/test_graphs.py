@@ -161,6 +161,6 @@ def test_calls_are_captured_and_see_new_data() -> None:
         (y,) = run(x)
     x.copy_(torch.arange(5.0))
     captured.replay()
-    torch.testing.assert_close(y, torch.exp(torch.exp(x)))
+    torch.testing.assert_close(y, torch.exp(torch.exp(x)), rtol=1e-5, atol=0)
     for size in (5, 5):
         torch.testing.assert_close(run(x[:size])[0], y)
