@@ -210,6 +210,35 @@ def test_parts_are_stored_into_their_whole(driver: Driver) -> None:
     assert len(driver.sizes) == 1
 
 
+def test_results_in_tensors_of_the_caller(driver: Driver) -> None:
+    given = tensors()
+    cache = torch.zeros(8, 4, 96).half()
+    place = cache[:, 2]
+    found = direct_call(plan(GRAPH, out=True), (*given, place))
+    assert found is not None
+    assert found.count == 4
+    assert found.first(*given, place) is place
+    (launch,) = driver.launches
+    assert launch["given"] == [t.data_ptr() for t in (*given, place)]
+    (strides,) = driver.strides
+    assert (strides["y_stride0"], strides["y_stride1"]) == (384, 1)
+    assert not driver.sizes
+    assert found.call(*given, cache[0]) is None
+
+
+def test_results_that_are_copied(driver: Driver) -> None:
+    x, w = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
+    outs = torch.zeros(6, 8).half(), torch.zeros(6, 16).half()
+    found = direct_call(plan(library(), out=True), (x, w, *outs))
+    assert found is not None
+    returned = found.call(x, w, *outs)
+    assert returned is not None
+    assert all(a is b for a, b in zip(returned, outs, strict=True))
+    assert driver.launches[-1]["given"][-1] == outs[0].data_ptr()
+    # The library's product has memory of its own; it is copied at the end.
+    assert driver.launches[1]["given"][0] != outs[1].data_ptr() + 16
+
+
 def test_a_thread_without_a_context_gets_one(driver: Driver) -> None:
     given = tensors()
     run = made(GRAPH, given)

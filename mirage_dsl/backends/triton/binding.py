@@ -67,6 +67,8 @@ class Binding:
 def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
     """Compile a module's kernels for tensors like these, on the current device.
 
+    Behind the inputs are the tensors for the outputs, if the module takes such.
+
     It is None where a kernel needs something at its launch that only Triton gives.
 
     Raises:
@@ -90,8 +92,11 @@ def _visible(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Results of library calls and views that must happen; values that are tensors."""
     fused = fused_calls(plan.graph, plan.around.types)
+    given = plan.around.given or {}
     emitted: set[str] = set()
-    visible = {r.value for r in plan.graph.returns}
+    visible = {
+        r.value for at, r in enumerate(plan.graph.returns) if given.get(r.value) != at
+    }
     for node in reversed(plan.graph.nodes):
         # What lies inside of a library call was not seen.
         if not isinstance(node, Apply) or node.result not in rehearsal.values:

@@ -17,7 +17,7 @@ the current stream.  So calls may overlap on several streams and in several thre
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from mirage_dsl.backends.triton.launcher import Launcher
 from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import ModulePlan
+from mirage_dsl.backends.triton.rehearsal import out_name
 from mirage_dsl.backends.triton.starter import Launch, launcher, starter
 from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.graph import Apply
@@ -59,16 +60,22 @@ class Direct:
     Both functions return None, and do nothing, for tensors of another kind.
 
     Attributes:
+        count: How many tensors they take.
         call: Returns the list of outputs.
         first: Returns the first output.
     """
 
+    count: int
     call: Callable[..., list[torch.Tensor] | None]
     first: Callable[..., torch.Tensor | None]
 
 
 def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | None:
     """What runs the module on tensors like these; None if only Triton can.
+
+    Args:
+        plan: The module.
+        tensors: Inputs; behind them those for the outputs, if the module takes such.
 
     Raises:
         CompileError: Triton refuses a kernel, or the device does not take it.
@@ -93,7 +100,7 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
     scope = writer.scope(tensors)
     exec("\n".join(lines), scope)
     exec("\n".join([*lines[:-1], writer.first]).replace("def call", "def first"), scope)
-    return Direct(scope["call"], scope["first"])
+    return Direct(len(tensors), scope["call"], scope["first"])
 
 
 def _allocator() -> Any:
@@ -132,10 +139,13 @@ class _Writer(Launcher):
             self._names.fresh(name)
         for item in self._graph.inputs:
             self._variables[item.name] = self._names.fresh(item.name)
-        names = list(self._variables.values())
-        writer.line(f"def call({', '.join(names)}):")
+        if self._given is not None:
+            for at, item in enumerate(self._graph.returns):
+                self._outs.append(self._names.fresh(f"{item.value}_out"))
+                self._variables[out_name(at)] = self._outs[at]
+        writer.line(f"def call({', '.join(self._variables.values())}):")
         writer.indent()
-        self._check(names)
+        self._check(dict(self._variables))
         self._bind_sizes()
         if self._binding.space:
             writer.line(f"space = empty(({self._binding.space},), (1,), torch.uint8)")
@@ -150,23 +160,35 @@ class _Writer(Launcher):
                 self._library(node)
                 self._note_address(node.result)
         self._start()
-        results = [self._returned(r) for r in self._graph.returns]
+        results = self._results()
         self.first = f"    return {results[0]}"
         writer.line(f"return [{', '.join(results)}]")
         return writer.lines
 
-    def _check(self, names: Sequence[str]) -> None:
+    def _results(self) -> list[str]:
+        """What is returned; in tensors of the caller if there are such."""
+        given = self._given
+        if given is None:
+            return [self._returned(r) for r in self._graph.returns]
+        made = [
+            "" if given.get(r.value) == at else self._returned(r)
+            for at, r in enumerate(self._graph.returns)
+        ]
+        self._hand_over(made)
+        return self._outs
+
+    def _check(self, names: Mapping[str, str]) -> None:
         """Leave, without a trace, if the tensors are not those that this is for."""
         writer = self._writer
         writer.line("try:")
         writer.indent()
-        for item, name in zip(self._graph.inputs, names, strict=True):
+        for value, name in names.items():
             address = self._names.fresh(f"{name}_at")
-            self._addresses[item.name] = writer.assign(address, f"{name}.data_ptr()")
+            self._addresses[value] = writer.assign(address, f"{name}.data_ptr()")
         together = " | ".join(self._addresses.values())
         tests = [f"({together}) % {ALIGNMENT}", "observers"]
         tests.append("current_device() != index")
-        for at, name in enumerate(names):
+        for at, name in enumerate(names.values()):
             tests += [
                 f"{name}.dtype is not dtype{at}",
                 f"{name}.shape != shape{at}",
@@ -174,7 +196,7 @@ class _Writer(Launcher):
                 f"{name}.get_device() != index",
             ]
         # With gradients the long way decides whether to refuse.
-        grads = " or ".join(f"{n}.requires_grad" for n in names)
+        grads = " or ".join(f"{n}.requires_grad" for n in names.values())
         tests.append(f"grad_enabled() and ({grads})")
         writer.line(f"if {' or '.join(tests)}:")
         writer.indent()

@@ -72,6 +72,7 @@ class Executable:
         self._modules: dict[str, ModuleType] = {}
         self._prepared: dict[Key, Run] = {}
         self._direct: Direct | None = None
+        self._direct_out: Direct | None = None
         self.source = self._plan(Variant()).source
         """The emitted module, for tensors as the inputs' types describe them."""
 
@@ -86,11 +87,14 @@ class Executable:
         return self._plans[variant]
 
     def _prepare(self, made: ModulePlan, tensors: Sequence[torch.Tensor]) -> Run:
-        """What runs all calls with tensors like these."""
+        """What runs all calls with tensors like these, the outputs' behind inputs."""
         direct = None if self.interpret else direct_call(made, tensors)
         if direct is None:
             return self._by_triton(made)
-        self._direct = direct
+        if made.around.given is None:
+            self._direct = direct
+        else:
+            self._direct_out = direct
 
         def run(*given: torch.Tensor) -> list[torch.Tensor]:
             found = direct.call(*given)
@@ -128,15 +132,12 @@ class Executable:
             CompileError: Tensors on the wrong device, or a kernel that does not
                 compile or start.
         """
-        if (
-            self._direct is not None
-            and not out
-            and len(tensors) == len(self.graph.inputs)
-        ):
-            found = self._direct.call(*tensors)
+        given = (*tensors, *out)
+        direct = self._direct_out if out else self._direct
+        if direct is not None and len(given) == direct.count:
+            found = direct.call(*given)
             if found is not None:
                 return found
-        given = (*tensors, *out)
         key = tuple(
             [
                 (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
@@ -149,7 +150,7 @@ class Executable:
             with self._place(tensors):
                 if made is not None:
                     self._refuse_in_capture(made)
-                    run = self._by_triton(made) if out else self._prepare(made, tensors)
+                    run = self._prepare(made, given)
                     if len(self._prepared) >= MOST_PREPARED:
                         self._prepared.clear()
                     self._prepared[key] = run

@@ -71,6 +71,11 @@ class Rehearsal:
         return self.root(self.values[value]) == value
 
 
+def out_name(at: int) -> str:
+    """The name, among those of values, of the caller's tensor for an output."""
+    return f"out {at}"
+
+
 class _Script(Launcher):
     """Writes `run` so that it returns its variables."""
 
@@ -79,12 +84,18 @@ class _Script(Launcher):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variable of each value."""
-        return self._variables
+        """The variable of each value, those of the caller first."""
+        outs = {out_name(at): name for at, name in enumerate(self._outs)}
+        return outs | self._variables
 
 
 def rehearse(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Rehearsal:
-    """Do what a call with tensors like these would, without data."""
+    """Do what a call with tensors like these would, without data.
+
+    Args:
+        plan: The module.
+        tensors: Inputs; behind them those for the outputs, if the module takes such.
+    """
     import torch
     import triton
 
