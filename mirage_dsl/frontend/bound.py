@@ -256,14 +256,24 @@ class BoundKernel:
         return self._trace.rebuild(executable(*prepared, out=taken))
 
     def prepared(self, tensors: Sequence[Any]) -> Callable[..., Any]:
-        """A call for CUDA tensors of just these shapes, strides and dtypes."""
+        """A call for CUDA tensors of just these shapes, strides and dtypes.
+
+        It takes `out` as `run` does.
+        """
         if any(dense(t) is not t for t in tensors):
-            return lambda *given: self.run(given)
+
+            def copying(*given: Any, out: Any = None) -> Any:
+                return self.run(given, out)
+
+            return copying
         executable = self._executable(tensors, interpret=False)
-        structure = self._trace.structure
-        if isinstance(structure, Leaf):
-            return lambda *given: executable(*given)[0]
-        return lambda *given: self._trace.rebuild(executable(*given))
+        single = isinstance(self._trace.structure, Leaf)
+
+        def call(*given: Any, out: Any = None) -> Any:
+            found = executable(*given, out=() if out is None else leaves_of(out))
+            return found[0] if single else self._trace.rebuild(found)
+
+        return call
 
     def direct(self, tensors: Sequence[Any]) -> Callable[..., Any] | None:
         """The shortest way to call it again with tensors like these, if there is one.

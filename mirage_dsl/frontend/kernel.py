@@ -6,13 +6,14 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 
 from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend.bound import BoundKernel, Options
+from mirage_dsl.frontend.calls import ShortCall, call_key, tensor_places
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.reference import call_by_reference
 from mirage_dsl.frontend.specs import layout_of
@@ -60,8 +61,8 @@ class Kernel:
         self.function = function
         self.options = options
         self._bound: dict[object, BoundKernel] = {}
-        self._ready: dict[object, Callable[..., Any]] = {}
-        self._direct: dict[object, _Direct] = {}
+        self._ready: dict[object, ShortCall] = {}
+        self._direct: dict[object, _Direct | None] = {}
         self._last: _Direct | None = None
         functools.update_wrapper(self, function)
 
@@ -71,15 +72,12 @@ class Kernel:
             found = last.call(*args)
             if found is not None:
                 return found
-        if not kwargs:
-            key = tuple(map(_fingerprint, args))
-            ready = self._ready.get(key)
-            if ready is not None:
-                self._last = self._direct.get(key)
-                return ready(*args)
-        else:
-            key = None
-        out = kwargs.pop("out", None) if self._takes_out else None
+        out = kwargs.pop("out", None) if kwargs and self._takes_out else None
+        key = call_key(args, kwargs)
+        ready = None if key is None else self._ready.get(key)
+        if ready is not None and (out is not None or key in self._direct):
+            self._last = self._direct.get(key) or self._last
+            return ready(args, kwargs, out)
         leaves = leaves_of((args, kwargs))
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             _refuse_out(out)
@@ -94,13 +92,36 @@ class Kernel:
         _refuse_gradients(arguments)
         bound = self._bind(arguments)
         result = bound.run(arguments.tensors, out)
-        plain = len(arguments.tensors) == len(args)
-        if key is not None and plain and _all_cuda(args):
-            self._ready[key] = bound.prepared(args)
-            direct = bound.direct(args)
-            if direct is not None:
-                self._last = self._direct[key] = _Direct(len(args), direct)
+        if key is not None:
+            self._remember(key, args, kwargs, bound, arguments.tensors)
+            if out is None and key in self._ready:
+                self._direct[key] = self._shortest(args, arguments, bound)
+                self._last = self._direct[key] or self._last
         return result
+
+    def _remember(
+        self,
+        key: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        bound: BoundKernel,
+        tensors: Sequence[Any],
+    ) -> None:
+        """Keep the short ways of calls like this one."""
+        places = tensor_places(self.function, args, kwargs)
+        if places is None or len(places) != len(tensors):
+            return
+        self._ready[key] = ShortCall(places, bound.prepared(tensors))
+
+    @staticmethod
+    def _shortest(
+        args: tuple[Any, ...], arguments: Arguments, bound: BoundKernel
+    ) -> _Direct | None:
+        """The shortest way of calls with tensors only, given by position."""
+        if len(args) != len(arguments.tensors):
+            return None
+        direct = bound.direct(arguments.tensors)
+        return None if direct is None else _Direct(len(args), direct)
 
     def _forget(self) -> None:
         """Look for the ways to call it anew: it has another μGraph."""
@@ -214,15 +235,6 @@ def kernel(
     return Kernel(function, options)
 
 
-def _fingerprint(value: Any) -> object:
-    """What a compiled call depends on; a fresh object where that is not known."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        grad = value.requires_grad and torch.is_grad_enabled()
-        return value.shape, value.stride(), value.dtype, value.device, grad
-    return object()
-
-
 def _refuse_out(out: object) -> None:
     if out is not None:
         raise TraceError(
@@ -230,10 +242,6 @@ def _refuse_out(out: object) -> None:
             "where the traced function is called",
             user_location(),
         )
-
-
-def _all_cuda(args: tuple[Any, ...]) -> bool:
-    return all(getattr(a, "is_cuda", False) for a in args)
 
 
 def _refuse_gradients(arguments: Arguments) -> None:

@@ -1,0 +1,97 @@
+"""The short ways of calls that are like earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.frontend import kernel as kernel_module
+from mirage_dsl.frontend.bound import BoundKernel
+from mirage_dsl.settings import INTERPRET
+
+
+class OnGpu:
+    """Tells a kernel that CPU tensors are on a GPU, and notes how it runs them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sorted_out = 0
+        self.direct_calls = 0
+        given = kernel_module.bind_arguments
+        executable = vars(BoundKernel)["_executable"]
+
+        def counting(*args: Any) -> Any:
+            self.sorted_out += 1
+            return given(*args)
+
+        def direct(bound: BoundKernel, _tensors: Any) -> Any:
+            def call(*given: torch.Tensor) -> Any:
+                self.direct_calls += 1
+                return bound.run(given)
+
+            return call
+
+        def interpreted(bound: BoundKernel, tensors: Any, *, interpret: bool) -> Any:
+            del interpret
+            return executable(bound, tensors, interpret=True)
+
+        monkeypatch.setattr(kernel_module, "bind_arguments", counting)
+        monkeypatch.setattr(BoundKernel, "_executable", interpreted)
+        monkeypatch.setattr(BoundKernel, "direct", direct)
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+
+
+def scaled(x: Any, w: Any, factor: float = 1.0) -> Any:
+    return x * factor + w
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[OnGpu]:
+    with INTERPRET.scope(value=True):
+        yield OnGpu(monkeypatch)
+
+
+def test_calls_alike_are_sorted_out_once(on_gpu: OnGpu) -> None:
+    kernel = mirage.kernel(effort="none")(scaled)
+    x, w = torch.ones(4, 8), 2 * torch.ones(4, 8)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], float]] = [
+        ((x, w, 3.0), {}, 5.0),
+        ((x,), {"w": w}, 3.0),
+        ((), {"w": w, "x": x}, 3.0),
+        ((x, w), {"factor": 0.5}, 2.5),
+        ((x, w, 1), {}, 3.0),
+        ((x, w, True), {}, 3.0),
+        ((w, x), {"factor": -0.0}, 1.0),
+    ]
+    for number, (args, kwargs, value) in enumerate(calls, 1):
+        for _ in range(3):
+            found = kernel(*args, **kwargs)
+            assert torch.equal(found, value * torch.ones(4, 8))
+        assert on_gpu.sorted_out == number
+    assert not on_gpu.direct_calls
+
+
+def test_the_shortest_way_survives_others(on_gpu: OnGpu) -> None:
+    kernel = mirage.kernel(effort="none")(scaled)
+    x, w, out = torch.ones(4, 8), torch.ones(4, 8), torch.zeros(4, 8)
+    for _ in range(2):
+        assert kernel(x, w, out=out) is out
+    assert torch.equal(out, x + w)
+    assert (on_gpu.sorted_out, on_gpu.direct_calls) == (1, 0)
+    for _ in range(3):
+        kernel(x, w)
+        kernel(x, w=w)
+        assert kernel(x, w, out=out) is out
+    assert (on_gpu.sorted_out, on_gpu.direct_calls) == (3, 2)
+
+
+def test_numbers_in_tensors_are_no_constants(on_gpu: OnGpu) -> None:
+    kernel = mirage.kernel(effort="none")(scaled)
+    x, w = torch.ones(4, 8), torch.ones(4, 8)
+    for factor in (2.0, 3.0):
+        found = kernel(x, w, torch.tensor(factor))
+        assert torch.equal(found, (factor + 1) * x)
+    assert on_gpu.sorted_out == 1
