@@ -131,6 +131,8 @@ class Operator:
         sign: Python's infix sign, or None.
         attributes: The attributes it requires, in the order of printing.
         commutative: Operands may be swapped.
+        in_steps: Of a reduction: parts may be reduced first, in any order, and an
+            accumulator of the row's name joins those of a loop.
         expansion: For a derived row: the same function by other rows, first argument
             an `Algebra`.  The search expands derived rows.
         gradient: `(algebra, operands, result, upstream)` to one gradient per operand,
@@ -153,6 +155,7 @@ class Operator:
         default_factory=dict[str, AttributeKind]
     )
     commutative: bool = False
+    in_steps: bool = False
     expansion: Callable[..., Any] | None = None
     gradient: Callable[..., tuple[Any, ...]] | None = None
     domain: tuple[float, float] = (-4.0, 4.0)

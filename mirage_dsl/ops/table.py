@@ -235,6 +235,7 @@ SUM = row(
         term=Term.SUM,
         triton="tl.sum({0}, axis={axis})",
         flops=1.0,
+        in_steps=True,
         attributes={"over": AttributeKind.DIMS},
     )
 )
@@ -249,6 +250,7 @@ MAX = row(
         term=Term.FUNCTION,
         triton="tl.max({0}, axis={axis})",
         flops=1.0,
+        in_steps=True,
         attributes={"over": AttributeKind.DIMS},
     )
 )

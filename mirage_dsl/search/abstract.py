@@ -19,13 +19,13 @@ from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.field61 import MODULUS, key_of, scramble
 from mirage_dsl.search.networks import NetworkFinder
 from mirage_dsl.search.space import Space
+from mirage_dsl.search.steps import REDUCE, Steps, folded
 from mirage_dsl.search.terms import (
     Factor,
     Monomial,
     Pair,
     Sum,
     Terms,
-    function_word,
 )
 from mirage_dsl.types import Scalar
 
@@ -51,11 +51,23 @@ def salt_of(names: int) -> int:
 
 @dataclass(frozen=True)
 class Site:
-    """An application of an uninterpreted function, found by its operands' keys."""
+    """An application of an uninterpreted function, found by its operands' keys.
+
+    Attributes:
+        value: A value of the program that the function makes.
+        word: What keys the function.
+        keys: Keys of the operands.
+        result: Fingerprint of the result.
+        over: Dims that it reduces, as a mask.
+        way: How it does so (`search.steps`).
+    """
 
     value: int
+    word: int
     keys: tuple[int, ...]
     result: Pair
+    over: int = 0
+    way: int = REDUCE
 
 
 @dataclass(frozen=True)
@@ -98,23 +110,54 @@ def useful(space: Space, loop: str | None, seed: int = 0) -> Useful:
             members.add_as_is(pair, value.names)
         else:
             members.add(pair, value.names)
-    sites: dict[tuple[int, tuple[int, ...]], Site] = {}
-    found = list[tuple[int, tuple[int, ...]]]()
-    for i in space.functions:
-        operands = terms.operand_keys(space.values[i])
-        found.append((function_word(space.values[i]), operands))
-        sites.setdefault(found[-1], Site(i, operands, pairs[i]))
-    order = {key: number for number, key in enumerate(sites)}
+    sites, site_of = _sites(terms, pairs, members)
     dims = range(len(space.dims))
     return Useful(
         frozenset(members.keys),
         pairs,
-        tuple(sites.values()),
-        {i: order[key] for i, key in zip(space.functions, found, strict=True)},
+        sites,
+        site_of,
         tuple((terms.sigma_whole(d), terms.sigma(d, "tile")) for d in dims),
         terms.sigma(terms.loop, "loop"),
         members.truncated,
     )
+
+
+def _sites(
+    terms: Terms, pairs: Sequence[Pair], members: _Members
+) -> tuple[tuple[Site, ...], dict[int, int]]:
+    """All sites, and the number of one that makes each value of a function.
+
+    What steps make on the way to a value joins S.
+    """
+    space = terms.space
+    sites: dict[object, Site] = {}
+    made: dict[tuple[Pair, bool], object] = {}
+    for i in space.functions:
+        value = space.values[i]
+        word, keys = terms.application(i)
+        assert value.op is not None
+        if not value.op.in_steps:
+            sites.setdefault((word, keys), Site(i, word, keys, pairs[i]))
+            made.setdefault((pairs[i], False), (word, keys))
+            continue
+        base, over = folded(space, i)
+        loop = over & (1 << terms.loop) if terms.loop >= 0 else 0
+        names = space.values[base].names
+        for step in Steps(value, over, loop, pairs[base], names).all():
+            members.add(step.result, step.names)
+            found = Site(i, word, (step.key,), step.result, step.over, step.way)
+            key = step.key, step.over, step.way, step.result
+            sites.setdefault(key, found)
+            if step.way == REDUCE:
+                made.setdefault((step.result, True), key)
+    order = {key: number for number, key in enumerate(sites)}
+    site_of: dict[int, int] = {}
+    for i in space.functions:
+        op = space.values[i].op
+        assert op is not None
+        site_of[i] = order[made[pairs[i], op.in_steps]]
+    return tuple(sites.values()), site_of
 
 
 def _has_negatives(space: Space) -> bool:

@@ -49,6 +49,7 @@ class Work:
         times: How often a block does it.
         flops: f32 operations for each element of the result.
         itemsize: Bytes of each element loaded.
+        joins: Whether it is an accumulator.
         blocks: Number of blocks.
     """
 
@@ -59,6 +60,7 @@ class Work:
     times: Floats
     flops: Floats
     itemsize: Floats
+    joins: NDArray[np.bool_]
     blocks: int
 
 
@@ -88,7 +90,10 @@ def work_of(
     """What the edges of a loop choice do, for a grid and for tiles."""
     elements = _elements(space, saturation.shape, configuration, tiles)
     node, kind, first, second, _, arg = saturation.edges.T
-    doer = np.where((kind == JOIN) | (kind == GATHER), first, node)
+    function = kind == FUNCTION
+    joins = np.array((*saturation.site_joins, False))[np.where(function, arg, -1)]
+    joins |= (kind == JOIN) | (kind == GATHER)
+    doer = np.where(joins, first, node)
     loop = configuration.loop
     count = -(-_local(space, configuration, tiles, loop) // tiles[loop]) if loop else 1
     union = saturation.shape[first] | saturation.shape[np.maximum(second, 0)]
@@ -101,6 +106,7 @@ def work_of(
         np.where(saturation.stage[doer] == BODY, float(count), 1.0),
         _flops(space, saturation, kind, arg),
         _itemsizes(space, kind, arg),
+        joins,
         block_count(space, tiles, configuration.grid),
     )
 
@@ -158,7 +164,6 @@ def additive_cost(work: Work) -> Floats:
     us = np.where(work.kind == LOAD, reads, us)
     us = np.where(work.kind == CONTRACT, work.products / SM_PRODUCTS_PER_US, us)
     us = np.where(work.kind == SUM, work.operand / SM_OPERATIONS_PER_US, us)
-    joined = (work.kind == JOIN) | (work.kind == GATHER)
-    us = np.where(joined, 0.5 * work.operand / SM_OPERATIONS_PER_US, us)
+    us = np.where(work.joins, 0.5 * work.operand / SM_OPERATIONS_PER_US, us)
     us = np.where(work.kind == CONSTANT, 0.0, us + STEP_US)
     return us * work.times * max(1.0, work.blocks / 132)

@@ -31,6 +31,8 @@ from mirage_dsl.search.recording import (
     sigma_of,
     without,
 )
+from mirage_dsl.search.steps import IN_TILE
+from mirage_dsl.search.steps import JOIN as JOIN_STEP
 from mirage_dsl.search.values import NAMES, PIECE
 from mirage_dsl.search.workspace import (
     ADD,
@@ -260,11 +262,14 @@ def _apply_site(w, r, number, a, b, c):
             shape |= node["shape"]
             stage |= node["stage"]
             constants = constants and node["constant"] > 0
-    over = site["over"]
+    over, way = site["over"], site["way"]
     if stage == 3 or constants or over & ~shape:
         return
-    if over and shape & PIECE and (over >> r.loop) & 1:
+    in_tile = shape & PIECE != 0 and (over >> max(r.loop, 0)) & 1 != 0
+    if in_tile != (way == IN_TILE) or (way == JOIN_STEP and stage != BODY):
         return
+    if way == JOIN_STEP:
+        stage = AFTER
     w.counts[TESTS] += 1
     out = without(shape, over, r.loop)
     if hit(r, salt64(out), site["f0"], site["f1"]):

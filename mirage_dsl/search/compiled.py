@@ -21,7 +21,7 @@ _njit: Any = numba.njit
 
 _MODULES = (
     *("astar", "closure", "compiled", "evaluation", "extract"),
-    *("field61", "recording", "values", "workspace"),
+    *("field61", "recording", "steps", "values", "workspace"),
 )
 
 

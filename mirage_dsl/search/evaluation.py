@@ -11,6 +11,7 @@ import numpy as np
 
 from mirage_dsl.search.compiled import entry, inner, once
 from mirage_dsl.search.field61 import scramble64
+from mirage_dsl.search.steps import JOIN as JOIN_STEP
 from mirage_dsl.search.values import (
     ITERATIONS,
     add_elements,
@@ -124,12 +125,16 @@ def _reduce(w, r, a, shape, iterations, largest):
 
 
 @once
-def _join(w, r, a, shape):
-    """Sum of a body node over the iterations."""
+def _join(w, r, a, shape, largest):
+    """Sum, or maximum, of a body node over the iterations."""
     n = index_map(shape, shape, r.dims, r.loop, w.maps[0])
+    target = w.counts[USED]
     for i in range(ITERATIONS):
         pa = _at(w, r, a, i, w.nodes[a]["offset"])
-        add_onto(w.values, pa, w.counts[USED], w.maps[0], n)
+        if largest:
+            largest_onto(w.values, pa, target, w.maps[0], n)
+        else:
+            add_onto(w.values, pa, target, w.maps[0], n)
     return True
 
 
@@ -191,8 +196,8 @@ def evaluate(w, r, op, a, b, c, arg, shape, stage):
         return _products(w, r, a, b, b_values, shape, iterations)
     if op == SUM or (op == FUNCTION and r.sites[arg]["over"]):
         return _reduce(w, r, a, shape, iterations, op == FUNCTION)
-    if op == JOIN:
-        return _join(w, r, a, shape)
+    if op == JOIN or (op == FUNCTION and r.sites[arg]["way"] == JOIN_STEP):
+        return _join(w, r, a, shape, op == FUNCTION)
     if op == GATHER:
         return _gather(w, r, a, shape)
     return _function(w, r, a, b, c, arg, shape, iterations)

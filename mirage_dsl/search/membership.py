@@ -23,6 +23,7 @@ from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.abstract import Useful, salt_of, useful
 from mirage_dsl.search.field61 import MODULUS, iota, key_of, word_of
 from mirage_dsl.search.space import Space
+from mirage_dsl.search.steps import IN_TILE, JOIN, REDUCE
 from mirage_dsl.search.terms import Pair, times
 
 
@@ -120,10 +121,10 @@ class Membership:
         value = self.values[node.operand]
         if value is None:
             return None
-        if node.kind == "max":
-            raise UnknownValueError("the search does not accumulate maxima")
         if node.kind == "concat":
             return Abstract(value.pair, value.names)
+        if node.kind != "sum":
+            return self._stepped(node.kind, value, 0, JOIN)
         s = self.useful.sigma_loop
         return Abstract(times(value.pair, (s, s)), value.names, value.piece)
 
@@ -136,6 +137,10 @@ class Membership:
             # x - shift is x, and what is computed of shifts is one.
             return first if node.op.term is Term.SUB else None
         known = [o for o in operands if o is not None]
+        if node.op.in_steps and node.op.term is Term.FUNCTION:
+            over = self.space.mask(node.over)
+            tile = first.piece and bool(over >> self.loop & 1)
+            return self._stepped(node.op.name, first, over, IN_TILE if tile else REDUCE)
         names = 0
         for o in known:
             names |= o.names
@@ -165,6 +170,23 @@ class Membership:
                 return a
             case Term.FUNCTION:
                 return self._function(node, operands)
+
+    def _stepped(self, name: str, value: Abstract, over: int, way: int) -> Abstract:
+        """A step of a reduction that is made in steps."""
+        for site in self.useful.sites:
+            op = self.space.values[site.value].op
+            same = op is not None and op.name == name
+            if same and (site.keys, site.over, site.way) == (
+                (key_of(value.pair),),
+                over,
+                way,
+            ):
+                names = value.names & ~over
+                piece = value.piece and (way == JOIN or not over >> self.loop & 1)
+                return Abstract(site.result, names, piece)
+        raise UnknownValueError(
+            f"the program has no {name} of an operand with this abstract expression"
+        )
 
     def _function(self, node: Apply, operands: list[Abstract]) -> Pair:
         word = word_of(f"{node.op.name} over {self.space.mask(node.over)}")

@@ -124,10 +124,6 @@ def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[st
     for node in block.nodes:
         if isinstance(node, Apply) and (is_view(node) or node.op.kind is Kind.CONCAT):
             yield f"`{node.result}`: a block has no {node.op.name}"
-        if not isinstance(node, Accumulate) or node.kind != "max":
-            continue
-        if not _is_shift(block, node.operand):
-            yield f"`{node.result}`: the search accumulates sums, no maxima"
     if _reads_joined(block):
         yield (
             "an operator reads a value that is joined over the loop, which would be "
@@ -139,10 +135,6 @@ def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[st
             "its casts are not those that the search places: of computed operands of "
             "products, to the format that they have in the program"
         )
-
-
-def _is_shift(block: BlockGraph, value: str) -> bool:
-    return any(isinstance(n, RunningMax) and n.result == value for n in block.nodes)
 
 
 def _mixed_splits(block: BlockGraph) -> Iterator[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
 from mirage_dsl.errors import SourceLocation
 from mirage_dsl.ir.graph import (
     Accumulate,
+    AccumulatorKind,
     Apply,
     BlockGraph,
     BlockNode,
@@ -198,20 +200,34 @@ class _Writer:
             self.nodes.append(Load(name, source.name, axes))
         else:
             name = self.fresh("v", str(len(self.names)))
-            if edge.kind in (JOIN, GATHER):
-                kind = "sum" if edge.kind == JOIN else "concat"
+            kind = self.accumulator(edge)
+            if kind is not None:
                 operand = self.names[edge.operands[0]]
                 self.nodes.append(Accumulate(name, operand, kind))
             else:
                 self.nodes.append(self.apply(name, edge))
         self.names[edge.node] = name
 
+    def accumulator(self, edge: Edge) -> AccumulatorKind | None:
+        """The kind of the accumulator that an edge is, or None."""
+        if edge.kind == JOIN:
+            return "sum"
+        if edge.kind == GATHER:
+            return "concat"
+        if edge.kind == FUNCTION and self.saturation.site_joins[edge.arg]:
+            return cast("AccumulatorKind", self.function(edge).name)
+        return None
+
+    def function(self, edge: Edge) -> Operator:
+        """The operator of a site."""
+        op = self.space.values[self.saturation.sites[edge.arg]].op
+        assert op is not None
+        return op
+
     def apply(self, name: str, edge: Edge) -> Apply:
         """The operator of an edge."""
         if edge.kind == FUNCTION:
-            value = self.space.values[self.saturation.sites[edge.arg]]
-            assert value.op is not None
-            op, over = value.op, value.over
+            op, over = self.function(edge), self.saturation.site_over[edge.arg]
         else:
             op = row_of(edge.kind)
             over = edge.arg if edge.kind in (SUM, CONTRACT) else 0

@@ -20,7 +20,8 @@ from mirage_dsl.search.evaluation import evaluate
 from mirage_dsl.search.field61 import element_of, key_of, member_table
 from mirage_dsl.search.recording import add_edge, settle
 from mirage_dsl.search.space import Space, Value
-from mirage_dsl.search.terms import constant_value, function_word
+from mirage_dsl.search.steps import JOIN as JOIN_STEP
+from mirage_dsl.search.terms import constant_value
 from mirage_dsl.search.values import ITERATIONS, PIECE, PRIME, TILE, element_count
 from mirage_dsl.search.workspace import (
     ADD,
@@ -79,6 +80,8 @@ class Saturation:
         edges: Rows of node, kind, three operands (-1 for none) and an argument: the
             program's value for loads and constants, reduced dims, or a site.
         sites: For each site, a value of the program that its function makes.
+        site_over: For each site, the dims that it reduces.
+        site_joins: For each site, whether it is an accumulator.
         program_keys: Abstract key of each value of the program.
         roots: For each output, the nodes that compute it and may be stored.
         counters: Figures for the ledger.
@@ -91,6 +94,8 @@ class Saturation:
     key: Words
     edges: Ints
     sites: tuple[int, ...]
+    site_over: tuple[int, ...]
+    site_joins: tuple[bool, ...]
     program_keys: tuple[int, ...]
     roots: tuple[tuple[int, ...], ...]
     counters: dict[str, int]
@@ -137,6 +142,8 @@ def saturate(
         w.nodes["key"][:n].copy(),
         w.edges[:e].copy().view(np.int64).reshape(-1, len(EDGE.names or ())),
         tuple(site.value for site in s.sites),
+        tuple(site.over for site in s.sites),
+        tuple(site.way == JOIN_STEP for site in s.sites),
         tuple(key_of(pair) for pair in s.fingerprints),
         tuple(_roots(space, s, w, o.value, references[o.value]) for o in space.outputs),
         _counters(s, w),
@@ -185,8 +192,8 @@ def _rules(space: Space, s: Useful, loop: str | None, everything: bool) -> Rules
     for row, site, value in zip(sites, s.sites, values, strict=True):
         assert value.op is not None
         first, second, third = (*site.keys, 0, 0)[:3]
-        row["arity"], row["over"] = len(site.keys), value.over
-        row["swaps"], row["word"] = value.op.commutative, function_word(value)
+        row["arity"], row["over"], row["way"] = len(site.keys), site.over, site.way
+        row["swaps"], row["word"] = value.op.commutative, site.word
         row["f0"], row["f1"] = site.result
         row["key0"], row["key1"], row["key2"] = first, second, third
     return Rules(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from threading import local
 
 import numpy as np
@@ -163,11 +162,6 @@ class _Search:
     cost: CostFunction
     seed: int
 
-    @cached_property
-    def over(self) -> Ints:
-        """Dims that each value's operator reduces, by index."""
-        return np.array([v.over for v in self.space.values], np.int64)
-
     def late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
 
@@ -262,8 +256,9 @@ class _Search:
         summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
         if not saturation.sites:
             return summed
-        sites = np.array(saturation.sites)[np.where(kind == FUNCTION, arg, 0)]
-        return np.where(kind == FUNCTION, self.over[sites], summed)
+        over = np.array(saturation.site_over, np.int64)
+        function = kind == FUNCTION
+        return np.where(function, over[np.where(function, arg, 0)], summed)
 
 
 def _varied(

@@ -27,6 +27,7 @@ from mirage_dsl.search.field61 import (
     word_of,
 )
 from mirage_dsl.search.space import Space, Value
+from mirage_dsl.search.steps import folded
 from mirage_dsl.types import Scalar
 
 Pair = tuple[int, int]
@@ -65,11 +66,6 @@ def constant_value(number: Scalar) -> int | None:
     if number.extents or not isinstance(number.value, Fraction):
         return None
     return int(number.value) if number.value in (1, -1) else None
-
-
-def function_word(value: Value) -> int:
-    """What keys the uninterpreted function that makes `value`."""
-    return word_of(f"{value.function} over {value.over}")
 
 
 class Terms:
@@ -164,7 +160,7 @@ class Terms:
                 whole = self.product(operands[0], operands[1])
                 return self._bind(whole, value.over, index)
             case Term.FUNCTION | Term.IDENTITY:
-                return self._function(value, tuple(operands))
+                return self._function(index, tuple(operands))
 
     def _leaf(self, value: Value) -> Sum:
         number = None if value.constant is None else constant_value(value.constant)
@@ -179,17 +175,25 @@ class Terms:
         indices = tuple(i for i in range(len(self.space.dims)) if names >> i & 1)
         return (Monomial((Factor(atom, indices),)),)
 
-    def _function(self, value: Value, operands: tuple[Sum, ...]) -> Sum:
-        keys = self.operand_keys(value)
-        word = function_word(value)
+    def _function(self, index: int, operands: tuple[Sum, ...]) -> Sum:
+        word, keys = self.application(index)
         atom = self.atom((word, keys), function_pair(word, keys), operands)
-        return self._single(atom, value.names)
+        return self._single(atom, self.space.values[index].names)
 
-    def operand_keys(self, value: Value) -> tuple[int, ...]:
-        """Keys of a function's operands; in fixed order if they may be swapped."""
-        keys = tuple(key_of(self.pair(self.sum_of(i))) for i in value.operands)
+    def application(self, index: int) -> tuple[int, tuple[int, ...]]:
+        """What keys a function's result: a word, and the keys of its operands.
+
+        The keys are in fixed order if the operands may be swapped.
+        """
+        value = self.space.values[index]
         assert value.op is not None
-        return tuple(sorted(keys)) if value.op.commutative else keys
+        operands, over = value.operands, value.over
+        if value.op.in_steps:
+            base, over = folded(self.space, index)
+            operands = (base,)
+        keys = tuple(key_of(self.pair(self.sum_of(i))) for i in operands)
+        ordered = tuple(sorted(keys)) if value.op.commutative else keys
+        return word_of(f"{value.function} over {over}"), ordered
 
     def _bind(self, whole: Sum, over: int, origin: int) -> Sum:
         """The sum over some dims."""

@@ -136,7 +136,7 @@ def add_onto(values, a, target, target_map, count):
         values[at] = (values[at] + values[a + t]) % _P
 
 
-@once
+@inner
 def largest_onto(values, a, target, target_map, count):
     """target[map] = max(target, a), in the order of residues."""
     for t in range(count):

@@ -59,12 +59,13 @@ FOUND = np.dtype(
 
 SITE = np.dtype(
     [
-        *((name, _INT) for name in ("arity", "over", "swaps")),
+        *((name, _INT) for name in ("arity", "over", "way", "swaps")),
         *((name, _WORD) for name in ("word", "f0", "f1", "key0", "key1", "key2")),
     ]
 )
-"""An application of a function, found by its operands' keys: dims that it reduces,
-whether operands may be swapped, what keys its residues, the result's fingerprint."""
+"""An application of a function, found by its operands' keys: dims that it reduces, and
+how (`search.steps`), whether operands may be swapped, what keys its residues, the
+result's fingerprint."""
 
 MAX_PARTS = 1 << 10
 """Sets of dims over which one pair of shapes may be contracted."""

@@ -6,7 +6,7 @@ evaluated here in float64 beside the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -16,15 +16,20 @@ import pytest
 import mirage_dsl as m
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.expand import expand
-from mirage_dsl.ir.graph import BlockGraph, Input, KernelGraph
+from mirage_dsl.ir.graph import Accumulate, BlockGraph, Input, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ir.stabilise import strip_shifts
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.kinds import is_one_kernel
+from mirage_dsl.search.membership import Membership
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.sink import sink_views
+from mirage_dsl.search.space import space_of
 from mirage_dsl.search.structures import StructureSet, structures
+from mirage_dsl.search.why_not import why_not
+from tests.search.test_structures import sized
 
 Shape = tuple[int, ...]
 Function = Callable[..., Any]
@@ -197,3 +202,85 @@ def test_names_of_dims_do_not_matter() -> None:
     assert canonical_hash(traced(chain, *shapes), sizes=False) == canonical_hash(
         traced(chain, *[(64, 64)] * 4), sizes=False
     )
+
+
+# -- Maxima ----------------------------------------------------------------------------
+
+
+def largest(x: Any) -> Any:
+    return x.max(-1)
+
+
+def largest_of_a_product(x: Any, w: Any) -> Any:
+    return (x @ w).max(-1)
+
+
+def largest_over_two_dims(x: Any) -> Any:
+    return x.max((0, 2))
+
+
+def largest_of_the_largest(x: Any) -> Any:
+    return x.max(2).max(0)
+
+
+def largest_and_sum(x: Any) -> Any:
+    return x.max(-1), x.sum(-1)
+
+
+def shrunk_maxima(x: Any, y: Any) -> Any:
+    return m.clamp((x * y).max(-1), -1.0, 0.5)
+
+
+def accumulated(blocks: Sequence[BlockGraph]) -> list[Accumulate]:
+    """The maxima that are accumulated."""
+    nodes = [n for b in blocks for n in b.nodes if isinstance(n, Accumulate)]
+    return [n for n in nodes if n.kind == "max"]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (largest, [(5, 7)]),
+        (largest_of_a_product, [(5, 7), (7, 11)]),
+        (largest_over_two_dims, [(5, 7, 11)]),
+        (largest_of_the_largest, [(5, 7, 11)]),
+        (largest_and_sum, [(5, 7)]),
+        (shrunk_maxima, [(5, 7), (5, 7)]),
+    ],
+)
+def test_maxima_are_accumulated(function: Function, shapes: list[Shape]) -> None:
+    """Each structure is right below 0 too, where padding would show."""
+    program = expand(traced(function, *shapes))
+    found = structures(program)
+    assert found.complete
+    assert accumulated([s.block for s in found.structures])
+    rng = np.random.default_rng(4)
+    arrays = [rng.uniform(-1.5, -0.2, s) for s in shapes]
+    expected = evaluate_numpy(program, *arrays)
+    for item in found.structures:
+        graph = sized(program, item.block, 3)
+        assert check(graph) == []
+        for a, b in zip(evaluate_numpy(graph, *arrays), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, err_msg=str(graph))
+
+
+def test_steps_of_a_maximum_are_one_value() -> None:
+    twice = space(traced(largest_of_the_largest, (5, 7, 11)))
+    once = space(traced(largest_over_two_dims, (5, 7, 11)))
+    assert twice.counters["structures"] == once.counters["structures"]
+
+
+@pytest.mark.parametrize("function", [largest, largest_and_sum])
+def test_maxima_of_long_rows_are_found_and_verified(function: Function) -> None:
+    assert accumulated(fused(traced(function, (64, 30000))))
+
+
+def test_a_maximum_in_a_loop_is_explained_as_found() -> None:
+    program = traced(largest, (64, 30000))
+    result = search(program)
+    graph = next(c.mugraph for c in result if accumulated(c.mugraph.blocks))
+    assert why_not(graph, program, result).verdict == "found"
+    loop = graph.blocks[0].loop
+    assert loop is not None
+    inner = Membership(space_of(expand(program)), graph.blocks[0])
+    assert inner.stranger() is None

@@ -246,7 +246,7 @@ class _Definer:
         if kind == FUNCTION:
             value = self.space.values[self.plain.sites[arg]]
             assert value.op is not None
-            op, over = value.op, self.space.names(value.over)
+            op, over = value.op, self.space.names(self.plain.site_over[arg])
         else:
             op = row_of(kind)
             over = self.space.names(arg) if "over" in op.attributes else ()

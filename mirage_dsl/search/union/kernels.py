@@ -167,11 +167,11 @@ def _closure(
     shifts: Mapping[str, int],
 ) -> Closure:
     _, kind, a, b, _, arg = saturation.edges.T
-    over = np.array([v.over for v in space.values], np.int64)
+    over = np.array([*saturation.site_over, 0], np.int64)
     function, load = kind == FUNCTION, kind == LOAD
     sites = np.array([*saturation.sites, 0])[np.where(function, arg, 0)]
     reduced = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
-    reduced = np.where(function, over[sites], reduced)
+    reduced = np.where(function, over[np.where(function, arg, -1)], reduced)
     shape: Ints = np.append(saturation.shape & NAMES, 0)
     chosen = np.array([shifts.get(v.name, -1) for v in space.values])
     shift = np.where(function, chosen[sites], -1)
