@@ -71,6 +71,8 @@ class Row:
         library: Library kernels.
         short: Whether it took the short way.
         ours: By the prepared call.
+        keywords: The same with arguments by keyword.
+        out: The same into a tensor of the caller.
         triton: Through `kernel[grid](...)`.
         eager: By PyTorch.
         compiled: By `torch.compile`, where that was asked for.
@@ -81,6 +83,8 @@ class Row:
     library: int
     short: bool
     ours: float
+    keywords: float
+    out: float
     triton: float
     eager: float
     compiled: float | None = None
@@ -156,8 +160,12 @@ def measure(case: Case, *, compare: bool) -> Row:
     bound = kernel.bind(*inputs)
     if case.mugraph is not None:
         bound.use(case.mugraph)
-    kernel(*inputs)
+    found = kernel(*inputs)
     graph = bound.mugraph
+
+    def by_keyword(*tensors: torch.Tensor) -> Any:
+        return kernel(**dict(zip(case.names, tensors, strict=True)))
+
     run = vars(load_module(Executable(graph).source))["run"]
     eager = functools.partial(case.function, torch_functions)
     torch.compiler.reset()
@@ -167,6 +175,8 @@ def measure(case: Case, *, compare: bool) -> Row:
         library=len(graph.nodes) - len(graph.blocks),
         short=bound.direct(inputs) is not None,
         ours=_host(kernel, inputs),
+        keywords=_host(by_keyword, inputs),
+        out=_host(functools.partial(kernel, out=found), inputs),
         triton=_host(run, inputs),
         eager=_host(eager, inputs),
         compiled=_host(torch.compile(eager), inputs) if compare else None,
@@ -177,7 +187,8 @@ def _line(row: Row) -> str:
     compiled = f"{row.compiled:8.1f}" if row.compiled is not None else "       -"
     return (
         f"{row.name:40s} {row.kernels:3d} {row.library:3d} "
-        f"{'yes' if row.short else 'no':>5s} {row.ours:8.1f} {row.triton:8.1f} "
+        f"{'yes' if row.short else 'no':>5s} {row.ours:8.1f} {row.keywords:8.1f} "
+        f"{row.out:8.1f} {row.triton:8.1f} "
         f"{row.eager:8.1f} {compiled}"
     )
 
@@ -190,7 +201,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("benchmarks.host needs a CUDA device; none was found", file=sys.stderr)
         return 2
-    print("call, kernels, library's, short way, ours, triton, eager, compiled (µs)")
+    print(
+        "call, kernels, library's, short way, ours, by keyword, out=, triton, eager, "
+        "compiled (µs)"
+    )
     rows: list[Row] = []
     for case in cases():
         rows.append(measure(case, compare=options.compare))

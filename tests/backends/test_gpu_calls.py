@@ -282,6 +282,29 @@ def test_memory_of_any_layout() -> None:
         linear(x[:0], w)
 
 
+def test_keywords_and_outputs() -> None:
+    x, w = torch.randn(6, 64, device="cuda").half(), torch.randn(64, 8).cuda().half()
+    cache = torch.zeros(6, 3, 8, device="cuda").half()
+    first = linear(x, w)
+    assert kernel_of(linear)._direct_out is None
+    for turn in range(3):
+        x.mul_(-1)
+        right = first if turn % 2 else -first
+        assert torch.equal(linear(x, w), right)
+        assert torch.equal(linear(w=w, x=x), right)
+        assert linear(x, w, out=cache[:, 1]).data_ptr() == cache[:, 1].data_ptr()
+        assert torch.equal(cache[:, 1], right)
+    assert kernel_of(linear)._direct_out is not None
+    assert not cache[:, ::2].any()
+
+
+def kernel_of(kernel: mirage.Kernel) -> Executable:
+    """What ran its last kind of call."""
+    *_, bound = kernel._bound.values()
+    *_, run = bound._executables.values()
+    return run
+
+
 def test_parameters_and_modes() -> None:
     graph = mugraphs.gated_mlp(16, 256, 128)
     run = Executable(graph)
