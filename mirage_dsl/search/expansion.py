@@ -28,35 +28,18 @@ from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.search.polynomials import (
+    Atom,
+    Polynomial,
+    added,
+    extent_power,
+    multiplied,
+    summed,
+)
 from mirage_dsl.types import Scalar
 
 MOST_TERMS = 16
 """Terms of a sum beyond which it is not multiplied out."""
-
-Powers = tuple[tuple[str, int], ...]
-Product = tuple[tuple["Atom", ...], Powers]
-"""Atoms in order, with repetition, and powers of extents."""
-Polynomial = dict[Product, Fraction]
-
-
-@dataclass(frozen=True, order=True)
-class Atom:
-    """A factor: a value, its inverse, or the sum of a product of atoms over dims.
-
-    Attributes:
-        dims: The dims that it has, sorted.
-        value: The value's name; of a sum, "".
-        inverted: Whether it stands below the line.
-        inside: The atoms of which it is the sum.
-        over: The dims over which it is summed, sorted.
-    """
-
-    dims: tuple[str, ...]
-    value: str
-    inverted: bool = False
-    inside: tuple[Atom, ...] = ()
-    over: tuple[str, ...] = ()
-
 
 _OF_TERM = {op.term: op for op in OPERATORS.values() if op.expansion is None}
 _LINEAR = (Term.ADD, Term.SUB)
@@ -145,7 +128,7 @@ class _Polynomials:
         match node.op.term:
             case Term.ADD | Term.SUB:
                 sign = 1 if node.op.term is Term.ADD else -1
-                return _sum(self.of(node.operands[0]), self.of(node.operands[1]), sign)
+                return added(self.of(node.operands[0]), self.of(node.operands[1]), sign)
             case Term.MUL:
                 return self._product(*(self.of(o) for o in node.operands))
             case Term.DIV:
@@ -163,7 +146,7 @@ class _Polynomials:
             whole = self._product(whole, self.of(node.operands[1]))
         found: Polynomial = {}
         for (atoms, powers), number in whole.items():
-            term = _summed(atoms, powers, frozenset(node.over))
+            term = summed(atoms, powers, frozenset(node.over))
             found[term] = found.get(term, Fraction(0)) + number
         return {term: number for term, number in found.items() if number}
 
@@ -187,44 +170,11 @@ class _Polynomials:
         self.crossed |= len(a) > 1 and len(b) > 1
         if len(a) * len(b) > MOST_TERMS:
             raise OverflowError
-        found: Polynomial = {}
-        for (first, p), x in a.items():
-            for (second, q), y in b.items():
-                powers = Scalar(x, p).times(Scalar(y, q)).extents
-                term = tuple(sorted((*first, *second))), powers
-                found[term] = found.get(term, Fraction(0)) + x * y
-        return {term: number for term, number in found.items() if number}
+        return multiplied(a, b)
 
 
 def _is_exact(number: Scalar) -> bool:
     return isinstance(number.value, Fraction)
-
-
-def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
-    found = dict(a)
-    for term, number in b.items():
-        found[term] = found.get(term, Fraction(0)) + sign * number
-    return {term: number for term, number in found.items() if number}
-
-
-def _summed(atoms: tuple[Atom, ...], powers: Powers, over: frozenset[str]) -> Product:
-    """The sum of a product over some dims, with all that is constant moved out."""
-    inside = tuple(a for a in atoms if over & set(a.dims))
-    outside = [a for a in atoms if not over & set(a.dims)]
-    dims = {d for a in inside for d in a.dims}
-    for dim in sorted(over - dims):
-        powers = Scalar(Fraction(1), powers).times(_extent(dim, 1)).extents
-    gone = over & dims
-    if inside:
-        if len(inside) == 1 and inside[0].over:
-            gone, inside = gone | set(inside[0].over), inside[0].inside
-        left = tuple(sorted(dims - gone))
-        outside.append(Atom(left, "", False, inside, tuple(sorted(gone))))
-    return tuple(sorted(outside)), powers
-
-
-def _extent(dim: str, power: int) -> Scalar:
-    return Scalar(Fraction(1), ((dim, power),))
 
 
 @dataclass
@@ -372,7 +322,7 @@ class _Writer:
             if atom.over and all(powers.get(d, 0) < 0 for d in atom.over):
                 mean = Scalar(Fraction(1), tuple((d, -1) for d in atom.over))
                 for dim in atom.over:
-                    factor = factor.times(_extent(dim, 1))
+                    factor = factor.times(extent_power(dim, 1))
                 value = self.apply(Term.MUL, value, mean)
             parts.append(value)
         if factor != Scalar(Fraction(1)) or not parts:
