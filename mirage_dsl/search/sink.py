@@ -22,6 +22,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import RENAME, SLICE
+from mirage_dsl.search.concats import take_apart
 
 
 @dataclass(frozen=True, order=True)
@@ -47,15 +48,17 @@ class _StuckError(Exception):
 def sink_views(program: KernelGraph) -> KernelGraph:
     """The same function without views of computed tensors, as far as they can move.
 
+    Sums over concatenated dims are taken apart before.
+
     The program itself, if one cannot.
     """
-    sinker = _Sinker(program)
+    sinker = _Sinker(take_apart(program))
     try:
-        names = {r.value: sinker.seen(r.value, ()) for r in program.returns}
+        names = {r.value: sinker.seen(r.value, ()) for r in sinker.program.returns}
     except _StuckError:
-        return program
-    returns = tuple(Return(names[r.value], r.type) for r in program.returns)
-    graph = replace(program, nodes=tuple(sinker.nodes), returns=returns)
+        return sinker.program
+    returns = tuple(Return(names[r.value], r.type) for r in sinker.program.returns)
+    graph = replace(sinker.program, nodes=tuple(sinker.nodes), returns=returns)
     return graph.with_extents(derived_extents(graph, graph.extent_of))
 
 
