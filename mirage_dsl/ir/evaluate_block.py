@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.domain import Domain
@@ -50,10 +51,16 @@ def evaluate_block(
     Raises:
         CheckError: The block is not well formed in a way that shows here.
     """
-    return _BlockEvaluation(block, extents, NamedArrays(domain)).run(outer)
+    return BlockEvaluation(block, extents, NamedArrays(domain)).run(outer)
 
 
-class _BlockEvaluation(Generic[V]):
+class BlockEvaluation(Generic[V]):
+    """One evaluation of a block graph.
+
+    Of the coordinates of the grid, and of the positions in a tile, it takes all; a
+    subclass may take fewer.
+    """
+
     def __init__(
         self,
         block: BlockGraph,
@@ -67,6 +74,7 @@ class _BlockEvaluation(Generic[V]):
         self.running: set[str] = set()
 
     def run(self, outer: Mapping[str, Named[V]]) -> dict[str, Named[V]]:
+        """The tensors that the block stores."""
         stored: dict[str, Named[V]] = {}
         for node in self.block.nodes:
             match node:
@@ -133,6 +141,14 @@ class _BlockEvaluation(Generic[V]):
         span = self.grid_tile(name) if inside else self.extents[name]
         return min(self.block.loop.tile, span)
 
+    def coordinates(self, name: str) -> NDArray[np.int64]:
+        """The coordinates along a grid dim."""
+        return np.arange(parts(self.extents[name], self.grid_tile(name)))
+
+    def positions(self, dim: Dim, width: int) -> NDArray[np.int64]:  # noqa: ARG002
+        """The positions within a piece of `width` elements."""
+        return np.arange(width)
+
     def masks_of(self, dim: Dim) -> dict[Label, Mask]:
         """Masks of a ragged piece, and of iterations that lie wholly outside."""
         whole = self.extents[dim.name]
@@ -140,7 +156,7 @@ class _BlockEvaluation(Generic[V]):
         start, end = np.zeros((), np.int64), np.asarray(whole)
         if dim.grid:
             tile = self.grid_tile(dim.name)
-            start = np.arange(parts(whole, tile)) * tile
+            start = self.coordinates(dim.name) * tile
             end = np.minimum(start + tile, whole)
             labels.append(grid_label(dim.name))
         width = self.grid_tile(dim.name) if dim.grid else whole
@@ -150,7 +166,7 @@ class _BlockEvaluation(Generic[V]):
             start = start[..., None] + np.arange(count) * width
             end = end[..., None]
             labels.append(LOOP)
-        inside = start[..., None] + np.arange(width) < end[..., None]
+        inside = start[..., None] + self.positions(dim, width) < end[..., None]
         found: dict[Label, Mask] = {}
         if not inside.all():
             found[dim.name] = Mask((*labels, dim.name), inside)
@@ -259,7 +275,7 @@ class _BlockEvaluation(Generic[V]):
             if base is not None:
                 named = self.numbered(named, dim.name, base)
             elif dim.grid:
-                extent = self.extents[dim.name]
+                extent = self.stored_extent(dim.name)
                 outer = grid_label(dim.name)
                 if outer not in named.labels:
                     raise CheckError(
@@ -275,11 +291,14 @@ class _BlockEvaluation(Generic[V]):
         value = self.arrays.arranged(named, names).value
         return Named(self.arrays.domain.cast(value, node.dtype), names)
 
+    def stored_extent(self, name: str) -> int:
+        """How many elements the parts of a dim have together."""
+        return self.extents[name]
+
     def numbered(self, named: Named[V], partial: str, base: str) -> Named[V]:
         """The grid coordinate along `base` as the dim `partial`."""
         outer = grid_label(base)
         if outer not in named.labels:
-            count = parts(self.extents[base], self.grid_tile(base))
-            return self.arrays.repeated(named, partial, count)
+            return self.arrays.repeated(named, partial, len(self.coordinates(base)))
         labels = tuple(partial if n == outer else n for n in named.labels)
         return replace(named, labels=labels)

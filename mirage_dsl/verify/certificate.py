@@ -68,6 +68,28 @@ class Stability:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """What a comparison at the true extents, of a few elements, came to.
+
+    Attributes:
+        elements: How many elements of the outputs were equal.
+        difference: Where one differs, in words; None where none does.
+        reason: Why none was compared, in words.
+    """
+
+    elements: int = 0
+    difference: str | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.difference is not None:
+            return f"at the true extents {self.difference}"
+        if self.elements:
+            return f"equal in {self.elements} sampled elements at the true extents"
+        return f"not compared at the true extents: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Certificate:
     """The result of `verify`.
 
@@ -87,6 +109,7 @@ class Certificate:
         reason: The verdict in words.
         method: Evaluation over finite fields, or exact normal forms.
         verdict: Equal, different, or neither could be found.
+        sampled: The comparison at the true extents; None where there was none.
     """
 
     equivalent: bool
@@ -103,6 +126,7 @@ class Certificate:
     reason: str
     method: Method = "fields"
     verdict: Verdict = "unknown"
+    sampled: Sampled | None = None
 
     @property
     def ok(self) -> bool:
@@ -115,6 +139,8 @@ class Certificate:
             lines[0] += f" (error <= {self.error_bound:.1e}; {self.rests_on})"
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
+        if self.sampled is not None:
+            lines.append(str(self.sampled))
         if self.stability is not None:
             lines.append(self.stability.reason)
         return "\n".join(lines)
@@ -140,6 +166,8 @@ class Certificate:
             values["counterexample"] = Counterexample(**fields)
         if stability is not None:
             values["stability"] = Stability(**stability)
+        if data.get("sampled") is not None:
+            values["sampled"] = Sampled(**data["sampled"])
         return cls(**values)
 
 

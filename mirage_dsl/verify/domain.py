@@ -78,6 +78,16 @@ class ResidueDomain:
         )
         return self.algebra.concat(axis, value, Residue(kept))
 
+    def padded(self, value: Residue, inside: NDArray[np.bool_]) -> Residue:
+        """Random elements where `inside`, broadcast to the value, is False."""
+        noise = self.algebra.uniform(self.shape(value))
+        parts = tuple(
+            None if a is None or b is None else np.where(inside, a, b)
+            for a, b in zip(value.parts, noise.parts, strict=True)
+        )
+        flags = None if value.flags is None else np.where(inside, value.flags, 0)
+        return Residue(parts, flags)
+
     def mask(self, value: Residue, keep: NDArray[np.bool_], fill: float) -> Residue:
         """`fill`, 0 or minus infinity, where `keep` is False."""
         parts = tuple(None if a is None else np.where(keep, a, 0) for a in value.parts)

@@ -224,8 +224,13 @@ class _Shrinking:
         if "start" not in attrs:
             return node
         key = (side, str(attrs["dim"]))
-        cuts = self.segments.cuts(key)
-        sizes = [self.sizes[s] for s in self.segments.of(key)]
+        cuts, segments = self.segments.cuts(key), self.segments.of(key)
+        if not self.sizes.keys() >= set(segments):
+            raise UnsupportedError(
+                f"{node.result} is a slice of {key[1]}, which runs over the parts of a "
+                "split dim; verification needs all of these parts"
+            )
+        sizes = [self.sizes[s] for s in segments]
         for name in ("start", "stop"):
             place = attrs[name]
             assert isinstance(place, int)

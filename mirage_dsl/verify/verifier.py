@@ -18,6 +18,7 @@ from mirage_dsl.verify.certificate import (
     Certificate,
     Counterexample,
     Method,
+    Sampled,
     Sizes,
     Stability,
     Verdict,
@@ -29,6 +30,7 @@ from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.levels import Depth, graph_depth
 from mirage_dsl.verify.orders import OrderModel
 from mirage_dsl.verify.roots import settle_roots
+from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.sizes import Shrunk, shrink
 from mirage_dsl.verify.stability import measure_stability
 from mirage_dsl.verify.trials import (
@@ -145,7 +147,7 @@ class _Verification:
             return self._certificate(f"another interface: {difference}", "different")
         try:
             fields = self._fields()
-            tallies = self._tallies(fields)
+            tallies, reading = self._tallies(fields)
         except MirageError as error:
             return self._certificate(f"could not decide: {error.message}")
         first = fields[0].shrunk
@@ -153,6 +155,10 @@ class _Verification:
         if failed is not None:
             number = tallies.index(failed)
             return self._refused(failed.outcome, fields[number].shrunk)
+        sampled = self._sampled(fields[0].with_reading(reading))
+        if sampled.difference is not None:
+            reason = f"not equivalent: {sampled}"
+            return self._certificate(reason, "different", sampled=sampled)
         verdict = measure_stability(first, self.seed) if stability else None
         trials = sum(t.trials for t in tallies)
         reason = f"equivalent in {trials} trials over {len(fields)} chains of primes"
@@ -162,7 +168,19 @@ class _Verification:
             error_bound=_error_bound(fields, tallies),
             trials=trials,
             stability=verdict,
+            sampled=sampled,
         )
+
+    def _sampled(self, where: Field) -> Sampled:
+        """The comparison at the true extents."""
+        try:
+            return compare_samples(
+                self.candidate,
+                self.program,
+                Sampling(where.chain, self.seed, where.exp_oracle, where.reading),
+            )
+        except MirageError as error:
+            return Sampled(reason=error.message)
 
     # -- Trials ----------------------------------------------------------------------
 
@@ -185,16 +203,22 @@ class _Verification:
             found.append(Field(shrunk, chain, (self.seed, number), deep))
         return found
 
-    def _tallies(self, fields: Sequence[Field]) -> list[Tally]:
-        """One tally per field, up to the first that fails under every reading."""
+    def _tallies(self, fields: Sequence[Field]) -> tuple[list[Tally], Reading]:
+        """One tally per field, up to the first that fails under every reading.
+
+        Also the reading under which they were made.
+        """
         if not self.depth.choices:
-            return self._under(fields, Reading())
+            return self._under(fields, Reading()), Reading()
         fresh = (fresh_sites(fields[0], PROGRAM), fresh_sites(fields[0], CANDIDATE))
-        ranked = self._under(fields, Reading(OrderModel.RANK, fresh))
+        by_rank, by_squares = (Reading(m, fresh) for m in OrderModel)
+        ranked = self._under(fields, by_rank)
         if ranked[-1].outcome is Outcome.EQUAL:
-            return ranked
-        paley = self._under(fields, Reading(OrderModel.PALEY, fresh))
-        return paley if paley[-1].outcome is Outcome.EQUAL else ranked
+            return ranked, by_rank
+        paley = self._under(fields, by_squares)
+        if paley[-1].outcome is Outcome.EQUAL:
+            return paley, by_squares
+        return ranked, by_rank
 
     def _under(self, fields: Sequence[Field], reading: Reading) -> list[Tally]:
         tallies: list[Tally] = []
@@ -250,6 +274,7 @@ class _Verification:
         trials: int = 0,
         stability: Stability | None = None,
         counterexample: Counterexample | None = None,
+        sampled: Sampled | None = None,
     ) -> Certificate:
         return Certificate(
             equivalent=verdict == "equal",
@@ -265,6 +290,7 @@ class _Verification:
             program_hash=canonical_hash(self.program),
             reason=reason,
             verdict=verdict,
+            sampled=sampled,
         )
 
 

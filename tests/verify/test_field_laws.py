@@ -13,6 +13,7 @@ from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import EXACT, OPERATORS
 from mirage_dsl.types import Scalar, scalar
+from mirage_dsl.verify import modular
 from mirage_dsl.verify.algebra import ResidueAlgebra
 from mirage_dsl.verify.constants import read_number
 from mirage_dsl.verify.fields import (
@@ -45,6 +46,30 @@ def lifted(f: ResidueAlgebra, integers: Any) -> Residue:
 
 def same(a: Residue, b: Residue) -> bool:
     return bool((a.top == b.top).all())
+
+
+@pytest.mark.parametrize("columns", [3, 40])
+@pytest.mark.parametrize("length", [1, 70_001])
+def test_products_are_exact(length: int, columns: int) -> None:
+    """Of the largest residues too, whose sums overflow unless reduced on the way."""
+    p = np.array([2133931799, 1939937999])
+    a = np.full((2, 2, length), p[:, None, None] - 1)
+    b = np.random.default_rng(0).integers(0, p[1], (2, length, columns))
+    b[:, :, 0] = p[:, None] - 1
+    expected = a.astype(object) @ b.astype(object) % p[:, None, None]
+    np.testing.assert_array_equal(modular.matmul(a, b, p), expected.astype(np.int64))
+
+
+def test_drawn_residues_are_uniform_and_follow_the_index() -> None:
+    p = np.int64(1057776719)
+    index = np.arange(2**16)
+    found = modular.drawn(np.int64(7), index, p)
+    assert (modular.drawn(np.int64(7), index[::-1], p) == found[::-1]).all()
+    assert len(np.unique(found)) > 0.999 * len(found)
+    assert ((found >= 0) & (found < p)).all()
+    counts = np.histogram(found, bins=16, range=(0, int(p)))[0]
+    assert (abs(counts - 4096) < 5 * 64).all()
+    assert (modular.drawn(np.int64(8), index, p) != found).mean() > 0.999
 
 
 EXACT_OF_INTEGERS = [

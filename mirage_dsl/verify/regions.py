@@ -1,0 +1,280 @@
+"""Which elements of every value a few elements of the outputs need.
+
+A region has indices for each dim of a value, ascending; the elements are those of the
+product.  Regions follow the graph backwards: what a node sums is needed whole, a slice
+moves indices, a block needs what its pieces cover.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    RunningMax,
+    Store,
+    dims_of,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.maps import iterations, loops_inside_grid, partial_base
+from mirage_dsl.ops.definition import AttributeKind, Kind
+from mirage_dsl.types import Axis, Dim
+from mirage_dsl.verify.modular import IntArray
+
+Region = dict[str, IntArray]
+Extents = Mapping[str, int]
+
+
+def united(a: Region, b: Region) -> Region:
+    """The smallest region with both."""
+    return {d: np.union1d(a[d], b[d]) for d in a}
+
+
+def axis_region(axis: Axis, indices: IntArray, extents: Extents) -> Region:
+    """The indices of an axis's dims, given those of the axis."""
+    found: Region = {}
+    for dim in reversed(axis):
+        found[dim.name] = np.unique(indices % extents[dim.name])
+        indices = indices // extents[dim.name]
+    return found
+
+
+def operand_regions(
+    node: Apply, region: Region, names: Sequence[tuple[str, ...]], extents: Extents
+) -> list[Region | None]:
+    """What an operator needs of each value it reads; None for nothing.
+
+    Args:
+        node: The operator.
+        region: What is needed of its result.
+        names: The dims of each value that it reads.
+        extents: Of all dims.
+    """
+    attrs = dict(node.attrs)
+    if node.op.kind is Kind.CONCAT:
+        return list(_joined(node, region, names, extents))
+    if node.op.kind is Kind.VIEW and "dtype" not in attrs:
+        region = _viewed(node, region)
+    whole = {d: np.arange(extents[d]) for d in node.over}
+    return [{d: whole[d] if d in whole else region[d] for d in own} for own in names]
+
+
+def _viewed(node: Apply, region: Region) -> Region:
+    attrs = dict(node.attrs)
+    old, new = attrs.get("dims"), attrs["to"]
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        names = dict(zip(new, old, strict=True))
+        return {names.get(d, d): i for d, i in region.items()}
+    kept = {d: i for d, i in region.items() if d != new}
+    start = attrs.get("start")
+    if isinstance(start, int):
+        kept[str(attrs["dim"])] = region[str(new)] + start
+    return kept
+
+
+def _joined(
+    node: Apply, region: Region, names: Sequence[tuple[str, ...]], extents: Extents
+) -> Iterator[Region | None]:
+    joined, to = node.attr("dims"), region[str(node.attr("to"))]
+    assert isinstance(joined, tuple)
+    start = 0
+    for own, dim in zip(names, joined, strict=True):
+        extent = extents[dim]
+        inside = to[(to >= start) & (to < start + extent)] - start
+        start += extent
+        yield (
+            {d: inside if d == dim else region[d] for d in own} if len(inside) else None
+        )
+
+
+@dataclass
+class BlockSample:
+    """What of a block is evaluated.
+
+    Attributes:
+        coordinates: By dim of the grid: which blocks.
+        positions: By dim: which positions of a piece; all of those not listed.
+    """
+
+    coordinates: Region = field(default_factory=dict[str, IntArray])
+    positions: Region = field(default_factory=dict[str, IntArray])
+
+
+class Demands:
+    """What a graph has to compute for regions of its outputs.
+
+    Attributes:
+        regions: What is needed of each kernel-level value, by name.
+        blocks: What is evaluated of each block, by its results.
+        work: Products and elements that this takes.
+    """
+
+    def __init__(
+        self, graph: KernelGraph, extents: Extents, outputs: Sequence[Region]
+    ) -> None:
+        self.regions: dict[str, Region] = {}
+        self.blocks: dict[tuple[str, ...], BlockSample] = {}
+        self.work = 0
+        self._extents = extents
+        self._types = kernel_types(graph)
+        for item, region in zip(graph.returns, outputs, strict=True):
+            self._need(item.value, region)
+        for node in reversed(graph.nodes):
+            if isinstance(node, BlockGraph):
+                self._block(node)
+            elif node.result in self.regions:
+                names = [self._types[v].names for v in node.values]
+                own = self.regions[node.result]
+                self.work += _size(own) * math.prod(extents[d] for d in node.over)
+                needs = operand_regions(node, own, names, extents)
+                for value, need in zip(node.values, needs, strict=True):
+                    if need is not None:
+                        self._need(value, need)
+        for item in graph.inputs:
+            self.work += _size(self.regions.get(item.name, {}))
+
+    def _need(self, value: str, region: Region) -> None:
+        known = self.regions.get(value)
+        self.regions[value] = region if known is None else united(known, region)
+
+    def _block(self, block: BlockGraph) -> None:
+        stores = [s for s in block.stores if s.result in self.regions]
+        if not stores:
+            return
+        sample = BlockSample()
+        whole = _whole_dims(block)
+        for store in stores:
+            self._stored(block, store, sample, whole)
+        self.blocks[block.results] = sample
+        pieces = Pieces(block, self._extents, sample)
+        for load in block.loads:
+            self._need(load.source, {d.name: pieces.of(d) for d in dims_of(load.axes)})
+        types = block_types(block, self._types)
+        for node in block.nodes:
+            if not isinstance(node, Store):
+                dims = {d for v in _values(node) for d in types[v].dims}
+                dims.update(types[node.result].dims)
+                # A join of pieces has no extent; its operands are counted anyway.
+                known = [d for d in dims if d.name in self._extents]
+                self.work += math.prod(pieces.indices(d).size for d in known)
+
+    def _stored(
+        self, block: BlockGraph, store: Store, sample: BlockSample, whole: set[str]
+    ) -> None:
+        region = self.regions[store.result]
+        for dim in dims_of(store.axes):
+            indices = region[dim.name]
+            base = partial_base(dim.name, block) if dim.grid else None
+            split = block.grid_split(dim.name) if dim.grid else None
+            if base is not None:
+                _add(sample.coordinates, base, indices)
+                continue
+            if split is not None:
+                _add(sample.coordinates, dim.name, indices // split.tile)
+                indices = indices % split.tile
+            if dim.name not in whole:
+                _add(sample.positions, dim.name, indices)
+
+
+def _size(region: Region) -> int:
+    return math.prod(len(i) for i in region.values())
+
+
+def _values(node: Load | Apply | Accumulate | RunningMax) -> tuple[str, ...]:
+    match node:
+        case Load():
+            return ()
+        case Apply():
+            return node.values
+        case Accumulate() | RunningMax():
+            return (node.operand,)
+
+
+def _add(region: Region, dim: str, indices: IntArray) -> None:
+    region[dim] = np.union1d(region.get(dim, indices), indices)
+
+
+def _whole_dims(block: BlockGraph) -> set[str]:
+    """Dims of which every position in a piece is needed.
+
+    They are summed or viewed somewhere, or the block sees different pieces of them.
+    """
+    found = {block.loop.dim} if block.loop else set[str]()
+    pieces: dict[str, Dim] = {}
+    for node in block.nodes:
+        if isinstance(node, Apply):
+            found.update(node.over, _viewed_dims(node))
+        elif isinstance(node, Load | Store):
+            for dim in dims_of(node.axes):
+                if pieces.setdefault(dim.name, dim) != dim:
+                    found.add(dim.name)
+    return found
+
+
+def _viewed_dims(node: Apply) -> Iterator[str]:
+    for name, value in node.attrs:
+        if node.op.attributes[name] in (AttributeKind.DIM, AttributeKind.NEW_DIM):
+            yield str(value)
+        elif isinstance(value, tuple):
+            yield from value
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Where the sampled pieces of a block lie in their dims."""
+
+    block: BlockGraph
+    extents: Extents
+    sample: BlockSample
+
+    def grid_tile(self, name: str) -> int:
+        """Width of a part of the grid."""
+        split = self.block.grid_split(name)
+        assert split is not None, name
+        return min(split.tile, self.extents[name])
+
+    def indices(self, dim: Dim) -> IntArray:
+        """The index of every position, padding too, by (part,) (iteration,) position.
+
+        What lies outside of the dim, or of the grid's part, is -1.
+        """
+        extent = width = self.extents[dim.name]
+        start, end = np.zeros((), np.int64), np.asarray(extent)
+        if dim.grid:
+            width = self.grid_tile(dim.name)
+            start = self.sample.coordinates[dim.name] * width
+            end = np.minimum(start + width, extent)
+        if dim.loop:
+            assert self.block.loop is not None
+            span = width if loops_inside_grid(self.block) else extent
+            width = min(self.block.loop.tile, span)
+            steps = np.arange(iterations(self.block, self.extents)) * width
+            start, end = start[..., None] + steps, end[..., None]
+        positions = self.sample.positions.get(dim.name)
+        if positions is None:
+            positions = np.arange(width)
+        found = start[..., None] + positions
+        return np.where(found < end[..., None], found, -1)
+
+    def stored(self, block: BlockGraph, name: str) -> Region:
+        """The region of a stored tensor that the sampled pieces make."""
+        store = next(s for s in block.stores if s.result == name)
+        found: Region = {}
+        for dim in dims_of(store.axes):
+            base = partial_base(dim.name, block) if dim.grid else None
+            parts = None if base is None else self.sample.coordinates[base]
+            found[dim.name] = self.of(dim) if parts is None else parts
+        return found
+
+    def of(self, dim: Dim) -> IntArray:
+        """The indices that some position has."""
+        found = np.unique(self.indices(dim))
+        return found[found >= 0]

@@ -1,0 +1,325 @@
+"""Comparison at the true extents, of a few elements of every output.
+
+Trials run at small sizes; here both graphs keep their own extents and tiles.  The first
+and the last element along every axis of an output are compared, the last ones being in
+the last, ragged tiles, and some between; only what these need is computed.  Inputs are
+random functions of the index, so that none of them has to exist as a whole.
+
+One trial says little about sums of very many exponentials, so this adds nothing to the
+error bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from mirage_dsl.ir.evaluate_block import BlockEvaluation
+from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, Load, dims_of
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.named import LOOP, Label, Mask, Named, NamedArrays, grid_label
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.types import Dim
+from mirage_dsl.verify import modular
+from mirage_dsl.verify.algebra import ResidueAlgebra
+from mirage_dsl.verify.certificate import Sampled
+from mirage_dsl.verify.domain import ResidueDomain
+from mirage_dsl.verify.fields import Trials, draw_trials
+from mirage_dsl.verify.modular import IntArray
+from mirage_dsl.verify.orders import Order
+from mirage_dsl.verify.regions import (
+    Demands,
+    Pieces,
+    Region,
+    axis_region,
+    operand_regions,
+)
+from mirage_dsl.verify.residues import Residue
+from mirage_dsl.verify.trials import (
+    CANDIDATE,
+    PROGRAM,
+    Reading,
+    differences,
+    invalid_trials,
+    touched,
+)
+
+_INDICES = (3, 2, 1)
+"""Elements along each axis of an output, fewer where more would take too long."""
+_MUCH_WORK = 1e7
+_MOST_WORK = 1e8
+"""Products and elements of an evaluation, over all fields, some 5 ns each: what several
+elements along each axis may take, and what one element may."""
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is compared at the true extents, and over which fields.
+
+    Attributes:
+        chain: The primes.
+        seed: What random choices follow from.
+        exp_oracle: Read exp at the top of the chain as a random function.
+        reading: Of orders.
+    """
+
+    chain: tuple[int, ...]
+    seed: int
+    exp_oracle: bool
+    reading: Reading
+
+
+def compare_samples(
+    candidate: KernelGraph, program: KernelGraph, sampling: Sampling
+) -> Sampled:
+    """Compare a few elements of every output at the true extents."""
+    if any(e is None for g in (candidate, program) for _, e in g.extents):
+        return Sampled(reason="symbolic extents")
+    for count in _INDICES:
+        axes = sample_axes(program, sampling.seed, count)
+        sides = [_Side(g, axes) for g in (program, candidate)]
+        work = len(sampling.chain) * max(s.demands.work for s in sides)
+        if work <= (_MUCH_WORK if count > 1 else _MOST_WORK):
+            return _compared(program, sides[CANDIDATE], sampling, count)
+    return Sampled(reason="one element takes too many operations")
+
+
+def _compared(
+    program: KernelGraph, candidate: _Side, sampling: Sampling, count: int
+) -> Sampled:
+    for attempt in range(_ATTEMPTS):
+        ours = _program_outputs(program, sampling, count, attempt)
+        theirs = candidate.outputs(sampling, CANDIDATE, attempt)
+        if invalid_trials(ours).any():
+            continue
+        if invalid_trials(theirs).any():
+            return Sampled(difference="the candidate divides by zero there")
+        place = _difference(ours, theirs, candidate.axes)
+        if place is not None:
+            return Sampled(difference=place)
+        if not any(differences(a, b).any() for a, b in zip(ours, theirs, strict=True)):
+            return Sampled(elements=sum(v.top.size for v in ours))
+    return Sampled(reason="roots of non-squares or divisions by zero in every draw")
+
+
+@lru_cache(maxsize=4)
+def _program_outputs(
+    program: KernelGraph, sampling: Sampling, count: int, attempt: int
+) -> tuple[Residue, ...]:
+    """A program's sampled elements, which its candidates share."""
+    side = _Side(program, sample_axes(program, sampling.seed, count))
+    return side.outputs(sampling, PROGRAM, attempt)
+
+
+def _difference(
+    ours: Sequence[Residue], theirs: Sequence[Residue], axes: list[list[IntArray]]
+) -> str | None:
+    """The first element that differs and depends on no root of a non-square."""
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        places = np.argwhere(differences(a, b) & ~(touched(a) | touched(b)))
+        if len(places):
+            indices = zip(axes[number], places[0][1:], strict=True)
+            where = ", ".join(str(axis[i]) for axis, i in indices)
+            return f"output {number} differs at [{where}]"
+    return None
+
+
+def sample_axes(program: KernelGraph, seed: int, count: int) -> list[list[IntArray]]:
+    """The indices along each axis of each output: the last, the first, others."""
+    rng = np.random.default_rng([seed, 31])
+    found: list[list[IntArray]] = []
+    for item in program.returns:
+        axes: list[IntArray] = []
+        for axis in item.type.axes:
+            extent = math.prod(program.extent_of[d.name] or 1 for d in axis)
+            chosen = [extent - 1, 0, int(rng.integers(extent))]
+            axes.append(np.unique(chosen[:count]))
+        found.append(axes)
+    return found
+
+
+class _Side:
+    """One graph, and what of it is computed."""
+
+    def __init__(self, graph: KernelGraph, axes: list[list[IntArray]]) -> None:
+        self.graph, self.axes = graph, axes
+        self.extents = {n: e for n, e in graph.extents if e is not None}
+        self.types = kernel_types(graph)
+        regions: list[Region] = []
+        for item, indices in zip(graph.returns, axes, strict=True):
+            pairs = zip(item.type.axes, indices, strict=True)
+            found = [axis_region(a, i, self.extents) for a, i in pairs]
+            regions.append({d: i for region in found for d, i in region.items()})
+        self.demands = Demands(graph, self.extents, regions)
+
+    def outputs(
+        self, sampling: Sampling, side: int, attempt: int
+    ) -> tuple[Residue, ...]:
+        """The sampled elements of every output."""
+        rng = np.random.default_rng([sampling.seed, attempt, 41])
+        trials = draw_trials(sampling.chain, 1, rng)
+        keys = rng.integers(0, 2**62, (len(self.graph.inputs), trials.fields))
+        order = Order(sampling.reading.model, sampling.reading.fresh[side])
+        own = np.random.default_rng([sampling.seed, attempt, 42 + side])
+        algebra = ResidueAlgebra(trials, order, own, exp_oracle=sampling.exp_oracle)
+        domain = ResidueDomain(algebra)
+        values: dict[str, Named[Residue]] = {}
+        for item, key in zip(self.graph.inputs, keys, strict=True):
+            if item.name in self.demands.regions:
+                values[item.name] = self._drawn(item, key, trials)
+        for node in self.graph.nodes:
+            if isinstance(node, BlockGraph):
+                values.update(self._block(node, values, domain))
+            elif node.result in self.demands.regions:
+                values[node.result] = self._apply(node, values, NamedArrays(domain))
+        return tuple(self._picked(i, values) for i in range(len(self.axes)))
+
+    def _drawn(self, item: Input, keys: IntArray, trials: Trials) -> Named[Residue]:
+        """An input: a random function of the index in the caller's tensor."""
+        region, names = self.demands.regions[item.name], item.type.names
+        index = np.zeros((1,) * (len(names) + 1), np.int64)
+        for at, name in enumerate(names):
+            along = (-1,) + (1,) * (len(names) - 1 - at)
+            index = index * self.extents[name] + region[name].reshape(along)
+        parts = (
+            modular.drawn(key, index, p[0])
+            for key, p in zip(keys, trials.primes, strict=True)
+        )
+        return Named(Residue(tuple(parts)), names)
+
+    def _region(self, name: str) -> Region:
+        return self.demands.regions[name]
+
+    def _apply(
+        self,
+        node: Apply,
+        values: Mapping[str, Named[Residue]],
+        arrays: NamedArrays[Residue],
+    ) -> Named[Residue]:
+        """A library operator on what it needs of its operands."""
+        names = [self.types[v].names for v in node.values]
+        own = self._region(node.result)
+        needs = iter(operand_regions(node, own, names, self.extents))
+        operands: list[Named[Residue]] = []
+        kept: list[int] = []
+        for at, operand in enumerate(node.operands):
+            if not isinstance(operand, str):
+                number = arrays.domain.constant(operand, self.extents)
+                operands.append(Named(number, ()))
+                continue
+            need = next(needs)
+            if need is not None:
+                kept.append(at)
+                whole = self._region(operand)
+                operands.append(taken(values[operand], whole, need))
+        attrs = dict(node.attrs)
+        if node.op.kind is Kind.CONCAT:
+            joined = attrs["dims"]
+            assert isinstance(joined, tuple)
+            return arrays.concat(operands, [joined[i] for i in kept], str(attrs["to"]))
+        if "start" in attrs:
+            return arrays.relabelled(operands[0], {str(attrs["dim"]): str(attrs["to"])})
+        return arrays.apply(node, operands)
+
+    def _block(
+        self,
+        block: BlockGraph,
+        values: Mapping[str, Named[Residue]],
+        domain: ResidueDomain,
+    ) -> dict[str, Named[Residue]]:
+        sample = self.demands.blocks.get(block.results)
+        if sample is None:
+            return {}
+        pieces = Pieces(block, self.extents, sample)
+        stored = SampledBlock(pieces, domain, self.demands.regions).run(values)
+        return {
+            name: taken(value, pieces.stored(block, name), self._region(name))
+            for name, value in stored.items()
+            if name in self.demands.regions
+        }
+
+    def _picked(self, number: int, values: Mapping[str, Named[Residue]]) -> Residue:
+        """The sampled elements of an output, with its axes."""
+        item, samples = self.graph.returns[number], self.axes[number]
+        named, region = values[item.value], self._region(item.value)
+        places: dict[Label, IntArray] = {}
+        for at, (axis, indices) in enumerate(zip(item.type.axes, samples, strict=True)):
+            rest = indices.reshape((-1,) + (1,) * (len(samples) - 1 - at))
+            for dim in reversed(axis):
+                extent = self.extents[dim.name]
+                places[dim.name] = np.searchsorted(region[dim.name], rest % extent)
+                rest = rest // extent
+        index = (slice(None), *(places[n] for n in named.labels))
+        shape = (1, *(len(s) for s in samples))
+        return named.value.each(lambda a: a[index].reshape(shape))
+
+
+def taken(named: Named[Residue], have: Region, want: Region) -> Named[Residue]:
+    """The elements of the region `want`, a part of `have`."""
+    value = named.value
+    for at, name in enumerate(named.labels):
+        assert isinstance(name, str)
+        if len(have[name]) != len(want[name]):
+            value = _gathered(value, at, np.searchsorted(have[name], want[name]))
+    return replace(named, value=value)
+
+
+def _gathered(value: Residue, axis: int, places: IntArray) -> Residue:
+    """The elements at `places`, whose axes take the place of the one."""
+    return value.each(lambda a: np.take(a, places, axis + 1))
+
+
+class SampledBlock(BlockEvaluation[Residue]):
+    """Evaluation of some blocks, and of some positions in their pieces."""
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        domain: ResidueDomain,
+        regions: Mapping[str, Region],
+    ) -> None:
+        super().__init__(pieces.block, pieces.extents, NamedArrays(domain))
+        self.domain = domain
+        self.pieces, self.regions = pieces, regions
+
+    def coordinates(self, name: str) -> IntArray:
+        """Those of the sampled blocks."""
+        return self.pieces.sample.coordinates[name]
+
+    def positions(self, dim: Dim, width: int) -> IntArray:
+        """Those that are sampled."""
+        return self.pieces.sample.positions.get(dim.name, np.arange(width))
+
+    def stored_extent(self, name: str) -> int:
+        """How many elements of the dim the sampled pieces have."""
+        return len(self.pieces.of(Dim(name, grid=True)))
+
+    def load(self, node: Load, source: Named[Residue]) -> Named[Residue]:
+        """The sampled pieces of a tensor; padding is random."""
+        dims = dims_of(node.axes)
+        named = self.arrays.arranged(source, [d.name for d in dims])
+        masks: dict[Label, Mask] = {}
+        for dim in dims:
+            named = self._cut(named, dim, self.regions[node.source][dim.name])
+            masks.update(self.masks_of(dim))
+        return replace(named, masks=masks)
+
+    def _cut(self, named: Named[Residue], dim: Dim, have: IntArray) -> Named[Residue]:
+        indices, at = self.pieces.indices(dim), named.axis(dim.name)
+        value = _gathered(
+            named.value, at, np.searchsorted(have, np.maximum(indices, have[0]))
+        )
+        labels = [n for n in (grid_label(dim.name),) if dim.grid]
+        labels += [LOOP] if dim.loop else []
+        after = (*named.labels[:at], *labels, *named.labels[at:])
+        inside = (indices >= 0).reshape(
+            indices.shape + (1,) * (len(named.labels) - at - 1)
+        )
+        if not inside.all():
+            value = self.domain.padded(value, inside)
+        return Named(value, after)
