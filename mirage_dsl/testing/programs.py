@@ -276,9 +276,10 @@ class _Grower:
     def concat(self, x: str) -> str | None:
         """A value joined with a new input."""
         shape = list(self.values[x].shape)
-        if not shape or not self.divide("cut"):
+        wide = [i for i, e in enumerate(shape) if e > 1]
+        if not wide or not self.divide("cut"):
             return None
-        axis = int(self.random.integers(len(shape)))
+        axis = int(self.random.choice(wide))
         shape[axis] = int(self.random.choice([1, *self.extents[:6]]))
         y = self.input(tuple(shape))
         return f"m.concat([{x}, {y}], axis={axis})"
