@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_dsl.backends.triton import binding, starter
+from mirage_dsl.backends.triton import binding, direct, starter
 from mirage_dsl.backends.triton.direct import Direct, direct_call
 from mirage_dsl.backends.triton.emit import plan
 from mirage_dsl.backends.triton.screen import compile_kernel
@@ -92,6 +92,25 @@ def test_other_tensors_are_left_alone(driver: Driver) -> None:
     driver.observers.append("a profiler")
     assert call(*given) is None
     assert len(driver.launches) == 2
+
+
+def test_pytorch_compares_all_tensors_at_once() -> None:
+    given = tensors()
+    same = direct._comparison(given)
+    assert same(*given)
+    assert same(*tensors())
+    x, w1, w2 = given
+    for other in (x.float(), x[:4], x.T, x.numpy(), x.clone().requires_grad_()):
+        assert not same(other, w1, w2)
+    assert not direct._comparison([x.clone().requires_grad_()])(x)
+
+
+def test_tensors_are_compared_one_by_one_as_well(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("torch._C._dynamo.guards.TensorGuards")
+    assert not direct._comparison(tensors())(*tensors())
+    test_other_tensors_are_left_alone(driver)
 
 
 def attention(**flags: bool) -> KernelGraph:

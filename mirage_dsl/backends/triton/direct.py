@@ -46,6 +46,7 @@ RESERVED = (
     "grad_enabled",
     "index",
     "observers",
+    "same",
     "space",
     "torch",
     *HELPERS,
@@ -186,8 +187,9 @@ class _Writer(Launcher):
             address = self._names.fresh(f"{name}_at")
             self._addresses[value] = writer.assign(address, f"{name}.data_ptr()")
         together = " | ".join(self._addresses.values())
-        tests = [f"({together}) % {ALIGNMENT}", "observers"]
-        tests.append("current_device() != index")
+        always = [f"({together}) % {ALIGNMENT}", "observers"]
+        always.append("current_device() != index")
+        tests: list[str] = []
         for at, name in enumerate(names.values()):
             tests += [
                 f"{name}.dtype is not dtype{at}",
@@ -198,7 +200,9 @@ class _Writer(Launcher):
         # With gradients the long way decides whether to refuse.
         grads = " or ".join(f"{n}.requires_grad" for n in names.values())
         tests.append(f"grad_enabled() and ({grads})")
-        writer.line(f"if {' or '.join(tests)}:")
+        listed = ", ".join(names.values())
+        always.append(f"not same({listed}) and ({' or '.join(tests)})")
+        writer.line(f"if {' or '.join(always)}:")
         writer.indent()
         writer.line("return None")
         writer.dedent()
@@ -263,6 +267,7 @@ class _Writer(Launcher):
             "device": tensors[0].device,
             "index": self._device,
             "observers": _observers(),
+            "same": _comparison(tensors),
             # They are unloaded when nobody refers to them.
             "kept": [x.compiled for x in self._binding.launches],
             **self._launchers,
@@ -274,6 +279,28 @@ class _Writer(Launcher):
         for helper in self.helpers:
             exec(HELPERS[helper], scope)
         return scope
+
+
+def _comparison(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """PyTorch's own comparison of tensors with these, all at once.
+
+    It may be false for tensors that are alike, as those of another grad mode.  For
+    tensors that require gradients it would not tell one mode from another.
+    """
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    make = getattr(guards, "TensorGuards", None)
+    if make is not None and not any(t.requires_grad for t in tensors):
+        try:
+            check = make(
+                *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            ).check
+            if check(*tensors) is True:
+                return check
+        except Exception as error:
+            log.info("comparing tensors one by one: %s", error)
+    return lambda *_: False
 
 
 def _observers() -> Any:
