@@ -7,8 +7,7 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from mirage_dsl.search.segments import with_derived_extents
 from mirage_dsl.search.union import MultiKernel, multi_kernel
 from mirage_dsl.search.union import search as union_search
 from mirage_dsl.search.union.exact import prove
-from mirage_dsl.search.union.graph import Union
 from mirage_dsl.search.union.halves import Joining, cut_dims, with_halves
 from mirage_dsl.search.union.planning import Planner
 from mirage_dsl.types import Dim, Scalar
@@ -361,25 +359,6 @@ def test_halves_and_back() -> None:
     assert joined == ((Dim("z"),), (Dim("d"),), (Dim("n", True, True),))
     assert Joining(cut).over(("n'",), frozenset({"n#"})) == ("n",)
     assert Joining(cut).over(("n#",), frozenset()) == ("n#",)
-
-
-def test_what_needs_itself_is_no_solution() -> None:
-    """Of x = 1/y and y = 1/x: the cheapest choice is none, and the dear one is proved."""
-    kids = [[1, -1, -1], [0, -1, -1], [-1, -1, -1], [1, -1, -1]]
-    columns = np.zeros(4, np.int64)
-    u = SimpleNamespace(
-        makes=np.array([0, 1, 1, 2]),
-        kids=np.array(kids),
-        cost=np.array([1.0, 1.0, 7.0, 0.5]),
-        **dict.fromkeys(("kind", "tensor", "layer", "kernel"), columns),
-        **dict.fromkeys(("shift", "launch"), columns - 1),
-        room=np.zeros((4, 0), np.int64),
-        root=2,
-    )
-    proof: Any = prove(cast("Union", u), seconds=10.0)
-    assert proof.optimal
-    assert proof.best.enodes == (2, 3)
-    assert proof.bound == pytest.approx(7.5)
 
 
 def test_proof_without_time_has_a_bound() -> None:

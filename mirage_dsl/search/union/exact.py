@@ -85,25 +85,30 @@ def prove(
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
     solver.parameters.random_seed = seed
-    until, best, bound = time.monotonic() + seconds, None, 0.0
+    return _solved(model, solver, time.monotonic() + seconds, effort)
+
+
+def _solved(model: _Model, solver: Any, until: float, effort: float) -> Proof:
+    """Solve, again and again while the solution needs itself."""
+    best, bound = None, 0.0
     while True:
         solver.parameters.max_time_in_seconds = max(0.0, until - time.monotonic())
         if effort < math.inf:
             solver.parameters.max_deterministic_time = max(0.0, effort)
-        status = solver.solve(model.model)
+        status = solver.status_name(solver.solve(model.model))
         effort -= solver.response_proto.deterministic_time
         if solver.response_proto.best_objective_bound > -math.inf:
             bound = max(bound, UNIT * solver.best_objective_bound)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if status not in ("OPTIMAL", "FEASIBLE"):
             break
-        enodes = _used(u, [e for e, x in enumerate(model.x) if solver.value(x)])
+        u, chosen = model.u, [e for e, x in enumerate(model.x) if solver.value(x)]
+        enodes = _used(u, chosen)
         ring = _ring(u, enodes)
         if not ring:
             best = Dag(enodes, float(u.cost[list(enodes)].sum()))
             break
         model.forbid(ring)
-    nothing = status == cp_model.INFEASIBLE
-    return Proof(bound, best, status == cp_model.OPTIMAL, nothing)
+    return Proof(bound, best, status == "OPTIMAL", status == "INFEASIBLE")
 
 
 class _Model:
