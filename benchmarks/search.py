@@ -1,12 +1,13 @@
 """What the search costs: its spaces, its steps, and what its ideas are good for.
 
     python -m benchmarks.search [--programs NAME ...] [--quick] [--limit SECONDS]
-                                [--json FILE] [--docs FILE]
+                                [--json FILE] [--docs FILE] [--plot FILE]
 
 Programs are searched for one kernel at their published sizes, from nothing: no result
 is taken from the cache, but the search's code is compiled beforehand.  The ablations
 take a loop choice at a time and stop at a limit of seconds, or where the closure's
-arrays are full.  `--docs` renders the JSON file, measured now or earlier.
+arrays are full.  `--docs` and `--plot` render what was measured now, or earlier and is
+read by `--from`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import mirage_dsl as mirage
+from benchmarks.search_plot import draw
 from benchmarks.search_tables import render
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.expand import expand
@@ -41,6 +43,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 QUICK = ("rmsnorm_linear", "lora", "ntrans")
 REPEATS = 3
 BUDGET_SECONDS = 20.0
+LONGEST_CHAIN = 8
+THREAD_COUNTS = (1, 2)
 
 
 def _chain(count: int) -> KernelGraph:
@@ -52,7 +56,7 @@ def _chain(count: int) -> KernelGraph:
             x = x @ w
         return x
 
-    sizes = [512, 256, 1024, 384, 768, 128, 640][: count + 1]
+    sizes = [512, 256, 1024, 384, 768, 128, 640, 320, 896][: count + 1]
     shapes = [(64, sizes[0]), *itertools.pairwise(sizes)]
     specs = [mirage.spec(s, "float16") for s in shapes]
     return trace_function(function, specs, name=f"chain_{count}")
@@ -83,7 +87,7 @@ def programs() -> dict[str, Callable[[], KernelGraph]]:
             return trace_function(scope[w.name], specs, name=w.name)
 
         found[w.name] = traced
-    for count in range(1, 5):
+    for count in range(1, LONGEST_CHAIN + 1):
         found[f"chain_{count}"] = lambda count=count: _chain(count)
     for count in range(1, 4):
         found[f"updates_{count}"] = lambda count=count: _updates(count)
@@ -105,6 +109,11 @@ def _best(
         run()
         least = min(least, clock() - began)
     return least
+
+
+def _by_threads(run: Callable[[int], Any], repeats: int) -> Record:
+    """The least seconds for each number of threads."""
+    return {f"threads_{t}": _best(lambda t=t: run(t), repeats) for t in THREAD_COUNTS}
 
 
 def _closures(plain: KernelGraph, w: Workspace) -> Record:
@@ -140,15 +149,6 @@ def measure(program: KernelGraph, limit: float, repeats: int) -> Record:
     found = structures(plain)
     # Also loads Numba's code and touches memory, outside the measurement.
     result = search(program, threads=2, budget_seconds=BUDGET_SECONDS)
-    seconds = {
-        f"threads_{threads}": _best(
-            lambda threads=threads: search(
-                program, threads=threads, budget_seconds=BUDGET_SECONDS
-            ),
-            repeats,
-        )
-        for threads in (1, 2)
-    }
     again = structures(plain)
     return {
         "operators": sum(isinstance(n, Apply) for n in plain.nodes),
@@ -159,11 +159,16 @@ def measure(program: KernelGraph, limit: float, repeats: int) -> Record:
         "candidates": len(result.candidates),
         "complete": result.complete,
         "steps": again.seconds,
-        "structural": {
-            f"threads_{t}": _best(lambda t=t: structures(plain, threads=t), repeats)
-            for t in (1, 2)
-        },
-        "search": seconds,
+        "structural": _by_threads(lambda t: structures(plain, threads=t), repeats),
+        "unverified": _by_threads(
+            lambda t: search(
+                program, threads=t, budget_seconds=BUDGET_SECONDS, verify=False
+            ),
+            repeats,
+        ),
+        "search": _by_threads(
+            lambda t: search(program, threads=t, budget_seconds=BUDGET_SECONDS), repeats
+        ),
         "processor": _best(
             lambda: search(program, threads=1, budget_seconds=BUDGET_SECONDS),
             repeats,
@@ -203,10 +208,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.search", description=__doc__)
     parser.add_argument("--programs", nargs="+", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
-    parser.add_argument("--limit", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--docs", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--from", type=Path, dest="known", metavar="FILE")
     options = parser.parse_args(arguments)
     if options.known is not None:
@@ -218,9 +224,12 @@ def main(arguments: list[str] | None = None) -> None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(found, indent=1, sort_keys=True) + "\n"
         options.json.write_text(text, encoding="utf-8")
-    page = render(found)
+    plot = None if options.plot is None else options.plot.name
+    page = render(found, plot)
     if options.docs is not None:
         options.docs.write_text(page, encoding="utf-8")
+    if options.plot is not None:
+        options.plot.write_text(draw(found), encoding="utf-8")
     print(page)
 
 

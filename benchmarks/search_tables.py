@@ -27,9 +27,15 @@ of the largest loop choice. Different grids share a closure. Structures are the 
 _TIME = """\
 ## Seconds
 
-Steps are of the structural search on one thread. The last three columns are whole
-searches: structures, sizes, verification and stability of all returned candidates;
-`processor` is the processor's time on one thread, which other work does not stretch.
+The steps of a search, on one thread and on two: structures (closure, extraction,
+reconstruction), sizes (casts, tiles, schedules, running maxima), and verification with
+stability of all returned candidates; then the whole. Threads share out loop choices, so
+they serve the structural step alone. `processor` is the processor's time of a whole
+search on one thread, which other work stretches less.
+"""
+
+_STRUCTURAL = """\
+The structural step on one thread:
 """
 
 _ABLATIONS = """\
@@ -44,7 +50,7 @@ filled the closure's arrays (32 768 nodes of a loop choice).
 _GROWTH = """\
 ## Growth with the number of operators
 
-A norm and 1 to 4 matrix products in a row, and 1 to 3 gated updates and a norm.
+A norm and 1 to 8 matrix products in a row, and 1 to 3 gated updates and a norm.
 """
 
 _PAPER = """\
@@ -86,21 +92,36 @@ def _space(found: Record) -> str:
 
 
 def _seconds(found: Record) -> str:
-    steps = ("closure", "extract", "reconstruct")
+    head = ("program", "structures", "sizes", "verification", "whole")
     rows = [
         (
             name,
-            *(f"{r['steps'].get(step, 0.0):.3f}" for step in steps),
-            f"{r['structural']['threads_1']:.2f}",
-            f"{r['structural']['threads_2']:.2f}",
-            f"{r['search']['threads_1']:.2f}",
-            f"{r['search']['threads_2']:.2f}",
+            *(f"{one:.2f} / {two:.2f}" for one, two in zip(*_steps(r), strict=True)),
             f"{r['processor']:.2f}",
         )
         for name, r in found.items()
     ]
-    head = ("program", *steps, "structural, 1 thread", "2 threads")
-    return _table((*head, "whole search, 1 thread", "2 threads", "processor"), rows)
+    return _table((*head, "processor"), rows)
+
+
+def _steps(record: Record) -> list[list[float]]:
+    """Seconds of each step and of the whole, for 1 and for 2 threads."""
+    found: list[list[float]] = []
+    for threads in ("threads_1", "threads_2"):
+        parts = ("structural", "unverified", "search")
+        structural, unverified, whole = (record[p][threads] for p in parts)
+        sizes, verification = unverified - structural, whole - unverified
+        found.append([structural, max(sizes, 0.0), max(verification, 0.0), whole])
+    return found
+
+
+def _structural(found: Record) -> str:
+    steps = ("closure", "extract", "reconstruct")
+    rows = [
+        (name, *(f"{r['steps'].get(step, 0.0):.3f}" for step in steps))
+        for name, r in found.items()
+    ]
+    return _table(("program", *steps), rows)
 
 
 def _ablated(record: Record) -> str:
@@ -136,8 +157,8 @@ def _growth(found: Record) -> str:
     return _table(head, rows)
 
 
-def render(measured: Record) -> str:
-    """The page of a measurement."""
+def render(measured: Record, plot: str | None = None) -> str:
+    """The page of a measurement, with a picture if there is one."""
     found: Record = measured["programs"]
     order = [n for n in measured["paper"] if n in found]
     order += [n for n in found if n not in order]
@@ -147,8 +168,11 @@ def render(measured: Record) -> str:
         _INTRODUCTION.format(cores=measured["machine"]["cores"]),
         _SPACE + "\n" + _space(plain),
         _TIME + "\n" + _seconds(plain),
+        _STRUCTURAL + "\n" + _structural(plain),
         _ABLATIONS.format(limit=measured["limit_seconds"]) + "\n" + _ablations(found),
     ]
     if len(plain) < len(found):
         parts.append(_GROWTH + "\n" + _growth(found))
+    if plot is not None:
+        parts.insert(1, f"![Seconds of a search]({plot})\n")
     return "\n".join([*parts, _PAPER])
