@@ -99,14 +99,16 @@ def plain_qkv(x: Tensor, gain: Tensor, qkv: Tensor) -> Tensor:
     return F.linear(norm(x, gain), qkv)
 
 
-def plain_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cache: Tensor) -> Tensor:
-    _, batch, groups, _, head = cache.shape
+def plain_attention(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    batch, groups, _, head = keys.shape
     heads = qkv.view(batch, -1, head)
     q, k, v = heads.split([heads.shape[1] - 2 * groups, groups, groups], 1)
-    cache[0, :, :, -1] = rotated(k, cos[0], sin[0])
-    cache[1, :, :, -1] = v
+    keys[:, :, -1] = rotated(k, cos[0], sin[0])
+    values[:, :, -1] = v
     q = rotated(q, cos[0], sin[0]).unsqueeze(2)
-    a = F.scaled_dot_product_attention(q, cache[0], cache[1], enable_gqa=True)
+    a = F.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
     return a.reshape(batch, -1)
 
 
@@ -119,13 +121,19 @@ def plain_mlp(x: Tensor, gain: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(F.linear(h, gate)) * F.linear(h, up)
 
 
-def plain_layer(layer: Layer, state: State) -> Tensor:
-    """The layer's output; the cache gets the step's keys and values."""
-    qkv = plain_qkv(state.x, layer.attention_gain, layer.qkv)
-    a = plain_attention(qkv, state.cos, state.sin, state.cache)
-    x = plain_projection(a, layer.output, state.x)
+def plain_step(
+    layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """The layer's output; the caches get the step's keys and values."""
+    qkv = plain_qkv(x, layer.attention_gain, layer.qkv)
+    a = plain_attention(qkv, cos, sin, keys, values)
+    x = plain_projection(a, layer.output, x)
     h = plain_mlp(x, layer.mlp_gain, layer.gate, layer.up)
     return plain_projection(h, layer.down, x)
+
+
+def plain_layer(layer: Layer, state: State) -> Tensor:
+    return plain_step(layer, state.x, state.cos, state.sin, *state.cache)
 
 
 # -- As kernels ------------------------------------------------------------------------
