@@ -15,6 +15,7 @@ from mirage_dsl.cli.output import (
 )
 from mirage_dsl.errors import CheckError, ParseError
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.verify.certificate import Method
 
 size_option = click.option(
     "--size",
@@ -115,6 +116,13 @@ def _problems(file: str) -> list[str]:
     show_default=True,
     help="Also compare floating-point errors.",
 )
+@click.option(
+    "--method",
+    type=click.Choice(["fields", "exact"]),
+    default="fields",
+    show_default=True,
+    help="Residues, with a bound on errors; or exact normal forms, which decide less.",
+)
 @json_option
 def verify_command(
     candidate: str,
@@ -122,13 +130,16 @@ def verify_command(
     specs: tuple[str, ...],
     seed: int,
     stability: bool,
+    method: Method,
     as_json: bool,
 ) -> None:
     """Say whether CANDIDATE computes the same function as PROGRAM; exit 1 if not.
 
     Both are .mu files; PROGRAM may also be FILE:FUNCTION with specs.  The answer comes
-    from evaluation over finite fields at random inputs and other sizes, with a bound
-    on the probability of error, and a counterexample where they differ.
+    from evaluation over finite fields at random inputs, at small sizes and for a few
+    elements at the true ones, with a bound on the probability of error, and a
+    counterexample where they differ.  With --method exact it comes from normal forms
+    at tiny sizes, without chance, or is "unknown".
     """
     from mirage_dsl.verify.verifier import verify
 
@@ -137,6 +148,7 @@ def verify_command(
         trace_target(program, specs),
         seed=seed,
         stability=stability,
+        method=method,
     )
     answer(as_json, certificate.to_dict(), str(certificate))
     if not certificate.ok:

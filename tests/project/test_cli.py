@@ -134,6 +134,17 @@ def test_verify_answers_by_exit_code() -> None:
     assert found["counterexample"] is not None
 
 
+def test_verify_by_exact_forms() -> None:
+    options = ("--method", "exact", "--no-stability")
+    found = _json("verify", "other.mu", "small.mu", *options)
+    assert (found["method"], found["verdict"]) == ("exact", "equal")
+    assert found["primes"] == []
+    found = _json("verify", "twice.mu", "small.mu", *options, code=1)
+    assert (found["method"], found["verdict"]) == ("exact", "different")
+    shown = _run("verify", "other.mu", "small.mu", "--method", "proof", code=2)
+    assert "'fields', 'exact'" in shown.stderr
+
+
 def test_verify_takes_a_python_function() -> None:
     specs = ("--spec", "f16[4,32]", "--spec", "f16[32,32]")
     shown = _run("verify", "small.mu", "model.py:gated", *specs, code=1)
