@@ -11,9 +11,9 @@ kernels is always a candidate.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from mirage_dsl.errors import SearchError
@@ -22,30 +22,22 @@ from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.stabilise import stabilise, strip_shifts
-from mirage_dsl.search.checkpoint import Checkpoint, KeptSegments
+from mirage_dsl.ir.stabilise import stabilise
+from mirage_dsl.search.certified import certified, identity_of
+from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.kinds import with_every_kind
 from mirage_dsl.search.ledger import Ledger
+from mirage_dsl.search.memory import Remembering
 from mirage_dsl.search.partition import Atom, Cutter
 from mirage_dsl.search.result import Candidate, Proof, SearchResult
-from mirage_dsl.search.segments import (
-    Found,
-    Plan,
-    SegmentSearch,
-    Structures,
-    library_plan,
-)
+from mirage_dsl.search.segments import Plan, library_plan
 from mirage_dsl.search.several import MOST_OPERATORS, both, several
 from mirage_dsl.search.sink import sink_views
-
-_log = logging.getLogger(__name__)
-
-Progress = Callable[[str, int, int, float | None], None]
-"""Called with the stage, how much of it is done, of how much, and the best µs."""
+from mirage_dsl.search.structural import Progress, silent, structural_search
 
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
@@ -67,6 +59,7 @@ def search(
     verify: bool = True,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
+    executor: Executor | None = None,
 ) -> SearchResult:
     """The best μGraphs of a program, cheapest first, each verified against it.
 
@@ -87,7 +80,8 @@ def search(
         hardware: The GPU to estimate for.
         verify: Whether to verify; without it candidates carry no certificates.
         progress: Told of progress.
-        checkpoint: Keeps the segments searched so far, and knows those of before.
+        checkpoint: Keeps what was found so far, and knows that of before.
+        executor: Where the segments of a program that is cut are searched.
 
     Raises:
         SearchError: An extent is unknown, or the constraints are contradictory.
@@ -95,16 +89,17 @@ def search(
     _require_extents(program)
     started = time.monotonic()
     deadline = None if budget_seconds is None else started + budget_seconds
-    segments = SegmentSearch(
-        _structural_search(seed, threads, deadline, progress or _ignore),
+    segments = Remembering(
+        structural_search(seed, threads, deadline, progress or silent),
         hardware,
         constraints or Constraints(),
         deadline=deadline,
         split=max_kernels != 1,
+        checkpoint=checkpoint,
+        executor=executor,
+        seed=seed,
     )
-    if checkpoint is not None:
-        segments = KeptSegments(**vars(segments), checkpoint=checkpoint, seed=seed)
-    driver = _Driver(program, segments, k, seed, max_kernels, progress or _ignore)
+    driver = _Driver(program, segments, k, seed, max_kernels, progress or silent)
     candidates = driver.candidates(driver.plans(), verify=verify)
     return SearchResult(
         program,
@@ -117,10 +112,6 @@ def search(
     )
 
 
-def _ignore(stage: str, done: int, total: int, best: float | None) -> None:
-    """The progress of nobody."""
-
-
 def _require_extents(program: KernelGraph) -> None:
     missing = [n for n, e in program.extents if e is None]
     if missing:
@@ -130,33 +121,10 @@ def _require_extents(program: KernelGraph) -> None:
         )
 
 
-def _structural_search(
-    seed: int, threads: int | None, deadline: float | None, progress: Progress
-) -> Structures:
-    """The closure search of a segment without the shifts that keep it in range."""
-    from mirage_dsl.search.compiled import is_compiled
-    from mirage_dsl.search.structures import structures
-
-    def run(segment: KernelGraph) -> Found:
-        if not is_compiled():
-            _log.info("compiling the search (once after an installation)")
-            progress("compiling the search (once)", 0, 1, None)
-        plain = strip_shifts(segment)
-        found = structures(plain, threads=threads, deadline=deadline, seed=seed)
-        return Found(
-            tuple(s.block for s in found.structures),
-            found.complete,
-            len(plain.nodes) < len(segment.nodes),
-            found.counters,
-        )
-
-    return run
-
-
 @dataclass
 class _Driver:
     program: KernelGraph
-    segments: SegmentSearch
+    segments: Remembering
     k: int
     seed: int
     max_kernels: int | None
@@ -185,7 +153,9 @@ class _Driver:
                     plans += self._allowed(self._several(form))
                     self._found.clear()
                     cutters = (Cutter(form), Cutter(form, late=True))
-                    for cutter in {c.order: c for c in cutters}.values():
+                    cutters = {c.order: c for c in cutters}.values()
+                    self.segments.ahead(i for c in cutters for i in self._runs(c))
+                    for cutter in cutters:
                         plans += self._allowed(self._chains(cutter))
                         plans += self._allowed(self._chains(cutter, products=False)[:1])
         return sorted([*plans, library], key=lambda p: p.microseconds)
@@ -198,6 +168,13 @@ class _Driver:
     def _whole(self, cutter: Cutter) -> list[Plan]:
         self.progress("search", 0, 1, None)
         if not cutter.order or any(a.library for a in cutter.atoms):
+            return []
+        if len(cutter.order) > MOST_OPERATORS and len(cutter.atoms) > MOST_ATOMS:
+            self.segments.complete = False
+            self.ledger.note(
+                f"one kernel: {len(cutter.order)} operators with {len(cutter.atoms)} "
+                "places to cut are not searched as one; the program is cut"
+            )
             return []
         plans = self.segments.plans(cutter.segment(cutter.order))
         joined = [self._joined(cutter, (p,)) for p in plans]
@@ -264,6 +241,18 @@ class _Driver:
             known = ways[0][0] if ways and end == len(atoms) else None
             self.progress("cut", end, len(atoms), known)
         return [self._joined(cutter, parts) for _, parts in best[-1]]
+
+    def _runs(self, cutter: Cutter) -> Iterator[tuple[KernelGraph, frozenset[str]]]:
+        """The segments that the chains will ask for, and what of them is in L2."""
+        atoms = cutter.atoms
+        for end in range(1, len(atoms) + 1):
+            for start in range(max(0, end - MOST_ATOMS), end):
+                run = atoms[start:end]
+                nodes = [n for a in run for n in a.nodes]
+                fits = len(nodes) <= MOST_OPERATORS or len(run) == 1
+                if fits and not any(a.library for a in run):
+                    segment = cutter.segment(nodes)
+                    yield segment, self._left_in_l2(segment)
 
     def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan:
         graph = cutter.join([p.graph for p in parts])
@@ -346,17 +335,13 @@ class _Driver:
 
         Right means equal to the program and about as accurate in floating point.
         """
-        # Here, for a result from the cache needs no compiled code.
-        from mirage_dsl.verify.verifier import identity
-        from mirage_dsl.verify.verifier import verify as check_equivalence
-
         for form in self._forms(graph):
             cost = estimate(form, self.segments.hardware)
             if not verify:
                 return Candidate(form, cost, None)
             if form == self.program:
-                return Candidate(form, cost, identity(form, seed=self.seed))
-            certificate = check_equivalence(form, self.program, seed=self.seed)
+                return Candidate(form, cost, identity_of(form, self.seed))
+            certificate = certified(form, self.program, self.segments, self.seed)
             self.ledger.found["verified"] += 1
             if certificate.ok:
                 return Candidate(form, cost, certificate)

@@ -31,6 +31,7 @@ from mirage_dsl.ir.numpy_domain import NumpyDomain
 from mirage_dsl.ops.definition import Array, Kind, Operator
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.footprint import tensor_bytes
+from mirage_dsl.search.repeats import apart
 from mirage_dsl.types import Space, TensorType, flat_type
 
 CARRIED = 1e6
@@ -231,13 +232,16 @@ class Cutter:
         nodes: list[KernelNode] = []
         extents = dict(self.program.extents)
         made: set[str] = set()
+        own = {i.name for i in self.program.inputs} | self.types.keys()
         wanted = {r.value for r in self.program.returns}
         views = self._views(wanted)
-        for node in [n for p in parts for n in p.nodes] + list(views):
-            results = node.results if isinstance(node, BlockGraph) else (node.result,)
-            if not made.issuperset(results):
-                nodes.append(node)
-                made.update(results)
+        for part in (*parts, replace(self.program, nodes=views)):
+            for node in apart(part, own, made).nodes:
+                block = isinstance(node, BlockGraph)
+                results = node.results if block else (node.result,)
+                if not made.issuperset(results):
+                    nodes.append(node)
+                    made.update(results)
         for part in parts:
             extents.update(part.extents)
         return replace(

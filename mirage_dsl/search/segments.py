@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.stabilise import stabilise
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100, Hardware
@@ -39,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
+
+BATCH = 16
+"""Structures that are sized between two entries in a checkpoint."""
 
 MOST_SPLIT = 6
 """Structures of a segment whose loops are split over the grid, the best ones."""
@@ -106,6 +110,7 @@ class SegmentSearch:
         interrupted: Whether Ctrl-C was pressed; it ends the search like a deadline.
         split: Whether a segment may become two kernels with its loop split over the
             grid of the first one.
+        checkpoint: Keeps what was found, and knows what was found before.
     """
 
     structures: Structures
@@ -119,6 +124,7 @@ class SegmentSearch:
     cut_short: bool = False
     interrupted: bool = False
     split: bool = False
+    checkpoint: Checkpoint | None = None
 
     def late(self) -> bool:
         """Whether the budget is used up; then the search is not complete."""
@@ -150,7 +156,7 @@ class SegmentSearch:
         """
         self.ledger.found["segments"] += 1
         try:
-            found = self.structures(segment)
+            found = self._structures(segment)
         except (UnsupportedError, CheckError) as error:
             self.ledger.note(f"not one kernel: {error.message}")
             return []
@@ -159,13 +165,11 @@ class SegmentSearch:
         self.ledger.found["structures"] += len(found.blocks)
         plans: list[Plan] = []
         with self.interruptible():
-            for block in found.blocks:
+            for number, at in enumerate(range(0, len(found.blocks), BATCH)):
                 if self.late():
                     break
-                if _reads_joined(block):
-                    self.ledger.cut["joined values"] += 1
-                    continue
-                plans += self._sized(segment, block, self._worst(plans), inside)
+                batch = found.blocks[at : at + BATCH]
+                self._size_batch(number, segment, batch, plans, inside)
         plans.sort(key=lambda p: p.microseconds)
         if found.unshifted:
             plans = self._stabilised(plans, inside)
@@ -174,6 +178,26 @@ class SegmentSearch:
                 [*plans, *self._split(plans, inside)], key=lambda p: p.microseconds
             )
         return plans
+
+    def _structures(self, segment: KernelGraph) -> Found:
+        return self.structures(segment)
+
+    def _size_batch(
+        self,
+        number: int,  # noqa: ARG002
+        segment: KernelGraph,
+        blocks: Sequence[BlockGraph],
+        plans: list[Plan],
+        inside: AbstractSet[str],
+    ) -> None:
+        """Append the plans of some structures, the batch of this number."""
+        for block in blocks:
+            if self.late():
+                break
+            if _reads_joined(block):
+                self.ledger.cut["joined values"] += 1
+                continue
+            plans += self._sized(segment, block, self._worst(plans), inside)
 
     def _split(self, plans: list[Plan], inside: AbstractSet[str]) -> list[Plan]:
         """The best structures with their loops split, where that is worth a thought."""

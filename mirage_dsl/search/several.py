@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.printer import to_text
+from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.memory import Remembering, plans_json, plans_of
 from mirage_dsl.search.result import Proof
-from mirage_dsl.search.segments import Plan, SegmentSearch
+from mirage_dsl.search.segments import Plan
+from mirage_dsl.search.structural import Progress
+
+if TYPE_CHECKING:
+    from mirage_dsl.search.union import MultiKernel
 
 MOST_KERNELS = 4
 """Kernels of a program that is searched as one space."""
@@ -17,12 +25,12 @@ MOST_OPERATORS = 24
 
 def several(
     program: KernelGraph,
-    segments: SegmentSearch,
+    segments: Remembering,
     *,
     max_kernels: int | None,
     keep: int,
     seed: int,
-    progress: Callable[[str, int, int, float | None], None],
+    progress: Progress,
 ) -> tuple[list[Plan], Proof | None]:
     """The best plans of a program of several kernels, and what is proved of them.
 
@@ -43,23 +51,66 @@ def several(
             f"search, which takes {MOST_OPERATORS}; the program is cut"
         )
         return [], None
+    progress("union", 0, 1, None)
+    found = _found(program, segments, max_kernels or MOST_KERNELS, keep, seed)
+    segments.ledger.take_union(found.counters)
+    segments.complete &= found.complete
+    proof = None if found.cost is None else Proof(found.cost, found.bound)
+    progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
+    return found.plans, proof
+
+
+def _found(
+    program: KernelGraph,
+    segments: Remembering,
+    max_kernels: int,
+    keep: int,
+    seed: int,
+) -> MultiKernel:
+    """What the search finds, or found before an interruption."""
     from mirage_dsl.search.union import multi_kernel
 
-    progress("union", 0, 1, None)
+    count = min(max_kernels, MOST_KERNELS)
+    options = (count, keep, seed, segments.constraints, segments.hardware)
+    book = segments.checkpoint or Checkpoint.nowhere()
+    key = book.key("several", to_text(program), *options)
+    known = segments.recall(key, lambda document: _read(document, program))
+    if known is not None:
+        return known
     found = multi_kernel(
         program,
-        max_kernels=min(max_kernels or MOST_KERNELS, MOST_KERNELS),
+        max_kernels=count,
         deadline=segments.deadline,
         seed=seed,
         keep=keep,
         hardware=segments.hardware,
         constraints=segments.constraints,
     )
-    segments.ledger.take_union(found.counters)
-    segments.complete &= found.complete
-    proof = None if found.cost is None else Proof(found.cost, found.bound)
-    progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
-    return found.plans, proof
+    segments.keep_in_mind(key, lambda: _written(found, program))
+    return found
+
+
+def _written(found: MultiKernel, program: KernelGraph) -> dict[str, Any]:
+    return {
+        "plans": plans_json(found.plans, program),
+        "cost": found.cost,
+        "bound": found.bound,
+        "complete": found.complete,
+        "counters": dict(found.counters),
+    }
+
+
+def _read(document: dict[str, Any], program: KernelGraph) -> MultiKernel:
+    from mirage_dsl.search.union import MultiKernel
+
+    return MultiKernel(
+        plans_of(document["plans"], program),
+        document["cost"],
+        document["bound"],
+        None,
+        bool(document["complete"]),
+        Counter({str(k): int(v) for k, v in document["counters"].items()}),
+    )
 
 
 def both(first: Proof | None, second: Proof | None) -> Proof | None:
