@@ -123,7 +123,7 @@ WHERE = row(
 EXP = unary(
     "exp",
     np.exp,
-    "tl.exp({0})",
+    f"tl.exp2({{0}} * {math.log2(math.e)})",
     field=lambda f, x: f.exp(x),
     flops=4.0,
     gradient=lambda m, x, y, g: (m.mul(g, y),),

@@ -21,7 +21,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.search.footprint import (
     MATRIX_TILE,
     BlockFacts,
@@ -174,7 +174,8 @@ def buffers(load: Load, footprint: Footprint) -> list[Numbers]:
     """Stage buffers of each copy of a load of the loop; 0 where there is no such copy.
 
     A tile that the matrix unit reads by itself is in use for one iteration longer.
-    What reads a tile in another way has a copy of its own.
+    What reads a tile in another way has a copy of its own, unless the matrix unit is
+    done within the iteration.
     """
     facts, stages = footprint.facts, footprint.points.num_stages
     name = load.result
@@ -186,7 +187,23 @@ def buffers(load: Load, footprint: Footprint) -> list[Numbers]:
     mixed = (any_alone & ~all_alone) | both
     mixed &= facts.block.schedule.second_load
     fewer = np.maximum(stages - 1.0, 1.0)
-    return [np.where(any_alone, stages, fewer), np.where(mixed, fewer, 0.0)]
+    shared = both & all_alone & _all_awaited(name, facts)
+    return [
+        np.where(any_alone & ~shared, stages, fewer),
+        np.where(mixed & ~shared, fewer, 0.0),
+    ]
+
+
+def _all_awaited(load: str, facts: BlockFacts) -> bool:
+    """Whether the products of a loaded tile are read by operators of the body."""
+    products = {p.node.result for p in facts.products if load in p.node.values}
+    read = {
+        value
+        for node in facts.block.nodes
+        if isinstance(node, Apply) and node.op.term is not Term.ADD
+        for value in node.values
+    }
+    return products <= read
 
 
 @lru_cache(maxsize=4)

@@ -207,7 +207,7 @@ class Language:
     """The functions of `triton.language` that templates call, by NumPy."""
 
     float32 = np.float64
-    exp, log, sqrt, abs = np.exp, np.log, np.sqrt, np.abs
+    exp2, log, sqrt, abs = np.exp2, np.log, np.sqrt, np.abs
     maximum, minimum, where = np.maximum, np.minimum, np.where
     sum, max = np.sum, np.max
 

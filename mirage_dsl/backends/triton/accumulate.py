@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mirage_dsl.backends.triton.arith import LOG2_E
 from mirage_dsl.backends.triton.layout import Layout, Order
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, RunningMax
@@ -106,7 +107,7 @@ class Accumulators:
         if self._serves_rescaling(node):
             scale = self._tiles.writer.assign(
                 self._tiles.names.fresh(f"{node.result}_scale"),
-                f"tl.exp({last} - {tile.name})",
+                f"tl.exp2(({last} - {tile.name}) * {LOG2_E})",
             )
             self._scales[node.result] = Tile(scale, axes)
         self._tiles.writer.assign(last, highest)

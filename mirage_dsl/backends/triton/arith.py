@@ -103,6 +103,21 @@ class Arithmetic:
         name = self._bind(node.result, f"tl.exp2({a} * {LOG2_E} - {b})")
         return Tile(name, order)
 
+    def scaled_exp(self, node: Apply, factors: Sequence[Tile | Scalar]) -> Tile:
+        """exp(a * b) as exp2(a * (b * log2(e))), b the smaller one."""
+        order = self._layout.orders[node.result]
+        self._tiles.shape(order)
+        whole, part = sorted(factors, key=_rank, reverse=True)
+        assert isinstance(whole, Tile)
+        if isinstance(part, Scalar):
+            b = f"({self._constant(part)} * {LOG2_E})"
+        else:
+            tile = self._tiles.as_f32(part)
+            name = self._bind(f"{tile.name}_log2", f"{tile.name} * {LOG2_E}")
+            b = self._tiles.aligned(replace(tile, name=name), order)
+        a = self._tiles.aligned(self._tiles.as_f32(whole), order)
+        return Tile(self._bind(node.result, f"tl.exp2({a} * {b})"), order)
+
     def _fills(
         self, node: Apply, operands: Sequence[Tile | Scalar], order: Sequence[Dim]
     ) -> dict[Dim, float]:
@@ -214,6 +229,10 @@ class Arithmetic:
         for axis in range(len(order) - 1, len(product.result) - 1, -1):
             name = self._bind(node.result, f"tl.sum({name}, axis={axis})")
         return Tile(name, product.result)
+
+
+def _rank(factor: Tile | Scalar) -> int:
+    return len(factor.axes) if isinstance(factor, Tile) else -1
 
 
 def fusible(product: Product) -> bool:

@@ -38,7 +38,7 @@ from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import looped_dims
 from mirage_dsl.ir.printer import block_node_text as node_text
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import axis_text
+from mirage_dsl.types import Scalar, axis_text
 
 ROWS_OF_A_WARP = 64
 """Rows of a matrix product that one warp may hold.
@@ -49,13 +49,22 @@ with Triton 3.6, whatever the barriers and stages; on 8 warps it came out right.
 MOST_WARPS = 16
 
 
-def emit_block(block: BlockGraph, name: str, around: Surroundings) -> KernelPlan:
+def emit_block(
+    block: BlockGraph, name: str, around: Surroundings, *, announced: bool = False
+) -> KernelPlan:
     """The Triton kernel of a block graph.
+
+    Args:
+        block: What to emit.
+        name: Of the kernel.
+        around: Its kernel graph.
+        announced: The kernel after it may start before its end, so it says when.
 
     Raises:
         UnsupportedError: Triton cannot express something of it.
     """
-    return _BlockEmitter(block, name, around).emit()
+    emitter = _BlockEmitter(block, name, around)
+    return emitter.emit(announced=announced or block.schedule.pdl)
 
 
 class _BlockEmitter:
@@ -69,7 +78,7 @@ class _BlockEmitter:
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
         pieces = Pieces(block, self.types, around.extents)
-        layout = self.layout = Layout(block, self.types, pieces)
+        layout = self.layout = Layout(block, self.types, pieces, around.types)
         self.wiring = Wiring(block, layout)
         signature = self.signature = Signature(around, names)
         self.splits = launch_order(block, around.extents)
@@ -101,7 +110,7 @@ class _BlockEmitter:
 
     # -- The kernel ----------------------------------------------------------------
 
-    def emit(self) -> KernelPlan:
+    def emit(self, *, announced: bool) -> KernelPlan:
         self.writer.indent()
         self.places.emit_ids()
         self.places.emit_positions()
@@ -110,7 +119,7 @@ class _BlockEmitter:
         self._stage("before")
         if self.block.loop is not None:
             self._loop()
-        if self.block.schedule.pdl:
+        if announced:
             self.writer.line("gdc_launch_dependents()  # the next kernel may start")
         self._stage("after")
         for store in self.block.stores:
@@ -169,8 +178,10 @@ class _BlockEmitter:
                 self.values[node.result] = tile
 
     def _comment(self, node: BlockNode) -> None:
-        if not isinstance(node, Store) and node.result in self.wiring.shifted:
-            self._comment(self.wiring.shifted[node.result])
+        if not isinstance(node, Store):
+            for absorbed in (self.wiring.shifted, self.wiring.scaled):
+                if node.result in absorbed:
+                    self._comment(absorbed[node.result])
         if isinstance(node, Apply) and node.location is not None:
             place = f"{PurePath(node.location.file).name}:{node.location.line}"
             source = f"# src[{place}] {node.location.text.strip()}".rstrip()
@@ -266,11 +277,17 @@ class _BlockEmitter:
             difference = self.wiring.shifted[node.result]
             whole, row = (self._register_value(v) for v in difference.values)
             return self.arithmetic.shifted_exp(node, whole, row)
-        values = [
-            self._register_value(o) if isinstance(o, str) else o for o in node.operands
-        ]
+        product = self.wiring.scaled.get(node.result)
+        if product is not None:
+            return self.arithmetic.scaled_exp(node, self._operands(product))
+        values = self._operands(node)
         guard = self.wiring.needs_guard(node.result)
         return self.arithmetic.apply(node, values, guard=guard)
+
+    def _operands(self, node: Apply) -> list[Tile | Scalar]:
+        return [
+            self._register_value(o) if isinstance(o, str) else o for o in node.operands
+        ]
 
     def _register_value(self, name: str) -> Tile:
         return self.again.get(name) or self.values[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 from math import prod
 
 from mirage_dsl.backends.triton.block import emit_block
@@ -70,11 +71,12 @@ def plan(
         pointers=pointers,
     )
     kernels: list[KernelPlan] = []
-    for node in graph.nodes:
+    for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
         if isinstance(node, BlockGraph):
             check_rank(node)
             name = f"{identifier(graph.name)}_kernel{len(kernels)}"
-            kernels.append(emit_block(node, name, around))
+            early = isinstance(following, BlockGraph) and following.schedule.pdl
+            kernels.append(emit_block(node, name, around, announced=early))
     launcher = Launcher(graph, around)
     run = launcher.write(kernels)
     lines = _head(graph, kernels)

@@ -18,7 +18,7 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ops.definition import Kind, Term
-from mirage_dsl.ops.table import EXP, SUB
+from mirage_dsl.ops.table import EXP, MUL, SUB
 
 Stage = Literal["before", "body", "after"]
 
@@ -31,6 +31,8 @@ class Wiring:
         users: The nodes that read each value.
         shifted: For exponentials of a tile minus a row, the subtraction: one multiply
             and add of the two-based exponential does both.
+        scaled: For exponentials of a tile times a row or a constant, the product: its
+            smaller factor takes the one that the two-based exponential wants.
     """
 
     def __init__(self, block: BlockGraph, layout: Layout) -> None:
@@ -49,9 +51,11 @@ class Wiring:
                 self._find_fused(node)
 
         self.shifted: dict[str, Apply] = {}
+        self.scaled: dict[str, Apply] = {}
         for node in block.nodes:
             if isinstance(node, Apply) and node.op is EXP:
                 self._find_shift(node)
+                self._find_scale(node)
 
     def _find_shift(self, node: Apply) -> None:
         """An exponential of a difference, whose subtrahend has fewer dims."""
@@ -65,6 +69,19 @@ class Wiring:
             whole, row = (self._layout.axes(v) for v in maker.values)
             if len(row) < len(whole) and set(row) <= set(whole):
                 self.shifted[node.result] = maker
+                self._absorbed.add(maker.result)
+
+    def _find_scale(self, node: Apply) -> None:
+        """An exponential of a product, one factor of which has fewer dims."""
+        maker = self._makers[node.values[0]]
+        if (
+            isinstance(maker, Apply)
+            and maker.op is MUL
+            and len(self.users[maker.result]) == 1
+        ):
+            axes = [set(self._layout.axes(v)) for v in maker.values]
+            if len(axes) == 1 or axes[0] != axes[1]:
+                self.scaled[node.result] = maker
                 self._absorbed.add(maker.result)
 
     def is_joined(self, value: str) -> bool:
@@ -111,15 +128,25 @@ class Wiring:
     def is_loaded_twice(self, node: Load) -> bool:
         """Whether registers get their own copy of a tile that a product reads.
 
-        On Hopper a large product reads its tile asynchronously while the pipeline
-        already refills the buffer that registers read, be it for an operator or for
-        a small product: wrong results, unless each has buffers of its own.
+        On Hopper a large product that is added up in place reads its tile while the
+        next iteration runs and the pipeline refills the buffer that registers read, be
+        it for an operator or for a small product: wrong results, unless each has
+        buffers of its own.  A product that other operators of the body read is over
+        within its iteration, so its tile serves all.
         """
         if not self._block.schedule.second_load or self.stages[node.result] != "body":
             return False
         users = self.users[node.result]
-        kinds = {self._is_matrix_product(u) for u in users}
-        return kinds == {True, False} or self._mixes_products(node.result)
+        products = [u for u in users if self._is_matrix_product(u)]
+        if products and all(map(self._ends_in_iteration, products)):
+            return False
+        return 0 < len(products) < len(users) or self._mixes_products(node.result)
+
+    def _ends_in_iteration(self, product: BlockNode) -> bool:
+        """Whether a product is read by the matrix unit, and awaited in the body."""
+        assert isinstance(product, Apply)
+        alone = self._layout.is_asynchronous(product.result)
+        return alone and product.result not in self._absorbed
 
     def _mixes_products(self, value: str) -> bool:
         """Whether products that read a value asynchronously and others share it."""

@@ -1,0 +1,102 @@
+"""What the emitted code of a block avoids: copies, conversions, instructions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mirage_dsl.backends.triton.emit import plan
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import Scalar, f16, f32, scalar
+from tests.backends.running import check
+
+
+def normed_attention(rows: int = 64) -> KernelGraph:
+    return mugraphs.attention(
+        1, 64, 64, d=16, tile_m=rows, tile_n=32, splits=2, norm=True, keys_last=False
+    )
+
+
+def kernels(graph: KernelGraph) -> list[str]:
+    return ["\n".join(k.lines) for k in plan(graph).kernels]
+
+
+def test_awaited_products_share_their_tile() -> None:
+    """The logits are read in the iteration that makes them: the tile is free then."""
+    first, _ = kernels(normed_attention())
+    assert "kt_again" not in first
+    check(normed_attention())
+
+
+def test_small_products_do_not_share_their_tile() -> None:
+    first, _ = kernels(normed_attention(rows=32))
+    assert "kt_again" in first
+
+
+def test_products_added_up_in_place_do_not_share_their_tile() -> None:
+    (kernel,) = kernels(mugraphs.rmsnorm_linear(64, 64, 64, tile_n=32, tile_k=32))
+    assert "xt_again" in kernel
+
+
+def powers(factor: Scalar | None) -> KernelGraph:
+    """Exp of a tile times a constant, or times a row."""
+    g = KernelBuilder("powers", m=6, k=20)
+    x, r = g.input("x", f16, "m, k"), g.input("r", f32, "m")
+    with g.block(grid={"m": 3}) as b:
+        row = b.load(r, "m/grid")
+        scaled = b.mul(b.load(x, "m/grid, k"), row if factor is None else factor)
+        y = b.store(b.add(b.exp(scaled), row), "m/grid, k", dtype=f32)
+    return g.returns(y).build()
+
+
+@pytest.mark.parametrize("factor", [None, scalar("1/8")], ids=str)
+def test_exponentials_of_products_multiply_once(factor: Scalar | None) -> None:
+    (kernel,) = kernels(powers(factor))
+    (line,) = re.findall(r"tl\.exp2\(.*", kernel)
+    assert line.count("*") == (1 if factor is None else 2)
+    assert "0.125 * 1.44" in line or "_log2[:, None]" in line
+    check(powers(factor))
+
+
+def test_a_scaled_value_that_others_read_is_computed() -> None:
+    g = KernelBuilder("both", m=6, k=20)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 3}) as b:
+        scaled = b.mul(b.load(x, "m/grid, k"), scalar("1/8"))
+        y = b.store(b.add(b.exp(scaled), scaled), "m/grid, k")
+    check(g.returns(y).build())
+
+
+def overlapping(*early: bool) -> KernelGraph:
+    graph = normed_attention()
+    nodes = [
+        replace(n, schedule=replace(n.schedule, pdl=pdl))
+        for n, pdl in zip(graph.blocks, early, strict=True)
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def test_a_kernel_tells_when_the_next_one_may_start() -> None:
+    """It does not start early itself."""
+    first, second = kernels(overlapping(False, True))
+    assert "gdc_launch_dependents" in first
+    assert "gdc_wait" not in first
+    assert "gdc_wait" in second
+    after_loop = first[first.index("out = tl.dot") :]
+    assert "gdc_launch_dependents" in after_loop
+    check(overlapping(False, True))
+
+
+def test_a_kernel_that_nothing_waits_for_tells_nothing() -> None:
+    assert not any("gdc" in k for k in kernels(overlapping(False, False)))
+
+
+def test_parts_are_joined_by_one_thread() -> None:
+    """Parts that lie far apart are the first axis, the last to be dealt to threads."""
+    _, second = kernels(normed_attention())
+    (shape,) = re.findall(r"outs_ptr.*\+ n_parts_lane(\[.*?\])", second)
+    assert shape == "[:, None, None]"
