@@ -34,7 +34,6 @@ from mirage_dsl.timings import (
     timings_document,
     timings_key,
 )
-from mirage_dsl.verify.verifier import verify
 
 _log = logging.getLogger(__name__)
 
@@ -283,6 +282,9 @@ def _chosen(
 
     A certificate names the sizes that it was given for.
     """
+    # Here, for it loads compiled code, which is for nothing where nothing is timed.
+    from mirage_dsl.verify.verifier import verify
+
     known = {c.mugraph: c for c in result.candidates}
     for item in _preferred(measured):
         graph = item.mugraph

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -336,7 +338,15 @@ def _launched_early(graph: KernelGraph) -> KernelGraph:
 
 
 def _has_gpu() -> bool:
-    """Whether there is a GPU to search for; PyTorch is there if tensors are."""
+    """Whether there is a GPU to search for; PyTorch is there if tensors are.
+
+    It takes seconds to load, so without a driver it is not asked.
+    """
+    if sys.platform == "linux" and "torch" not in sys.modules:
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return False
     import torch
 
     return torch.cuda.is_available()
