@@ -152,7 +152,7 @@ BlockNode = Load | Apply | Accumulate | RunningMax | Store
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a block graph is lowered; it never changes what is computed.
+    """How a block graph is lowered; but for `allow_tf32` it never changes results.
 
     Attributes:
         num_warps: Warps of a block.
@@ -162,6 +162,8 @@ class Schedule:
         descriptors: Load through tensor descriptors (TMA) instead of pointers.
         second_load: Load a tile again for register code if a matmul also reads it.
         pdl: Programmatic dependent launch.
+        allow_tf32: Round the operands of f32 products to TF32, whose significands have
+            11 bits, and use the matrix unit.  Nothing but a user chooses this.
     """
 
     num_warps: int = 4
@@ -170,6 +172,7 @@ class Schedule:
     descriptors: bool = False
     second_load: bool = True
     pdl: bool = False
+    allow_tf32: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ hundreds of sizes of a structure; one graph is a batch of one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,6 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     Load,
     RunningMax,
-    Schedule,
     Split,
     Store,
     stages_of,
@@ -348,14 +347,11 @@ class Footprint:
         loop = (
             None if block.loop is None else Split(block.loop.dim, int(points.loop[at]))
         )
-        old = block.schedule
-        schedule = Schedule(
+        schedule = replace(
+            block.schedule,
             num_warps=int(points.num_warps[at]),
             num_stages=int(points.num_stages[at]),
             swap_operands=bool(points.swap_operands[at]),
-            descriptors=old.descriptors,
-            second_load=old.second_load,
-            pdl=old.pdl,
         )
         return BlockGraph(grid, loop, block.nodes, schedule)
 

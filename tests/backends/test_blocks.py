@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 import torch
 
 from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.parser import parse
 from mirage_dsl.types import DType, bf16, f16, f32
 from tests.backends.running import check, random_inputs
 
@@ -252,6 +255,36 @@ def test_symbolic_extents() -> None:
     graph = g.returns(out).build()
     for m, k in ((8, 16), (5, 3), (33, 40)):
         check(graph, random_inputs(graph, m=m, k=k))
+
+
+def test_f32_products_are_summed_tile_by_tile() -> None:
+    """One chain of additions would round every product at the size of the sum."""
+    from mirage_dsl.backends.triton.emit import plan
+    from mirage_dsl.backends.triton.screen import compile_kernel
+
+    emitted = plan(product(32, 256, 32, (32, 32, 32), dtype=f32))
+    ttgir = compile_kernel(emitted, emitted.kernels[0], 90).asm["ttgir"]
+    (dot,) = re.findall(r"(%\w+) = tt\.dot .*", ttgir)
+    assert re.search(rf"arith\.addf %\w+, {dot} ", ttgir)
+    assert "inputPrecision = tf32" not in ttgir
+
+
+def test_tf32_is_asked_for() -> None:
+    graph = product(32, 256, 32, (32, 32, 32), dtype=f32)
+    assert "tf32" not in emit(graph)
+    asked = parse(str(graph).replace("loop(k / 32)", "loop(k / 32) allow_tf32(true)"))
+    assert asked != graph
+    assert re.search(r"tl\.dot\(.*, \w+, input_precision=\"tf32\"\)", emit(asked))
+    assert parse(str(asked)) == asked
+
+
+@pytest.mark.gpu
+def test_f32_products_err_as_pytorch_does() -> None:
+    x, y = (torch.randn(s, device="cuda") for s in ((16, 4096), (4096, 512)))
+    (found,) = Executable(product(16, 4096, 512, (16, 128, 32), dtype=f32))(x, y)
+    exact = x.double() @ y.double()
+    errors = [(v.double() - exact).norm() for v in (found, x @ y)]
+    assert errors[0] < 2 * errors[1]
 
 
 def test_wide_offsets_compute_the_same() -> None:

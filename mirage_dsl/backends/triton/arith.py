@@ -16,6 +16,18 @@ from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.types import Dim, Scalar, dtype_named, f32
 
+FULL_PRECISION = 'input_precision="ieee"'
+TF32 = 'input_precision="tf32"'
+"""f32 products as they are, and with operands rounded to TF32."""
+
+APART = "max_num_imprecise_acc=1"
+"""Keeps a product apart from the sum that it is added to.
+
+f32 products are added one after the other: over the whole loop, each would be rounded
+at the size of the sum.  Tile by tile, few are.  Triton makes one chain of a sum and a
+product again, unless the product has this limit, which says nothing for f32 otherwise.
+"""
+
 LOG2_E = math.log2(math.e)
 
 Constant = Callable[[Scalar], str]
@@ -35,11 +47,14 @@ class Arithmetic:
         layout: Layout,
         constant: Constant,
         constant_value: Callable[[Scalar], float | None],
+        *,
+        allow_tf32: bool,
     ) -> None:
         self._tiles = tiles
         self._layout = layout
         self._constant = constant
         self._constant_value = constant_value
+        self._allow_tf32 = allow_tf32
 
     def _bind(self, wanted: str, expression: str) -> str:
         return self._tiles.bind(wanted, expression)
@@ -186,12 +201,17 @@ class Arithmetic:
             return self._multiply_and_sum(node, (left, right), product)
         a = self._operand(left, product.operands[0], product, 0)
         b = self._operand(right, product.operands[1], product, 1)
-        precision = ', input_precision="ieee"' if left.dtype == f32 else ""
-        if accumulator is not None:
-            text = f"tl.dot({a}, {b}, {accumulator}{precision})"
+        full = left.dtype == f32 and not self._allow_tf32
+        options = f", {FULL_PRECISION if full else TF32}" if left.dtype == f32 else ""
+        if accumulator is not None and not full:
+            text = f"tl.dot({a}, {b}, {accumulator}{options})"
             self._tiles.writer.assign(accumulator, text)
             return Tile(accumulator, product.result)
-        name = self._bind(node.result, f"tl.dot({a}, {b}{precision})")
+        if accumulator is not None:
+            name = self._bind(node.result, f"tl.dot({a}, {b}{options}, {APART})")
+            self._tiles.writer.assign(accumulator, f"{accumulator} + {name}")
+            return Tile(accumulator, product.result)
+        name = self._bind(node.result, f"tl.dot({a}, {b}{options})")
         if not fusible(product):
             shape = self._tiles.shape(product.result)
             name = self._tiles.reshaped(name, shape, node.result)

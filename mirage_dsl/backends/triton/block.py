@@ -91,7 +91,11 @@ class _BlockEmitter:
             block, places, tiles, around.extents, signature.size, wide=around.wide
         )
         self.arithmetic = Arithmetic(
-            tiles, layout, signature.constant, signature.constant_value
+            tiles,
+            layout,
+            signature.constant,
+            signature.constant_value,
+            allow_tf32=block.schedule.allow_tf32,
         )
         self.accumulators = Accumulators(block, tiles, layout)
         self.loader = Loader(
