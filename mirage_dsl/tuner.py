@@ -11,8 +11,10 @@ are entries of their own in the cache, apart from the verified μGraphs.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,8 +71,6 @@ PLANS: Mapping[str, Plan] = {
 CLIMBERS = 2
 """How many of the fastest have their neighbours timed in a round."""
 FINALISTS = 3
-EQUAL = 1.01
-"""Times within this factor are taken for equal."""
 FINAL_REPLAYS = 15
 GAIN = 0.995
 """What a round makes of the best time, at most, if it was a gain."""
@@ -90,6 +90,21 @@ class Tuned:
 
     result: SearchResult
     measured: tuple[Measured, ...] = ()
+
+
+def has_gpu() -> bool:
+    """Whether there is a GPU that PyTorch can use.
+
+    PyTorch takes seconds to load, so without a driver it is not asked.
+    """
+    if sys.platform == "linux" and "torch" not in sys.modules:
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def tuned(
@@ -118,10 +133,10 @@ def tuned(
     Raises:
         CacheError: A hit is demanded, and there is none.
     """
+    if DETERMINISTIC.get() or not has_gpu():
+        return Tuned(result)
     import torch
 
-    if DETERMINISTIC.get() or not torch.cuda.is_available():
-        return Tuned(result)
     program = result.program
     inputs = tuple(input_spec(i, program) for i in program.inputs)
     key = timings_key(result, inputs, effort, constraints, hardware)
@@ -302,21 +317,9 @@ def _chosen(
 
 
 def _preferred(measured: Sequence[Measured]) -> list[Measured]:
-    """Those that are right, in the order of choice.
-
-    Of equally fast ones those are better that take the host less time: tensor
-    descriptors are made anew for every call.
-    """
+    """Those that are right, the fastest first."""
     good = [m for m in measured if not m.timing.reason]
-    best = min((m.timing.microseconds or math.inf for m in good), default=math.inf)
-
-    def order(item: Measured) -> tuple[bool, bool, float]:
-        measured = item.timing.microseconds or math.inf
-        late = measured > EQUAL * best
-        described = any(b.schedule.descriptors for b in item.mugraph.blocks)
-        return late, not late and described, measured
-
-    return sorted(good, key=order)
+    return sorted(good, key=lambda m: m.timing.microseconds or math.inf)
 
 
 def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate, ...]:
