@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -152,11 +150,11 @@ class BoundKernel:
             **config: Further arguments of `superoptimize`.
         """
         from mirage_dsl.superoptimizer import superoptimize
-        from mirage_dsl.tuner import tuned
+        from mirage_dsl.tuner import has_gpu, tuned
 
         effort = effort or self._options.effort or EFFORT.get()
         config = {**self._options.config, **config}
-        if _has_gpu():
+        if has_gpu():
             _refuse_in_capture(self.program.name)
             config.setdefault("hardware", _hardware())
         result = superoptimize(
@@ -335,21 +333,6 @@ def _launched_early(graph: KernelGraph) -> KernelGraph:
         for n in graph.nodes
     ]
     return replace(graph, nodes=tuple(nodes))
-
-
-def _has_gpu() -> bool:
-    """Whether there is a GPU to search for; PyTorch is there if tensors are.
-
-    It takes seconds to load, so without a driver it is not asked.
-    """
-    if sys.platform == "linux" and "torch" not in sys.modules:
-        try:
-            ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return False
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _hardware() -> Hardware:
