@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Accumulate, Apply, BlockNode, RunningMax, Store
+from mirage_dsl.ir.graph import Accumulate, Apply, BlockNode, RunningMax
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.footprint import (
     MATRIX_TILE,
-    BlockFacts,
     Footprint,
     Numbers,
     Product,
 )
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.orientation import is_product
-from mirage_dsl.search.resources import WARP, Bools, Resources, chained, resources
+from mirage_dsl.search.resources import WARP, Resources, chained, resources
+from mirage_dsl.search.shared import Bools, from_products, merged
 from mirage_dsl.search.traffic import traffic
 
 OVERLAP_NORM = 2.5
@@ -300,7 +299,8 @@ def _exchanges(footprint: Footprint) -> Numbers:
             each = EXCHANGE * _readers(product, value, footprint)
             if value in loads:
                 moves = ~footprint.asynchronous(product) & _mixed(value, footprint)
-                each = each * CONFLICTS
+                each = each * np.where(moves, CONFLICTS, 1.0)
+                moves |= merged(product, footprint)
             elif value not in fresh:
                 moves = np.True_
             cost = np.where(moves, each * footprint.held(value), 0.0)
@@ -325,20 +325,3 @@ def _mixed(value: str, footprint: Footprint) -> Bools:
 def _times_made(value: str, footprint: Footprint) -> Numbers | float:
     looped = footprint.facts.stages[value] == "body"
     return footprint.iterations if looped else 1.0
-
-
-@lru_cache(maxsize=4)
-def from_products(facts: BlockFacts) -> set[str]:
-    """Values that lie in registers as a product left them."""
-    found: set[str] = set()
-    for node in facts.block.nodes:
-        if isinstance(node, Store):
-            continue
-        if is_product(node):
-            found.add(node.result)
-        elif isinstance(node, Accumulate | RunningMax):
-            if node.operand in found:
-                found.add(node.result)
-        elif isinstance(node, Apply) and not found.isdisjoint(node.values):
-            found.add(node.result)
-    return found

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.placing import Place, places
 from mirage_dsl.ops.definition import Kind
@@ -140,8 +141,8 @@ def estimate(
     Raises:
         SearchError: An extent is unknown.
     """
-    types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
+    types = laid_out(graph, kernel_types(graph), extents)
     inside = set(inside)
     parts: list[KernelCost] = []
     placed = places(graph, types, extents)

@@ -98,6 +98,7 @@ class Orientation:
     Attributes:
         rows: For each product, by its result, the dims of its rows.
         left: For each product, the operand that has them.
+        imposed: The order of dims of values that products decide on.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Orientation:
         self.left: dict[str, str] = {}
         for node in reversed(block.nodes):
             self._visit(node)
+        self.imposed = {v: w.order for v, w in self._wishes.items() if w.strong}
 
     def _visit(self, node: BlockNode) -> None:
         match node:

@@ -21,7 +21,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
-from mirage_dsl.ops.definition import Kind, Term
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.footprint import (
     MATRIX_TILE,
     BlockFacts,
@@ -29,6 +29,14 @@ from mirage_dsl.search.footprint import (
     Numbers,
 )
 from mirage_dsl.search.hardware import Hardware
+from mirage_dsl.search.orientation import is_product, operands_of
+from mirage_dsl.search.shared import (
+    STAGES,
+    Bools,
+    merged,
+    position,
+    shared_buffers,
+)
 
 WARP = 32
 
@@ -43,10 +51,6 @@ BASE_SHARED = 2048
 
 LARGEST_TILE = 2**20
 """Most elements that a Triton tensor may have."""
-
-_ORDER = {"before": 0, "body": 1, "after": 2}
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -131,114 +135,11 @@ def resources(footprint: Footprint, hardware: Hardware) -> Resources:
 
 def _shared_bytes(footprint: Footprint) -> Numbers:
     """The larger of what the loop and what the code after it needs."""
-    facts, points = footprint.facts, footprint.points
-    looping = np.full(len(points), float(BASE_SHARED))
-    ending = np.full(len(points), float(BASE_SHARED))
-    used_after = used_only_after(facts)
-    for node in facts.block.nodes:
-        if isinstance(node, Store) or node.result in used_after:
-            continue
-        size = _held(node, footprint)
-        if facts.stages[node.result] == "after":
-            ending = ending + size
-        elif facts.stages[node.result] == "body" and isinstance(node, Load):
-            looping = looping + size * sum(buffers(node, footprint))
-        else:
-            looping = looping + size
-    for node in facts.block.nodes:
-        if not isinstance(node, Store) and node.result in used_after:
-            ending = ending + _held(node, footprint)
-    return np.maximum(looping, ending)
-
-
-def _held(node: BlockNode, footprint: Footprint) -> Numbers:
-    """Bytes of shared memory of a value, 0 where it lives in registers."""
-    facts = footprint.facts
-    assert not isinstance(node, Store)
-    name = node.result
-    looped_load = isinstance(node, Load) and facts.stages[name] == "body"
-    if not looped_load and name not in facts.matrix_operands:
-        return np.zeros(len(footprint.points))
-    size = footprint.held(name) * facts.types[name].dtype.itemsize
-    if isinstance(node, Load):
-        return size
-    # The operand that has the rows may stay in registers.
-    readers = [p.node.result for p in facts.products if name in p.node.values]
-    as_is, swapped = (
-        all(o.left[r] == name for r in readers) for o in facts.orientations
-    )
-    return np.where(np.where(footprint.points.swap_operands, swapped, as_is), 0.0, size)
-
-
-def buffers(load: Load, footprint: Footprint) -> list[Numbers]:
-    """Stage buffers of each copy of a load of the loop; 0 where there is no such copy.
-
-    A tile that the matrix unit reads by itself is in use for one iteration longer.
-    What reads a tile in another way has a copy of its own, unless the matrix unit is
-    done within the iteration.
-    """
-    facts, stages = footprint.facts, footprint.points.num_stages
-    name = load.result
-    alone = [footprint.asynchronous(p) for p in facts.products if name in p.node.values]
-    none = np.zeros(len(stages), dtype=bool)
-    any_alone = np.logical_or.reduce([none, *alone])
-    all_alone = np.logical_and.reduce([~none, *alone]) if alone else none
-    both = name in facts.matrix_operands & facts.register_operands
-    mixed = (any_alone & ~all_alone) | both
-    mixed &= facts.block.schedule.second_load
-    fewer = np.maximum(stages - 1.0, 1.0)
-    shared = both & all_alone & _all_awaited(name, facts)
-    return [
-        np.where(any_alone & ~shared, stages, fewer),
-        np.where(mixed & ~shared, fewer, 0.0),
-    ]
-
-
-def _all_awaited(load: str, facts: BlockFacts) -> bool:
-    """Whether the products of a loaded tile are read by operators of the body."""
-    products = {p.node.result for p in facts.products if load in p.node.values}
-    read = {
-        value
-        for node in facts.block.nodes
-        if isinstance(node, Apply) and node.op.term is not Term.ADD
-        for value in node.values
-    }
-    return products <= read
-
-
-@lru_cache(maxsize=4)
-def used_only_after(facts: BlockFacts) -> frozenset[str]:
-    """Values made before the loop that only code after it reads."""
-    early: set[str] = set()
-    for node in facts.block.nodes:
-        if isinstance(node, Store):
-            continue
-        early.update(
-            v for v in _operands(node) if _position(node, facts) < _ORDER["after"]
-        )
-        if isinstance(node, Accumulate):
-            early.add(node.operand)
-    return frozenset(
-        name
-        for name, stage in facts.stages.items()
-        if stage == "before" and name not in early and facts.block.loop is not None
-    )
-
-
-def _operands(node: BlockNode) -> tuple[str, ...]:
-    match node:
-        case Load():
-            return ()
-        case Apply():
-            return node.values
-        case Accumulate() | RunningMax() | Store():
-            return (node.operand,)
-
-
-def _position(node: BlockNode, facts: BlockFacts) -> int:
-    if isinstance(node, Store):
-        return _ORDER["after"] + 1
-    return _ORDER[facts.stages[node.result]]
+    most = np.full((2, len(footprint.points)), float(BASE_SHARED))
+    for buffer in shared_buffers(footprint):
+        most[0] += buffer.size * buffer.looping
+        most[1] += buffer.size * buffer.ending
+    return most.max(axis=0)
 
 
 def _registers(footprint: Footprint) -> Numbers:
@@ -263,6 +164,11 @@ def _registers(footprint: Footprint) -> Numbers:
                 footprint.padded_elements(product.columns)
             )
             held[row] += sides * footprint.padded_elements(product.over) / threads
+        elif product is not None and len(product.rows + product.columns) > 0:
+            # Tiles with merged dims go through registers.
+            through = merged(product, footprint) / threads
+            for value in set(product.node.values):
+                held[row] += footprint.held(value) * through
         elif product is not None and product.is_vector:
             # All factors are there at once, then summed.
             sides = (*product.rows, *product.columns, *product.over, *product.batch)
@@ -301,7 +207,7 @@ def chained(facts: BlockFacts) -> bool:
         if isinstance(node, Store) or facts.stages[node.result] != "body":
             continue
         product = facts.product_of(node) is not None
-        fed = not after.isdisjoint(_operands(node))
+        fed = not after.isdisjoint(operands_of(node))
         if product and fed:
             return True
         if product or fed:
@@ -311,7 +217,7 @@ def chained(facts: BlockFacts) -> bool:
 
 def in_order(facts: BlockFacts) -> list[BlockNode]:
     """Nodes in the order in which the code runs."""
-    return sorted(facts.block.nodes, key=lambda n: _position(n, facts))
+    return sorted(facts.block.nodes, key=lambda n: position(n, facts))
 
 
 @lru_cache(maxsize=4)
@@ -342,15 +248,15 @@ def _spans(nodes: list[BlockNode], facts: BlockFacts) -> dict[str, tuple[int, in
 
     A value dies in the node that reads it last, whose result takes its place.
     """
-    body = [i for i, n in enumerate(nodes) if _position(n, facts) == _ORDER["body"]]
+    body = [i for i, n in enumerate(nodes) if position(n, facts) == STAGES["body"]]
     loop = (body[0], body[-1] + 1) if body else (len(nodes), 0)
     fused = _summed_in_place(nodes)
     made: dict[str, int] = {}
     uses: dict[str, list[int]] = {}
     for at, node in enumerate(nodes):
-        for name in _operands(node):
+        for name in operands_of(node):
             loaded = name not in made
-            if not (loaded and isinstance(node, Apply) and _is_product(node)):
+            if not (loaded and is_product(node)):
                 uses.setdefault(name, []).append(at)
         if not isinstance(node, Store | Load) and node.result not in fused:
             # Accumulators are held all through the loop.
@@ -375,15 +281,11 @@ def _span(
     return first, last
 
 
-def _is_product(node: Apply) -> bool:
-    return node.op.kind is Kind.CONTRACTION
-
-
 def _summed_in_place(nodes: list[BlockNode]) -> set[str]:
     """Products that go straight into an accumulator, which the matrix unit adds to."""
-    products = {n.result for n in nodes if isinstance(n, Apply) and _is_product(n)}
+    products = {n.result for n in nodes if is_product(n)}
     summed = {n.operand for n in nodes if isinstance(n, Accumulate) and n.kind == "sum"}
-    others = [v for n in nodes if not isinstance(n, Accumulate) for v in _operands(n)]
+    others = [v for n in nodes if not isinstance(n, Accumulate) for v in operands_of(n)]
     return (products & summed) - set(others)
 
 

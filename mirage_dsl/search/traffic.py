@@ -13,7 +13,8 @@ import numpy as np
 from mirage_dsl.ir.graph import Load, Store, dims_of
 from mirage_dsl.search.footprint import Footprint, Numbers, tensor_bytes
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.resources import WARP, buffers, used_only_after
+from mirage_dsl.search.resources import WARP
+from mirage_dsl.search.shared import Bools, buffers, turned_loads, used_only_after
 
 MEMORY_NORM = 6.0
 LATENCY_NORM = 3.0
@@ -221,7 +222,8 @@ def _waiting(footprint: Footprint, hardware: Hardware) -> Numbers:
         if facts.stages[load.result] == "body":
             small = size < BYTES_PER_COPY * WARP * points.num_warps
             each = each + np.where(small & (points.num_stages > 1), SYNC_LOAD, 0.0)
-            steps = steps + np.where(points.num_stages > 1, 0.0, size)
+            ahead = (points.num_stages > 1) & ~_turned(load, footprint)
+            steps = steps + np.where(ahead, 0.0, size)
         elif load.result not in used_only_after(facts):
             early = early + size
     latency = hardware.dram_latency
@@ -230,6 +232,11 @@ def _waiting(footprint: Footprint, hardware: Hardware) -> Numbers:
         first = np.maximum(first - latency, 0.0)
     each = each + latency * _trips(steps, footprint)
     return first + each * footprint.iterations
+
+
+def _turned(load: Load, footprint: Footprint) -> Bools:
+    as_is, swapped = (load.result in t for t in turned_loads(footprint.facts))
+    return np.where(footprint.points.swap_operands, swapped, as_is)
 
 
 def _trips(size: Numbers, footprint: Footprint) -> Numbers:

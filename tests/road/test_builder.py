@@ -19,8 +19,9 @@ import torch
 
 import mirage_dsl as mi
 from mirage_dsl.errors import SearchError
-from mirage_dsl.ir.graph import BlockGraph
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import derived_extents, grid_parts, iterations
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.settings import INTERPRET
 from mirage_dsl.types import Axis
 from tests.road.anatomy import Anatomy, only_block
@@ -221,13 +222,18 @@ MIRAGE: dict[str, Any] = {
 """Mirage's parameters for attention, with grids fit for 2 heads."""
 
 
+def applies(graph: KernelGraph) -> list[Apply]:
+    """The operators outside of kernels of its own."""
+    return [n for n in graph.nodes if isinstance(n, Apply)]
+
+
 def fused(**limits: Any) -> list[tuple[BlockGraph, dict[str, int]]]:
     """The kernels of all candidates that are one kernel, with extents."""
     result = mi.superoptimize(attention_graph(mark=True), **limits)
     found: list[tuple[BlockGraph, dict[str, int]]] = []
     for candidate in result:
         graph = candidate.mugraph
-        if graph.blocks:
+        if graph.blocks and all(n.op.kind is Kind.VIEW for n in applies(graph)):
             known = derived_extents(graph, graph.extent_of)
             extents = {n: e for n, e in known.items() if e is not None}
             found.append((only_block(graph), extents))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import zip_longest
 from math import prod
 
@@ -11,14 +10,14 @@ from mirage_dsl.backends.triton.launcher import Launcher
 from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.backends.triton.names import identifier
 from mirage_dsl.backends.triton.params import check_rank
-from mirage_dsl.backends.triton.pieces import partial_of
 from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Surroundings
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.placing import Place, built, places
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Axis, TensorType
+from mirage_dsl.types import TensorType
 
 FAR = 2**31
 """Offsets from here on do not fit into 32 bits."""
@@ -56,8 +55,8 @@ def plan(
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
-    types = _laid_out(graph, kernel_types(graph))
     extents = derived_extents(graph, graph.extent_of)
+    types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
     given = _given(graph, types, placed) if out else None
     around = Surroundings(
@@ -103,32 +102,6 @@ def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
     if any(p.kind == "descriptor" for k in kernels for p in k.params):
         lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     return lines
-
-
-def _laid_out(
-    graph: KernelGraph, types: dict[str, TensorType]
-) -> dict[str, TensorType]:
-    """Types with a memory layout for what lies between kernels.
-
-    A block writes one part of a split dim `k#`: with the parts slowest in memory it
-    writes whole rows.
-    """
-    returned = {r.value for r in graph.returns}
-    found = dict(types)
-    for block in graph.blocks:
-        for store in block.stores:
-            if store.result in returned:
-                continue
-            axes = range(len(store.axes))
-            order = sorted(axes, key=lambda a: not _is_partial(store.axes[a], block))
-            if list(axes) != order:
-                kind = types[store.result]
-                found[store.result] = replace(kind, layout=tuple(order))
-    return found
-
-
-def _is_partial(axis: Axis, block: BlockGraph) -> bool:
-    return any(partial_of(d, block) is not None for d in axis)
 
 
 def _packed(graph: KernelGraph) -> frozenset[str]:

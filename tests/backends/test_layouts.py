@@ -1,0 +1,67 @@
+"""How tensors between kernels lie in memory: chosen, emitted, and right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Return, Schedule
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.layouts import laid_out
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import f16, f32
+from tests.backends.running import check
+
+
+def by_columns(m: int = 64, n: int = 128, columns: int = 4) -> KernelGraph:
+    """A kernel by rows, then one that reads a few whole columns."""
+    g = KernelBuilder("columns", m=m, n=n)
+    x = g.input("x", f16, "m, n")
+    with g.block(grid={"m": 16}, schedule=Schedule(4, 1)) as b:
+        t = b.store(b.exp(b.load(x, "m/grid, n")), "m/grid, n", dtype=f32, name="t")
+    with g.block(grid={"n": columns}, schedule=Schedule(4, 1)) as b:
+        column = b.load(t, "m, n/grid")
+        y = b.store(b.sum(column, over="m"), "n/grid", dtype=f32, name="y")
+    return g.returns(y).build()
+
+
+def layout_of(graph: KernelGraph, value: str) -> tuple[int, ...] | None:
+    extents = derived_extents(graph, graph.extent_of)
+    return laid_out(graph, kernel_types(graph), extents)[value].layout
+
+
+def test_columns_that_are_read_lie_together() -> None:
+    assert layout_of(by_columns(), "t") == (1, 0)
+    assert layout_of(by_columns(columns=64), "t") is None
+
+
+def test_the_emitted_module_lays_it_out_and_is_right() -> None:
+    graph = by_columns()
+    assert "torch.empty((128, 64), dtype=torch.float32" in emit(graph)
+    check(graph)
+
+
+def test_the_estimate_knows() -> None:
+    graph = by_columns(4096, 4096)
+    returned = replace(graph, returns=(*graph.returns, _returned(graph)))
+    # What the caller gets is row-major, whoever reads it.
+    assert layout_of(returned, "t") is None
+    chosen, fixed = (estimate(g).kernels[1].l2_bytes for g in (graph, returned))
+    assert chosen < 0.7 * fixed
+
+
+def _returned(graph: KernelGraph) -> Return:
+    (item,) = graph.returns
+    return replace(item, value="t", type=kernel_types(graph)["t"])
+
+
+def test_parts_come_first() -> None:
+    graph = mugraphs.split_k(64, 256, 96)
+    (parts,) = graph.blocks[0].results
+    axes = kernel_types(graph)[parts].axes
+    at = next(i for i, axis in enumerate(axes) if axis[0].name == "k#")
+    layout = layout_of(graph, parts) or tuple(range(len(axes)))
+    assert layout[0] == at
