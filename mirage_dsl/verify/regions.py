@@ -33,16 +33,30 @@ Region = dict[str, IntArray]
 Extents = Mapping[str, int]
 
 
+def distinct(*indices: IntArray) -> IntArray:
+    """The indices of all arrays, each once, ascending; negative ones are left out."""
+    first = indices[0]
+    if all(len(i) == len(first) and (i == first).all() for i in indices[1:]):
+        rising = first.ndim == 1 and (np.diff(first) > 0).all()
+        if rising and first[0] >= 0:
+            return first
+    flat = np.concatenate([i.ravel() for i in indices])
+    there = np.zeros(flat.max() + 2, np.bool_)
+    there[flat] = True
+    # -1 marks the last place, which is one more than any index.
+    return np.flatnonzero(there[:-1])
+
+
 def united(a: Region, b: Region) -> Region:
     """The smallest region with both."""
-    return {d: np.union1d(a[d], b[d]) for d in a}
+    return {d: distinct(a[d], b[d]) for d in a}
 
 
 def axis_region(axis: Axis, indices: IntArray, extents: Extents) -> Region:
     """The indices of an axis's dims, given those of the axis."""
     found: Region = {}
     for dim in reversed(axis):
-        found[dim.name] = np.unique(indices % extents[dim.name])
+        found[dim.name] = distinct(indices % extents[dim.name])
         indices = indices // extents[dim.name]
     return found
 
@@ -113,7 +127,7 @@ class Demands:
 
     Attributes:
         regions: What is needed of each kernel-level value, by name.
-        blocks: What is evaluated of each block, by its results.
+        blocks: The pieces of each block that are evaluated, by its results.
         work: Products and elements that this takes.
     """
 
@@ -121,7 +135,7 @@ class Demands:
         self, graph: KernelGraph, extents: Extents, outputs: Sequence[Region]
     ) -> None:
         self.regions: dict[str, Region] = {}
-        self.blocks: dict[tuple[str, ...], BlockSample] = {}
+        self.blocks: dict[tuple[str, ...], Pieces] = {}
         self.work = 0
         self._extents = extents
         self._types = kernel_types(graph)
@@ -153,8 +167,7 @@ class Demands:
         whole = _whole_dims(block)
         for store in stores:
             self._stored(block, store, sample, whole)
-        self.blocks[block.results] = sample
-        pieces = Pieces(block, self._extents, sample)
+        pieces = self.blocks[block.results] = Pieces(block, self._extents, sample)
         for load in block.loads:
             self._need(load.source, {d.name: pieces.of(d) for d in dims_of(load.axes)})
         types = block_types(block, self._types)
@@ -199,7 +212,7 @@ def _values(node: Load | Apply | Accumulate | RunningMax) -> tuple[str, ...]:
 
 
 def _add(region: Region, dim: str, indices: IntArray) -> None:
-    region[dim] = np.union1d(region.get(dim, indices), indices)
+    region[dim] = distinct(region.get(dim, indices), indices)
 
 
 def _whole_dims(block: BlockGraph) -> set[str]:
@@ -234,6 +247,7 @@ class Pieces:
     block: BlockGraph
     extents: Extents
     sample: BlockSample
+    _known: dict[Dim, IntArray] = field(default_factory=dict[Dim, IntArray])
 
     def grid_tile(self, name: str) -> int:
         """Width of a part of the grid."""
@@ -246,6 +260,11 @@ class Pieces:
 
         What lies outside of the dim, or of the grid's part, is -1.
         """
+        if dim not in self._known:
+            self._known[dim] = self._indices(dim)
+        return self._known[dim]
+
+    def _indices(self, dim: Dim) -> IntArray:
         extent = width = self.extents[dim.name]
         start, end = np.zeros((), np.int64), np.asarray(extent)
         if dim.grid:
@@ -276,5 +295,4 @@ class Pieces:
 
     def of(self, dim: Dim) -> IntArray:
         """The indices that some position has."""
-        found = np.unique(self.indices(dim))
-        return found[found >= 0]
+        return distinct(self.indices(dim))

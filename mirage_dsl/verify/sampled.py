@@ -50,7 +50,7 @@ from mirage_dsl.verify.trials import (
 
 _INDICES = (3, 2, 1)
 """Elements along each axis of an output, fewer where more would take too long."""
-_MUCH_WORK = 1e7
+_MUCH_WORK = 4e6
 _MOST_WORK = 1e8
 """Products and elements of an evaluation, over all fields, some 5 ns each: what several
 elements along each axis may take, and what one element may."""
@@ -232,10 +232,9 @@ class _Side:
         values: Mapping[str, Named[Residue]],
         domain: ResidueDomain,
     ) -> dict[str, Named[Residue]]:
-        sample = self.demands.blocks.get(block.results)
-        if sample is None:
+        pieces = self.demands.blocks.get(block.results)
+        if pieces is None:
             return {}
-        pieces = Pieces(block, self.extents, sample)
         stored = SampledBlock(pieces, domain, self.demands.regions).run(values)
         return {
             name: taken(value, pieces.stored(block, name), self._region(name))
