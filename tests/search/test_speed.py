@@ -1,0 +1,107 @@
+"""How long searches take: not more with sizes, and next to nothing where all is known.
+
+Bounds are several times what a quiet machine needs; the figures are those of
+`benchmarks.search`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.structures import StructureSet, structures
+from tests.search import programs
+
+ROOT = Path(__file__).parents[2]
+
+MOST_SECONDS = 5.0
+"""For what takes less than one second on a quiet machine."""
+
+
+def grown(program: KernelGraph, factor: int) -> KernelGraph:
+    """The program with all extents so many times larger."""
+    return program.with_extents({n: (e or 1) * factor for n, e in program.extents})
+
+
+def timed(program: KernelGraph) -> tuple[float, SearchResult]:
+    """The least processor time of two searches, and the result."""
+    least, result = float("inf"), None
+    for _ in range(2):
+        began = time.process_time()
+        result = search(program)
+        least = min(least, time.process_time() - began)
+    assert result is not None
+    return least, result
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_the_structural_search_does_not_see_sizes(name: str) -> None:
+    program = programs.PROGRAMS[name]()
+    found: list[StructureSet] = []
+    seconds: list[float] = []
+    for factor in (1, 64):
+        began = time.process_time()
+        found.append(structures(grown(program, factor)))
+        seconds.append(time.process_time() - began)
+    assert found[0].counters["nodes"] == found[1].counters["nodes"]
+    assert found[0].counters["tests"] == found[1].counters["tests"]
+    assert found[0].complete
+    assert found[1].complete
+    assert seconds[1] < 3 * seconds[0] + 0.3
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_complete_searches_take_about_a_second(name: str) -> None:
+    seconds, result = timed(programs.PROGRAMS[name]())
+    assert result.complete
+    assert all(c.certificate is not None for c in result)
+    assert seconds < MOST_SECONDS
+
+
+SCRIPT = """
+import time
+began = time.perf_counter()
+import mirage_dsl as mirage
+
+@mirage.kernel
+def rms_linear(x, w):
+    return mirage.rms_norm(x) @ w
+
+bound = rms_linear.bind(mirage.spec((16, 512)), mirage.spec((512, 256)))
+result = bound.search(effort="quick", max_kernels=1)
+assert result.best.certificate.ok
+print(time.perf_counter() - began)
+"""
+
+
+def test_a_new_process_with_everything_cached_is_quick(tmp_path: Path) -> None:
+    env = {**os.environ, "MIRAGE_DSL_CACHE_DIR": str(tmp_path)}
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    env["PYTHONPATH"] = str(ROOT)
+    env["NUMBA_CACHE_DIR"] = str(_compiled())
+    command = [sys.executable, str(script)]
+    seconds: list[float] = []
+    for _ in range(3):
+        done = subprocess.run(
+            command, env=env, check=True, capture_output=True, text=True
+        )
+        assert done.stdout.count("\n") == 1
+        seconds.append(float(done.stdout))
+    assert min(seconds[1:]) < MOST_SECONDS
+    assert min(seconds[1:]) < seconds[0]
+
+
+def _compiled() -> Path:
+    """Where this process keeps its compiled code."""
+    from numba.core import config
+
+    return Path(str(config.CACHE_DIR))
