@@ -32,8 +32,9 @@ def superoptimize_all(
 
     Args:
         programs: Traced programs of known extents.
-        executor: Where the searches run: processes, a cluster.  What a lost worker had
-            is searched again, by another one or in this process.
+        executor: Where the searches run: processes, a cluster; of a program too long
+            for one search, those of its segments.  What a lost worker had is searched
+            again, by another one or in this process.
         progress: Called with `programs`, how many are done and of how many.
         checkpoint: As for `superoptimize`; used where the search runs in this process.
         **options: Arguments of `superoptimize`, for all programs.
@@ -55,18 +56,20 @@ def superoptimize_all(
 
     tell()
     missing = [name for name in jobs if name not in found]
-    if executor is None:
-        for name in missing:
-            found[name] = jobs[name].keep(jobs[name].run(None, checkpoint))
-            tell()
-    else:
+    short = [n for n in missing if executor is not None and not jobs[n].is_long]
 
-        def done(number: int, document: dict[str, Any]) -> None:
-            name = missing[number]
-            found[name] = jobs[name].keep(jobs[name].received(document))
-            tell()
+    def done(number: int, document: dict[str, Any]) -> None:
+        name = short[number]
+        found[name] = jobs[name].keep(jobs[name].received(document))
+        tell()
 
-        spread(Job.run_there, [jobs[n] for n in missing], executor, done)
+    if executor is not None:
+        spread(Job.run_there, [jobs[n] for n in short], executor, done)
+    for name in missing:
+        if name not in found:
+            result = jobs[name].run(None, checkpoint, executor)
+            found[name] = jobs[name].keep(result)
+            tell()
     return [
         replace(found[name], program=program)
         for program, name in zip(programs, hashes, strict=True)

@@ -22,6 +22,7 @@ from typing import Any
 from mirage_dsl.cache import MUGRAPHS, Cache, Key
 from mirage_dsl.errors import CacheError, SearchError
 from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.lines import lines_of
@@ -29,8 +30,10 @@ from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import Progress, search
+from mirage_dsl.search.finish import finished
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.several import MOST_OPERATORS
 from mirage_dsl.settings import (
     ASSERT_CACHE_HIT,
     BUDGET_SECONDS,
@@ -94,11 +97,12 @@ def superoptimize(
         constraints: Restrictions on grids, maps, loops and blocks.
         hardware: The GPU to estimate for.
         executor: Where the search runs, as in a process of a pool; without progress
-            and checkpoint.  If the worker is lost, the program is searched again.
+            and checkpoint.  A program that is too long for one search is searched here,
+            its segments there.  What a lost worker had is searched again.
         progress: Called with the stage, how much is done, of how much, and the best
             estimate so far in µs.
-        checkpoint: A file that keeps the segments searched so far: after an
-            interruption the same search does not search them again.
+        checkpoint: A file that keeps what was found so far: after an interruption the
+            same search goes on from there.
         seed: Of all random choices.
 
     Raises:
@@ -120,8 +124,8 @@ def superoptimize(
         found = job.known()
         if found is not None:
             return found
-        if executor is None:
-            return job.keep(job.run(progress=progress, checkpoint=checkpoint))
+        if executor is None or job.is_long:
+            return job.keep(job.run(progress, checkpoint, executor))
         return _elsewhere(job, executor)
 
 
@@ -225,15 +229,21 @@ class Job:
         store.store(key, {**result.to_json(), "lines": lines, "spent": spent})
         return result
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the program is cut into segments before it is searched."""
+        return len(expand(self.program).nodes) > MOST_OPERATORS
+
     def run(
         self,
         progress: Progress | None = None,
         checkpoint: str | Path | None = None,
+        executor: Executor | None = None,
     ) -> SearchResult:
-        """Search, in this process."""
+        """Search, in this process; segments of a long program on the executor."""
         _compile_search()
         request = self.request
-        return search(
+        found = search(
             self.program,
             k=request.candidates,
             budget_seconds=request.budget_seconds,
@@ -244,7 +254,9 @@ class Job:
             hardware=request.hardware,
             progress=progress,
             checkpoint=_checkpoint(checkpoint),
+            executor=executor,
         )
+        return finished(found, request.hardware)
 
     def run_there(self) -> dict[str, Any]:
         """Search in a worker: the result as JSON, for `received`."""

@@ -17,8 +17,9 @@ from mirage_dsl.search.additive import (
     placeholder_tiles,
     work_of,
 )
+from mirage_dsl.search.calm import CALM, calm_ones, moved_differences
 from mirage_dsl.search.expansion import forms
-from mirage_dsl.search.extract import cheapest, condense
+from mirage_dsl.search.extract import Condensed, Extraction, cheapest, condense
 from mirage_dsl.search.reconstruct import chosen_edges, edge_words, reconstruct
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
@@ -206,13 +207,7 @@ class _Search:
         if part is None:
             result.spend("extract", began)
             return
-        tiles = placeholder_tiles(self.space, configuration)
-        work = work_of(self.space, saturation, configuration, tiles)
-        costs = self.cost(work)
-        found = cheapest(part, costs, VARIETY * self.per_configuration)
-        if not found.exact:
-            # What is wanted at least may be had exactly.
-            found = cheapest(part, costs, self.per_configuration)
+        found, calm = self.cheap(saturation, configuration, part)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
@@ -227,9 +222,25 @@ class _Search:
         began = time.perf_counter()
         varied = _varied(words, found.chosen, found.costs)
         best = self.distinct(saturation, configuration, varied)
+        known = {s.block.nodes for s in best}
+        others = self.distinct(saturation, configuration, calm)[:CALM]
+        best += [s for s in others if s.block.nodes not in known]
         result.structures += best
         result.count({"structures": len(best)})
         result.spend("reconstruct", began)
+
+    def cheap(
+        self, saturation: Saturation, configuration: Configuration, part: Condensed
+    ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
+        """The cheapest DAGs of a configuration, and the cheapest that are calm."""
+        tiles = placeholder_tiles(self.space, configuration)
+        costs = self.cost(work_of(self.space, saturation, configuration, tiles))
+        found = cheapest(part, costs, VARIETY * self.per_configuration)
+        if not found.exact:
+            # What is wanted at least may be had exactly.
+            found = cheapest(part, costs, self.per_configuration)
+        moved = moved_differences(self.space, saturation)
+        return found, calm_ones(found, part, costs, moved)
 
     def distinct(
         self,

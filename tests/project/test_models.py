@@ -172,6 +172,28 @@ def test_two_processes_find_the_same_texts() -> None:
     assert texts[0].count("mugraph normed") > 1
 
 
+@mirage.kernel
+def deep(x, *weights):
+    for w in weights:
+        x = mirage.silu(mirage.rms_norm(x) @ w)
+    return x
+
+
+def test_segments_of_a_long_program_are_searched_by_processes() -> None:
+    """Eight layers are one program; its segments are searched in two processes."""
+    program = deep.trace(
+        mirage.spec((16, 64)), *(mirage.spec((64, 64)) for _ in range(8))
+    )
+    assert superoptimizer.prepare(program).is_long
+    here = mirage.superoptimize(program, use_cache=False)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        there = mirage.superoptimize(program, executor=pool, use_cache=False)
+    assert there.candidates == here.candidates
+    assert there.best.mugraph.blocks
+    assert here.ledger.found["segments repeated"] > here.ledger.found["segments"]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_loses_nothing_with_a_worker() -> None:
     distributed = pytest.importorskip("distributed")

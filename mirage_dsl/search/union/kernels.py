@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,7 @@ from mirage_dsl.search.additive import (
     additive_cost,
     work_of,
 )
+from mirage_dsl.search.calm import moved_differences
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.saturate import Saturation, saturate
@@ -63,6 +64,9 @@ MATRIX_RANK = 2
 
 WAITING = 1.5
 """Loads outside of a loop are not overlapped with anything."""
+
+MOVED_US = 1.0
+"""What every difference costs more that the program does not take (`search.calm`)."""
 
 SHIFT_US = 20.0
 """What every exponential with a shift costs more.  Sums of the same exponential in two
@@ -147,7 +151,7 @@ def closures(
             return
         saturation = saturate(own, loop, w, seed=seed, deadline=deadline)
         cut = tuple(h for h in found.cut if h != whole)
-        yield _closure(own, saturation, whole, cut, found.shifts)
+        yield _closure(own, saturation, whole, cut, found)
 
 
 def _loops(space: Space, dim: str) -> bool:
@@ -164,7 +168,7 @@ def _closure(
     saturation: Saturation,
     whole: Halves | None,
     cut: tuple[Halves, ...],
-    shifts: Mapping[str, int],
+    found: Candidates,
 ) -> Closure:
     _, kind, a, b, _, arg = saturation.edges.T
     over = np.array([*saturation.site_over, 0], np.int64)
@@ -173,9 +177,11 @@ def _closure(
     reduced = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
     reduced = np.where(function, over[np.where(function, arg, -1)], reduced)
     shape: Ints = np.append(saturation.shape & NAMES, 0)
-    chosen = np.array([shifts.get(v.name, -1) for v in space.values])
+    chosen = np.array([found.shifts.get(v.name, -1) for v in space.values])
     shift = np.where(function, chosen[sites], -1)
     extra = np.where(shift >= 0, SHIFT_US, 0.0)
+    program = {n.result for n in found.program.nodes if isinstance(n, Apply)}
+    extra += MOVED_US * moved_differences(space, saturation, program)
     shift = np.where(load, chosen[np.where(load, arg, 0)], shift)
     joint = shape[a] | shape[b]
     return Closure(space, saturation, whole, cut, reduced, joint, extra, shift)
