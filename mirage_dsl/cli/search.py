@@ -76,36 +76,34 @@ def search_command(
     from mirage_dsl.search.why_not import why_not
     from mirage_dsl.superoptimizer import superoptimize
 
-    hardware = hardware_named(device)
+    row, most = hardware_named(device), max_kernels or None
     program = resize(trace_target(target, specs), sizes)
     with progress_bar(quiet=as_json) as progress:
         result = superoptimize(
             program,
             effort=effort,
             budget_seconds=budget,
-            max_kernels=max_kernels or None,
+            max_kernels=most,
             use_cache=not no_cache,
-            hardware=hardware,
+            hardware=row,
             seed=seed,
             progress=progress,
         )
+    _write(result, output, save)
+    if given is None:
+        answer(as_json, result.to_json(), describe(result, show_all=show_all))
+        return
+    mine = read_graph(given)
+    found = why_not(mine, program, result, max_kernels=most, hardware=row, seed=seed)
+    answer(as_json, found.to_json(), str(found))
+
+
+def _write(result: SearchResult, output: str | None, save: str | None) -> None:
+    """The best μGraph and the whole result, to the files that are asked for."""
     if output is not None:
         Path(output).write_text(str(result.best.mugraph), encoding="utf-8")
     if save is not None:
         result.save(save)
-    if given is not None:
-        most = max_kernels or None
-        found = why_not(
-            read_graph(given),
-            program,
-            result,
-            max_kernels=most,
-            hardware=hardware,
-            seed=seed,
-        )
-        answer(as_json, found.to_json(), str(found))
-        return
-    answer(as_json, result.to_json(), describe(result, show_all=show_all))
 
 
 def describe(result: SearchResult, *, show_all: bool = False) -> str:

@@ -193,34 +193,9 @@ def library_kernel(
     cold = [tensor_bytes(types[v], extents) for v in set(node.values) - inside]
     written = tensor_bytes(types[node.result], extents)
     dram, through = sum(cold) + written, sum(moved) + written
-    tensor = flops = 0.0
-    if node.op.kind is Kind.CONTRACTION:
-        names = dict.fromkeys(n for v in node.values for n in types[v].names)
-        tensor = node.op.flops * size_of(tuple(names), extents)
-        exact = types[node.result].dtype == f32
-        rate = hardware.tensor_rate
-        if exact:
-            rate = hardware.f32_matmul_rate * _exact_share(node, types, extents)
-        deep = size_of(node.over, extents) / MATRIX_TILE * hardware.matrix_step
-        arithmetic = max(tensor / rate, deep / LIBRARY_SPLIT)
-    else:
-        widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
-        flops = node.op.flops * size_of(types[widest].names, extents)
-        arithmetic = flops / hardware.f32_rate
+    tensor, flops, arithmetic = _library_work(node, types, extents, hardware)
     memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
-    busy = max(memory, arithmetic)
-    if node.op.kind is Kind.CONTRACTION:
-        busy += 2 * hardware.prologue + _joining(node, types, extents, hardware)
-    elif node.op.kind is Kind.REDUCTION:
-        elements = max(size_of(types[v].names, extents) for v in node.values)
-        each = LIBRARY_REDUCTION / 4 + elements / LIBRARY_BROADCAST
-        busy = math.hypot(busy, min(each, LIBRARY_REDUCTION))
-    elif any(
-        size_of(types[v].names, extents) != size_of(types[node.result].names, extents)
-        for v in node.values
-    ):
-        elements = size_of(types[node.result].names, extents)
-        busy = max(busy, elements / LIBRARY_BROADCAST)
+    busy = _library_busy(node, types, extents, hardware, max(memory, arithmetic))
     return KernelCost(
         1e6 * (busy + hardware.launch + hardware.ramp),
         dram,
@@ -230,6 +205,48 @@ def library_kernel(
         1e6 * memory,
         1e6 * arithmetic,
     )
+
+
+def _library_work(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+) -> tuple[float, float, float]:
+    """FLOP of a product, or of another operator, and their seconds."""
+    if node.op.kind is not Kind.CONTRACTION:
+        widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
+        flops = node.op.flops * size_of(types[widest].names, extents)
+        return 0.0, flops, flops / hardware.f32_rate
+    names = dict.fromkeys(n for v in node.values for n in types[v].names)
+    tensor = node.op.flops * size_of(tuple(names), extents)
+    rate = hardware.tensor_rate
+    if types[node.result].dtype == f32:
+        rate = hardware.f32_matmul_rate * _exact_share(node, types, extents)
+    deep = size_of(node.over, extents) / MATRIX_TILE * hardware.matrix_step
+    return tensor, 0.0, max(tensor / rate, deep / LIBRARY_SPLIT)
+
+
+def _library_busy(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+    busy: float,
+) -> float:
+    """Seconds of a library kernel whose roofline takes `busy`."""
+    made = size_of(types[node.result].names, extents)
+    read = [size_of(types[v].names, extents) for v in node.values]
+    match node.op.kind:
+        case Kind.CONTRACTION:
+            joining = _joining(node, types, extents, hardware)
+            return busy + 2 * hardware.prologue + joining
+        case Kind.REDUCTION:
+            each = LIBRARY_REDUCTION / 4 + max(read) / LIBRARY_BROADCAST
+            return math.hypot(busy, min(each, LIBRARY_REDUCTION))
+        case _:
+            broadcasts = any(size != made for size in read)
+            return max(busy, made / LIBRARY_BROADCAST) if broadcasts else busy
 
 
 def _exact_share(

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
 from mirage_dsl.search.cost import Cost, KernelCost, estimate
-from mirage_dsl.search.footprint import tensor_bytes
+from mirage_dsl.search.finish import synchronisations
+from mirage_dsl.search.footprint import Footprint, facts_of, points_of, tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.partition import is_view
+from mirage_dsl.search.shared import shared_buffers
 
 
 def explain(
@@ -149,7 +152,66 @@ def _launch(
         f"shared memory a block, about {part.registers} registers a thread",
         f"  {_bytes(part.in_flight)} in stage buffers of the whole GPU",
         f"  fuses {_fused(node)}",
+        *_inside(node, graph, known),
     ]
+
+
+def _inside(
+    node: BlockGraph, graph: KernelGraph, extents: Mapping[str, int | None]
+) -> list[str]:
+    """Shared memory and how long it lives, synchronisations, layouts of results."""
+    types = laid_out(graph, kernel_types(graph), extents)
+    facts = facts_of(node, types, extents)
+    buffers = [
+        (b, float(b.size[0]))
+        for b in shared_buffers(Footprint(facts, points_of(node)))
+        if b.size[0] > 0
+    ]
+    stages = ("in the loop" if node.loop else "in all", "after it")
+    lines = [
+        f"  shared memory {stage}: {_listed(held)}"
+        for stage, held in zip(
+            stages,
+            (
+                [(b.value, size) for b, size in buffers if b.looping],
+                [(b.value, size) for b, size in buffers if b.ending],
+            ),
+            strict=True,
+        )
+        if held
+    ]
+    counts = synchronisations(facts)
+    looped = node.loop is not None
+    waits = [_times(n, _WHEN[stage] if looped else "") for stage, n in counts.items()]
+    waits = [w for w in waits if w]
+    if waits:
+        lines.append(f"  threads wait for each other: {', '.join(waits)}")
+    for result in node.results:
+        order = types[result].layout
+        if order is not None:
+            axes = [f"({', '.join(map(str, a))})" for a in types[result].axes]
+            turned = ", ".join(axes[at] for at in order)
+            lines.append(f"  {result} lies in memory as {turned}")
+    return lines
+
+
+_WHEN = {
+    "before": " before the loop",
+    "body": " an iteration",
+    "after": " after the loop",
+}
+
+
+def _times(count: int, when: str) -> str:
+    """`twice an iteration`; nothing for 0."""
+    words = {0: "", 1: f"once{when}", 2: f"twice{when}"}
+    return words.get(count, f"{count} times{when}")
+
+
+def _listed(held: list[tuple[str, float]]) -> str:
+    total = sum(size for _, size in held)
+    parts = ", ".join(f"{value} {_bytes(size)}" for value, size in held)
+    return f"{_bytes(total)} ({parts})"
 
 
 def _fused(node: BlockGraph) -> str:

@@ -26,6 +26,17 @@ def test_intermediates_that_stay_are_listed() -> None:
     assert "kernel 2: block graph -> y" in text
 
 
+def test_lifetimes_synchronisations_and_layouts() -> None:
+    graph = blocks.split_attention(1, 16)
+    text = explain(graph, graph)
+    assert "shared memory in the loop: " in text
+    assert "vt 49.2 kB" in text
+    assert "threads wait for each other: once an iteration" in text
+    assert "num lies in memory as (n#), (z), (m), (e)" in text
+    lora = explain(blocks.lora(8), blocks.lora(8))
+    assert "shared memory after it: " in lora
+
+
 def test_what_does_not_fit_is_said() -> None:
     graph = blocks.rms_linear(8, tile=256, step=256)
     assert "does not fit: " in explain(graph, graph)

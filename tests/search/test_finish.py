@@ -1,0 +1,85 @@
+"""What is decided after the search: order of statements, launches."""
+
+from __future__ import annotations
+
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.finish import finished, in_good_order, synchronisations
+from mirage_dsl.search.footprint import BlockFacts, Footprint, facts_of, points_of
+from mirage_dsl.search.hardware import A100, H100
+from mirage_dsl.search.resources import resources
+from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import f32
+from tests.search import blocks
+
+
+def facts(graph: KernelGraph, number: int = 0) -> BlockFacts:
+    extents = derived_extents(graph, graph.extent_of)
+    return facts_of(graph.blocks[number], kernel_types(graph), extents)
+
+
+def registers(graph: KernelGraph) -> float:
+    own = facts(graph)
+    footprint = Footprint(own, points_of(own.block))
+    return float(resources(footprint, H100).registers[0])
+
+
+def two_sums() -> KernelGraph:
+    """Two sums of rows, one after the other, each used at once."""
+    g = KernelBuilder("sums", m=8, n=256)
+    x, y = g.input("x", f32, "m, n"), g.input("y", f32, "m, n")
+    with g.block(grid={"m": 1}, schedule=Schedule(4, 1)) as b:
+        first = b.load(x, "m/grid, n")
+        left = b.div(first, b.sum(first, over="n"))
+        second = b.load(y, "m/grid, n")
+        right = b.div(second, b.sum(second, over="n"))
+        out = b.store(b.add(left, right), "m/grid, n", dtype=f32, name="out")
+    return g.returns(out).build()
+
+
+def test_independent_sums_share_a_synchronisation() -> None:
+    graph = two_sums()
+    ordered = in_good_order(graph, H100)
+    assert synchronisations(facts(graph)) == {"before": 2, "body": 0, "after": 0}
+    assert synchronisations(facts(ordered)) == {"before": 1, "body": 0, "after": 0}
+    check_or_raise(ordered)
+    assert canonical_hash(ordered) == canonical_hash(graph)
+    assert in_good_order(ordered, H100) == ordered
+
+
+def test_sums_that_need_each_other_do_not() -> None:
+    graph = mugraphs.ntrans(8, 4096)
+    assert sum(synchronisations(facts(graph)).values()) == 2
+    assert in_good_order(graph, H100) == graph
+
+
+def test_tiles_are_made_when_they_are_needed() -> None:
+    """Of two chains that end in a sum of rows, one after the other needs less."""
+    g = KernelBuilder("chains", m=64, n=4096)
+    tensors = [g.input(name, f32, "m, n") for name in "xyz"]
+    with g.block(grid={"m": 1}, schedule=Schedule(4, 1)) as b:
+        made = [b.exp(b.load(t, "m/grid, n")) for t in tensors]
+        total = b.add(b.add(made[0], made[1]), made[2])
+        out = b.store(total, "m/grid, n", dtype=f32, name="out")
+    graph = g.returns(out).build()
+    assert registers(in_good_order(graph, H100)) < registers(graph)
+
+
+def result_of(graph: KernelGraph) -> SearchResult:
+    candidate = Candidate(graph, estimate(graph), None)
+    return SearchResult(graph, (candidate,), complete=True, seconds=0.0)
+
+
+def test_later_kernels_start_early_where_the_gpu_can() -> None:
+    graph = blocks.split_attention(1, 16)
+    early = finished(result_of(graph), H100).best
+    assert [b.schedule.pdl for b in early.mugraph.blocks] == [False, True]
+    assert early.cost.microseconds < estimate(graph).microseconds
+    as_it_was = finished(result_of(graph), A100).best
+    assert not any(b.schedule.pdl for b in as_it_was.mugraph.blocks)
