@@ -51,7 +51,7 @@ class Part:
     """A part of the layer.
 
     Attributes:
-        kernels: Its kernels, each with arguments, or specs of them.
+        kernels: Its kernels, each with its arguments.
         fused: The part as these kernels.
         plain: The part in plain PyTorch.
         tensors: Arguments of both.
@@ -79,9 +79,14 @@ class PartRow:
 
 @dataclass
 class Row:
-    """The layer at one batch; times in µs."""
+    """The layer at one batch; times in µs.
+
+    Attributes:
+        note: What a reader of the figures must know.
+    """
 
     batch: int
+    note: str = ""
     parts: list[PartRow] = field(default_factory=list[PartRow])
     ours: Time | None = None
     floor: Time | None = None
@@ -111,12 +116,9 @@ def parts_of(layer: Layer, state: State) -> Iterator[tuple[str, Part]]:
 
     gain = layer.attention_gain
     yield "norm + QKV", one(llama.norm_qkv, llama.plain_qkv, x, gain, layer.qkv)
-    groups, head = cache.shape[2], cache.shape[-1]
-    q = mirage.spec((len(x), groups, a.shape[-1] // (groups * head), head))
     kernels = [
-        (llama.new_entries, (qkv, *turn, groups)),
-        (llama.queries, (qkv, state.cos[0], state.sin[0], groups)),
-        (llama.attention, (q, *cache)),
+        (llama.new_entries, (qkv, *turn, cache.shape[2])),
+        (llama.attention, (qkv, state.cos[0], state.sin[0], *cache)),
     ]
     tensors = (qkv, *turn, cache)
     yield "attention", Part(kernels, llama.fused_attention, _plain_attention, tensors)

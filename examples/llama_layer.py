@@ -152,16 +152,12 @@ def new_entries(qkv, cos, sin, groups):
 
 
 @mirage.kernel(overlap=True)
-def queries(qkv, cos, sin, groups):
-    """The step's queries, (batch, groups, heads of a group, head)."""
-    head = 2 * cos.shape[-1]
-    heads = qkv.view(qkv.shape[0], -1, head)[:, : -2 * groups]
-    return rotated(heads.reshape(qkv.shape[0], groups, -1, head), cos, sin)
-
-
-@mirage.kernel(overlap=True)
-def attention(q, keys, values):
-    return F.scaled_dot_product_attention(q, keys, values).reshape(q.shape[0], -1)
+def attention(qkv, cos, sin, keys, values):
+    """The queries are rotated here; groups of them share a head of the cache."""
+    batch, groups, _, head = keys.shape
+    heads = qkv.view(batch, -1, head)[:, : -2 * groups]
+    q = rotated(heads.reshape(batch, groups, -1, head), cos, sin)
+    return F.scaled_dot_product_attention(q, keys, values).reshape(batch, -1)
 
 
 @mirage.kernel(overlap=True)
@@ -176,9 +172,8 @@ def gated_mlp(x, gain, gate, up):
 
 def fused_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cache: Tensor) -> Tensor:
     """As `plain_attention`, in kernels; the first one writes into the cache."""
-    groups = cache.shape[2]
-    new_entries(qkv, cos, sin, groups, out=cache[:, :, :, -1])
-    return attention(queries(qkv, cos[0], sin[0], groups), *cache)
+    new_entries(qkv, cos, sin, cache.shape[2], out=cache[:, :, :, -1])
+    return attention(qkv, cos[0], sin[0], *cache)
 
 
 def fused_layer(layer: Layer, state: State) -> Tensor:
