@@ -20,12 +20,11 @@ EPS = 1e-6
 
 
 @public
-def softmax(x: Any, axis: Any = -1, *, dim: Any = None, dtype: Any = None) -> Any:
+def softmax(x: Any, axis: Any = -1, *, dtype: Any = None) -> Any:
     """Exponentials over their sum, along an axis."""
     x = x if dtype is None else v.astype(x, dtype)
-    over = axis if dim is None else dim
-    e = f.exp(x - f.rowshift(x, over))
-    return e / f.sum(e, over, keepdims=True)
+    e = f.exp(x - f.rowshift(x, axis))
+    return e / f.sum(e, axis, keepdims=True)
 
 
 @public
@@ -34,8 +33,6 @@ def var(
     axis: Any = None,
     keepdims: Any = False,
     *,
-    dim: Any = None,
-    keepdim: Any = None,
     correction: float = 0,
     ddof: float | None = None,
     unbiased: bool | None = None,
@@ -45,13 +42,11 @@ def var(
         correction = int(unbiased)
     if ddof is not None:
         correction = ddof
-    over = axis if dim is None else dim
-    keep = keepdims if keepdim is None else keepdim
-    centred = f.square(x - f.mean(x, over, keepdims=True))
+    centred = f.square(x - f.mean(x, axis, keepdims=True))
     if not correction:
-        return f.mean(centred, over, keepdims=keep)
-    count = math.prod(int(x.shape[a]) for a in shapes.normal_axes(over, x.ndim, "var"))
-    return f.sum(centred, over, keepdims=keep) / (count - correction)
+        return f.mean(centred, axis, keepdims=keepdims)
+    count = math.prod(int(x.shape[a]) for a in shapes.normal_axes(axis, x.ndim, "var"))
+    return f.sum(centred, axis, keepdims=keepdims) / (count - correction)
 
 
 @public
@@ -61,16 +56,9 @@ def std(x: Any, axis: Any = None, keepdims: Any = False, **options: Any) -> Any:
 
 
 @public
-def norm(
-    x: Any,
-    axis: Any = None,
-    keepdims: Any = False,
-    *,
-    dim: Any = None,
-    keepdim: Any = None,
-) -> Any:
+def norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Euclidean norm over axes."""
-    return f.sqrt(f.sum(f.square(x), axis, keepdims, dim=dim, keepdim=keepdim))
+    return f.sqrt(f.sum(f.square(x), axis, keepdims))
 
 
 def _last_axes(x: Any, normalized_shape: Any, what: str) -> tuple[int, ...]:
@@ -107,14 +95,12 @@ def rms_norm(
     eps: float | None = EPS,
     *,
     axis: Any = -1,
-    dim: Any = None,
     normalized_shape: Any = None,
 ) -> Any:
     """X over its root mean square along an axis, then weight and bias."""
-    over = axis if dim is None else dim
     if normalized_shape is not None:
-        over = _last_axes(x, normalized_shape, "rms_norm")
-    mean = f.mean(f.square(x), over, keepdims=True)
+        axis = _last_axes(x, normalized_shape, "rms_norm")
+    mean = f.mean(f.square(x), axis, keepdims=True)
     return _affine(x / f.sqrt(_plus_eps(mean, eps)), weight, bias)
 
 
@@ -132,14 +118,12 @@ def layer_norm(
     eps: float | None = EPS,
     *,
     axis: Any = -1,
-    dim: Any = None,
     normalized_shape: Any = None,
 ) -> Any:
     """X with mean 0 and variance 1 along an axis, then weight and bias."""
-    over = axis if dim is None else dim
     if normalized_shape is not None:
-        over = _last_axes(x, normalized_shape, "layer_norm")
-    return _affine(_standardised(x, over, eps), weight, bias)
+        axis = _last_axes(x, normalized_shape, "layer_norm")
+    return _affine(_standardised(x, axis, eps), weight, bias)
 
 
 def _per_channel(x: Any, parameter: Any) -> Any:

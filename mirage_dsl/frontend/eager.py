@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeVar, cast
 
+from mirage_dsl.errors import ShapeError
+from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.tree import leaves_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+SYNONYMS = {"dim": "axis", "keepdim": "keepdims"}
+"""PyTorch's names of arguments, and NumPy's."""
 
 
 def is_array(value: object) -> bool:
@@ -18,12 +24,25 @@ def is_array(value: object) -> bool:
 
 
 def public(function: F) -> F:
-    """Let a function on symbolic tensors also take arrays."""
+    """Let a function on symbolic tensors also take arrays.
+
+    Where it takes NumPy's `axis` or `keepdims`, it takes PyTorch's `dim` and `keepdim`
+    as well.
+    """
+    places = {name: at for at, name in enumerate(signature(function).parameters)}
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         from mirage_dsl.frontend.tensor import Tensor
 
+        for theirs, ours in SYNONYMS.items():
+            if theirs in kwargs and ours in places and theirs not in places:
+                if ours in kwargs or len(args) > places[ours]:
+                    raise ShapeError(
+                        f"{function.__name__}: give {ours} or {theirs}, not both",
+                        user_location(),
+                    )
+                kwargs[ours] = kwargs.pop(theirs)
         leaves = leaves_of((args, kwargs))
         traced = any(isinstance(leaf, Tensor) for leaf in leaves)
         if traced or not any(is_array(leaf) for leaf in leaves):

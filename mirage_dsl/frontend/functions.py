@@ -1,6 +1,6 @@
 """The functions of mirage on tensors: operators, reductions, views.
 
-They follow NumPy's names and arguments and accept PyTorch's `dim` and `keepdim`.
+They follow NumPy's names and arguments; `public` accepts PyTorch's `dim` and `keepdim`.
 Called with NumPy arrays or PyTorch tensors they evaluate at once, by the reference
 semantics.  Norms and other composites are in `composites`.
 """
@@ -196,22 +196,9 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     return where(mask, value, x)
 
 
-def _axes(
-    what: str, x: Tensor, axis: Any, dim: Any, keepdims: Any, keepdim: Any
-) -> tuple[tuple[int, ...], bool]:
-    """Axes and keepdims under either library's names."""
-    if axis is not None and dim is not None:
-        raise ShapeError(f"{what}: give axis or dim, not both", user_location())
-    keep = bool(keepdims) if keepdim is None else bool(keepdim)
-    chosen = axis if dim is None else dim
-    return shapes.normal_axes(chosen, x.ndim, what), keep
-
-
-def _reduce(
-    op: Operator, x: Any, axis: Any, keepdims: Any, dim: Any, keepdim: Any
-) -> Tensor:
-    x = as_tensor(op.name, x)
-    axes, keep = _axes(op.name, x, axis, dim, keepdims, keepdim)
+def _reduce(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
+    x = as_tensor(what, x)
+    axes, keep = shapes.normal_axes(axis, x.ndim, what), bool(keepdims)
     return Tensor(x.recorder, x.recorder.reduce(op, x.handle, axes, keepdims=keep))
 
 
@@ -221,13 +208,11 @@ def sum(
     axis: Any = None,
     keepdims: Any = False,
     *,
-    dim: Any = None,
-    keepdim: Any = None,
     dtype: Any = None,
 ) -> Any:
     """Sum over axes, all of them by default."""
     x = x if dtype is None else views.astype(x, dtype)
-    return _reduce(SUM, x, axis, keepdims, dim, keepdim)
+    return _reduce(SUM, "sum", x, axis, keepdims)
 
 
 @public
@@ -236,13 +221,11 @@ def mean(
     axis: Any = None,
     keepdims: Any = False,
     *,
-    dim: Any = None,
-    keepdim: Any = None,
     dtype: Any = None,
 ) -> Any:
     """Arithmetic mean over axes, all of them by default."""
     x = as_tensor("mean", x if dtype is None else views.astype(x, dtype))
-    axes, keep = _axes("mean", x, axis, dim, keepdims, keepdim)
+    axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), bool(keepdims)
     # A factor that follows the extents, so that the program is right at every size.
     atoms = x.recorder.dims.resolve(a for i in axes for a in x.handle.axes[i])
     factor = Number(Fraction(1), tuple((a, -1) for a in atoms))
@@ -255,9 +238,6 @@ def max(
     x: Any,
     axis: Any = None,
     keepdims: Any = False,
-    *,
-    dim: Any = None,
-    keepdim: Any = None,
 ) -> Any:
     """Maximum over axes, all of them by default.
 
@@ -265,7 +245,7 @@ def max(
     """
     if isinstance(axis, Tensor):
         return maximum(x, axis)
-    return _reduce(MAX, x, axis, keepdims, dim, keepdim)
+    return _reduce(MAX, "max", x, axis, keepdims)
 
 
 amax = max
@@ -276,14 +256,11 @@ def min(
     x: Any,
     axis: Any = None,
     keepdims: Any = False,
-    *,
-    dim: Any = None,
-    keepdim: Any = None,
 ) -> Any:
     """Minimum over axes, all of them by default."""
     if isinstance(axis, Tensor):
         return minimum(x, axis)
-    return neg(_reduce(MAX, neg(x), axis, keepdims, dim, keepdim))
+    return neg(_reduce(MAX, "min", neg(x), axis, keepdims))
 
 
 amin = min
@@ -291,7 +268,7 @@ amin = min
 
 def rowshift(x: Any, axis: Any) -> Tensor:
     """What a row of exponents is shifted by: its maximum, whose value cannot matter."""
-    return _reduce(ROWSHIFT, x, axis, True, None, None)
+    return _reduce(ROWSHIFT, "softmax", x, axis, True)
 
 
 @public

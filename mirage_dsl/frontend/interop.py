@@ -271,6 +271,8 @@ def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A PyTorch function or method."""
     name = str(getattr(function, "__name__", function))
+    if name.endswith("_") and not name.endswith("__"):
+        _refuse(f"torch.{name}, which changes its argument", f"use {name[:-1]}")
     return _dispatch(_TORCH, "torch", name.strip("_"), args, dict(kwargs))
 
 

@@ -216,6 +216,11 @@ def kernel(
         raise UnsupportedError(
             f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
         )
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise UnsupportedError(
+            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0",
+            user_location(),
+        )
     names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
     options = Options(
         effort, budget_seconds, dict(config or {}), mugraph, names, overlap

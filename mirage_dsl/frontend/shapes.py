@@ -74,6 +74,24 @@ def integer(value: object, what: str) -> int:
     )
 
 
+def with_correction(name: str, kwargs: dict[str, Any]) -> None:
+    """Complete the arguments of the method `var` or `std`, which libraries share.
+
+    Raises:
+        TraceError: Nothing tells which library's default is meant.
+    """
+    given = kwargs.keys()
+    if given & {"correction", "ddof", "unbiased", "axis", "keepdims"}:
+        return
+    if not given & {"dim", "keepdim"}:
+        raise TraceError(
+            f"the method {name} divides by n in NumPy and by n - 1 in PyTorch; state "
+            "correction=0 or correction=1",
+            user_location(),
+        )
+    kwargs["correction"] = 1
+
+
 def normal_axis(axis: object, rank: int, what: str) -> int:
     """An axis counted from the front.
 

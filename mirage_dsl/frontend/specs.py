@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from mirage_dsl.errors import DTypeError, ShapeError, SourceLocation, TraceError
 from mirage_dsl.types import DType, TensorSpec, dtype_named
@@ -35,7 +35,14 @@ def spec(
         raise DTypeError(
             f"unknown dtype {dtype}; expected float16, bfloat16 or float32"
         )
-    extents = tuple(shape)
+    given: Any = shape
+    extents = tuple(given)
+    fit = all(isinstance(e, SupportsIndex | str) for e in extents)
+    if isinstance(shape, str) or not fit:
+        raise ShapeError(
+            f"shape {shape!r}: expected a tuple of integers, and names for symbolic "
+            "extents, such as (16, 4096) or ('m', 4096)"
+        )
     for extent in extents:
         if not isinstance(extent, str) and extent < 1:
             raise ShapeError(f"shape {extents}: extents must be 1 or more")

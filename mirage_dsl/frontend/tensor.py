@@ -26,10 +26,12 @@ def _call(name: str, *args: Any, **kwargs: Any) -> Any:
     return function_named(name)(*args, **kwargs)
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _method(name: str, complete: Callable[..., None] | None = None) -> Any:
     """A method that calls the function of the same name."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if complete is not None:
+            complete(name, kwargs)
         return _call(name, self, *args, **kwargs)
 
     method.__name__ = name
@@ -372,8 +374,8 @@ class Tensor:
     mean = _method("mean")
     max = amax = _method("max")
     min = amin = _method("min")
-    var = _method("var")
-    std = _method("std")
+    var = _method("var", shapes.with_correction)
+    std = _method("std", shapes.with_correction)
     norm = _method("norm")
     softmax = _method("softmax")
     squeeze = _method("squeeze")

@@ -18,10 +18,9 @@ from mirage_dsl.types import DType, dtype_named
 
 
 @public
-def concat(tensors: Sequence[Any], axis: Any = 0, *, dim: Any = None) -> Any:
+def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
     """Tensors joined along an axis."""
     given = list(tensors)
-    axis = axis if dim is None else dim
     if not given:
         raise ShapeError("concat of no tensors", user_location())
     recorder = recorder_of("concat", tuple(given))
@@ -53,9 +52,8 @@ concatenate = cat = concat
 
 
 @public
-def stack(tensors: Sequence[Any], axis: Any = 0, *, dim: Any = None) -> Any:
+def stack(tensors: Sequence[Any], axis: Any = 0) -> Any:
     """Tensors joined along a new axis."""
-    axis = axis if dim is None else dim
     return concat([expand_dims(t, axis) for t in tensors], axis)
 
 
@@ -99,10 +97,9 @@ unsqueeze = expand_dims
 
 
 @public
-def squeeze(x: Any, axis: Any = None, *, dim: Any = None) -> Any:
+def squeeze(x: Any, axis: Any = None) -> Any:
     """Without axes of extent 1: all of them, or the given ones."""
     x = as_tensor("squeeze", x)
-    axis = axis if dim is None else dim
     units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
     gone = units if axis is None else shapes.normal_axes(axis, x.ndim, "squeeze")
     if any(i not in units for i in gone):
@@ -155,12 +152,10 @@ broadcast_to = expand
 
 
 @public
-def repeat_interleave(
-    x: Any, repeats: int, axis: Any = None, *, dim: Any = None
-) -> Any:
+def repeat_interleave(x: Any, repeats: int, axis: Any = None) -> Any:
     """Every element of an axis repeated, next to each other."""
     x = as_tensor("repeat_interleave", x)
-    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "repeat_interleave")
+    at = shapes.normal_axis(axis, x.ndim, "repeat_interleave")
     grown = expand_dims(x, at + 1)
     sizes = [-1] * grown.ndim
     sizes[at + 1] = shapes.integer(repeats, "repeats")
@@ -176,10 +171,10 @@ def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
 
 
 @public
-def split(x: Any, sizes: Any, axis: Any = 0, *, dim: Any = None) -> Any:
+def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     """Pieces of an axis: of equal size, or of the given sizes (as PyTorch's)."""
     x = as_tensor("split", x)
-    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "split")
+    at = shapes.normal_axis(axis, x.ndim, "split")
     extent = x.handle.shape[at]
     if extent is None:
         raise UnsupportedError("split of a dynamic axis", user_location())
@@ -200,10 +195,10 @@ def split(x: Any, sizes: Any, axis: Any = 0, *, dim: Any = None) -> Any:
 
 
 @public
-def chunk(x: Any, chunks: int, axis: Any = 0, *, dim: Any = None) -> Any:
+def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     """An axis cut into so many pieces, the last one shorter if need be."""
     x = as_tensor("chunk", x)
-    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "chunk")
+    at = shapes.normal_axis(axis, x.ndim, "chunk")
     extent = x.handle.shape[at]
     if extent is None:
         raise UnsupportedError("chunk of a dynamic axis", user_location())
@@ -211,10 +206,10 @@ def chunk(x: Any, chunks: int, axis: Any = 0, *, dim: Any = None) -> Any:
 
 
 @public
-def unbind(x: Any, axis: Any = 0, *, dim: Any = None) -> Any:
+def unbind(x: Any, axis: Any = 0) -> Any:
     """The slices along an axis, without it."""
     x = as_tensor("unbind", x)
-    at = shapes.normal_axis(axis if dim is None else dim, x.ndim, "unbind")
+    at = shapes.normal_axis(axis, x.ndim, "unbind")
     index = (builtins.slice(None),) * at
     return tuple(x[(*index, i)] for i in range(len(x.swapaxes(0, at))))
 

@@ -208,6 +208,45 @@ def test_indices_out_of_range_and_odd_ones() -> None:
     assert "given twice" in refused(ShapeError, lambda x: x.sum((0, 0))).message
 
 
+def test_names_of_both_libraries_do_not_mix() -> None:
+    both = "give axis or dim, not both"
+    assert both in refused(ShapeError, lambda x: x.sum(0, dim=1)).message
+    assert both in refused(ShapeError, lambda x: mirage.softmax(x, 0, dim=1)).message
+    assert both in refused(ShapeError, lambda x: x.squeeze(axis=0, dim=0)).message
+    error = refused(ShapeError, lambda x: x.mean(keepdims=True, keepdim=True))
+    assert "give keepdims or keepdim, not both" in error.message
+
+
+def test_the_caller_is_named_and_not_what_it_is_made_of() -> None:
+    error = refused(TraceError, lambda x: mirage.softmax(x, axis="k"))
+    assert "axis of softmax must be an integer, found str" in error.message
+    assert "min: axis 2" in refused(ShapeError, lambda x: x.min(2)).message
+
+
+def test_functions_that_change_their_argument() -> None:
+    error = refused(UnsupportedError, lambda x: torch.relu_(x))
+    assert "torch.relu_, which changes its argument" in error.message
+    assert "use relu" in error.message
+
+
+def test_methods_whose_defaults_libraries_do_not_share() -> None:
+    for name in ("var", "std"):
+        error = refused(TraceError, lambda x, name=name: getattr(x, name)(-1))
+        assert "state correction=0 or correction=1" in error.message
+
+
+@pytest.mark.parametrize("shape", ["mk", (2.5, 4), (None, 4)])
+def test_specs_of_no_shape(shape: Any) -> None:
+    with pytest.raises(ShapeError, match="expected a tuple of integers"):
+        mirage.spec(shape)
+
+
+@pytest.mark.parametrize("budget", [0, -1, math.nan])
+def test_budgets_of_no_time(budget: float) -> None:
+    with pytest.raises(UnsupportedError, match="a number of seconds above 0"):
+        mirage.kernel(lambda x: x, budget_seconds=budget)
+
+
 def test_concat_that_does_not_fit() -> None:
     error = refused(ShapeError, lambda x: mirage.concat([x, x.T], axis=0))
     assert "f32[4, 6], f32[6, 4]" in error.message

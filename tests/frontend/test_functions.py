@@ -217,6 +217,22 @@ def test_minus_infinity_masks_a_softmax() -> None:
     same(mirage.kernel(function)(x, keep), expected)
 
 
+def test_spread_by_the_library_that_is_meant() -> None:
+    x = given(3, 5)
+    sample, population = (
+        x.astype(np.float64).std(1, ddof=1),
+        x.astype(np.float64).std(1),
+    )
+    for function, expected in (
+        (lambda t: t.std(dim=1), sample),
+        (lambda t: t.std(1, correction=1), sample),
+        (lambda t: t.std(axis=1), population),
+        (lambda t: t.var(1, unbiased=False) ** 0.5, population),
+        (lambda t: mirage.std(t, 1), population),
+    ):
+        same(mirage.kernel(function)(x), expected)
+
+
 def test_concat_stack_split_and_chunk() -> None:
     x, y = given(3, 4), given(3, 2, seed=1)
     same(mirage.concat([x, y, x], axis=1), np.concatenate([x, y, x], 1))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from mirage_dsl.backends.triton.layout import Layout, Product
+from mirage_dsl.backends.triton.params import Signature
 from mirage_dsl.backends.triton.tiles import TRITON_DTYPE, Tile, TileCode
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import Apply
@@ -30,8 +31,6 @@ product again, unless the product has this limit, which says nothing for f32 oth
 
 LOG2_E = math.log2(math.e)
 
-Constant = Callable[[Scalar], str]
-
 
 def neutral(op: Operator) -> float:
     """What a reduction must see in lanes outside."""
@@ -45,15 +44,14 @@ class Arithmetic:
         self,
         tiles: TileCode,
         layout: Layout,
-        constant: Constant,
-        constant_value: Callable[[Scalar], float | None],
+        signature: Signature,
         *,
         allow_tf32: bool,
     ) -> None:
         self._tiles = tiles
         self._layout = layout
-        self._constant = constant
-        self._constant_value = constant_value
+        self._constant = signature.constant
+        self._constant_value = signature.constant_value
         self._allow_tf32 = allow_tf32
 
     def _bind(self, wanted: str, expression: str) -> str:

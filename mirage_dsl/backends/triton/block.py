@@ -90,13 +90,8 @@ class _BlockEmitter:
         self.memory = Memory(
             block, places, tiles, around.extents, signature.size, wide=around.wide
         )
-        self.arithmetic = Arithmetic(
-            tiles,
-            layout,
-            signature.constant,
-            signature.constant_value,
-            allow_tf32=block.schedule.allow_tf32,
-        )
+        tf32 = block.schedule.allow_tf32
+        self.arithmetic = Arithmetic(tiles, layout, signature, allow_tf32=tf32)
         self.accumulators = Accumulators(block, tiles, layout)
         self.loader = Loader(
             tiles,
