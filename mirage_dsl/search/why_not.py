@@ -15,6 +15,7 @@ from mirage_dsl.ir.stabilise import stabilise, strip_shifts
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.expansion import forms
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.membership import Membership
 from mirage_dsl.search.outside import outside, with_program_names, without_casts
@@ -168,7 +169,7 @@ class _Question:
         yield "outside the space", list(outside(named, space, self.max_kernels))
         yield "excluded by the constraints", self._excluded()
         if space is not None:
-            yield "pruned", self._pruned(named, space)
+            yield "pruned", self._pruned(named)
         yield "infeasible", _limits(self.cost)
         yield "too expensive", self._expensive(named)
         if not self.result.complete:
@@ -193,12 +194,18 @@ class _Question:
             return []
         return ["its grid, maps, loop or threads are not among the allowed ones"]
 
-    def _pruned(self, named: KernelGraph, space: Space) -> list[str]:
-        """Of one kernel only: several are searched by segments of their own."""
+    def _pruned(self, named: KernelGraph) -> list[str]:
+        """Of one kernel only: several are searched by segments of their own.
+
+        What one of the program's forms has is not pruned.
+        """
         if len(named.blocks) != 1:
             return []
-        stranger = Membership(space, named.blocks[0]).stranger()
-        return [] if stranger is None else [stranger]
+        strangers = [
+            Membership(space_of(form.program), named.blocks[0]).stranger()
+            for form in forms(strip_shifts(self.program))
+        ]
+        return [] if None in strangers else [s for s in strangers[:1] if s is not None]
 
     def _expensive(self, named: KernelGraph) -> list[str]:
         own, last = self.cost.microseconds, self.result.candidates[-1].cost.microseconds

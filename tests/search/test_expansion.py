@@ -14,9 +14,12 @@ from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.expansion import multiplied_out
+from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.sink import sink_views
+from mirage_dsl.search.why_not import why_not
 from mirage_dsl.testing.workloads import WORKLOADS
 from mirage_dsl.verify.verifier import verify
 from tests.road.anatomy import Anatomy, only_block
@@ -144,6 +147,20 @@ def test_layer_norm_and_product_in_one_pass() -> None:
     products = {n.result for n in parts.applied("matmul", "body")}
     assert {a.operand for a in parts.accumulators} & products
     assert parts.made_from(parts.stored, *sums)
+
+
+def test_one_pass_is_not_pruned() -> None:
+    program = plain(layer_norm_linear, (64, 1024), (1024, 512))
+    graph = search(program, k=1).best.mugraph
+    assert only_block(graph).loop is not None
+    small = SearchResult(
+        program, (program_by_library(program),), complete=True, seconds=0.0
+    )
+    assert why_not(graph, program, small).verdict not in ("pruned", "found")
+
+
+def program_by_library(program: KernelGraph) -> Candidate:
+    return Candidate(program, estimate(program), None)
 
 
 @pytest.mark.parametrize(("dtype", "stable"), [("float16", True), ("float32", False)])
