@@ -129,6 +129,8 @@ class Scaling:
         combined: Numbers of the later blocks that sum scaled values over the parts of a
             split dim.
         partial: Those dims over parts.
+        block_degrees: By the position of each block, degrees of its values, where they
+            are not 0.
     """
 
     summed: list[str] = field(default_factory=list[str])
@@ -136,6 +138,9 @@ class Scaling:
     kernel_degrees: dict[str, Degree] = field(default_factory=dict[str, Degree])
     combined: list[int] = field(default_factory=list[int])
     partial: set[str] = field(default_factory=set[str])
+    block_degrees: dict[int, dict[str, Degree]] = field(
+        default_factory=dict[int, dict[str, Degree]]
+    )
 
 
 def scaling_of(graph: KernelGraph, number: int, result: str) -> Scaling:
@@ -202,6 +207,7 @@ class _Walk:
             else:
                 is_start = own and node.result == self.result
                 degrees[node.result] = 1 if is_start else degree
+        self.found.block_degrees[number] = {n: d for n, d in degrees.items() if d}
 
     def _node(
         self,

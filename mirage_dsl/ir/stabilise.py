@@ -36,6 +36,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.homogeneity import NotHomogeneousError, Scaling, scaling_of
 from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.unshifted import is_shifted, needs_no_shift
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import EXP, MUL, ROWSHIFT, SUB
 from mirage_dsl.types import Axis, Dim, TensorType, f32
@@ -145,32 +146,38 @@ def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
     """The μGraph with running maxima, or None where no exponential can have one.
 
     An exponential gets a shift if it is summed and every output is independent of its
-    scale, as in softmax; others stay as they are.
+    scale, as in softmax; others stay as they are.  So does one that is proven to be in
+    range without a shift.
     """
-    graph = mugraph
+    graph, stable = mugraph, False
     for number, node in enumerate(mugraph.nodes):
         if isinstance(node, Apply):
             continue
         for inner in node.nodes:
             if isinstance(inner, Apply) and inner.op is EXP:
-                graph = _shifted(graph, number, inner.result) or graph
+                shifted = _shifted(graph, number, inner.result)
+                graph, stable = shifted or graph, stable or shifted is not None
     for node in mugraph.nodes:
         if isinstance(node, Apply) and node.op is EXP:
-            graph = _shifted_kernel(graph, node) or graph
-    return None if graph is mugraph else graph
+            shifted = _shifted_kernel(graph, node)
+            graph, stable = shifted or graph, stable or shifted is not None
+    return graph if stable else None
 
 
 def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None:
+    """The graph with an exponential in range, by a shift where it needs one."""
     block = graph.nodes[number]
     assert isinstance(block, BlockGraph)
     node = next(n for n in block.nodes if isinstance(n, Apply) and n.result == result)
     makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
-    if not node.values or _is_shifted(makers, node.values[0]):
+    if not node.values or is_shifted(makers, node.values[0]):
         return None
     try:
         found = scaling_of(graph, number, result)
         if not found.summed and not found.accumulators:
             return None
+        if needs_no_shift(graph, number, node, found) is not None:
+            return graph
         shifted = _Shift(graph, number, node, found).run()
         check_or_raise(shifted)
     except (NotHomogeneousError, CheckError):
@@ -181,7 +188,7 @@ def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None
 def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
     """An exponential that is a kernel of its own, shifted by two kernels before it."""
     makers = {n.result: n for n in graph.nodes if isinstance(n, Apply)}
-    if not node.values or _is_shifted(makers, node.values[0]):
+    if not node.values or is_shifted(makers, node.values[0]):
         return None
     number = graph.nodes.index(node)
     try:
@@ -201,16 +208,6 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
     )
     nodes = (*graph.nodes[:number], *made, *graph.nodes[number + 1 :])
     return replace(graph, nodes=nodes)
-
-
-def _is_shifted(makers: Mapping[str, object], exponent: str) -> bool:
-    """Whether an exponent has a shift already."""
-    made = makers.get(exponent)
-    if not isinstance(made, Apply) or made.op is not SUB:
-        return False
-    shift = made.operands[1]
-    by = makers.get(shift) if isinstance(shift, str) else None
-    return isinstance(by, RunningMax) or (isinstance(by, Apply) and by.op is ROWSHIFT)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
+from mirage_dsl.ir.unshifted import unshifted
 from mirage_dsl.search.cost import Cost, KernelCost, estimate
 from mirage_dsl.search.finish import synchronisations
 from mirage_dsl.search.footprint import Footprint, facts_of, points_of, tensor_bytes
@@ -43,11 +44,12 @@ def kernel_lines(mugraph: KernelGraph, cost: Cost, hardware: Hardware) -> list[s
     """What each kernel launches, moves and computes, and what bounds it."""
     nodes = [n for n in mugraph.nodes if isinstance(n, BlockGraph) or _launches(n)]
     # Estimates have one part for each kernel; a view of an intermediate is none.
-    return [
+    lines = [
         line
         for number, (node, part) in enumerate(zip(nodes, cost.kernels, strict=True), 1)
         for line in _kernel(number, node, part, mugraph, hardware)
     ]
+    return [*lines, *map(str, unshifted(mugraph))]
 
 
 def _launches(node: Apply) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.explain import explain
+from mirage_dsl.testing import mugraphs
 from tests.search import blocks, programs
 
 
@@ -47,3 +48,12 @@ def test_library_kernels_are_named() -> None:
     text = explain(program, program)
     assert "(library)" in text
     assert "no longer stored" not in text
+
+
+def test_it_says_why_a_running_maximum_is_not_needed() -> None:
+    bounded = mugraphs.attention(
+        1, 64, 128, d=64, norm=True, safe=False, keys_last=False
+    )
+    text = explain(bounded, bounded)
+    assert "needs no running maximum: " in text
+    assert "is between -8.0" in text
