@@ -1,16 +1,17 @@
 """The cost model: an estimate of a sized μGraph's time, to rank by.
 
-A kernel takes a launch, a ramp, and the larger of memory and arithmetic, combined by a
-p-norm since they never overlap fully:
+A kernel takes a start, what it waits for, and memory and arithmetic, which overlap:
 
     memory      bytes from DRAM at a rate bounded by the bytes in flight, and bytes
                 from L2, where an operand that several blocks read is read again
     arithmetic  of the busiest multiprocessor: products on the matrix units (by rate,
-                or by the chain of dependent steps) and f32 operations; the two overlap
-                only between blocks that share the multiprocessor
+                by the chain of dependent steps, or by what warps read of them) and f32
+                operations; operands that change threads
+    pace        the way of the loop's tiles, which stages divide
 
-Pre-defined kernels are priced by their roofline; views are free.  The constants are in
-`search.hardware`; `tests/search/test_cost.py` holds the model to measured times.
+Pre-defined kernels are priced by their roofline and what libraries add to it; views are
+free.  The constants are in `search.hardware`; `docs/cost-model.md` says how well the
+model ranks measured kernels.
 """
 
 from __future__ import annotations
