@@ -212,15 +212,7 @@ def kernel(
             the stream has ended (programmatic dependent launch): it waits there before
             it reads or writes.  Of use where calls follow each other, as in a model.
     """
-    if effort is not None and effort not in EFFORTS:
-        raise UnsupportedError(
-            f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
-        )
-    if budget_seconds is not None and not budget_seconds > 0:
-        raise UnsupportedError(
-            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0",
-            user_location(),
-        )
+    _check_settings(effort, budget_seconds, config or {})
     names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
     options = Options(
         effort, budget_seconds, dict(config or {}), mugraph, names, overlap
@@ -300,3 +292,29 @@ def _frozen(node: Any) -> object:
     if items is not None:
         return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
     return node if isinstance(node, Leaf) else (type(node).__name__, node)
+
+
+def _check_settings(
+    effort: str | None, budget_seconds: float | None, config: Mapping[str, Any]
+) -> None:
+    """Refuse what only the first search would."""
+    if effort is not None and effort not in EFFORTS:
+        raise UnsupportedError(
+            f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
+        )
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise UnsupportedError(
+            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0",
+            user_location(),
+        )
+    if config:
+        from mirage_dsl.superoptimizer import superoptimize
+
+        program, *known = inspect.signature(superoptimize).parameters
+        unknown = [name for name in config if name not in known]
+        if unknown:
+            raise UnsupportedError(
+                f"config has {unknown[0]!r}, which mirage.superoptimize does not take "
+                f"beside the {program}; expected some of {', '.join(known)}",
+                user_location(),
+            )

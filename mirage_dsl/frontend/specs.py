@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from mirage_dsl.errors import DTypeError, ShapeError, SourceLocation, TraceError
 from mirage_dsl.types import DType, TensorSpec, dtype_named
 
@@ -50,11 +52,14 @@ def spec(
 
 
 def is_tensor_like(value: object) -> bool:
-    """A NumPy array, a PyTorch tensor, or anything with their shape and dtype."""
+    """A NumPy array, a PyTorch tensor, or anything with their shape and dtype.
+
+    NumPy's scalars are numbers, as Python's are.
+    """
     return (
         hasattr(value, "shape")
         and hasattr(value, "dtype")
-        and not isinstance(value, builtins.int | builtins.float)
+        and not isinstance(value, builtins.int | builtins.float | np.generic)
         and getattr(value, "ndim", None) is not None
     )
 

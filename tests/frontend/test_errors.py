@@ -247,6 +247,13 @@ def test_budgets_of_no_time(budget: float) -> None:
         mirage.kernel(lambda x: x, budget_seconds=budget)
 
 
+def test_configurations_of_no_search() -> None:
+    with pytest.raises(UnsupportedError, match="config has 'max_kernelz'") as error:
+        mirage.kernel(lambda x: x, config={"max_kernels": 1, "max_kernelz": 2})
+    assert "max_kernels, use_cache" in error.value.message
+    assert error.value.location is not None
+
+
 def test_concat_that_does_not_fit() -> None:
     error = refused(ShapeError, lambda x: mirage.concat([x, x.T], axis=0))
     assert "f32[4, 6], f32[6, 4]" in error.message

@@ -233,6 +233,15 @@ def test_spread_by_the_library_that_is_meant() -> None:
         same(mirage.kernel(function)(x), expected)
 
 
+def test_numpy_scalars_are_numbers() -> None:
+    def function(t: Any, scale: Any = None) -> Any:
+        return t * (scale or 2.0)
+
+    x = given(3, 4)
+    same(mirage.kernel(function)(x, np.float32(0.5)), x / 2)
+    same(mirage.kernel(function)(x, scale=np.float64(0.25)), x / 4)
+
+
 def test_concat_stack_split_and_chunk() -> None:
     x, y = given(3, 4), given(3, 2, seed=1)
     same(mirage.concat([x, y, x], axis=1), np.concatenate([x, y, x], 1))
