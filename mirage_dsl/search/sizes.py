@@ -200,7 +200,8 @@ class _Sweep:
         if name in self.facts.batch_dims:
             return (1,)
         if name in self.facts.matrix_dims:
-            return _powers(MATRIX_TILE, LARGEST_MATRIX_TILE, extent)
+            least = 1 if name in self.facts.joint_dims else MATRIX_TILE
+            return _powers(least, LARGEST_MATRIX_TILE, extent)
         return _powers(MATRIX_TILE, LARGEST_TILE_SIDE, extent)
 
     def schedules(self, *, few: bool) -> Schedules:

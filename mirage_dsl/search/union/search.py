@@ -154,23 +154,35 @@ class _Search:
     constraints: Constraints
     arrays: Workspace
     found: MultiKernel
+    until: float | None = None
 
     def late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
 
+    def divide_time(self) -> None:
+        """Half of the time that is left is for the next step, the rest for others."""
+        if self.deadline is not None:
+            self.until = (time.monotonic() + self.deadline) / 2
+
+    def halfway(self) -> bool:
+        """Whether the present step has used its time."""
+        return self.until is not None and time.monotonic() > self.until
+
     def run(self, keep: int) -> None:
         """Size the heuristic's programs, prove the cheapest, and size that one too.
 
-        In this order, for a proof may take all the time that there is.
+        In this order, for a proof may take all the time that is left.
         """
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
-        planner = Planner(sizer, self.unshifted, self.late, self.found.counters)
+        planner = Planner(sizer, self.unshifted, self.halfway, self.found.counters)
         try:
             unions = list(self.unions())
         except UnsupportedError:
             return
+        self.divide_time()
         runs = [r for rebuilder in unions for r in self._cheap_runs(rebuilder)]
         began = time.perf_counter()
+        self.divide_time()
         planner.take(runs, TRIED * keep)
         began = self.found.spend("sizes", began)
         if unions:
@@ -187,6 +199,8 @@ class _Search:
         began = time.perf_counter()
         tensors, choices = self._closures()
         began = self.found.spend("closures", began)
+        if not choices:
+            return
         own = [k for c in choices for k in kernels(c, self.hardware)]
         calls = self._calls(choices[0].space)
         self.found.counters["kernels"] += len(own)
@@ -304,14 +318,14 @@ class _Search:
         launch = (graph.kind == LAUNCH) | (graph.kind == LIBRARY)
         for extra in DEARER_US:
             dearer = replace(graph, cost=graph.cost + np.where(launch, extra, 0.0))
-            dags = cheap_dags(dearer, seed=self.seed, deadline=self.deadline)
+            dags = cheap_dags(dearer, seed=self.seed, deadline=self.until)
             for dag in dags:
                 if launches(graph, dag) <= max_kernels:
                     cost = float(graph.cost[list(dag.enodes)].sum())
                     kept[dag.enodes] = Dag(dag.enodes, cost)
             if dags and launches(graph, dags[0]) <= max_kernels:
                 break
-            if kept and self.late():
+            if kept and self.halfway():
                 break
         return list(kept.values())
 
