@@ -68,7 +68,7 @@ def _found(
     seed: int,
 ) -> MultiKernel:
     """What the search finds, or found before an interruption."""
-    from mirage_dsl.search.union import multi_kernel
+    from mirage_dsl.search.union import MultiKernel, multi_kernel
 
     count = min(max_kernels, MOST_KERNELS)
     options = (count, keep, seed, segments.constraints, segments.hardware)
@@ -77,15 +77,18 @@ def _found(
     known = segments.recall(key, lambda document: _read(document, program))
     if known is not None:
         return known
-    found = multi_kernel(
-        program,
-        max_kernels=count,
-        deadline=segments.deadline,
-        seed=seed,
-        keep=keep,
-        hardware=segments.hardware,
-        constraints=segments.constraints,
-    )
+    found = MultiKernel()
+    with segments.interruptible():
+        multi_kernel(
+            program,
+            max_kernels=count,
+            deadline=segments.deadline,
+            seed=seed,
+            keep=keep,
+            hardware=segments.hardware,
+            constraints=segments.constraints,
+            found=found,
+        )
     segments.keep_in_mind(key, lambda: _written(found, program))
     return found
 

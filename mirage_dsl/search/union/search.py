@@ -110,6 +110,7 @@ def multi_kernel(
     hardware: Hardware = H100,
     constraints: Constraints | None = None,
     arrays: Workspace | None = None,
+    found: MultiKernel | None = None,
 ) -> MultiKernel:
     """The best graphs of up to `max_kernels` kernels, searched as one space.
 
@@ -122,8 +123,9 @@ def multi_kernel(
         hardware: The GPU to estimate for.
         constraints: Restrictions on grids, maps, loops and blocks.
         arrays: Arrays of the closure to use again.
+        found: What to fill and return; it has the plans so far if Ctrl-C is pressed.
     """
-    found = MultiKernel()
+    found = found or MultiKernel()
     whole = expand(program)
     plain = strip_shifts(whole)
     search = _Search(
@@ -176,9 +178,15 @@ class _Search:
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
         planner = Planner(sizer, self.unshifted, self.halfway, self.found.counters)
         try:
-            unions = list(self.unions())
+            self.plan(planner, keep)
         except UnsupportedError:
             return
+        finally:
+            self.found.plans = planner.best(keep)
+
+    def plan(self, planner: Planner, keep: int) -> None:
+        """The steps."""
+        unions = list(self.unions())
         self.divide_time()
         runs = [r for rebuilder in unions for r in self._cheap_runs(rebuilder)]
         began = time.perf_counter()
@@ -190,9 +198,9 @@ class _Search:
             own = [d for r in runs if r.rebuilder is last for d in r.dags]
             proved = self._proved(last.union, min(own, key=_by_cost, default=None))
             began = self.found.spend("proof", began)
+            self.divide_time()
             planner.take([Run(last, proved)], 1)
-        self.found.plans = planner.best(keep)
-        self.found.spend("sizes", began)
+            self.found.spend("sizes", began)
 
     def unions(self) -> Iterator[Rebuilder]:
         """The unions of two layers and more."""
