@@ -51,6 +51,13 @@ def test_kernels_of_this_project_on_an_h200(
     assert all(r.spearman > 0 for r in found)
 
 
+def test_static_choices_are_faster_than_library_kernels() -> None:
+    for cell in read(RESULTS / "cost_model_h200_static.json")["cells"]:
+        library, chosen = cell.samples
+        assert chosen.role == "chosen", cell.name
+        assert chosen.measured < library.measured, cell.name
+
+
 def test_samples_are_kept_with_their_sizes(tmp_path: Path) -> None:
     cell = next(c for c in cells() if c.name == "exp_small")
     sample(cell, 4, H200)
