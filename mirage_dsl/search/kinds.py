@@ -22,10 +22,16 @@ def leaves_products(graph: KernelGraph) -> bool:
     return bool(inside) and all(n.op.kind is not Kind.CONTRACTION for n in inside)
 
 
+def splits_a_loop(graph: KernelGraph) -> bool:
+    """Whether a kernel stores parts of sums, which a later one joins."""
+    axes = [a for b in graph.blocks for store in b.stores for a in store.axes]
+    return any(d.grid and d.name.endswith("#") for axis in axes for d in axis)
+
+
 def with_every_kind(plans: Sequence[Plan], count: int) -> list[Plan]:
     """The plans in their order, but the best of each kind among the first `count`."""
     wanted: list[Plan] = []
-    for kind in (is_one_kernel, leaves_products):
+    for kind in (is_one_kernel, leaves_products, splits_a_loop):
         best = next((p for p in plans if kind(p.graph)), None)
         if best is not None and best not in plans[:count]:
             wanted.append(best)

@@ -209,7 +209,7 @@ class SegmentSearch:
             structure = canonical_hash(plan.graph, sizes=False)
             if structure in seen:
                 continue
-            if len(seen) == MOST_SPLIT or self.late():
+            if len(found) == MOST_SPLIT or self.late():
                 break
             seen.add(structure)
             halves = splitter.split(plan.graph, inside)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.kinds import is_one_kernel, leaves_products, with_every_kind
+from mirage_dsl.search.kinds import (
+    is_one_kernel,
+    leaves_products,
+    splits_a_loop,
+    with_every_kind,
+)
 from mirage_dsl.search.segments import Plan
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
@@ -27,6 +32,7 @@ def test_kinds() -> None:
     graphs = (TWO_KERNELS, ONE_KERNEL, BESIDE)
     assert [is_one_kernel(g) for g in graphs] == [False, True, False]
     assert [leaves_products(g) for g in graphs] == [False, False, True]
+    assert [splits_a_loop(g) for g in graphs] == [True, False, False]
 
 
 def test_the_best_of_each_kind_is_among_the_first() -> None:

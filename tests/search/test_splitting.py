@@ -6,16 +6,20 @@ import math
 
 import pytest
 
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.kinds import splits_a_loop
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.segments import MOST_SPLIT, Found, Plan, SegmentSearch
 from mirage_dsl.search.sizes import ANY_SIZES, Sizes
 from mirage_dsl.search.splitting import Splitter
 from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import f16
 from tests.search import programs
 from tests.search.test_driver import safe_attention
 
@@ -96,3 +100,26 @@ def test_constraints_hold_for_both_kernels() -> None:
 def test_one_candidate_is_the_best_one() -> None:
     result = search(safe_attention(), k=1, max_kernels=2, verify=False)
     assert len(result.best.mugraph.nodes) == 2
+
+
+def _squares(count: int) -> KernelGraph:
+    """A kernel without a loop; each count is a structure of its own."""
+    g = KernelBuilder("squares", m=16, k=64)
+    with g.block(grid={"m": 1}) as b:
+        value = b.load(g.input("x", f16, "m, k"), "m/grid, k")
+        for _ in range(count):
+            value = b.square(value)
+        out = b.store(value, "m/grid, k")
+    return g.returns(out).build()
+
+
+def test_structures_that_cannot_be_split_do_not_hide_those_that_can() -> None:
+    def no_structures(segment: KernelGraph) -> Found:  # noqa: ARG001
+        return Found(())
+
+    segments = SegmentSearch(no_structures, split=True)
+    others = [Plan(1.0, _squares(n + 1)) for n in range(MOST_SPLIT)]
+    last = Plan(2.0, mugraphs.attention(2, 256, 4096))
+    found = segments._split([*others, last], frozenset())
+    assert len(found) == 1
+    assert splits_a_loop(found[0].graph)
