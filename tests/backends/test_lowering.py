@@ -93,10 +93,3 @@ def test_a_kernel_tells_when_the_next_one_may_start() -> None:
 
 def test_a_kernel_that_nothing_waits_for_tells_nothing() -> None:
     assert not any("gdc" in k for k in kernels(overlapping(False, False)))
-
-
-def test_parts_are_joined_by_one_thread() -> None:
-    """Parts that lie far apart are the first axis, the last to be dealt to threads."""
-    _, second = kernels(normed_attention())
-    (shape,) = re.findall(r"outs_ptr.*\+ n_parts_lane(\[.*?\])", second)
-    assert shape == "[:, None, None]"

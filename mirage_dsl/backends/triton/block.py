@@ -78,7 +78,7 @@ class _BlockEmitter:
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
         pieces = Pieces(block, self.types, around.extents)
-        layout = self.layout = Layout(block, self.types, pieces, around.types)
+        layout = self.layout = Layout(block, self.types, pieces)
         self.wiring = Wiring(block, layout)
         signature = self.signature = Signature(around, names)
         self.splits = launch_order(block, around.extents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_dsl.backends.triton.layout import Layout, Order, memory_order
+from mirage_dsl.backends.triton.layout import Layout, Order
 from mirage_dsl.backends.triton.memory import Address, Memory
 from mirage_dsl.backends.triton.params import Signature
 from mirage_dsl.backends.triton.pieces import Piece
@@ -13,7 +13,7 @@ from mirage_dsl.backends.triton.places import Places
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
 from mirage_dsl.backends.triton.wiring import Wiring
 from mirage_dsl.ir.graph import Load
-from mirage_dsl.types import Dim
+from mirage_dsl.types import Dim, TensorType
 
 LARGEST_BOX = 256
 """Elements of one axis that the copy engine moves at once."""
@@ -146,6 +146,12 @@ class Loader:
         dtype = self._signature.dtype(node.source)
         self._tiles.writer.assign(name, text)
         return self._tiles.arranged(Tile(name, axes, dtype, fills), copy.order)
+
+
+def memory_order(node: Load, kind: TensorType) -> tuple[Dim, ...]:
+    """The dims of a loaded tensor from the slowest to the fastest."""
+    order = kind.layout or tuple(range(len(kind.axes)))
+    return tuple(d for axis in order for d in node.axes[axis])
 
 
 def ends_with_tensor(piece: Piece) -> bool:
