@@ -65,7 +65,7 @@ class Plan:
 
 
 PLANS: Mapping[str, Plan] = {
-    "quick": Plan(seconds=11.0, sizes=5, first=48, beside=20, rounds=8, worst=1.8),
+    "quick": Plan(seconds=10.0, sizes=8, first=80, beside=20, rounds=8, worst=1.8),
     "full": Plan(seconds=75.0, sizes=12, first=300, beside=40, rounds=12, worst=6.0),
 }
 CLIMBERS = 2

@@ -91,7 +91,6 @@ def choose_sizes(
     tally: Counter[str] | None = None,
     inside: AbstractSet[str] = frozenset(),
     worst: float = math.inf,
-    schedules_each: int = 1,
 ) -> list[Sized]:
     """The cheapest sizes of a structure, best first.
 
@@ -105,7 +104,6 @@ def choose_sizes(
         tally: Counts points and what excluded them, for the ledger.
         inside: Tensors that an earlier kernel left in L2.
         worst: Give up on a structure whose first estimates are all above this, in µs.
-        schedules_each: How many schedules to return at most for the same tiles.
 
     Raises:
         SearchError: An extent is unknown.
@@ -122,7 +120,7 @@ def choose_sizes(
             tally["cost rank"] += 1
         return []
     fine = sweep.price(tiles[coarse.tile_of[best]], sweep.schedules(few=False))
-    chosen = _best_per_tile(fine.cost.seconds, fine.tile_of, schedules_each)[:keep]
+    chosen = _best_per_tile(fine.cost.seconds, fine.tile_of)[:keep]
     return [
         Sized(fine.footprint.sized(int(i)), 1e6 * float(fine.cost.seconds[i]))
         for i in chosen
@@ -279,15 +277,13 @@ def _powers(low: int, high: int, extent: int) -> tuple[int, ...]:
     return found or (whole,)
 
 
-def _best_per_tile(
-    seconds: Numbers, tile_of: NDArray[np.intp], each: int = 1
-) -> NDArray[np.intp]:
-    """Indices of the cheapest points, of each tile only the best few."""
+def _best_per_tile(seconds: Numbers, tile_of: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Indices of the cheapest points, of each tile only the best."""
     order = np.argsort(seconds, kind="stable")
-    seen: Counter[int] = Counter()
+    seen: set[int] = set()
     kept: list[int] = []
     for at, tile in zip(order.tolist(), tile_of[order].tolist(), strict=True):
-        seen[tile] += 1
-        if seen[tile] <= each:
+        if tile not in seen:
+            seen.add(tile)
             kept.append(at)
     return np.array(kept, dtype=np.intp)

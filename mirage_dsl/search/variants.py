@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
@@ -13,62 +14,16 @@ from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate
 from mirage_dsl.search.footprint import MATRIX_TILE, BlockFacts, facts_of
 from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.sizes import choose_sizes
+from mirage_dsl.search.partition import is_view
+from mirage_dsl.search.sizes import Sized, choose_sizes
 
-SCHEDULES_EACH = 3
-"""Schedules for the same tiles: mostly numbers of stages, which decide occupancy."""
-
+DIFFERENT = 24
+"""Sizes of a kernel from which proposals are taken."""
+LEAST_SHARE = 0.5
+"""A kernel that would get less than this of one proposal gets none."""
 
 MOST_WARPS = 16
 MOST_STAGES = 8
-
-
-def variants(
-    mugraph: KernelGraph,
-    *,
-    count: int = 10,
-    hardware: Hardware = H100,
-    constraints: Constraints | None = None,
-    schedules_each: int = SCHEDULES_EACH,
-) -> list[tuple[KernelGraph, Cost]]:
-    """The best sizes of a μGraph by estimate, the best first; its own are among them.
-
-    One block is varied at a time, the others stay as they are.  Sizes do not change
-    what is computed, but a certificate names the sizes that it was given for.
-
-    Args:
-        mugraph: A sized μGraph of known extents.
-        count: How many at most.
-        hardware: The GPU to estimate for.
-        constraints: Restrictions.
-        schedules_each: Schedules at most for the same tiles.
-
-    Raises:
-        SearchError: An extent is unknown.
-    """
-    limits = constraints or Constraints()
-    found = {mugraph: estimate(mugraph, hardware)}
-    for at, node in enumerate(mugraph.nodes):
-        if not isinstance(node, BlockGraph):
-            continue
-        sized = choose_sizes(
-            node,
-            kernel_types(mugraph),
-            derived_extents(mugraph, mugraph.extent_of),
-            hardware=hardware,
-            keep=count,
-            allowed=limits.sizes(node),
-            schedules_each=schedules_each,
-        )
-        for other in sized:
-            graph = _with_node(mugraph, at, other.block)
-            cost = estimate(graph, hardware)
-            if cost.feasible:
-                found[graph] = cost
-    ranked = sorted(found.items(), key=lambda item: item[1].microseconds)
-    kept = ranked[:count]
-    own = (mugraph, found[mugraph])
-    return kept if own in kept else [*kept[:-1], own]
 
 
 def proposals(
@@ -80,28 +35,75 @@ def proposals(
 ) -> list[tuple[KernelGraph, Cost]]:
     """What is worth timing of a structure: its best sizes, each in several forms.
 
+    One block is varied at a time, the others stay as they are.  Sizes do not change
+    what is computed, but a certificate names the sizes that it was given for.
+
     The forms are those that the estimate does not tell apart: pointers or tensor
     descriptors, and launches that do or do not wait for the kernel before.
 
     Args:
         mugraph: A sized μGraph of known extents.
-        count: Sizes at most; there are up to twice as many proposals.
+        count: About how many sizes; there are twice as many proposals.
         hardware: The GPU to estimate for.
         constraints: Restrictions.
     """
-    sized = variants(
-        mugraph,
-        count=count,
-        hardware=hardware,
-        constraints=constraints,
-        schedules_each=1,
-    )
     found: dict[KernelGraph, Cost] = {}
-    for graph, cost in sized:
+    for graph, cost in _worth_timing(mugraph, count, hardware, constraints):
         early = launched_early(graph)
         found[early] = cost
         found[_with_descriptors(early)] = cost
     return list(found.items())
+
+
+def _worth_timing(
+    mugraph: KernelGraph,
+    count: int,
+    hardware: Hardware,
+    constraints: Constraints | None,
+) -> list[tuple[KernelGraph, Cost]]:
+    """Other sizes, most of them of the kernels that most of the time goes to."""
+    limits = constraints or Constraints()
+    own = estimate(mugraph, hardware)
+    found = {mugraph: own}
+    types = kernel_types(mugraph)
+    extents = derived_extents(mugraph, mugraph.extent_of)
+    launched = [
+        (at, node)
+        for at, node in enumerate(mugraph.nodes)
+        if isinstance(node, BlockGraph) or not is_view(node)
+    ]
+    for (at, node), part in zip(launched, own.kernels, strict=True):
+        share = count * part.microseconds / own.microseconds
+        if not isinstance(node, BlockGraph) or share < LEAST_SHARE:
+            continue
+        sized = choose_sizes(
+            node,
+            types,
+            extents,
+            hardware=hardware,
+            keep=DIFFERENT,
+            allowed=limits.sizes(node),
+        )
+        for other in _different(sized, math.ceil(share)):
+            graph = _with_node(mugraph, at, other.block)
+            cost = estimate(graph, hardware)
+            if cost.feasible:
+                found[graph] = cost
+    return list(found.items())
+
+
+def _different(sized: Sequence[Sized], count: int) -> list[Sized]:
+    """The best of each grid, then the second best, and so on.
+
+    How a block goes through its part matters less than how large the part is, and the
+    estimate errs more between grids than within one.
+    """
+    turns: dict[object, int] = {}
+    order: list[tuple[int, int]] = []
+    for at, item in enumerate(sized):
+        turns[item.block.grid] = turns.get(item.block.grid, -1) + 1
+        order.append((turns[item.block.grid], at))
+    return [sized[at] for _, at in sorted(order)[:count]]
 
 
 def launched_early(graph: KernelGraph) -> KernelGraph:
