@@ -190,17 +190,31 @@ def _chosen(names: Iterable[str] | None, quick: bool) -> list[str]:
     return wanted
 
 
-def _measured(names: list[str], limit: float, repeats: int) -> Record:
-    known, found = programs(), {}
-    for at, name in enumerate(names):
-        print(f"[{at + 1}/{len(names)}] {name}", file=sys.stderr, flush=True)
-        found[name] = measure(known[name](), limit, repeats)
-    return {
+def _measured(
+    names: list[str], limit: float, repeats: int, keep: Callable[[Record], None]
+) -> Record:
+    """Measurements of some programs; `keep` gets what there is after each."""
+    known: Record = {}
+    found = {
         "machine": {"cores": THREADS.get()},
         "limit_seconds": limit,
         "paper": [w.name for w in PAPER],
-        "programs": found,
+        "programs": known,
     }
+    every = programs()
+    for at, name in enumerate(names):
+        print(f"[{at + 1}/{len(names)}] {name}", file=sys.stderr, flush=True)
+        known[name] = measure(every[name](), limit, repeats)
+        keep(found)
+    return found
+
+
+def _store(found: Record, path: Path | None) -> None:
+    """Write measurements to a file, if one is wanted."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+        path.write_text(text, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -219,11 +233,10 @@ def main(arguments: list[str] | None = None) -> None:
         found = json.loads(options.known.read_text(encoding="utf-8"))
     else:
         names = _chosen(options.programs, options.quick)
-        found = _measured(names, options.limit, options.repeats)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(found, indent=1, sort_keys=True) + "\n"
-        options.json.write_text(text, encoding="utf-8")
+        found = _measured(
+            names, options.limit, options.repeats, lambda f: _store(f, options.json)
+        )
+    _store(found, options.json)
     plot = None if options.plot is None else options.plot.name
     page = render(found, plot)
     if options.docs is not None:

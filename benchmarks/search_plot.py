@@ -92,7 +92,7 @@ def _growth(chains: Record, top: float) -> list[str]:
     """Seconds by operators: here, and of the paper."""
     own = sorted((r["operators"], r["search"]["threads_1"]) for r in chains.values())
     lines = {
-        "a norm and 1 to 8 products, one thread": (own, COLOURS["structures"]),
+        "a norm and products in a row, one thread": (own, COLOURS["structures"]),
         "paper, RMSNorm and a product": (PAPER_SECONDS, PAPER_COLOUR),
         "the same on one thread": (PAPER_ONE_THREAD, "#d08a8a"),
     }

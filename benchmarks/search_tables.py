@@ -10,8 +10,9 @@ Record = dict[str, Any]
 _INTRODUCTION = """\
 # What the search costs
 
-Measured by `python -m benchmarks.search`, on a machine of {cores} cores that other work
-shared, with the search's code compiled before; the figures are in
+Measured by `python -m benchmarks.search`, with the search's code compiled before, on a
+machine of {cores} cores that other work shared: wall time is longer than on a quiet
+one, and two threads have nowhere to run. The figures are in
 `benchmarks/results/search.json`, from which this page is made. Each program is searched
 for one kernel at its published sizes. Seconds are the least of a few runs.
 """
@@ -50,7 +51,7 @@ filled the closure's arrays (32 768 nodes of a loop choice).
 _GROWTH = """\
 ## Growth with the number of operators
 
-A norm and 1 to 8 matrix products in a row, and 1 to 3 gated updates and a norm.
+A norm and matrix products in a row, and gated updates and a norm.
 """
 
 _PAPER = """\
