@@ -138,9 +138,9 @@ def test_the_same_search_gives_the_same_result() -> None:
 
 
 def gate_and_concat() -> KernelGraph:
-    """Two halves of a product, a gate, and a concatenation before the next product."""
+    """Halves of a product, a gate, and a concatenation, returned and multiplied."""
     text = """mirage 1
-    mugraph mixed(x: f16[m, k], w: f16[k, n], v: f16[q, c]) -> f16[m, c]
+    mugraph mixed(x: f16[m, k], w: f16[k, n], v: f16[q, c]) -> f16[m, c], f16[m, q]
         where m = 16, k = 256, n = 128, q = 128, c = 512 {
       a = matmul x, w
       g = slice a dim(n) start(0) stop(64) to(r)
@@ -149,7 +149,7 @@ def gate_and_concat() -> KernelGraph:
       z = mul s, u
       j = concat z, u dims(r, r) to(q)
       o = matmul j, v
-      return o
+      return o, j
     }
     """
     return parse(text)
