@@ -37,6 +37,12 @@ def mirrored(x: Any, w: Any) -> Any:
     return w * (x / mirage.sqrt(1e-5 + mean))
 
 
+def multiplied(x: Any) -> Any:
+    centred = x - mirage.mean(x, -1, keepdims=True)
+    variance = mirage.mean(centred * centred, -1, keepdims=True)
+    return centred / mirage.sqrt(variance + 1e-5)
+
+
 def layer(x: Any, w: Any, b: Any) -> Any:
     return mirage.layer_norm(x, w, b)
 
@@ -64,6 +70,7 @@ def turned(x: Any, w: Any, b: Any) -> Any:
         (by_columns, ((6, 8),), "torch.rms_norm(x.permute(1, 0), (6,), None, 1e-06)"),
         (by_columns_first, ((6, 8),), "torch.softmax(x, 0)"),
         (mirrored, ((6, 8), (8,)), "torch.rms_norm(x, (8,), w, 1e-05)"),
+        (multiplied, ((6, 8),), "torch.layer_norm(x, (8,), None, None, 1e-05)"),
         (layer, ((6, 8), (8,), (8,)), "torch.layer_norm(x, (8,), w, b, 1e-06)"),
         (scaled, ((6, 8), (8,)), "torch.layer_norm(x, (8,), w, None, 1e-06)"),
         (grouped, ((4, 6),), "(2,), None, None, 1e-06)"),

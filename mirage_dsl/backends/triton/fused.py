@@ -83,16 +83,13 @@ def _mean(of: Pattern | str) -> Pattern:
     return _applied("mul", _applied("sum", of), ONE_OVER_N)
 
 
-def _over_root_mean_square(of: Pattern | str) -> Pattern:
-    mean = _mean(_applied("square", of))
-    return _applied("div", of, _applied("sqrt", _applied("add", mean, EPS)))
+def _over_root_mean_square(of: Pattern | str, square: Pattern) -> Pattern:
+    return _applied("div", of, _applied("sqrt", _applied("add", _mean(square), EPS)))
 
 
 _EXP = _applied("exp", _applied("sub", "x", _applied("rowshift", "x")))
 _SOFTMAX = _applied("div", _EXP, _applied("sum", _EXP))
-_RMS = _over_root_mean_square("x")
-_LAYER = _over_root_mean_square(_applied("sub", "x", _mean("x")))
-_SCALED_LAYER = _applied("mul", _LAYER, "weight")
+_CENTRED = _applied("sub", "x", _mean("x"))
 _SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
 
 
@@ -173,12 +170,24 @@ def _sum_of_product(found: Found) -> Match | None:
     return Match((a, b, c), frozenset(), text)
 
 
-FUNCTIONS: Sequence[tuple[Pattern, Callable[[Found], Match | None]]] = (
-    (_applied("add", _SCALED_LAYER, "bias"), _layer_norm),
-    (_SCALED_LAYER, _layer_norm),
-    (_LAYER, _layer_norm),
-    (_applied("mul", _RMS, "weight"), _rms_norm),
-    (_RMS, _rms_norm),
+Function = tuple[Pattern, Callable[[Found], Match | None]]
+
+
+def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
+    """The norms, given how squares are computed."""
+    layer = _over_root_mean_square(_CENTRED, square(_CENTRED))
+    scaled = _applied("mul", layer, "weight")
+    root_mean_square = _over_root_mean_square("x", square("x"))
+    yield _applied("add", scaled, "bias"), _layer_norm
+    yield scaled, _layer_norm
+    yield layer, _layer_norm
+    yield _applied("mul", root_mean_square, "weight"), _rms_norm
+    yield root_mean_square, _rms_norm
+
+
+FUNCTIONS: Sequence[Function] = (
+    *_norms(lambda x: _applied("square", x)),
+    *_norms(lambda x: _applied("mul", x, x)),
     (_SOFTMAX, _softmax),
     (_SUM_OF_PRODUCT, _sum_of_product),
 )
