@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.search.compiled import entry, inner, once
 from mirage_dsl.search.field61 import scramble64
+from mirage_dsl.search.heap import pop, push
 from mirage_dsl.search.workspace import Ints, Words
 
 Floats = NDArray[np.float64]
@@ -149,42 +150,6 @@ def _visit(keys, visits, opened):
     return visits[at]
 
 
-@inner
-def _before(rank, a, b):
-    """Whether state `a` comes before `b`: it is cheaper, or as cheap and newer."""
-    return rank[a] < rank[b] or (rank[a] == rank[b] and a > b)
-
-
-@inner
-def _push(heap, size, rank, state):
-    """Add a state to a binary heap of `size` states."""
-    at = size
-    while at > 0:
-        above = (at - 1) >> 1
-        if _before(rank, heap[above], state):
-            break
-        heap[at] = heap[above]
-        at = above
-    heap[at] = state
-
-
-@once
-def _pop(heap, size, rank):
-    """Take the first state out of a heap of `size` states."""
-    first, last, size = heap[0], heap[size - 1], size - 1
-    at = 0
-    while 2 * at + 1 < size:
-        below = 2 * at + 1
-        if below + 1 < size and _before(rank, heap[below + 1], heap[below]):
-            below += 1
-        if _before(rank, last, heap[below]):
-            break
-        heap[at] = heap[below]
-        at = below
-    heap[at] = last
-    return first
-
-
 class Scratch(NamedTuple):
     """Arrays of one search: of its states the open values, and how they came about."""
 
@@ -230,11 +195,11 @@ def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, x):
         for i in range(opened.shape[1]):
             bits[s, i] = opened[s, i]
         rank[s] = _bound(bits[s], mandatory, least, x.union)
-        _push(heap, size, rank, s)
+        push(heap, size, rank, s)
         size += 1
     found, expanded, exact = 0, 0, True
     while size and found < k:
-        s = _pop(heap, size, rank)
+        s = pop(heap, size, rank)
         size -= 1
         v = _highest(bits[s])
         if v < 0 or not exact:
@@ -247,7 +212,7 @@ def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, x):
             exact = used + start[v + 1] - start[v] <= limit
             if not exact:
                 rank[s] = -1.0
-                _push(heap, size, rank, s)
+                push(heap, size, rank, s)
                 size += 1
                 continue
             for e in range(start[v], start[v + 1]):
@@ -256,6 +221,6 @@ def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, x):
                 x.parent[used], x.edge[used] = s, e
                 left = _bound(bits[used], mandatory, least, x.union)
                 rank[used] = paid[used] + left
-                _push(heap, size, rank, used)
+                push(heap, size, rank, used)
                 size, used = size + 1, used + 1
     return found, expanded, exact

@@ -21,7 +21,8 @@ _njit: Any = numba.njit
 
 _MODULES = (
     *("astar", "closure", "compiled", "evaluation", "extract"),
-    *("field61", "recording", "steps", "values", "workspace"),
+    *("field61", "heap", "recording", "steps", "values", "workspace"),
+    *("union/graph", "union/heuristic"),
 )
 
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from mirage_dsl.search.compiled import entry
 from mirage_dsl.search.union.kernels import Kernel
 from mirage_dsl.search.union.points import LIMITS
 from mirage_dsl.search.workspace import LOAD, Ints
@@ -278,7 +278,7 @@ def needed(makes: Ints, kids: Ints, roots: Ints, classes: int) -> NDArray[np.boo
     return keep
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _spread(makes, users, first, missing, made):
     """Mark the classes that can be made; `missing` counts kids that cannot."""
     stack = np.empty(len(made), np.int64)
@@ -300,7 +300,7 @@ def _spread(makes, users, first, missing, made):
                 top += 1
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _mark(kids, order, start, missing, roots, wanted, keep):
     """Mark the e-nodes of all classes that the roots may use."""
     stack = np.empty(len(wanted), np.int64)

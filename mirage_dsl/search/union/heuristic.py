@@ -14,15 +14,20 @@ kernels, and every second one begins with a part of the best DAG free.
 
 from __future__ import annotations
 
-import heapq
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
+from mirage_dsl.search.compiled import entry, inner, once
+from mirage_dsl.search.heap import pop, push
 from mirage_dsl.search.union.graph import LAUNCH, OPERATE, Union
 from mirage_dsl.search.workspace import Ints
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 ROUNDS = 8
 """Restarts between two looks at the clock."""
@@ -72,7 +77,7 @@ def search(
     """Different DAGs, cheapest first; ends after so many restarts without a better."""
     links = links_of(u)
     graph = (u.makes, u.kids, u.cost, links.users, links.first)
-    graph = (*graph, links.group, links.groups, links.shared, u.root)
+    graph = (*graph, links.group, np.ones(links.groups), links.shared, u.root)
     found: dict[tuple[int, ...], float] = {}
     best = np.full(u.classes, -1)
     state = np.array([2 * seed + 0x9E3779B97F4A7C15, 0], np.uint64)
@@ -80,9 +85,9 @@ def search(
         np.empty((ROUNDS * STEPS, u.classes), np.int64),
         np.empty(ROUNDS * STEPS),
     )
-    least, since = np.inf, 0
+    scratch, least, since = _scratch(u.classes, len(u.makes)), np.inf, 0
     while since < patience:
-        count = _restart(*graph, state, best, (rows, costs))
+        count = _restart(*graph, state, best, (rows, costs), scratch)
         for row, cost in zip(rows[:count], costs[:count], strict=True):
             found.setdefault(tuple(row[row >= 0].tolist()), float(cost))
         since += ROUNDS
@@ -94,54 +99,100 @@ def search(
     return [Dag(tuple(sorted(enodes)), cost) for enodes, cost in order]
 
 
-@njit(cache=True, nogil=True)
-def _cheapest_trees(makes, kids, cost, users, first, free, pick, missing, total):
+@inner
+def _fill(array, value):
+    """Numba compiles a loop far sooner than an assignment to a slice."""
+    for i in range(len(array)):
+        array[i] = value
+
+
+@inner
+def _copy(array, out):
+    for i in range(len(array)):
+        out[i] = array[i]
+
+
+class _Scratch(NamedTuple):
+    """Arrays of one restart, by class and by e-node."""
+
+    free: Bools
+    used: Bools
+    pick: Ints
+    chosen: Ints
+    stack: Ints
+    value: Floats
+    missing: Ints
+    total: Floats
+    own: Floats
+    heap: Ints
+
+
+def _scratch(classes: int, enodes: int) -> _Scratch:
+    return _Scratch(
+        np.zeros(classes, np.bool_),
+        np.zeros(classes, np.bool_),
+        np.empty(classes, np.int64),
+        np.empty(classes, np.int64),
+        np.empty(classes, np.int64),
+        np.empty(classes),
+        np.empty(enodes, np.int64),
+        np.empty(enodes),
+        np.empty(enodes),
+        np.empty(enodes, np.int64),
+    )
+
+
+@once
+def _cheapest_trees(makes, kids, users, first, x):
     """The e-node that begins each class's cheapest tree; -1 if there is none."""
-    value = np.full(len(pick), -1.0)
-    heap = [(0.0, np.int64(0))][:0]
+    missing, total, pick, size = x.missing, x.total, x.pick, 0
     for e in range(len(makes)):
-        missing[e], total[e] = 0, cost[e]
+        missing[e], total[e] = 0, x.own[e]
         for t in range(3):
             missing[e] += kids[e, t] >= 0
         if missing[e] == 0:
-            heapq.heappush(heap, (total[e], e))
-    pick[:] = -1
-    while heap:
-        paid, e = heapq.heappop(heap)
+            push(x.heap, size, total, e)
+            size += 1
+    _fill(pick, -1)
+    while size:
+        e = pop(x.heap, size, total)
+        size -= 1
         c = makes[e]
         if pick[c] >= 0:
             continue
-        value[c], pick[c] = 0.0 if free[c] else paid, e
+        x.value[c], pick[c] = 0.0 if x.free[c] else total[e], e
         for u in range(first[c], first[c + 1]):
             user = users[u]
             missing[user] -= 1
-            total[user] += value[c]
+            total[user] += x.value[c]
             if missing[user] == 0 and pick[makes[user]] < 0:
-                heapq.heappush(heap, (total[user], user))
+                push(x.heap, size, total, user)
+                size += 1
 
 
-@njit(cache=True, nogil=True)
-def _collect(pick, kids, cost, root, chosen, used):
+@inner
+def _collect(pick, kids, cost, root, x):
     """The DAG below the root: fills `chosen` by class, returns its cost."""
-    chosen[:] = -1
-    used[:] = False
-    stack = [root]
-    used[root] = True
-    total = 0.0
-    while stack:
-        c = stack.pop()
+    _fill(x.chosen, -1)
+    _fill(x.used, False)
+    x.stack[0], x.used[root] = root, True
+    size, total = 1, 0.0
+    while size:
+        size -= 1
+        c = x.stack[size]
         e = pick[c]
-        chosen[c] = e
+        x.chosen[c] = e
         total += cost[e]
         for t in range(3):
             kid = kids[e, t]
-            if kid >= 0 and not used[kid]:
-                used[kid] = True
-                stack.append(kid)
+            if kid >= 0 and not x.used[kid]:
+                x.used[kid] = True
+                x.stack[size] = kid
+                size += 1
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _random(state):
     """The next number in [0, 1) of a xorshift generator."""
     x = state[0]
@@ -152,10 +203,10 @@ def _random(state):
     return np.float64(x >> np.uint64(11)) / 9007199254740992.0
 
 
-@njit(cache=True, nogil=True)
+@once
 def _begin(turn, state, best, factors, free):
     """Perturb all kernels, but in the first turn; free a part of the best DAG."""
-    free[:] = False
+    _fill(free, False)
     for g in range(len(factors)):
         factors[g] = _FACTORS[int(6 * _random(state))] if turn else 1.0
     if turn % 2:
@@ -164,40 +215,38 @@ def _begin(turn, state, best, factors, free):
             free[c] = best[c] >= 0 and _random(state) < share
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _restart(
-    makes, kids, cost, users, first, group, groups, shared, root, state, best, dags
+    makes, kids, cost, users, first, group, factors, shared, root, state, best, dags, x
 ):
     """Restarts from turn `state[1]` on; fills rows, one a DAG, with their costs.
 
     Returns how many.
     """
     rows, costs = dags
-    classes, turn = len(best), int(state[1])
-    free, used = np.zeros(classes, np.bool_), np.zeros(classes, np.bool_)
-    pick, chosen = np.empty(classes, np.int64), np.empty(classes, np.int64)
-    missing, total = np.empty(len(makes), np.int64), np.empty(len(makes))
-    factors, own, count, least = np.ones(groups), cost.copy(), 0, np.inf
+    turn, count, least = int(state[1]), 0, np.inf
     if best[root] >= 0:
-        least = _collect(best, kids, cost, root, chosen, used)
+        least = _collect(best, kids, cost, root, x)
     for _ in range(len(rows) // STEPS):
-        _begin(turn, state, best, factors, free)
+        _begin(turn, state, best, factors, x.free)
         last = np.inf
         for step in range(STEPS):
             for e in range(len(cost)):
-                own[e] = cost[e] * (1.0 if step % 2 else factors[group[e]])
-            _cheapest_trees(makes, kids, own, users, first, free, pick, missing, total)
-            paid = _collect(pick, kids, cost, root, chosen, used)
+                x.own[e] = cost[e] * (1.0 if step % 2 else factors[group[e]])
+            _cheapest_trees(makes, kids, users, first, x)
+            paid = _collect(x.pick, kids, cost, root, x)
             if paid < least - 1e-9:
-                least, best[:] = paid, chosen
-            rows[count], costs[count] = chosen, paid
+                least = paid
+                _copy(x.chosen, best)
+            _copy(x.chosen, rows[count])
+            costs[count] = paid
             count += 1
             if step and paid > 1.05 * last:
                 break
             last = paid
-            for c in range(classes):
-                e = chosen[c]
-                free[c] = e >= 0 and (shared[e] or _random(state) < 0.7)
+            for c in range(len(best)):
+                e = x.chosen[c]
+                x.free[c] = e >= 0 and (shared[e] or _random(state) < 0.7)
         turn += 1
     state[1] = turn
     return count
