@@ -11,6 +11,7 @@ from mirage_dsl.backends.triton.emit import emit, plan
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
 from mirage_dsl.errors import CompileError, DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import bf16, f16, f32
@@ -224,4 +225,14 @@ def test_products_of_two_kinds_do_not_share_a_tile(swap: bool) -> None:
 def test_products_of_many_rows_get_more_warps() -> None:
     graph = mugraphs.rmsnorm_linear(512, 64, 64, tile_n=32, tile_k=32)
     (kernel,) = plan(graph).kernels
+    assert kernel.schedule.num_warps == 8
+
+
+def test_products_outside_loops_get_a_warp_for_sixteen_rows() -> None:
+    g = KernelBuilder("product", m=128, k=64, n=64)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    with g.block(grid={"n": 32}) as b:
+        product = b.matmul(b.load(x, "m, k"), b.load(w, "k, n/grid"), over="k")
+        out = b.store(product, "m, n/grid")
+    (kernel,) = plan(g.returns(out).build()).kernels
     assert kernel.schedule.num_warps == 8

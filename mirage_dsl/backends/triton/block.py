@@ -41,11 +41,15 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Scalar, axis_text
 
 ROWS_OF_A_WARP = 64
-"""Rows of a matrix product that one warp may hold.
+"""Rows of a matrix product that one warp may hold."""
+ROWS_OUTSIDE_LOOPS = 16
+"""The same where there is no loop, up to `WARPS_OUTSIDE_LOOPS`.
 
-A product with 512 rows on 4 warps, outside of a loop, came out wrong on a Hopper GPU
-with Triton 3.6, whatever the barriers and stages; on 8 warps it came out right.
+On a Hopper GPU with Triton 3.6, kernels without a loop gave wrong results with products
+of 512 and of 128 rows on 4 warps, whatever the barriers and stages; on 8 warps products
+of so many rows were right.  The cause is not known: their PTX looks right.
 """
+WARPS_OUTSIDE_LOOPS = 8
 MOST_WARPS = 16
 
 
@@ -144,7 +148,11 @@ class _BlockEmitter:
             for value, product in layout.products.items()
             if layout.is_asynchronous(value)
         ]
-        needed = min(MOST_WARPS, max(rows, default=0) // ROWS_OF_A_WARP)
+        most = max(rows, default=0)
+        needed = min(MOST_WARPS, most // ROWS_OF_A_WARP)
+        if self.block.loop is None:
+            outside = min(WARPS_OUTSIDE_LOOPS, most // ROWS_OUTSIDE_LOOPS)
+            needed = max(needed, outside)
         warps = max(schedule.num_warps, needed)
         return replace(self.block, schedule=replace(schedule, num_warps=warps))
 
