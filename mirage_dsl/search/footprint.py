@@ -7,7 +7,7 @@ hundreds of sizes of a structure; one graph is a batch of one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,6 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     Load,
     RunningMax,
-    Split,
     Store,
     stages_of,
 )
@@ -336,24 +335,6 @@ class Footprint:
                 if split.dim == block.loop.dim:
                     span = np.minimum(span, tiles)
         return np.ceil(span / self.points.loop)
-
-    def sized(self, at: int) -> BlockGraph:
-        """The block graph of one point."""
-        block, points = self.facts.block, self.points
-        grid = tuple(
-            Split(s.dim, int(tiles[at]))
-            for s, tiles in zip(block.grid, points.grid, strict=True)
-        )
-        loop = (
-            None if block.loop is None else Split(block.loop.dim, int(points.loop[at]))
-        )
-        schedule = replace(
-            block.schedule,
-            num_warps=int(points.num_warps[at]),
-            num_stages=int(points.num_stages[at]),
-            swap_operands=bool(points.swap_operands[at]),
-        )
-        return BlockGraph(grid, loop, block.nodes, schedule)
 
 
 def power_of_two(sizes: Numbers) -> Numbers:

@@ -203,15 +203,15 @@ class Remembering(SegmentSearch):
             self.keep_in_mind(key, lambda: _found_json(known, segment))
         return found
 
-    def _size_batch(
+    def _size_family(
         self,
         number: int,
         segment: KernelGraph,
-        blocks: Sequence[BlockGraph],
+        family: Sequence[BlockGraph],
         plans: list[Plan],
         inside: Inside,
     ) -> None:
-        key = f"{self._under_way} batch {number}"
+        key = f"{self._under_way} family {number}"
         known = self.recall(key, lambda document: self._taken(document, segment))
         if known is not None:
             plans += known
@@ -219,7 +219,7 @@ class Remembering(SegmentSearch):
         before = len(plans)
         whole, self.ledger = self.ledger, Ledger()
         try:
-            super()._size_batch(number, segment, blocks, plans, inside)
+            super()._size_family(number, segment, family, plans, inside)
             self.keep_in_mind(key, lambda: self.document(plans[before:], segment))
         finally:
             own, self.ledger = self.ledger, whole

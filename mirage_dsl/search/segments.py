@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,10 +29,11 @@ from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.family import families, hull, on_grid
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.partition import is_view
-from mirage_dsl.search.sizes import Sizes, choose_sizes
+from mirage_dsl.search.sizes import Form, Sizes, choose_sizes, sizes_of_all
 from mirage_dsl.search.splitting import Splitter
 from mirage_dsl.types import Axis
 
@@ -40,9 +41,6 @@ _log = logging.getLogger(__name__)
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
-
-BATCH = 16
-"""Structures that are sized between two entries in a checkpoint."""
 
 MOST_SPLIT = 6
 """Structures of a segment whose loops are split over the grid, the best ones."""
@@ -165,11 +163,11 @@ class SegmentSearch:
         self.ledger.found["structures"] += len(found.blocks)
         plans: list[Plan] = []
         with self.interruptible():
-            for number, at in enumerate(range(0, len(found.blocks), BATCH)):
+            groups = families(self._worthwhile(found.blocks))
+            for number, family in enumerate(groups):
                 if self.late():
                     break
-                batch = found.blocks[at : at + BATCH]
-                self._size_batch(number, segment, batch, plans, inside)
+                self._size_family(number, segment, family, plans, inside)
         plans.sort(key=lambda p: p.microseconds)
         if found.unshifted:
             plans = self._stabilised(plans, inside)
@@ -182,22 +180,48 @@ class SegmentSearch:
     def _structures(self, segment: KernelGraph) -> Found:
         return self.structures(segment)
 
-    def _size_batch(
+    def _size_family(
         self,
         number: int,  # noqa: ARG002
         segment: KernelGraph,
-        blocks: Sequence[BlockGraph],
+        family: Sequence[BlockGraph],
         plans: list[Plan],
         inside: AbstractSet[str],
     ) -> None:
-        """Append the plans of some structures, the batch of this number."""
+        """Append the plans of the structures of a family, that of this number."""
+        outer = kernel_types(replace(segment, returns=()))
+        graph = one_kernel(segment, insert_casts(hull(family), outer))
+        whole = graph.blocks[0]
+        blocks = [on_grid(whole, b.grid) for b in family]
+        if len(family) == 1:
+            blocks = [whole]
+        tally: Counter[str] = Counter()
+        found = sizes_of_all(
+            [Form(b, self.constraints.sizes(b)) for b in blocks],
+            outer,
+            derived_extents(graph, graph.extent_of),
+            hardware=self.hardware,
+            keep=self.keep,
+            tally=tally,
+            inside=inside,
+            worst=self._worst(plans),
+        )
+        self.ledger.take_sizes(tally)
+        plans += [
+            Plan(s.microseconds, _with_block(graph, s.block))
+            for sized in found
+            for s in sized
+        ]
+
+    def _worthwhile(self, blocks: Iterable[BlockGraph]) -> Iterator[BlockGraph]:
+        """The structures to size."""
         for block in blocks:
-            if self.late():
-                break
             if _reads_joined(block):
                 self.ledger.cut["joined values"] += 1
-                continue
-            plans += self._sized(segment, block, self._worst(plans), inside)
+            elif not self.constraints.admits_structure(block):
+                self.ledger.cut["constraints"] += 1
+            else:
+                yield block
 
     def _split(self, plans: list[Plan], inside: AbstractSet[str]) -> list[Plan]:
         """The best structures with their loops split, where that is worth a thought."""
@@ -244,35 +268,6 @@ class SegmentSearch:
         """The estimate from which on a structure is not worth its sizes."""
         best = sorted(p.microseconds for p in plans)
         return HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
-
-    def _sized(
-        self,
-        segment: KernelGraph,
-        block: BlockGraph,
-        worst: float,
-        inside: AbstractSet[str],
-    ) -> list[Plan]:
-        if not self.constraints.admits_structure(block):
-            self.ledger.cut["constraints"] += 1
-            return []
-        outer = kernel_types(replace(segment, returns=()))
-        graph = one_kernel(segment, insert_casts(block, outer))
-        block = graph.blocks[0]
-        extents = derived_extents(graph, graph.extent_of)
-        tally: Counter[str] = Counter()
-        sized = choose_sizes(
-            block,
-            outer,
-            extents,
-            hardware=self.hardware,
-            keep=self.keep,
-            allowed=self.constraints.sizes(block),
-            tally=tally,
-            inside=inside,
-            worst=worst,
-        )
-        self.ledger.take_sizes(tally)
-        return [Plan(s.microseconds, _with_block(graph, s.block)) for s in sized]
 
     def resized(
         self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()

@@ -1,9 +1,9 @@
 """Tiles and schedules for a structure: sweep, screen by resources, rank by cost.
 
 Tiles are powers of two, as Triton's tensors are; extents that they do not divide get a
-masked last tile, and dims that are not split are padded.  All points of a structure are
-priced at once: first every tile with a few schedules, then every schedule for the best
-tiles.
+masked last tile, and dims that are not split are padded.  All points of all structures
+of a family are priced at once: first every tile with a few schedules, then every
+schedule for the best tiles.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.search.block_cost import BatchCost, block_cost
+from mirage_dsl.search.family import hull
 from mirage_dsl.search.footprint import (
     MATRIX_TILE,
     BlockFacts,
     Footprint,
-    Numbers,
     Points,
     facts_of,
 )
@@ -80,6 +81,14 @@ class Sizes:
 ANY_SIZES = Sizes()
 
 
+@dataclass(frozen=True)
+class Form:
+    """A structure to size; its tiles and schedule do not matter."""
+
+    block: BlockGraph
+    allowed: Sizes = ANY_SIZES
+
+
 def choose_sizes(
     block: BlockGraph,
     outer: Mapping[str, TensorType],
@@ -90,7 +99,6 @@ def choose_sizes(
     allowed: Sizes = ANY_SIZES,
     tally: Counter[str] | None = None,
     inside: AbstractSet[str] = frozenset(),
-    worst: float = math.inf,
 ) -> list[Sized]:
     """The cheapest sizes of a structure, best first.
 
@@ -103,73 +111,164 @@ def choose_sizes(
         allowed: Restrictions.
         tally: Counts points and what excluded them, for the ledger.
         inside: Tensors that an earlier kernel left in L2.
-        worst: Give up on a structure whose first estimates are all above this, in µs.
 
     Raises:
         SearchError: An extent is unknown.
     """
-    facts = facts_of(block, outer, extents)
-    sweep = _Sweep(facts, hardware, allowed, inside, tally)
-    tiles = sweep.tiles()
-    coarse = sweep.price(tiles, sweep.schedules(few=True))
-    best = _best_per_tile(coarse.cost.seconds, coarse.tile_of)[:SHORTLIST]
-    if not len(best):
-        return []
-    if 1e6 * coarse.cost.seconds[best[0]] > worst:
-        if tally is not None:
+    (found,) = sizes_of_all(
+        [Form(block, allowed)],
+        outer,
+        extents,
+        hardware=hardware,
+        keep=keep,
+        tally=tally,
+        inside=inside,
+    )
+    return found
+
+
+def sizes_of_all(
+    forms: Sequence[Form],
+    outer: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    *,
+    hardware: Hardware = H100,
+    keep: int = 4,
+    tally: Counter[str] | None = None,
+    inside: AbstractSet[str] = frozenset(),
+    worst: float = math.inf,
+) -> list[list[Sized]]:
+    """The cheapest sizes of each structure of a family, priced together.
+
+    Args:
+        forms: Structures that differ in their grids only, or in what is allowed.
+        outer: Types of the kernel-level tensors that they load.
+        extents: Extents of the kernel-level dims.
+        hardware: The GPU.
+        keep: How many of each to return at most.
+        tally: Counts points and what excluded them, for the ledger.
+        inside: Tensors that an earlier kernel left in L2.
+        worst: Give up on structures whose first estimates are all above this, in µs.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    facts = facts_of(hull([f.block for f in forms]), outer, extents)
+    sweep = _Sweep(facts, hardware, inside, tally)
+    tiles = [sweep.tiles(form) for form in forms]
+    coarse = sweep.price(forms, tiles, few=True)
+    shortlists: list[NDArray[np.int64]] = []
+    for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
+        hopeless = len(best) > 0 and 1e6 * coarse.cost.seconds[best[0]] > worst
+        if hopeless and tally is not None:
             tally["cost rank"] += 1
-        return []
-    fine = sweep.price(tiles[coarse.tile_of[best]], sweep.schedules(few=False))
-    chosen = _best_per_tile(fine.cost.seconds, fine.tile_of)[:keep]
+        shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
+    fine = sweep.price(forms, shortlists, few=False)
     return [
-        Sized(fine.footprint.sized(int(i)), 1e6 * float(fine.cost.seconds[i]))
-        for i in chosen
+        [
+            Sized(_sized(form.block, fine.footprint, int(i)), fine.microseconds(i))
+            for i in best[:keep]
+        ]
+        for form, (best, _) in zip(forms, fine.best(), strict=True)
     ]
+
+
+def _sized(block: BlockGraph, footprint: Footprint, at: int) -> BlockGraph:
+    """A structure with the tiles and the schedule of one point of its family."""
+    points, splits = footprint.points, footprint.facts.block.grid
+    tiles = {s.dim: int(t[at]) for s, t in zip(splits, points.grid, strict=True)}
+    loop = block.loop
+    schedule = replace(
+        block.schedule,
+        num_warps=int(points.num_warps[at]),
+        num_stages=int(points.num_stages[at]),
+        swap_operands=bool(points.swap_operands[at]),
+    )
+    return BlockGraph(
+        tuple(Split(s.dim, tiles[s.dim]) for s in block.grid),
+        None if loop is None else Split(loop.dim, int(points.loop[at])),
+        block.nodes,
+        schedule,
+    )
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """Points that fit, the row of tiles of each, and their cost."""
+    """Points that fit, by structure, then by row of tiles; and their cost.
+
+    `form_of` and `tile_of` are the structure of each point, and its row among those of
+    that structure.
+    """
 
     footprint: Footprint
+    form_of: NDArray[np.intp]
     tile_of: NDArray[np.intp]
     cost: BatchCost
+    forms: int
+
+    def microseconds(self, at: int) -> float:
+        return 1e6 * float(self.cost.seconds[at])
+
+    def best(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Of each structure the cheapest points, the best of each tile, and its row."""
+        edges = np.searchsorted(self.form_of, np.arange(self.forms + 1)).tolist()
+        for start, end in pairwise(edges):
+            tiles = self.tile_of[start:end]
+            order = np.argsort(self.cost.seconds[start:end], kind="stable")
+            _, first = np.unique(tiles[order], return_index=True)
+            kept = order[np.sort(first)]
+            yield start + kept, tiles[kept]
 
 
 @dataclass(frozen=True)
 class _Sweep:
+    """Tiles and schedules of a family, and their prices."""
+
     facts: BlockFacts
     hardware: Hardware
-    allowed: Sizes
     inside: AbstractSet[str]
     tally: Counter[str] | None
 
-    def tiles(self) -> NDArray[np.int64]:
-        """All combinations of tiles, one row each: the grid's, then the loop's."""
-        block = self.facts.block
-        choices = [self._grid_tiles(s) for s in block.grid]
-        choices.append(self._loop_tiles(block.loop) if block.loop else (1,))
+    def tiles(self, form: Form) -> NDArray[np.int64]:
+        """All combinations of tiles of a structure, one row each.
+
+        The grid's come first, the loop's last; a dim that others of its family split
+        has one tile.
+        """
+        block, family = form.block, self.facts.block
+        own = {s.dim for s in block.grid}
+        choices = [
+            self._grid_tiles(s.dim, form.allowed)
+            if s.dim in own
+            else (self.facts.extents[s.dim],)
+            for s in family.grid
+        ]
+        choices.append(self._loop_tiles(form.allowed))
         rows = np.array(list(itertools.product(*choices)), dtype=np.int64)
         rows = rows.reshape(-1, len(choices))
-        return rows[self._admitted(rows)]
+        place = [s.dim for s in family.grid]
+        columns = [place.index(s.dim) for s in block.grid]
+        return rows[self._admitted(form, rows, columns)]
 
-    def _admitted(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        block = self.facts.block
+    def _admitted(
+        self, form: Form, rows: NDArray[np.int64], columns: list[int]
+    ) -> NDArray[np.bool_]:
+        block = form.block
         counts = np.array([self.facts.extents[s.dim] for s in block.grid], dtype=int)
-        parts = -(-counts // rows[:, :-1])
+        tiles = rows[:, columns]
+        parts = -(-counts // tiles)
         keep = parts.prod(axis=1) <= MOST_BLOCKS
         if block.loop is not None:
             for column, split in enumerate(block.grid):
                 if split.dim == block.loop.dim:
-                    keep &= rows[:, column] >= rows[:, -1]
-        grids, iterations = self.allowed.grids, self.allowed.iterations
+                    keep &= tiles[:, column] >= rows[:, -1]
+        grids, iterations = form.allowed.grids, form.allowed.iterations
         if grids is not None:
             keep &= [grids(tuple(int(p) for p in row)) for row in parts]
         else:
             # One part is no split, and structures without it are searched too.
             keep &= (parts > 1).all(axis=1)
-        points = _points(rows, [(4, 2, False)], np.arange(len(rows)))
-        found = Footprint(self.facts, points).iterations
+        found = Footprint(self.facts, _points(rows, [(4, 2, False)])).iterations
         if iterations is not None:
             keep &= np.isin(found, list(iterations))
         elif block.loop and self.facts.extents[block.loop.dim] > MATRIX_TILE:
@@ -177,10 +276,10 @@ class _Sweep:
             keep &= found > 1
         return keep
 
-    def _grid_tiles(self, split: Split) -> Sequence[int]:
-        name, extent = split.dim, self.facts.extents[split.dim]
-        if self.allowed.grid_tiles is not None:
-            return self.allowed.grid_tiles(extent)
+    def _grid_tiles(self, name: str, allowed: Sizes) -> Sequence[int]:
+        extent = self.facts.extents[name]
+        if allowed.grid_tiles is not None:
+            return allowed.grid_tiles(extent)
         loop = self.facts.block.loop
         if name in self.facts.batch_dims:
             return (1,)
@@ -191,10 +290,13 @@ class _Sweep:
             return (1, *tiles) if name in self.facts.joint_dims else tiles
         return _powers(1, LARGEST_TILE_SIDE, extent)
 
-    def _loop_tiles(self, split: Split) -> Sequence[int]:
-        name, extent = split.dim, self.facts.extents[split.dim]
-        if self.allowed.loop_tiles is not None:
-            return self.allowed.loop_tiles(extent)
+    def _loop_tiles(self, allowed: Sizes) -> Sequence[int]:
+        loop = self.facts.block.loop
+        if loop is None:
+            return (1,)
+        name, extent = loop.dim, self.facts.extents[loop.dim]
+        if allowed.loop_tiles is not None:
+            return allowed.loop_tiles(extent)
         if name in self.facts.batch_dims:
             return (1,)
         if name in self.facts.matrix_dims:
@@ -202,21 +304,24 @@ class _Sweep:
             return _powers(least, LARGEST_MATRIX_TILE, extent)
         return _powers(MATRIX_TILE, LARGEST_TILE_SIDE, extent)
 
-    def schedules(self, *, few: bool) -> Schedules:
-        """Schedules worth trying for this structure."""
+    def schedules(self, warps: AbstractSet[int] | None, *, few: bool) -> Schedules:
+        """Schedules worth trying for this family, of so many warps."""
         products = bool(self.facts.products)
-        warps = (4, 8) if products else (4, 8, 16)
-        if self.allowed.num_warps is not None:
-            warps = tuple(sorted(self.allowed.num_warps))
+        warps = warps or ({4, 8} if products else {4, 8, 16})
         looped = self.facts.block.loop is not None
         stages = (2,) if not looped else (2, 4) if few else (2, 3, 4, 5, 6)
         swaps = (False, True) if products else (False,)
-        return list(itertools.product(warps, stages, swaps))
+        return list(itertools.product(sorted(warps), stages, swaps))
 
-    def price(self, tiles: NDArray[np.int64], schedules: Schedules) -> _Priced:
-        """Every row of tiles with every schedule, as far as they fit."""
-        tile_of = np.repeat(np.arange(len(tiles)), len(schedules))
-        points = _points(tiles, schedules, tile_of)
+    def price(
+        self, forms: Sequence[Form], tiles: Sequence[NDArray[np.int64]], *, few: bool
+    ) -> _Priced:
+        """Rows of tiles of every structure with every schedule, as far as they fit."""
+        schedules = self.schedules(forms[0].allowed.num_warps, few=few)
+        counts = [len(rows) for rows in tiles]
+        form_of = np.repeat(np.arange(len(forms)), counts).repeat(len(schedules))
+        tile_of = np.concatenate([np.arange(c) for c in counts]).repeat(len(schedules))
+        points = _points(np.concatenate(tiles), schedules)
         useful = self._useful(Footprint(self.facts, points))
         footprint = Footprint(self.facts, points.take(useful))
         room = resources(footprint, self.hardware)
@@ -224,7 +329,8 @@ class _Sweep:
         fits = np.flatnonzero(room.feasible)
         footprint = Footprint(self.facts, footprint.points.take(fits))
         cost = block_cost(footprint, self.hardware, self.inside, room.take(fits))
-        return _Priced(footprint, tile_of[useful[fits]], cost)
+        index = useful[fits]
+        return _Priced(footprint, form_of[index], tile_of[index], cost, len(forms))
 
     def _count(self, room: Resources) -> None:
         if self.tally is None:
@@ -250,19 +356,18 @@ class _Sweep:
         return np.flatnonzero(good)
 
 
-def _points(
-    tiles: NDArray[np.int64], schedules: Schedules, tile_of: NDArray[np.intp]
-) -> Points:
-    """The points of `tiles[tile_of]`, schedules repeating fastest."""
-    rows = tiles[tile_of].astype(np.float64)
-    repeat = len(rows) // max(len(schedules), 1)
-    warps, stages, swaps = (np.array(c) for c in zip(*schedules, strict=True))
+def _points(tiles: NDArray[np.int64], schedules: Schedules) -> Points:
+    """The points of rows of tiles, schedules repeating fastest."""
+    rows = tiles.astype(np.float64).repeat(len(schedules), axis=0)
+    warps, stages, swaps = (
+        np.tile(np.array(c), len(tiles)) for c in zip(*schedules, strict=True)
+    )
     return Points(
         tuple(rows[:, i] for i in range(rows.shape[1] - 1)),
         rows[:, -1],
-        np.tile(warps, repeat).astype(np.float64),
-        np.tile(stages, repeat).astype(np.float64),
-        np.tile(swaps, repeat),
+        warps.astype(np.float64),
+        stages.astype(np.float64),
+        swaps,
     )
 
 
@@ -275,15 +380,3 @@ def _powers(low: int, high: int, extent: int) -> tuple[int, ...]:
         if 1 << e <= whole
     )
     return found or (whole,)
-
-
-def _best_per_tile(seconds: Numbers, tile_of: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Indices of the cheapest points, of each tile only the best."""
-    order = np.argsort(seconds, kind="stable")
-    seen: set[int] = set()
-    kept: list[int] = []
-    for at, tile in zip(order.tolist(), tile_of[order].tolist(), strict=True):
-        if tile not in seen:
-            seen.add(tile)
-            kept.append(at)
-    return np.array(kept, dtype=np.intp)

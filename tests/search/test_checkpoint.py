@@ -121,7 +121,7 @@ class _Work:
         self.dies_at = dies_at
         for owner, name in (
             (module, "structures"),
-            (segments, "choose_sizes"),
+            (segments, "sizes_of_all"),
             (union, "multi_kernel"),
             (verifier, "verify"),
         ):
@@ -155,8 +155,8 @@ def test_wherever_a_search_dies_it_goes_on_from_there(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             work = _Work(patch)
             assert _search(file).candidates == plain
-        # What was under way is done again: a batch of structures, at most.
-        assert work.done.total() <= total - at + 1 + segments.BATCH
+        # What was under way is done again: one family of structures, at most.
+        assert work.done.total() <= total - at + 2
         left.append(work.done.total())
     assert left == sorted(left, reverse=True)
     assert left[-1] < total / 4

@@ -1,0 +1,79 @@
+"""Families: structures that differ in their grids only, priced together."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.search.family import families, hull, on_grid
+from mirage_dsl.search.sizes import Form, Sizes, choose_sizes, sizes_of_all
+from tests.search import blocks
+
+DIMS = {"rms_linear": "mn", "attention": "zm", "ntrans": "m"}
+GRAPHS: dict[str, KernelGraph] = {
+    "rms_linear": blocks.rms_linear(8),
+    "attention": blocks.attention(8),
+    "ntrans": blocks.ntrans(8),
+}
+
+
+def members(name: str) -> list[BlockGraph]:
+    """The structure of a graph with each set of some dims as its grid."""
+    block = GRAPHS[name].blocks[0]
+    sets = [
+        some
+        for count in range(len(DIMS[name]) + 1)
+        for some in itertools.combinations(DIMS[name], count)
+    ]
+    return [on_grid(block, tuple(Split(d, 1) for d in some)) for some in sets]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
+    types, extents = kernel_types(GRAPHS[name]), GRAPHS[name].extent_of
+    own = members(name)
+    together, alone = Counter[str](), Counter[str]()
+    found = sizes_of_all([Form(b) for b in own], types, extents, tally=together)
+    assert found == [choose_sizes(b, types, extents, tally=alone) for b in own]
+    assert together == alone
+    assert any(found)
+    for block, sized in zip(own, found, strict=True):
+        for item in sized:
+            assert [s.dim for s in item.block.grid] == [s.dim for s in block.grid]
+            assert item.block.nodes == block.nodes
+
+
+def test_each_is_held_to_what_is_allowed_of_it() -> None:
+    types, extents = kernel_types(GRAPHS["rms_linear"]), {"m": 8, "k": 4096, "n": 4096}
+    block = GRAPHS["rms_linear"].blocks[0]
+    forms = [
+        Form(block, Sizes(grids=lambda parts, n=n: max(parts) == n)) for n in (32, 64)
+    ]
+    for count, sized in zip((32, 64), sizes_of_all(forms, types, extents), strict=True):
+        assert sized
+        for item in sized:
+            (split,) = item.block.grid
+            assert extents[split.dim] // split.tile == count
+
+
+def test_families_have_the_same_nodes_but_for_the_grid() -> None:
+    first, second = members("rms_linear"), members("attention")
+    mixed = [b for pair in itertools.zip_longest(first, second) for b in pair if b]
+    assert families(mixed) == [first, second]
+    assert {s.dim for s in hull(first).grid} == {"m", "n"}
+    assert hull(first[:1]) is first[0]
+
+
+def test_a_structure_that_loads_all_of_what_it_splits_stands_alone() -> None:
+    block = GRAPHS["rms_linear"].blocks[0]
+    at = next(i for i, n in enumerate(block.nodes) if n.result == "wt")
+    (whole,) = on_grid(replace(block, nodes=(block.nodes[at],)), ()).nodes
+    odd = replace(block, nodes=(*block.nodes[:at], whole, *block.nodes[at + 1 :]))
+    assert odd != block
+    other = on_grid(block, ())
+    assert families([odd, other, block]) == [[odd], [other, block]]
