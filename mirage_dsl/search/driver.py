@@ -4,26 +4,27 @@
            -> join -> stabilise -> verify against the original program -> k best
 
 The whole program is one segment first.  Only where one kernel cannot hold it, or is
-far from what the hardware could do, are runs of its atoms (`search.partition`) searched
-too; dynamic programming picks the cheapest chain of segments.  The program by library
+far from what the hardware could do, are programs of several kernels searched, and
+chains of segments (`search.chains`).  The program by library
 kernels is always a candidate.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mirage_dsl.errors import SearchError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.expand import expand
-from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.stabilise import stabilise
 from mirage_dsl.search.certified import certified, identity_of
+from mirage_dsl.search.chains import MOST_ATOMS, Chains, Found
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
@@ -32,9 +33,9 @@ from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.kinds import with_every_kind
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.memory import Remembering
-from mirage_dsl.search.partition import Atom, Cutter
+from mirage_dsl.search.partition import Cutter
 from mirage_dsl.search.result import Candidate, Proof, SearchResult
-from mirage_dsl.search.segments import Plan, library_plan
+from mirage_dsl.search.segments import HOPELESS, Plan, library_plan
 from mirage_dsl.search.several import MOST_OPERATORS, both, several
 from mirage_dsl.search.sink import sink_views
 from mirage_dsl.search.structural import Progress, silent, structural_search
@@ -42,8 +43,8 @@ from mirage_dsl.search.structural import Progress, silent, structural_search
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
 
-MOST_ATOMS = 4
-"""Atoms of the longest segment."""
+SPARE = 2
+"""Plans at hand for each one wanted, where that decides what is searched no more."""
 
 
 def search(
@@ -130,9 +131,6 @@ class _Driver:
     max_kernels: int | None
     progress: Progress
     proof: Proof | None = None
-    _found: dict[tuple[str, ...], list[tuple[Plan, ...]]] = field(
-        default_factory=dict[tuple[str, ...], list[tuple[Plan, ...]]]
-    )
 
     @property
     def ledger(self) -> Ledger:
@@ -145,20 +143,46 @@ class _Driver:
         program = expand(self.program)
         sunk = sink_views(program)
         library = library_plan(self.program, self.segments.hardware)
-        plans: list[Plan] = []
+        plans = [library]
         with self.segments.interruptible():
-            plans += self._allowed(self._whole(Cutter(sunk)))
-            if self._worth_cutting(plans, library):
+            whole = self._allowed(self._whole(Cutter(sunk)))
+            plans += whole
+            if self._worth_cutting(whole, library):
                 for form in dict.fromkeys((program, sunk)):
                     plans += self._allowed(self._several(form))
-                    self._found.clear()
-                    cutters = (Cutter(form), Cutter(form, late=True))
-                    cutters = {c.order: c for c in cutters}.values()
-                    self.segments.ahead(i for c in cutters for i in self._runs(c))
-                    for cutter in cutters:
-                        plans += self._allowed(self._chains(cutter))
-                        plans += self._allowed(self._chains(cutter, products=False)[:1])
-        return sorted([*plans, library], key=lambda p: p.microseconds)
+                    self._cut(form, plans)
+        return sorted(plans, key=lambda p: p.microseconds)
+
+    def _cut(self, form: KernelGraph, plans: list[Plan]) -> None:
+        """Append the plans of one form of the program, cut into segments."""
+        cutters = (Cutter(form), Cutter(form, late=True))
+        found = Found()
+        chains = [
+            Chains(c, self.segments, self.k, self.progress, found)
+            for c in {c.order: c for c in cutters}.values()
+        ]
+        enough = self._enough(plans)
+        self.segments.ahead(item for c in chains for item in c.wanted(enough))
+        for own in chains:
+            some = own.cheapest(products=False)[:1] + own.cheapest(self._enough(plans))
+            plans += self._allowed([self._joined(own.cutter, parts) for parts in some])
+
+    def _enough(self, plans: list[Plan]) -> float:
+        """The estimate in µs from which on one more plan makes no difference.
+
+        There are as many that are better, and some to replace those that verification
+        refuses, or they are hopeless, as far as estimates go.
+        """
+        ranked = sorted(plans, key=lambda p: p.microseconds)
+        most = HOPELESS * ranked[0].microseconds
+        seen: set[str] = set()
+        for plan in ranked:
+            if plan.microseconds > most:
+                break
+            seen.add(canonical_hash(plan.graph, sizes=False))
+            if len(seen) == SPARE * self.k:
+                return plan.microseconds
+        return most
 
     def _allowed(self, plans: list[Plan]) -> list[Plan]:
         kept = [p for p in plans if self.segments.constraints.admits(p.graph)]
@@ -215,97 +239,9 @@ class _Driver:
         seconds = moved / hardware.dram_rate + hardware.launch + hardware.ramp
         return 1e6 * seconds
 
-    def _chains(self, cutter: Cutter, *, products: bool = True) -> list[Plan]:
-        """The cheapest chains of segments, by dynamic programming over the atoms.
-
-        Without `products` these are left to library kernels, which the estimate may
-        wrong.
-        """
-        atoms = cutter.atoms
-        best: list[list[tuple[float, tuple[Plan, ...]]]] = [[(0.0, ())]]
-        for end in range(1, len(atoms) + 1):
-            ways: list[tuple[float, tuple[Plan, ...]]] = []
-            for start in range(max(0, end - MOST_ATOMS), end):
-                run = atoms[start:end]
-                if products or not any(a.is_product for a in run):
-                    found = self._segment_plans(cutter, run)
-                elif len(run) == 1:
-                    found = [(self._library(cutter, run[0]),)]
-                else:
-                    continue
-                for parts in found:
-                    added = sum(p.microseconds for p in parts)
-                    ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
-            ways.sort(key=lambda w: (w[0], len(w[1])))
-            best.append(ways[: self.k])
-            known = ways[0][0] if ways and end == len(atoms) else None
-            self.progress("cut", end, len(atoms), known)
-        return [self._joined(cutter, parts) for _, parts in best[-1]]
-
-    def _runs(self, cutter: Cutter) -> Iterator[tuple[KernelGraph, frozenset[str]]]:
-        """The segments that the chains will ask for, and what of them is in L2."""
-        atoms = cutter.atoms
-        for end in range(1, len(atoms) + 1):
-            for start in range(max(0, end - MOST_ATOMS), end):
-                run = atoms[start:end]
-                nodes = [n for a in run for n in a.nodes]
-                fits = len(nodes) <= MOST_OPERATORS or len(run) == 1
-                if fits and not any(a.library for a in run):
-                    segment = cutter.segment(nodes)
-                    yield segment, self._left_in_l2(segment)
-
     def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan:
         graph = cutter.join([p.graph for p in parts])
         return Plan(estimate(graph, self.segments.hardware).microseconds, graph)
-
-    def _segment_plans(
-        self, cutter: Cutter, atoms: Sequence[Atom]
-    ) -> list[tuple[Plan, ...]]:
-        """Ways to compute successive atoms, as one segment."""
-        nodes = [n for a in atoms for n in a.nodes]
-        key = tuple(n.result for n in nodes)
-        if key not in self._found:
-            self._found[key] = self._search_segment(cutter, atoms, nodes)
-        return self._found[key]
-
-    def _search_segment(
-        self, cutter: Cutter, atoms: Sequence[Atom], nodes: list[Apply]
-    ) -> list[tuple[Plan, ...]]:
-        single = len(atoms) == 1
-        segment = cutter.segment(nodes)
-        inside = self._left_in_l2(segment)
-        plans: list[Plan] = []
-        library = any(a.library for a in atoms)
-        fits = len(nodes) <= MOST_OPERATORS or single
-        if not library and fits and not self.segments.late():
-            plans = self.segments.plans(segment, inside)[: self.k]
-        ways = [(p,) for p in plans]
-        if not single:
-            return ways
-        if not ways and len(nodes) > 1 and not self.segments.late():
-            left, right = cutter.halves(atoms[0])
-            firsts = self._segment_plans(cutter, (left,))
-            seconds = self._segment_plans(cutter, (right,))
-            ways = [(*a, *b) for a in firsts for b in seconds]
-        ways.append((self._library(cutter, atoms[0]),))
-        ways.sort(key=lambda w: sum(p.microseconds for p in w))
-        return ways[: self.k]
-
-    def _library(self, cutter: Cutter, atom: Atom) -> Plan:
-        segment = cutter.segment(atom.nodes)
-        inside = self._left_in_l2(segment)
-        return library_plan(segment, self.segments.hardware, inside)
-
-    def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
-        """Inputs of a segment that an earlier one makes, unless they are too large."""
-        own = {i.name for i in self.program.inputs}
-        extents = derived_extents(segment, segment.extent_of)
-        most = self.segments.hardware.l2_bytes / 2
-        return frozenset(
-            i.name
-            for i in segment.inputs
-            if i.name not in own and tensor_bytes(i.type, extents) < most
-        )
 
     # -- Candidates ----------------------------------------------------------------
 

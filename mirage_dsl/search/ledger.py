@@ -13,6 +13,7 @@ CUTS = (
     "registers",
     "tile size",
     "constraints",
+    "bound",
     "cost rank",
     "duplicate",
     "verification",
@@ -28,7 +29,8 @@ class Ledger:
     Attributes:
         found: What was looked at: `structures`, `sizes tried`, `segments`, `verified`.
         cut: How many were cut, by what (`CUTS`).  Resources cut sizes of structures;
-            the others cut structures or whole μGraphs.
+            the bound of what can be cheap enough cuts segments, the others structures
+            or whole μGraphs.
         notes: Sentences for the user: what could not be searched, and why.
     """
 

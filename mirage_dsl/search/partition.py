@@ -96,6 +96,10 @@ class Cutter:
         Depth first, so a product's consumers come as early as they can.  Views come
         right after what they look at, so as not to part what reads them.
         """
+        return _postponed(self._early) if self.late else self._early
+
+    @cached_property
+    def _early(self) -> tuple[Apply, ...]:
         found: list[Apply] = []
         depth_first = self._depth_first()
         for node in depth_first:
@@ -107,7 +111,7 @@ class Cutter:
                 if is_view(view) and view.values[0] in made:
                     found.append(view)
                     made.add(view.result)
-        return _postponed(found) if self.late else tuple(found)
+        return tuple(found)
 
     def _depth_first(self) -> tuple[Apply, ...]:
         makers = {n.result: n for n in self.program.nodes if isinstance(n, Apply)}
@@ -188,9 +192,14 @@ class Cutter:
         return Atom(atom.nodes[:best]), Atom(atom.nodes[best:])
 
     def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
-        """The program of some nodes: from what they read to what others need."""
+        """The program of some nodes: from what they read to what others need.
+
+        Their order does not count, so that equal segments are known to be equal.
+        """
         made = {n.result for n in nodes}
-        outside = [n for n in self.order if n.result not in made]
+        place = {n.result: at for at, n in enumerate(self._early)}
+        nodes = sorted(nodes, key=lambda n: place[n.result])
+        outside = [n for n in self._early if n.result not in made]
         read_later = {v for n in outside for v in n.values}
         views = self._views({v for n in nodes for v in n.values})
         read = {v for n in (*views, *nodes) for v in n.values}
