@@ -10,18 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Accumulate, Apply, BlockNode, RunningMax
-from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.footprint import (
-    MATRIX_TILE,
-    Footprint,
-    Numbers,
-    Product,
-)
+from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.orientation import is_product
 from mirage_dsl.search.resources import WARP, Resources, chained, resources
-from mirage_dsl.search.shared import Bools, from_products, merged
+from mirage_dsl.search.shared import Bools
 from mirage_dsl.search.traffic import traffic
 
 OVERLAP_NORM = 2.5
@@ -163,165 +155,127 @@ def _arithmetic(
     lanes = hardware.f32_rate / hardware.sms * np.minimum(1.0, warps / 16) ** 0.25
     work, steps = _operators(footprint, hardware)
     flops = work * blocks
-    products, tensor_flops = np.zeros((2, len(blocks)))
-    for product in facts.products:
-        times = _times(product.node, footprint)
-        seconds, flop = _product_time(product, footprint, hardware)
-        tensor_flops = tensor_flops + _useful_flop(product, footprint) * times * blocks
-        if product.is_vector:
-            # Each factor is also converted to f32.
-            work = work + 2.0 * flop * times
-            steps = steps + hardware.reduction_step * times
-        else:
-            products = products + seconds * times
-    if facts.products and facts.block.loop is not None:
-        crowd = np.maximum(footprint.points.num_warps - 4, 0.0)
-        steps = steps + WARP_STEP * crowd * footprint.iterations
+    products = tensor_flops = np.zeros(len(blocks))
+    if facts.products:
+        table = facts.tables.products
+        times = _times(table.looped, footprint)
+        readers = _readers(footprint)
+        seconds, flop = _product_times(footprint, hardware, readers)
+        useful = 2.0 * footprint.elements(table.useful)
+        tensor_flops = (useful * times * blocks).sum(axis=0)
+        vectors = table.vector
+        products = (seconds * times)[~vectors].sum(axis=0)
+        # Each factor of a vector is also converted to f32.
+        work = work + (2.0 * flop * times)[vectors].sum(axis=0)
+        steps = steps + hardware.reduction_step * times[vectors].sum(axis=0)
+        exchanges = _exchanges(footprint, readers)
+        if facts.block.loop is not None:
+            crowd = np.maximum(footprint.points.num_warps - 4, 0.0)
+            steps = steps + WARP_STEP * crowd * footprint.iterations
+    else:
+        exchanges = 0.0
     scalar = work / lanes + steps
     power = np.where(together > 1, SHARED_NORM, 1.0)
-    one = (products**power + scalar**power) ** (1.0 / power)
-    one = one + _exchanges(footprint)
+    one = (products**power + scalar**power) ** (1.0 / power) + exchanges
     return one * np.ceil(blocks / hardware.sms), tensor_flops, flops
 
 
-def _times(node: BlockNode, footprint: Footprint) -> Numbers | float:
-    """How often a block runs a node."""
-    looped = footprint.facts.stages.get(node.result) == "body"
-    return footprint.iterations if looped else 1.0
+def _times(looped: Bools, footprint: Footprint) -> Numbers:
+    """How often a block runs some nodes."""
+    return np.where(looped, footprint.iterations, 1.0)
 
 
 def _operators(footprint: Footprint, hardware: Hardware) -> tuple[Numbers, Numbers]:
     """FLOP of one block's operators but products, and seconds of their latencies."""
-    facts = footprint.facts
-    work, steps = np.zeros((2, len(footprint.points)))
-    slow = np.where(footprint.points.swap_operands, ACROSS_WARPS, 0.0)
-    slow = slow if chained(facts) else np.zeros_like(slow)
-    for node in facts.block.nodes:
-        times = _times(node, footprint)
-        if isinstance(node, RunningMax):
-            steps = steps + (RUNNING_STEP + slow) * times
-        elif isinstance(node, Accumulate) and node.rescale is not None:
-            work = work + footprint.held(node.result) * footprint.iterations
-        if not isinstance(node, Apply) or is_product(node):
-            continue
-        widest = max((node.result, *node.values), key=lambda v: len(facts.dims[v]))
-        work = work + node.op.flops * footprint.held(widest) * times
-        if node.op.kind is Kind.REDUCTION:
-            exchange = hardware.reduction_step * footprint.points.num_warps / 4
-            steps = steps + (exchange + slow) * times
-        else:
-            steps = steps + OPERATOR_STEP * times
-    return work, steps
+    facts, points, rounds = footprint.facts, footprint.points, footprint.iterations
+    own = facts.tables.work
+    slow = 0.0
+    if chained(facts):
+        slow = np.where(points.swap_operands, ACROSS_WARPS, 0.0)
+    work = (own.flops[0] @ footprint.sizes)[0] * rounds
+    work = work + (own.flops[1] @ footprint.sizes)[0]
+    exchange = hardware.reduction_step * points.num_warps / 4
+    steps = OPERATOR_STEP * (own.others[0] * rounds + own.others[1])
+    if any(own.maxima):
+        steps = steps + (RUNNING_STEP + slow) * (own.maxima[0] * rounds + own.maxima[1])
+    reductions = own.reductions[0] * rounds + own.reductions[1]
+    return work, steps + (exchange + slow) * reductions
 
 
 # -- Products --------------------------------------------------------------------------
 
 
-def _useful_flop(product: Product, footprint: Footprint) -> Numbers:
-    """FLOP of one product of tiles, as the program counts them."""
-    sides = (*product.rows, *product.columns, *product.over, *product.batch)
-    return 2.0 * footprint.elements(sides)
-
-
-def _product_time(
-    product: Product, footprint: Footprint, hardware: Hardware
+def _product_times(
+    footprint: Footprint, hardware: Hardware, readers: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Seconds of one product of tiles on one multiprocessor, and its FLOP as padded."""
-    points = footprint.points
-    rows = footprint.padded_elements(product.rows)
-    columns = footprint.padded_elements(product.columns)
-    depth = footprint.padded_elements(product.over)
-    batch = footprint.padded_elements(product.batch)
+    """Seconds of products of tiles on one multiprocessor, and their FLOP as padded."""
+    points, sizes, table = footprint.points, footprint.sizes, footprint.facts.tables
+    own = table.products
+    rows, columns, depth, batch = (
+        sizes[r] for r in (own.rows, own.columns, own.over, own.batch)
+    )
     work = 2.0 * rows * columns * depth * batch
-    if product.full_precision:
-        results = rows * columns / (points.num_warps * WARP)
-        rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
-        rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
-        return work / np.where(points.swap_operands, TURNED_SHARE, 1.0) / rate, work
-    grouped = footprint.asynchronous(product)
+    grouped = footprint.asynchronous
     rate = PRODUCT_SHARE * hardware.tensor_rate / hardware.sms
     rate = rate * np.where(grouped, 1.0, hardware.small_tensor_factor)
     step = hardware.matrix_step * np.where(grouped, 0.9, 1.0)
     chain = depth / MATRIX_TILE * step * batch
-    reading = _operand_reads(product, footprint) / hardware.shared_rate_per_sm
-    return np.maximum.reduce([work / rate, chain, reading]), work
+    reading = _operand_reads(footprint, readers) / hardware.shared_rate_per_sm
+    seconds = np.maximum(np.maximum(work / rate, chain), reading)
+    if own.exact.any():
+        results = rows * columns / (points.num_warps * WARP)
+        rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
+        rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
+        slow = work / np.where(points.swap_operands, TURNED_SHARE, 1.0) / rate
+        seconds = np.where(own.exact[:, None], slow, seconds)
+    return seconds, work
 
 
-def _operand_reads(product: Product, footprint: Footprint) -> Numbers:
-    """Bytes of its operands that one product reads from shared memory."""
-    total = np.zeros(len(footprint.points))
-    for value in product.node.values:
-        size = footprint.held(value) * footprint.facts.types[value].dtype.itemsize
-        total = total + size * _readers(product, value, footprint)
+def _operand_reads(footprint: Footprint, readers: Numbers) -> Numbers:
+    """Bytes of its operands that each product reads from shared memory."""
+    own = footprint.facts.tables.operands
+    sizes = footprint.sizes[own.value] * own.itemsize * readers
+    total = np.zeros((len(footprint.facts.products), len(footprint.points)))
+    np.add.at(total, own.product, sizes)
     return total
 
 
-def _readers(product: Product, value: str, footprint: Footprint) -> Numbers:
-    """Warps that read the same elements of an operand of a product.
+def _readers(footprint: Footprint) -> Numbers:
+    """Warps that read the same elements of each operand of a product.
 
     Warps share out the rows first, then the columns; what is left of them repeats what
     others do.  The matrix unit reads for four warps at once.
     """
-    warps, swapped = footprint.points.num_warps, footprint.points.swap_operands
-    result = product.node.result
-    as_is, turned = footprint.facts.orientations
-    rows = np.where(
-        swapped,
-        footprint.padded_elements(turned.rows[result]),
-        footprint.padded_elements(as_is.rows[result]),
-    )
-    sides = footprint.padded_elements((*product.rows, *product.columns))
+    warps, rows, table = footprint.points.num_warps, footprint.tall, footprint.facts
+    own = table.tables.operands
+    sides = footprint.sizes[table.tables.products.both]
     across = np.minimum(warps, np.maximum(rows / MATRIX_TILE, 1.0))
     along = np.minimum(warps / across, np.maximum(sides / rows / COLUMNS, 1.0))
-    left = np.where(swapped, turned.left[result] == value, as_is.left[result] == value)
+    left, at = footprint.either(own.left), own.product
     alone = np.where(left, 1.0, warps / 4)
-    each = warps / np.where(left, across, along)
-    return np.where(footprint.asynchronous(product), alone, each)
+    each = warps / np.where(left, across[at], along[at])
+    return np.where(footprint.asynchronous[at], alone, each)
 
 
-def _exchanges(footprint: Footprint) -> Numbers:
+def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
     """Seconds of one block for operands that do not lie as a product wants them.
 
     What comes out of a product is as another one wants the operand that has the rows.
     A tile that both a product and other operators read from one copy lies as neither
     wants it.
     """
-    facts, swapped = footprint.facts, footprint.points.swap_operands
-    fresh = from_products(facts)
-    loads = {load.result for load in facts.block.loads}
-    seconds = np.zeros(len(footprint.points))
-    for product in facts.products:
-        if product.is_vector or product.full_precision:
-            continue
-        as_is, turned = (o.left[product.node.result] for o in facts.orientations)
-        for value in set(product.node.values):
-            moves = np.where(swapped, turned != value, as_is != value)
-            each = EXCHANGE * _readers(product, value, footprint)
-            if value in loads:
-                moves = ~footprint.asynchronous(product) & _mixed(value, footprint)
-                each = each * np.where(moves, CONFLICTS, 1.0)
-                moves |= merged(product, footprint)
-            elif value not in fresh:
-                moves = np.True_
-            cost = np.where(moves, each * footprint.held(value), 0.0)
-            seconds = seconds + cost * _times_made(value, footprint)
-    return seconds
-
-
-def _mixed(value: str, footprint: Footprint) -> Bools:
-    """Where one copy of a load serves small products and other operators.
-
-    What a tensor descriptor loads is swizzled for both.
-    """
-    facts, schedule = footprint.facts, footprint.facts.block.schedule
-    if value not in facts.register_operands or schedule.descriptors:
-        return np.zeros(len(footprint.points), dtype=bool)
-    if not schedule.second_load:
-        return np.ones(len(footprint.points), dtype=bool)
-    products = [p for p in facts.products if value in p.node.values]
-    return np.logical_or.reduce([footprint.asynchronous(p) for p in products])
-
-
-def _times_made(value: str, footprint: Footprint) -> Numbers | float:
-    looped = footprint.facts.stages[value] == "body"
-    return footprint.iterations if looped else 1.0
+    own, products = footprint.facts.tables.operands, footprint.facts.tables.products
+    moves = ~footprint.either(own.left)
+    moves |= ~own.fresh[:, None]
+    each = EXCHANGE * readers
+    # Where one copy of a load serves small products and other operators; what a tensor
+    # descriptor loads is swizzled for both.
+    served = own.readers @ footprint.asynchronous > 0
+    mixed = own.mixed[:, None] & np.where(own.by_product[:, None], served, True)
+    conflicts = mixed & ~footprint.asynchronous[own.product]
+    each = np.where(own.loaded[:, None] & conflicts, CONFLICTS * each, each)
+    loaded = conflicts | footprint.merged[own.product]
+    moves = np.where(own.loaded[:, None], loaded, moves)
+    counts = own.first & products.matrix[own.product]
+    cost = np.where(moves, each * footprint.sizes[own.value], 0.0)
+    return (cost * _times(own.looped, footprint))[counts].sum(axis=0)

@@ -28,10 +28,10 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.placing import Place, places
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.block_cost import FULL_PRECISION_SHARE, block_cost
+from mirage_dsl.search.facts import facts_of
 from mirage_dsl.search.footprint import (
     MATRIX_TILE,
     Footprint,
-    facts_of,
     points_of,
     size_of,
     tensor_bytes,

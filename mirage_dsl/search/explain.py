@@ -10,8 +10,9 @@ from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
 from mirage_dsl.ir.unshifted import unshifted
 from mirage_dsl.search.cost import Cost, KernelCost, estimate
+from mirage_dsl.search.facts import facts_of
 from mirage_dsl.search.finish import synchronisations
-from mirage_dsl.search.footprint import Footprint, facts_of, points_of, tensor_bytes
+from mirage_dsl.search.footprint import Footprint, points_of, tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.shared import shared_buffers

@@ -30,12 +30,12 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.footprint import BlockFacts, Footprint, facts_of, points_of
+from mirage_dsl.search.facts import BlockFacts, facts_of
+from mirage_dsl.search.footprint import Footprint, points_of
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.orientation import operands_of
 from mirage_dsl.search.resources import resources
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.shared import from_products
 from mirage_dsl.search.variants import launched_early
 
 STAGES: tuple[str, ...] = ("before", "body", "after")
@@ -113,7 +113,7 @@ def synchronisations(facts: BlockFacts) -> dict[str, int]:
 def exchanges(facts: BlockFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
     loads = {n.result for n in facts.block.loads}
-    fresh = from_products(facts)
+    fresh = facts.fresh
     found: set[str] = set()
     for node in facts.block.nodes:
         if isinstance(node, Apply) and node.op.kind is Kind.REDUCTION:

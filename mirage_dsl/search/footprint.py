@@ -6,7 +6,7 @@ hundreds of sizes of a structure; one graph is a batch of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,21 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.errors import SearchError
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Load,
-    RunningMax,
-    Store,
-    stages_of,
-)
-from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ir.graph import BlockGraph
 from mirage_dsl.ir.maps import loops_inside_grid
-from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.orientation import ROW, Orientation, is_product, single_rows
-from mirage_dsl.types import Dim, TensorType, f32
+from mirage_dsl.search.facts import BlockFacts
+from mirage_dsl.types import TensorType
 
 Numbers = NDArray[np.float64]
 
@@ -81,239 +70,104 @@ def points_of(block: BlockGraph) -> Points:
 
 
 @dataclass(frozen=True)
-class Product:
-    """A contraction of a block: the dims of its sides, outer and summed."""
-
-    node: Apply
-    batch: tuple[Dim, ...]
-    rows: tuple[Dim, ...]
-    columns: tuple[Dim, ...]
-    over: tuple[Dim, ...]
-    full_precision: bool
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether a side has no dim, so that the matrix unit has nothing to gain."""
-        return not self.rows or not self.columns
-
-
-@dataclass(frozen=True, eq=False)
-class BlockFacts:
-    """What does not depend on sizes: types, stages and uses of a block's values."""
-
-    block: BlockGraph
-    outer: Mapping[str, TensorType]
-    extents: Mapping[str, int]
-    types: Mapping[str, TensorType]
-    stages: Mapping[str, str]
-
-    @cached_property
-    def dims(self) -> Mapping[str, tuple[Dim, ...]]:
-        """The dims of each value; that of a vector that becomes a row has one more."""
-        return {
-            v: (*t.dims, ROW) if v in self._rowed else t.dims
-            for v, t in self.types.items()
-        }
-
-    @cached_property
-    def _rowed(self) -> frozenset[str]:
-        return single_rows(self.block, self.types, self.outer)
-
-    @cached_property
-    def orientations(self) -> tuple[Orientation, Orientation]:
-        """Which side of each product has the rows: as they are, and swapped."""
-        as_is, swapped = (
-            Orientation(self.block, self.types, self._rowed, swap=swap)
-            for swap in (False, True)
-        )
-        return as_is, swapped
-
-    @cached_property
-    def products(self) -> tuple[Product, ...]:
-        """The contractions, in order."""
-        return tuple(
-            _product(n, self.types, self.dims)
-            for n in self.block.nodes
-            if isinstance(n, Apply) and is_product(n)
-        )
-
-    def product_of(self, node: BlockNode) -> Product | None:
-        """The contraction that a node is, or None."""
-        return next((p for p in self.products if p.node is node), None)
-
-    @cached_property
-    def sides(self) -> tuple[tuple[Dim, ...], ...]:
-        """The dims of each side of the products that the matrix unit takes."""
-        matrix = (p for p in self.products if not p.is_vector)
-        return tuple(s for p in matrix for s in (p.rows, p.columns, p.over))
-
-    @cached_property
-    def matrix_dims(self) -> frozenset[str]:
-        """Names of dims that are part of a side of some product, no batch dims."""
-        return frozenset(d.name for side in self.sides for d in side)
-
-    @cached_property
-    def joint_dims(self) -> frozenset[str]:
-        """Those of `matrix_dims` that are nowhere a side alone: others fill it too."""
-        alone = {side[0].name for side in self.sides if len(side) == 1}
-        return self.matrix_dims - alone
-
-    @cached_property
-    def batch_dims(self) -> frozenset[str]:
-        """Names of dims over which some product is batched."""
-        return frozenset(d.name for p in self.products for d in p.batch)
-
-    @cached_property
-    def matrix_operands(self) -> frozenset[str]:
-        """Values that a product reads."""
-        return frozenset(v for p in self.products for v in p.node.values)
-
-    @cached_property
-    def register_operands(self) -> frozenset[str]:
-        """Values that anything but a product reads."""
-        found: set[str] = set()
-        for node in self.block.nodes:
-            match node:
-                case Load():
-                    continue
-                case Apply():
-                    if node.op.kind is not Kind.CONTRACTION:
-                        found.update(node.values)
-                case Accumulate() | RunningMax() | Store():
-                    found.add(node.operand)
-        return frozenset(found)
-
-
-def facts_of(
-    block: BlockGraph,
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-) -> BlockFacts:
-    """The facts of `block`, given types and extents of the kernel level.
-
-    Raises:
-        SearchError: An extent is unknown.
-    """
-    types = block_types(block, outer)
-    names = {d.name for t in types.values() for d in t.dims}
-    known = {n: e for n, e in extents.items() if e is not None}
-    missing = sorted(n for n in names if n not in known and not _made(n, block))
-    if missing:
-        raise SearchError(
-            f"the extents of {', '.join(missing)} are not known; sizes can be chosen "
-            "only for concrete shapes, so state them"
-        )
-    return BlockFacts(block, outer, known, types, stages_of(block))
-
-
-def _made(name: str, block: BlockGraph) -> bool:
-    """Whether an operator inside the block makes the dim (its extent is derived)."""
-    for node in block.nodes:
-        if isinstance(node, Apply) and "to" in dict(node.attrs):
-            to = node.attr("to")
-            if to == name or (isinstance(to, tuple) and name in to):
-                return True
-    return False
-
-
-def _product(
-    node: Apply,
-    types: Mapping[str, TensorType],
-    dims: Mapping[str, tuple[Dim, ...]],
-) -> Product:
-    left, right = (dims[v] for v in node.values)
-    shared = {d.name for d in left} & {d.name for d in right}
-    over = set(node.over)
-    return Product(
-        node,
-        tuple(d for d in left if d.name in shared - over),
-        tuple(d for d in left if d.name not in shared),
-        tuple(d for d in right if d.name not in shared),
-        tuple(d for d in left if d.name in over),
-        all(types[v].dtype == f32 for v in node.values),
-    )
-
-
-@dataclass(frozen=True)
 class Footprint:
-    """Element counts of a structure's values at a batch of points."""
+    """Element counts of a structure's values at a batch of points.
+
+    Matrices have a row for each dim, set of dims or product of the structure's tables,
+    and a column for each point.
+    """
 
     facts: BlockFacts
     points: Points
 
-    @cached_property
-    def _pieces(self) -> dict[Dim, Numbers]:
-        return {}
-
-    def piece(self, dim: Dim) -> Numbers:
-        """Elements of a piece that hold data."""
-        if dim not in self._pieces:
-            self._pieces[dim] = np.minimum(self._tile(dim), self._extent(dim.name))
-        return self._pieces[dim]
-
-    def _extent(self, name: str) -> float:
-        return float(self.facts.extents.get(name, 1))
-
-    def _tile(self, dim: Dim) -> Numbers:
-        block = self.facts.block
-        if dim.loop and block.loop is not None:
-            return self.points.loop
-        for split, tiles in zip(block.grid, self.points.grid, strict=True):
-            if dim.grid and split.dim == dim.name:
-                return tiles
-        if dim.grid:
-            return np.ones(len(self.points))
-        return np.full(len(self.points), self._extent(dim.name))
-
-    def elements(self, dims: Sequence[Dim]) -> Numbers:
-        """Elements with data in a value of these dims."""
-        return _product_of([self.piece(d) for d in dims], len(self.points))
-
-    def held(self, value: str) -> Numbers:
-        """Elements that a value takes on the GPU."""
-        return self.padded_elements(self.facts.dims[value])
-
-    def asynchronous(self, product: Product) -> NDArray[np.bool_]:
-        """Where the matrix unit reads a product's tiles by itself.
-
-        Hopper's does, for whole groups of four warps and from 64 rows on.
-        """
-        rows = [
-            self.padded_elements(o.rows[product.node.result])
-            for o in self.facts.orientations
-        ]
-        tall = np.where(self.points.swap_operands, rows[1], rows[0]) >= ASYNCHRONOUS
-        alone = self.padded_elements(product.batch) == 1
-        fits = not (product.is_vector or product.full_precision)
-        return tall & alone & (self.points.num_warps >= 4) & fits
-
-    def padded_elements(self, dims: Sequence[Dim]) -> Numbers:
-        """Elements that a value of these dims takes."""
-        key = tuple(dims)
-        if key not in self._padded_elements:
-            factors = [self._padded[d] for d in key]
-            self._padded_elements[key] = _product_of(factors, len(self.points))
-        return self._padded_elements[key]
+    def take(self, index: NDArray[np.intp]) -> Footprint:
+        """That of the points at `index`; what is known of them stays known."""
+        if len(index) == len(self.points):
+            return self
+        found = Footprint(self.facts, self.points.take(index))
+        for name in ("pieces", "padded", "sizes"):
+            if name in self.__dict__:
+                found.__dict__[name] = self.__dict__[name][:, index]
+        return found
 
     @cached_property
-    def _padded_elements(self) -> dict[tuple[Dim, ...], Numbers]:
-        return {}
+    def _tiles(self) -> Numbers:
+        """Tiles of all dims, as they are asked for."""
+        tables, block, points = self.facts.tables, self.facts.block, self.points
+        split = {s.dim: t for s, t in zip(block.grid, points.grid, strict=True)}
+        tiles = np.repeat(tables.extents, len(points), axis=1)
+        for row, dim in zip(tiles, tables.dims, strict=False):
+            if dim.loop and block.loop is not None:
+                row[:] = points.loop
+            elif dim.grid:
+                row[:] = split.get(dim.name, 1.0)
+        return tiles
 
     @cached_property
-    def _padded(self) -> dict[Dim, Numbers]:
+    def pieces(self) -> Numbers:
+        """Elements of pieces that hold data."""
+        return np.minimum(self._tiles, self.facts.tables.extents)
+
+    @cached_property
+    def padded(self) -> Numbers:
         """Elements of pieces as the GPU holds them.
 
         Powers of two; the widest dim of a side is widened to what a product takes.
         """
-        dims = {d for own in self.facts.dims.values() for d in own}
-        found = {d: power_of_two(self._tile(d)) for d in dims}
-        for side in self.facts.sides:
-            lanes = _product_of([found[d] for d in side], len(self.points))
-            missing = np.maximum(MATRIX_TILE / lanes, 1.0)
-            widest = np.argmax([found[d] for d in side], axis=0)
+        found = power_of_two(self._tiles)
+        for side in self.facts.tables.widened:
+            if len(side) == 1:
+                np.maximum(found[side[0]], MATRIX_TILE, out=found[side[0]])
+                continue
+            own = found[list(side)]
+            missing = np.maximum(MATRIX_TILE / own.prod(axis=0), 1.0)
+            widest = np.argmax(own, axis=0)
             for at, dim in enumerate(side):
-                found[dim] = np.where(widest == at, found[dim] * missing, found[dim])
+                found[dim] = np.where(widest == at, own[at] * missing, own[at])
         return found
+
+    @cached_property
+    def sizes(self) -> Numbers:
+        """Elements that values of each set of dims take."""
+        return self.padded[self.facts.tables.members].prod(axis=1)
+
+    def elements(self, members: NDArray[np.intp]) -> Numbers:
+        """Elements with data in values of these dims, one row for each of them."""
+        return self.pieces[members].prod(axis=1)
+
+    def held(self, value: str) -> Numbers:
+        """Elements that a value takes on the GPU."""
+        return self.sizes[self.facts.tables.value[value]]
+
+    @cached_property
+    def tall(self) -> Numbers:
+        """Rows of each product, as the lowering takes it."""
+        products, swap = self.facts.tables.products, self.points.swap_operands
+        upright, turned = self.sizes[products.upright], self.sizes[products.turned]
+        return np.where(swap, turned, upright)
+
+    @cached_property
+    def asynchronous(self) -> NDArray[np.bool_]:
+        """Where the matrix unit reads the tiles of a product by itself.
+
+        Hopper's does, for whole groups of four warps and from 64 rows on.
+        """
+        products = self.facts.tables.products
+        alone = self.sizes[products.batch] == 1
+        fits = products.matrix[:, None] & (self.points.num_warps >= 4)
+        return (self.tall >= ASYNCHRONOUS) & alone & fits
+
+    @cached_property
+    def merged(self) -> NDArray[np.bool_]:
+        """Where a side of a product has several dims, whose tiles have to be merged."""
+        wide = (self.padded[self.facts.tables.products.sides] > 1).sum(axis=1) > 1
+        count = len(self.facts.products)
+        return wide.reshape(3, count, len(self.points)).any(axis=0)
+
+    def either(self, flags: tuple[NDArray[np.bool_], ...]) -> NDArray[np.bool_]:
+        """Flags of rows as they are, or as they are where operands are swapped."""
+        as_is, swapped = flags
+        return np.where(self.points.swap_operands, swapped[:, None], as_is[:, None])
 
     @cached_property
     def blocks(self) -> Numbers:
@@ -322,6 +176,9 @@ class Footprint:
         for split, tiles in zip(self.facts.block.grid, self.points.grid, strict=True):
             count = count * np.ceil(self._extent(split.dim) / tiles)
         return count
+
+    def _extent(self, name: str) -> float:
+        return float(self.facts.extents.get(name, 1))
 
     @cached_property
     def iterations(self) -> Numbers:
@@ -340,13 +197,6 @@ class Footprint:
 def power_of_two(sizes: Numbers) -> Numbers:
     """The next power of two of each."""
     return np.exp2(np.ceil(np.log2(np.maximum(sizes, 1.0))))
-
-
-def _product_of(factors: list[Numbers], count: int) -> Numbers:
-    result = np.ones(count)
-    for factor in factors:
-        result = result * factor
-    return result
 
 
 def tensor_bytes(value: TensorType, extents: Mapping[str, int | None]) -> float:

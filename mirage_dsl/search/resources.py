@@ -22,21 +22,12 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.footprint import (
-    MATRIX_TILE,
-    BlockFacts,
-    Footprint,
-    Numbers,
-)
+from mirage_dsl.search.facts import BlockFacts, Product
+from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.orientation import is_product, operands_of
-from mirage_dsl.search.shared import (
-    STAGES,
-    Bools,
-    merged,
-    position,
-    shared_buffers,
-)
+from mirage_dsl.search.shared import STAGES, Bools, position, shared_buffers
+from mirage_dsl.search.tables import as_column
 
 WARP = 32
 
@@ -108,9 +99,8 @@ def resources(footprint: Footprint, hardware: Hardware) -> Resources:
     facts, points = footprint.facts, footprint.points
     shared = _shared_bytes(footprint)
     registers = _registers(footprint)
-    largest = np.ones(len(points))
-    for value in facts.dims:
-        largest = np.maximum(largest, footprint.held(value))
+    values = list(facts.tables.value.values())
+    largest = footprint.sizes[values].max(axis=0, initial=1.0)
     threads = points.num_warps * WARP
     per_block = registers * threads
     resident = np.minimum.reduce(
@@ -151,29 +141,35 @@ def _registers(footprint: Footprint) -> Numbers:
     threads = points.num_warps * WARP
     shared = _rows_shared_by_warps(footprint)
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
-    words = np.empty((len(names), len(points)))
-    for row, name in enumerate(names):
-        size = footprint.held(name) * min(facts.types[name].dtype.itemsize, 4) / 4
-        words[row] = np.maximum(size / threads, 1.0)
-    held = live @ words
-    for row, node in enumerate(in_order(facts)):
-        product = facts.product_of(node)
-        if product is not None and product.full_precision:
-            # Without the matrix unit, rows and columns are read to registers.
-            sides = footprint.padded_elements(product.rows) + (
-                footprint.padded_elements(product.columns)
-            )
-            held[row] += sides * footprint.padded_elements(product.over) / threads
-        elif product is not None and len(product.rows + product.columns) > 0:
-            # Tiles with merged dims go through registers.
-            through = merged(product, footprint) / threads
-            for value in set(product.node.values):
-                held[row] += footprint.held(value) * through
-        elif product is not None and product.is_vector:
-            # All factors are there at once, then summed.
-            sides = (*product.rows, *product.columns, *product.over, *product.batch)
-            held[row] += footprint.padded_elements(sides) / threads
+    words = as_column(min(facts.types[n].dtype.itemsize, 4) / 4 for n in names)
+    sizes = footprint.sizes[[facts.tables.value[n] for n in names]]
+    held = live @ np.maximum(sizes * words / threads, 1.0)
+    places = {id(n): row for row, n in enumerate(in_order(facts))}
+    for at, product in enumerate(facts.products):
+        more = _registers_of(product, at, footprint)
+        if more is not None:
+            held[places[id(product.node)]] += more / threads
     return BASE_REGISTERS + np.ceil(held.max(axis=0))
+
+
+def _registers_of(product: Product, at: int, footprint: Footprint) -> Numbers | None:
+    """Words that a product takes besides the tiles that are live; None for none."""
+    table, sizes = footprint.facts.tables.products, footprint.sizes
+    if product.full_precision:
+        # Without the matrix unit, rows and columns are read to registers.
+        return (sizes[table.rows[at]] + sizes[table.columns[at]]) * sizes[
+            table.over[at]
+        ]
+    if product.rows or product.columns:
+        # Tiles with merged dims go through registers.
+        through = footprint.merged[at]
+        if not through.any():
+            return None
+        return through * sum(
+            footprint.held(v) for v in dict.fromkeys(product.node.values)
+        )
+    # All factors are there at once, then summed.
+    return sizes[table.over[at]] * sizes[table.batch[at]]
 
 
 def _rows_shared_by_warps(footprint: Footprint) -> Bools:
@@ -183,19 +179,10 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     each; what has fewer rows is then held by several warps.
     """
     facts, points = footprint.facts, footprint.points
-    matrix = [p for p in facts.products if not p.is_vector]
-    if len(matrix) < 2 or not chained(facts):
+    matrix = ~facts.tables.products.vector
+    if np.count_nonzero(matrix) < 2 or not chained(facts):
         return np.zeros(len(points), dtype=bool)
-    as_is, swapped = facts.orientations
-    sides = [
-        np.where(
-            points.swap_operands,
-            footprint.padded_elements(swapped.rows[p.node.result]),
-            footprint.padded_elements(as_is.rows[p.node.result]),
-        )
-        for p in matrix
-    ]
-    short = np.minimum.reduce(sides) < MATRIX_TILE * points.num_warps
+    short = footprint.tall[matrix].min(axis=0) < MATRIX_TILE * points.num_warps
     return short & (points.num_warps > 4)
 
 
@@ -206,7 +193,7 @@ def chained(facts: BlockFacts) -> bool:
     for node in in_order(facts):
         if isinstance(node, Store) or facts.stages[node.result] != "body":
             continue
-        product = facts.product_of(node) is not None
+        product = is_product(node)
         fed = not after.isdisjoint(operands_of(node))
         if product and fed:
             return True

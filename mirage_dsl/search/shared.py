@@ -7,16 +7,13 @@ needs takes their place.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.graph import Accumulate, Apply, BlockNode, Load, RunningMax, Store
-from mirage_dsl.ops.definition import Term
-from mirage_dsl.search.footprint import BlockFacts, Footprint, Numbers, Product
-from mirage_dsl.search.orientation import is_product, operands_of
-from mirage_dsl.types import Dim
+from mirage_dsl.ir.graph import BlockNode, Store
+from mirage_dsl.search.facts import BlockFacts
+from mirage_dsl.search.footprint import Footprint, Numbers
 
 STAGES = {"before": 0, "body": 1, "after": 2}
 
@@ -46,158 +43,67 @@ def shared_buffers(footprint: Footprint) -> list[SharedBuffer]:
     What is made before the loop and used in it stays for as long as the loop does, what
     is used only after it to the end.
     """
-    facts, late = footprint.facts, used_only_after(footprint.facts)
+    facts = footprint.facts
+    first, second = buffers(footprint)
+    stages = dict(zip(_looped_loads(facts), first + second, strict=True))
     found: list[SharedBuffer] = []
     for node in facts.block.nodes:
         if isinstance(node, Store):
             continue
-        size, stage = _held(node, footprint), facts.stages[node.result]
-        if stage == "body" and isinstance(node, Load):
-            size = size * sum(buffers(node, footprint))
-        after = stage == "after"
-        ending = after or node.result in late
-        found.append(SharedBuffer(node.result, size, not after, ending))
+        name = node.result
+        if name not in stages and name not in facts.matrix_operands:
+            continue
+        size = footprint.held(name) * facts.types[name].dtype.itemsize
+        if name in stages:
+            size = size * stages[name]
+        elif name in facts.fresh:
+            size = np.where(_stays_in_registers(name, footprint), 0.0, size)
+        after = facts.stages[name] == "after"
+        ending = after or name in facts.used_only_after
+        found.append(SharedBuffer(name, size, not after, ending))
     return found
 
 
-def _held(node: BlockNode, footprint: Footprint) -> Numbers:
-    """Bytes of shared memory of a value, 0 where it lives in registers."""
+def _looped_loads(facts: BlockFacts) -> list[str]:
+    loads = (load.result for load in facts.block.loads)
+    return [name for name in loads if facts.stages[name] == "body"]
+
+
+def _stays_in_registers(value: str, footprint: Footprint) -> Bools:
+    """Where what a product made is only the operand that has the rows."""
     facts = footprint.facts
-    assert not isinstance(node, Store)
-    name = node.result
-    looped_load = isinstance(node, Load) and facts.stages[name] == "body"
-    if not looped_load and name not in facts.matrix_operands:
-        return np.zeros(len(footprint.points))
-    size = footprint.held(name) * facts.types[name].dtype.itemsize
-    if isinstance(node, Load):
-        return size
-    # What a product made may stay in registers as the operand that has the rows.
-    if name not in from_products(facts):
-        return size
-    readers = [p.node.result for p in facts.products if name in p.node.values]
+    readers = [p.node.result for p in facts.products if value in p.node.values]
     as_is, swapped = (
-        all(o.left[r] == name for r in readers) for o in facts.orientations
+        all(o.left[r] == value for r in readers) for o in facts.orientations
     )
-    return np.where(np.where(footprint.points.swap_operands, swapped, as_is), 0.0, size)
+    return np.where(footprint.points.swap_operands, swapped, as_is)
 
 
-def buffers(load: Load, footprint: Footprint) -> list[Numbers]:
-    """Stage buffers of each copy of a load of the loop; 0 where there is no such copy.
+def buffers(footprint: Footprint) -> tuple[Numbers, Numbers]:
+    """Stage buffers of each copy of the loop's loads; 0 where there is no such copy.
 
     A tile that the matrix unit reads by itself is in use for one iteration longer.
     What reads a tile in another way has a copy of its own, unless the matrix unit is
     done within the iteration.
     """
     facts, stages = footprint.facts, footprint.points.num_stages
-    name = load.result
-    alone = [footprint.asynchronous(p) for p in facts.products if name in p.node.values]
-    none = np.zeros(len(stages), dtype=bool)
-    any_alone = np.logical_or.reduce([none, *alone])
-    all_alone = np.logical_and.reduce([~none, *alone]) if alone else none
-    both = name in facts.matrix_operands & facts.register_operands
+    loads = facts.tables.loads
+    own = loads.looped[:, 0]
+    alone = loads.readers[own] @ footprint.asynchronous
+    read, both = loads.read[own], loads.both[own]
+    any_alone, all_alone = alone > 0, (alone == read) & (read > 0)
     mixed = (any_alone & ~all_alone) | both
     mixed &= facts.block.schedule.second_load
     fewer = np.maximum(stages - 1.0, 1.0)
-    shared = both & all_alone & _all_awaited(name, facts)
-    return [
+    shared = both & all_alone & loads.awaited[own]
+    return (
         np.where(any_alone & ~shared, stages, fewer),
         np.where(mixed & ~shared, fewer, 0.0),
-    ]
-
-
-def _all_awaited(load: str, facts: BlockFacts) -> bool:
-    """Whether the products of a loaded tile are read by operators of the body."""
-    products = {p.node.result for p in facts.products if load in p.node.values}
-    read = {
-        value
-        for node in facts.block.nodes
-        if isinstance(node, Apply) and node.op.term is not Term.ADD
-        for value in node.values
-    }
-    return products <= read
-
-
-@lru_cache(maxsize=4)
-def from_products(facts: BlockFacts) -> set[str]:
-    """Values that lie in registers as a product left them."""
-    found: set[str] = set()
-    for node in facts.block.nodes:
-        if isinstance(node, Store):
-            continue
-        if is_product(node):
-            found.add(node.result)
-        elif isinstance(node, Accumulate | RunningMax):
-            if node.operand in found:
-                found.add(node.result)
-        elif isinstance(node, Apply) and not found.isdisjoint(node.values):
-            found.add(node.result)
-    return found
-
-
-@lru_cache(maxsize=4)
-def used_only_after(facts: BlockFacts) -> frozenset[str]:
-    """Values made before the loop that only code after it reads."""
-    early: set[str] = set()
-    for node in facts.block.nodes:
-        if isinstance(node, Store):
-            continue
-        early.update(
-            v for v in operands_of(node) if position(node, facts) < STAGES["after"]
-        )
-        if isinstance(node, Accumulate):
-            early.add(node.operand)
-    return frozenset(
-        name
-        for name, stage in facts.stages.items()
-        if stage == "before" and name not in early and facts.block.loop is not None
     )
 
 
 def position(node: BlockNode, facts: BlockFacts) -> int:
+    """When the code of a node runs."""
     if isinstance(node, Store):
         return STAGES["after"] + 1
     return STAGES[facts.stages[node.result]]
-
-
-@lru_cache(maxsize=4)
-def turned_loads(facts: BlockFacts) -> tuple[frozenset[str], frozenset[str]]:
-    """Loads that registers want in another order than memory has: as is, and swapped.
-
-    They meet what a product made in an operand of another one, so their order is
-    decided, and no thread's elements lie together: nothing can be copied ahead.
-    """
-    fresh, loads = from_products(facts), {n.result: n for n in facts.block.loads}
-    found: tuple[set[str], set[str]] = set(), set()
-    for node in facts.block.nodes:
-        if not isinstance(node, Apply) or is_product(node):
-            continue
-        if fresh.isdisjoint(node.values) or node.result not in fresh:
-            continue
-        for value in loads.keys() & set(node.values):
-            last = _last_in_memory(loads[value], facts)
-            for orientation, chosen in zip(facts.orientations, found, strict=True):
-                order = [
-                    d
-                    for d in orientation.imposed.get(node.result, ())
-                    if d in facts.dims[value]
-                ]
-                if len(order) > 1 and order[-1] != last:
-                    chosen.add(value)
-    return frozenset(found[0]), frozenset(found[1])
-
-
-def _last_in_memory(load: Load, facts: BlockFacts) -> Dim | None:
-    """The dim of a load whose elements lie side by side."""
-    kind = facts.outer[load.source]
-    order = kind.layout or tuple(range(len(load.axes)))
-    dims = [d for axis in order for d in load.axes[axis]]
-    return dims[-1] if dims else None
-
-
-def merged(product: Product, footprint: Footprint) -> Bools:
-    """Where a side of a product has several dims, whose tiles have to be merged."""
-    found = np.zeros(len(footprint.points), dtype=bool)
-    for side in (product.rows, product.columns, product.over):
-        wide = [footprint.padded_elements((d,)) > 1 for d in side]
-        found |= np.sum(wide, axis=0) > 1 if wide else np.False_
-    return found

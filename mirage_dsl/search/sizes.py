@@ -21,14 +21,9 @@ from numpy.typing import NDArray
 
 from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.search.block_cost import BatchCost, block_cost
+from mirage_dsl.search.facts import BlockFacts, facts_of
 from mirage_dsl.search.family import hull
-from mirage_dsl.search.footprint import (
-    MATRIX_TILE,
-    BlockFacts,
-    Footprint,
-    Points,
-    facts_of,
-)
+from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Points
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.resources import Resources, resources
 from mirage_dsl.types import TensorType
@@ -321,13 +316,13 @@ class _Sweep:
         counts = [len(rows) for rows in tiles]
         form_of = np.repeat(np.arange(len(forms)), counts).repeat(len(schedules))
         tile_of = np.concatenate([np.arange(c) for c in counts]).repeat(len(schedules))
-        points = _points(np.concatenate(tiles), schedules)
-        useful = self._useful(Footprint(self.facts, points))
-        footprint = Footprint(self.facts, points.take(useful))
+        footprint = Footprint(self.facts, _points(np.concatenate(tiles), schedules))
+        useful = self._useful(footprint)
+        footprint = footprint.take(useful)
         room = resources(footprint, self.hardware)
         self._count(room)
         fits = np.flatnonzero(room.feasible)
-        footprint = Footprint(self.facts, footprint.points.take(fits))
+        footprint = footprint.take(fits)
         cost = block_cost(footprint, self.hardware, self.inside, room.take(fits))
         index = useful[fits]
         return _Priced(footprint, form_of[index], tile_of[index], cost, len(forms))
@@ -343,15 +338,9 @@ class _Sweep:
         points = footprint.points
         good = points.num_stages <= np.maximum(footprint.iterations + 1, 2)
         if self.facts.products:
-            sides = [
-                (
-                    footprint.padded_elements(p.rows),
-                    footprint.padded_elements(p.columns),
-                )
-                for p in self.facts.products
-            ]
-            narrow = np.logical_and.reduce([rows <= NARROW for rows, _ in sides])
-            wide = np.logical_or.reduce([columns >= WIDE for _, columns in sides])
+            table = self.facts.tables.products
+            narrow = (footprint.sizes[table.rows] <= NARROW).all(axis=0)
+            wide = (footprint.sizes[table.columns] >= WIDE).any(axis=0)
             good &= ~points.swap_operands | (narrow & wide)
         return np.flatnonzero(good)
 

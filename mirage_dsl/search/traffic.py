@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Load, Store, dims_of
-from mirage_dsl.search.footprint import Footprint, Numbers, tensor_bytes
+from mirage_dsl.ir.graph import dims_of
+from mirage_dsl.search.footprint import Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.resources import WARP
-from mirage_dsl.search.shared import Bools, buffers, turned_loads, used_only_after
+from mirage_dsl.search.shared import buffers
+from mirage_dsl.search.tables import as_column
 
 MEMORY_NORM = 6.0
 LATENCY_NORM = 3.0
@@ -80,8 +81,7 @@ def traffic(
     """
     blocks, slots = footprint.blocks, hardware.sms * resident
     reads = _reads(footprint, inside, hardware, np.ceil(blocks / slots))
-    stores = footprint.facts.block.stores
-    written = sum((_stored_bytes(s, footprint) for s in stores), start=0.0 * blocks)
+    written = _stored_bytes(footprint)
     through = reads.through + written
     active = np.minimum(blocks, slots)
     held = active * reads.held
@@ -130,39 +130,31 @@ def _reads(
     hardware: Hardware,
     waves: Numbers,
 ) -> _Reads:
-    facts, rounds = footprint.facts, footprint.iterations
-    none = np.zeros(len(footprint.points))
-    found = _Reads(none, none, none, none, none + np.inf)
-    early = np.zeros(len(footprint.points))
-    for load in facts.block.loads:
-        value = facts.types[load.result]
-        source = tensor_bytes(facts.outer[load.source], facts.extents)
-        tile = footprint.elements(value.dims) * value.dtype.itemsize
-        looped = facts.stages[load.result] == "body"
-        stages = buffers(load, footprint)
-        copies = sum(s > 0 for s in stages) if looped else np.ones(1)
-        visits = footprint.blocks * (rounds if looped else 1.0)
-        read = np.maximum(tile * visits * copies, source)
-        read = read / _coalescing(load, footprint)
-        # What fits in L2 is fetched once; the rest once for every wave that needs it.
-        passes = np.minimum(np.maximum(read / source, 1.0), waves)
-        fits = source < 0.6 * hardware.l2_bytes
-        fetched = np.where(fits, 1.0, passes) * source * (load.source not in inside)
-        found.cold = found.cold + fetched
-        found.through = found.through + read
-        share = tile * np.minimum(1.0, fetched / read)
-        if looped:
-            for count in stages:
-                ahead = _ahead(count, footprint)
-                found.held = found.held + share * np.minimum(count, rounds)
-                found.flying = found.flying + share * ahead
-                first = np.where(count > 0, ahead, np.inf)
-                found.ahead = np.minimum(found.ahead, first)
-        else:
-            early = early + share
-    found.held = found.held + early * (rounds < 2)
-    found.flying = np.maximum(found.flying, early)
-    return found
+    loads, rounds = footprint.facts.tables.loads, footprint.iterations
+    own = loads.looped[:, 0]
+    copies = buffers(footprint)
+    source = loads.source
+    tile = footprint.elements(loads.dims) * loads.itemsize
+    count = np.ones(tile.shape)
+    count[own] = rounds * ((copies[0] > 0) + 1.0 * (copies[1] > 0))
+    read = np.maximum(tile * footprint.blocks * count, source) / _coalescing(footprint)
+    # What fits in L2 is fetched once; the rest once for every wave that needs it.
+    passes = np.minimum(np.maximum(read / source, 1.0), waves)
+    cold = as_column(name not in inside for name in loads.names)
+    fits = source < 0.6 * hardware.l2_bytes
+    fetched = np.where(fits, 1.0, passes) * source * cold
+    share = tile * np.minimum(1.0, fetched / read)
+    early = share[~own].sum(axis=0)
+    held, flying = early * (rounds < 2), np.zeros(len(footprint.points))
+    first = np.full(len(footprint.points), np.inf)
+    for stages in copies:
+        ahead = _ahead(stages, footprint)
+        held = held + (share[own] * np.minimum(stages, rounds)).sum(axis=0)
+        flying = flying + (share[own] * ahead).sum(axis=0)
+        some = np.where(stages > 0, ahead, np.inf)
+        first = np.minimum(first, some.min(axis=0, initial=np.inf))
+    flying = np.maximum(flying, early)
+    return _Reads(fetched.sum(axis=0), read.sum(axis=0), held, flying, first)
 
 
 def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
@@ -177,30 +169,30 @@ def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
     return np.where(count > 0, np.where(rounds > 1, free, 1.0), 0.0)
 
 
-def _stored_bytes(store: Store, footprint: Footprint) -> Numbers:
-    """Bytes of a result; a dim `k#` is as long as there are parts of `k`."""
-    own = footprint.elements(dims_of(store.axes)) * store.dtype.itemsize
-    split = {d.name.removesuffix("#") for d in dims_of(store.axes) if d.grid}
-    parts = np.ones(len(footprint.points))
-    for cut, tiles in zip(
-        footprint.facts.block.grid, footprint.points.grid, strict=True
-    ):
-        if cut.dim in split:
-            parts = parts * footprint.facts.extents[cut.dim] / tiles
-    return own * np.maximum(parts, 1.0)
+def _stored_bytes(footprint: Footprint) -> Numbers:
+    """Bytes of the results; a dim `k#` is as long as there are parts of `k`."""
+    facts, points = footprint.facts, footprint.points
+    total = np.zeros(len(points))
+    split = dict(zip((s.dim for s in facts.block.grid), points.grid, strict=True))
+    for store, own in zip(facts.block.stores, facts.tables.stores, strict=True):
+        size = footprint.elements(own[None, :])[0] * store.dtype.itemsize
+        parts = np.ones(len(points))
+        for name in {d.name.removesuffix("#") for d in dims_of(store.axes) if d.grid}:
+            if name in split:
+                parts = parts * facts.extents[name] / split[name]
+        total = total + size * np.maximum(parts, 1.0)
+    return total
 
 
-def _coalescing(load: Load, footprint: Footprint) -> Numbers:
-    """Share of the bandwidth that the length of contiguous runs allows."""
-    value = footprint.facts.outer[load.source]
-    order = value.layout or tuple(range(len(value.axes)))
-    run = np.full(len(footprint.points), float(value.dtype.itemsize))
-    whole = np.ones(len(footprint.points), dtype=bool)
-    for axis in reversed(order):
-        for dim in reversed(load.axes[axis]):
-            piece = footprint.piece(dim)
-            run = np.where(whole, run * piece, run)
-            whole = whole & (piece >= footprint.facts.extents[dim.name])
+def _coalescing(footprint: Footprint) -> Numbers:
+    """Share of the bandwidth that the length of contiguous runs of a load allows."""
+    tables = footprint.facts.tables
+    runs = tables.loads.runs
+    pieces = footprint.pieces[runs]
+    whole = np.ones(pieces.shape, dtype=bool)
+    reached = np.logical_and.accumulate(pieces >= tables.extents[runs], axis=1)
+    whole[:, 1:] = reached[:, :-1]
+    run = tables.loads.itemsize * np.where(whole, pieces, 1.0).prod(axis=1)
     return np.minimum(1.0, np.maximum(run / GRAIN, 1 / 8)) ** 0.5
 
 
@@ -215,28 +207,21 @@ def _waiting(footprint: Footprint, hardware: Hardware) -> Numbers:
     of a block without a loop, whose first round trip is part of the ramp.
     """
     facts, points = footprint.facts, footprint.points
-    early, steps = np.zeros((2, len(points)))
-    each = np.zeros(len(points))
-    for load in facts.block.loads:
-        size = footprint.held(load.result) * facts.types[load.result].dtype.itemsize
-        if facts.stages[load.result] == "body":
-            small = size < BYTES_PER_COPY * WARP * points.num_warps
-            each = each + np.where(small & (points.num_stages > 1), SYNC_LOAD, 0.0)
-            ahead = (points.num_stages > 1) & ~_turned(load, footprint)
-            steps = steps + np.where(ahead, 0.0, size)
-        elif load.result not in used_only_after(facts):
-            early = early + size
+    loads = facts.tables.loads
+    own = loads.looped[:, 0]
+    sizes = footprint.sizes[loads.value] * loads.itemsize
+    staged = points.num_stages > 1
+    small = sizes[own] < BYTES_PER_COPY * WARP * points.num_warps
+    each = SYNC_LOAD * (small & staged).sum(axis=0)
+    ahead = staged & ~footprint.either(loads.turned)[own]
+    steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
+    early = sizes[~own & ~loads.late].sum(axis=0)
     latency = hardware.dram_latency
     first = latency * _trips(early, footprint)
     if facts.block.loop is None:
         first = np.maximum(first - latency, 0.0)
     each = each + latency * _trips(steps, footprint)
     return first + each * footprint.iterations
-
-
-def _turned(load: Load, footprint: Footprint) -> Bools:
-    as_is, swapped = (load.result in t for t in turned_loads(footprint.facts))
-    return np.where(footprint.points.swap_operands, swapped, as_is)
 
 
 def _trips(size: Numbers, footprint: Footprint) -> Numbers:

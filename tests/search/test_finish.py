@@ -9,8 +9,9 @@ from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.facts import BlockFacts, facts_of
 from mirage_dsl.search.finish import finished, in_good_order, synchronisations
-from mirage_dsl.search.footprint import BlockFacts, Footprint, facts_of, points_of
+from mirage_dsl.search.footprint import Footprint, points_of
 from mirage_dsl.search.hardware import A100, H100
 from mirage_dsl.search.resources import resources
 from mirage_dsl.search.result import Candidate, SearchResult

@@ -6,7 +6,8 @@ import pytest
 
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.footprint import Footprint, facts_of, points_of
+from mirage_dsl.search.facts import facts_of
+from mirage_dsl.search.footprint import Footprint, points_of
 from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.resources import (
     BASE_REGISTERS,

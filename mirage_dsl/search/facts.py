@@ -1,0 +1,236 @@
+"""A block graph as the cost model sees it, whatever its sizes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirage_dsl.errors import SearchError
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    Load,
+    RunningMax,
+    Store,
+    stages_of,
+)
+from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.orientation import (
+    ROW,
+    Orientation,
+    is_product,
+    operands_of,
+    single_rows,
+)
+from mirage_dsl.search.tables import Tables, in_memory, tables_of
+from mirage_dsl.types import Dim, TensorType, f32
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction of a block: the dims of its sides, outer and summed."""
+
+    node: Apply
+    batch: tuple[Dim, ...]
+    rows: tuple[Dim, ...]
+    columns: tuple[Dim, ...]
+    over: tuple[Dim, ...]
+    full_precision: bool
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether a side has no dim, so that the matrix unit has nothing to gain."""
+        return not self.rows or not self.columns
+
+
+@dataclass(frozen=True, eq=False)
+class BlockFacts:
+    """What does not depend on sizes: types, stages and uses of a block's values."""
+
+    block: BlockGraph
+    outer: Mapping[str, TensorType]
+    extents: Mapping[str, int]
+    types: Mapping[str, TensorType]
+    stages: Mapping[str, str]
+
+    @cached_property
+    def dims(self) -> Mapping[str, tuple[Dim, ...]]:
+        """The dims of each value; that of a vector that becomes a row has one more."""
+        return {
+            v: (*t.dims, ROW) if v in self._rowed else t.dims
+            for v, t in self.types.items()
+        }
+
+    @cached_property
+    def _rowed(self) -> frozenset[str]:
+        return single_rows(self.block, self.types, self.outer)
+
+    @cached_property
+    def orientations(self) -> tuple[Orientation, Orientation]:
+        """Which side of each product has the rows: as they are, and swapped."""
+        as_is, swapped = (
+            Orientation(self.block, self.types, self._rowed, swap=swap)
+            for swap in (False, True)
+        )
+        return as_is, swapped
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """The contractions, in order."""
+        return tuple(
+            _product(n, self.types, self.dims)
+            for n in self.block.nodes
+            if isinstance(n, Apply) and is_product(n)
+        )
+
+    @cached_property
+    def sides(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dims of each side of the products that the matrix unit takes."""
+        matrix = (p for p in self.products if not p.is_vector)
+        return tuple(s for p in matrix for s in (p.rows, p.columns, p.over))
+
+    @cached_property
+    def matrix_dims(self) -> frozenset[str]:
+        """Names of dims that are part of a side of some product, no batch dims."""
+        return frozenset(d.name for side in self.sides for d in side)
+
+    @cached_property
+    def joint_dims(self) -> frozenset[str]:
+        """Those of `matrix_dims` that are nowhere a side alone: others fill it too."""
+        alone = {side[0].name for side in self.sides if len(side) == 1}
+        return self.matrix_dims - alone
+
+    @cached_property
+    def batch_dims(self) -> frozenset[str]:
+        """Names of dims over which some product is batched."""
+        return frozenset(d.name for p in self.products for d in p.batch)
+
+    @cached_property
+    def matrix_operands(self) -> frozenset[str]:
+        """Values that a product reads."""
+        return frozenset(v for p in self.products for v in p.node.values)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The same as rows of matrices, in which a column is a point."""
+        return tables_of(self)
+
+    @cached_property
+    def register_operands(self) -> frozenset[str]:
+        """Values that anything but a product reads."""
+        found: set[str] = set()
+        for node in self.block.nodes:
+            match node:
+                case Load():
+                    continue
+                case Apply():
+                    if node.op.kind is not Kind.CONTRACTION:
+                        found.update(node.values)
+                case Accumulate() | RunningMax() | Store():
+                    found.add(node.operand)
+        return frozenset(found)
+
+    @cached_property
+    def fresh(self) -> frozenset[str]:
+        """Values that lie in registers as a product left them."""
+        found: set[str] = set()
+        for node in self.block.nodes:
+            if isinstance(node, Store | Load):
+                continue
+            if is_product(node) or not found.isdisjoint(operands_of(node)):
+                found.add(node.result)
+        return frozenset(found)
+
+    @cached_property
+    def used_only_after(self) -> frozenset[str]:
+        """Values made before the loop that only code after it reads."""
+        if self.block.loop is None:
+            return frozenset()
+        early: set[str] = set()
+        for node in self.block.nodes:
+            if isinstance(node, Accumulate):
+                early.add(node.operand)
+            elif not isinstance(node, Store) and self.stages[node.result] != "after":
+                early.update(operands_of(node))
+        before = (v for v, stage in self.stages.items() if stage == "before")
+        return frozenset(v for v in before if v not in early)
+
+    @cached_property
+    def turned_loads(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Loads that registers want in another order than memory has.
+
+        As products are, and swapped.  These loads meet what a product made in an
+        operand of another one, so their order is decided, and no thread's elements lie
+        together: nothing can be copied ahead.
+        """
+        loads = {n.result: n for n in self.block.loads}
+        found: tuple[set[str], set[str]] = set(), set()
+        for node in self.block.nodes:
+            if not isinstance(node, Apply) or is_product(node):
+                continue
+            if self.fresh.isdisjoint(node.values) or node.result not in self.fresh:
+                continue
+            for value in loads.keys() & set(node.values):
+                last = next(iter(in_memory(loads[value], self)), None)
+                for orientation, chosen in zip(self.orientations, found, strict=True):
+                    order = [
+                        d
+                        for d in orientation.imposed.get(node.result, ())
+                        if d in self.dims[value]
+                    ]
+                    if len(order) > 1 and order[-1] != last:
+                        chosen.add(value)
+        return frozenset(found[0]), frozenset(found[1])
+
+
+def facts_of(
+    block: BlockGraph,
+    outer: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+) -> BlockFacts:
+    """The facts of `block`, given types and extents of the kernel level.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    types = block_types(block, outer)
+    names = {d.name for t in types.values() for d in t.dims}
+    known = {n: e for n, e in extents.items() if e is not None}
+    missing = sorted(n for n in names if n not in known and not _made(n, block))
+    if missing:
+        raise SearchError(
+            f"the extents of {', '.join(missing)} are not known; sizes can be chosen "
+            "only for concrete shapes, so state them"
+        )
+    return BlockFacts(block, outer, known, types, stages_of(block))
+
+
+def _made(name: str, block: BlockGraph) -> bool:
+    """Whether an operator inside the block makes the dim (its extent is derived)."""
+    for node in block.nodes:
+        if isinstance(node, Apply) and "to" in dict(node.attrs):
+            to = node.attr("to")
+            if to == name or (isinstance(to, tuple) and name in to):
+                return True
+    return False
+
+
+def _product(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    dims: Mapping[str, tuple[Dim, ...]],
+) -> Product:
+    left, right = (dims[v] for v in node.values)
+    shared = {d.name for d in left} & {d.name for d in right}
+    over = set(node.over)
+    return Product(
+        node,
+        tuple(d for d in left if d.name in shared - over),
+        tuple(d for d in left if d.name not in shared),
+        tuple(d for d in right if d.name not in shared),
+        tuple(d for d in left if d.name in over),
+        all(types[v].dtype == f32 for v in node.values),
+    )
