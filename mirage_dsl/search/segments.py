@@ -123,6 +123,7 @@ class SegmentSearch:
     interrupted: bool = False
     split: bool = False
     checkpoint: Checkpoint | None = None
+    _unshifted: bool = False
 
     def late(self) -> bool:
         """Whether the budget is used up; then the search is not complete."""
@@ -159,6 +160,7 @@ class SegmentSearch:
             self.ledger.note(f"not one kernel: {error.message}")
             return []
         self.complete &= found.complete
+        self._unshifted = found.unshifted
         self.ledger.take_structures(found.counters)
         self.ledger.found["structures"] += len(found.blocks)
         plans: list[Plan] = []
@@ -168,9 +170,7 @@ class SegmentSearch:
                 if self.late():
                     break
                 self._size_family(number, segment, family, plans, inside)
-        plans.sort(key=lambda p: p.microseconds)
-        if found.unshifted:
-            plans = self._stabilised(plans, inside)
+        plans = sorted(plans, key=lambda p: p.microseconds)[: self.keep * self.enough]
         if self.split:
             plans = sorted(
                 [*plans, *self._split(plans, inside)], key=lambda p: p.microseconds
@@ -190,7 +190,10 @@ class SegmentSearch:
     ) -> None:
         """Append the plans of the structures of a family, that of this number."""
         outer = kernel_types(replace(segment, returns=()))
-        graph = one_kernel(segment, insert_casts(hull(family), outer))
+        graph = self._safe(one_kernel(segment, insert_casts(hull(family), outer)))
+        if graph is None:
+            self.ledger.cut["stability"] += len(family)
+            return
         whole = graph.blocks[0]
         blocks = [on_grid(whole, b.grid) for b in family]
         if len(family) == 1:
@@ -212,6 +215,13 @@ class SegmentSearch:
             for sized in found
             for s in sized
         ]
+
+    def _safe(self, graph: KernelGraph) -> KernelGraph | None:
+        """A μGraph with its shifts put back; None if they have no place.
+
+        Without them it would overflow.
+        """
+        return stabilise(graph) if self._unshifted else graph
 
     def _worthwhile(self, blocks: Iterable[BlockGraph]) -> Iterator[BlockGraph]:
         """The structures to size."""
@@ -248,21 +258,6 @@ class SegmentSearch:
         if not self.constraints.admits_structure(block):
             return None
         return self.constraints.sizes(block)
-
-    def _stabilised(self, plans: list[Plan], inside: AbstractSet[str]) -> list[Plan]:
-        """The best plans with their shifts put back; without them they overflow."""
-        kept: list[Plan] = []
-        for plan in plans:
-            if len(kept) > self.enough or (kept and self.late()):
-                break
-            safe = stabilise(plan.graph)
-            sized = None if safe is None else self.resized(safe, inside)
-            if sized is None:
-                self.ledger.cut["stability"] += 1
-                continue
-            cost = estimate(sized, self.hardware, inside)
-            kept.append(Plan(cost.microseconds, sized))
-        return sorted(kept, key=lambda p: p.microseconds)
 
     def _worst(self, plans: list[Plan]) -> float:
         """The estimate from which on a structure is not worth its sizes."""
