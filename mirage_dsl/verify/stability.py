@@ -16,9 +16,10 @@ from functools import lru_cache
 import numpy as np
 
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
+from mirage_dsl.ir.numpy_domain import numpy_dtype
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Stability
+from mirage_dsl.verify.runs import evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 ALLOWED_RATIO = 4.0
@@ -30,38 +31,53 @@ _HEIGHTS = (4.0, 40.0)
 
 def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
     """Compare the errors of both graphs over the families of inputs."""
-    worst, where = 0.0, ""
     runs = _program_runs(shrunk.program, seed)
-    for run in runs:
-        fused = _run(shrunk.candidate, run.inputs)
-        ratio = _ratio(shrunk.program, run.reference, run.plain, fused)
-        if ratio > worst:
-            worst, where = ratio, run.name
-    return _verdict(worst, where, len(runs))
+    if not runs.names:
+        return _verdict(0.0, "", 0)
+    fused = _executed(shrunk.candidate, runs.inputs)
+    ratios = [
+        _ratio(
+            shrunk.program,
+            [v[at] for v in runs.reference],
+            [v[at] for v in runs.plain],
+            [v[at] for v in fused],
+        )
+        for at in range(len(runs.names))
+    ]
+    worst = int(np.argmax(ratios))
+    return _verdict(ratios[worst], runs.names[worst], len(ratios))
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A program on a family of inputs: in float64, and as it would be executed."""
+class _Runs:
+    """A program on families of inputs: in float64, and as it would be executed.
 
-    name: str
+    The first axis of all arrays is that of the families.
+    """
+
+    names: list[str]
     inputs: list[Array]
     reference: list[Array]
     plain: list[Array]
 
 
 @lru_cache(maxsize=4)
-def _program_runs(program: KernelGraph, seed: int) -> tuple[_Run, ...]:
+def _program_runs(program: KernelGraph, seed: int) -> _Runs:
     """The families on which the program is finite; its candidates share them."""
-    found: list[_Run] = []
-    for name, inputs in _families(program, seed):
-        plain = _run(program, inputs)
-        if not all(np.isfinite(v).all() for v in plain):
-            continue
-        reference = evaluate_numpy(program, *inputs)
-        if _representable(program, reference):
-            found.append(_Run(name, inputs, reference, plain))
-    return tuple(found)
+    families = list(_families(program, seed))
+    inputs = [np.stack(v) for v in zip(*(given for _, given in families), strict=True)]
+    plain = _executed(program, inputs)
+    reference = evaluate_runs(program, inputs)
+    kept = [
+        at
+        for at in range(len(families))
+        if all(np.isfinite(v[at]).all() for v in plain)
+        and _representable(program, [v[at] for v in reference])
+    ]
+    return _Runs(
+        [families[at][0] for at in kept],
+        *([v[kept] for v in some] for some in (inputs, reference, plain)),
+    )
 
 
 def _representable(program: KernelGraph, outputs: list[Array]) -> bool:
@@ -91,8 +107,8 @@ def _verdict(worst: float, where: str, used: int) -> Stability:
     return Stability(True, worst, reason)
 
 
-def _run(graph: KernelGraph, inputs: list[Array]) -> list[Array]:
-    return evaluate_numpy(graph, *inputs, compute=np.float32, round_casts=True)
+def _executed(graph: KernelGraph, inputs: list[Array]) -> list[Array]:
+    return evaluate_runs(graph, inputs, compute=np.float32, round_casts=True)
 
 
 def _ratio(

@@ -1,0 +1,99 @@
+"""Several runs of a graph over NumPy floats at once.
+
+An array has one axis more than the evaluator sees: the first one, over the runs, or of
+length 1 for what is the same in all of them.  At the sizes of the verifier most of an
+evaluation is overhead, so a dozen runs take little longer than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.numpy_domain import Compute, NumpyDomain
+from mirage_dsl.ops.definition import Array, Operator
+from mirage_dsl.types import Scalar
+
+
+@dataclass(frozen=True)
+class RunsDomain(NumpyDomain):
+    """`NumpyDomain` for several runs."""
+
+    def shape(self, value: Array) -> tuple[int, ...]:
+        """That of one run."""
+        return value.shape[1:]
+
+    def constant(self, number: Scalar, extents: Mapping[str, int]) -> Array:
+        """The same number in every run."""
+        return super().constant(number, extents)[None]
+
+    def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
+        """Numbers go with arrays of any rank."""
+        rank = max(v.ndim for v in operands)
+        aligned = [v.reshape(v.shape + (1,) * (rank - v.ndim)) for v in operands]
+        return super().elementwise(op, aligned)
+
+    def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
+        """The axes of a run vanish."""
+        return super().reduce(op, value, tuple(a + 1 for a in axes))
+
+    def contract(self, op: Operator, a: Array, b: Array) -> Array:
+        """Runs are one more dim of the batch."""
+        runs = max(a.shape[0], b.shape[0])
+        merged = [
+            np.broadcast_to(v, (runs, *v.shape[1:])).reshape(-1, *v.shape[2:])
+            for v in (a, b)
+        ]
+        found = super().contract(op, *merged)
+        return found.reshape(runs, -1, *found.shape[1:])
+
+    def running_max(self, value: Array, axis: int) -> Array:
+        """Along an axis of a run."""
+        return super().running_max(value, axis + 1)
+
+    def transpose(self, value: Array, order: tuple[int, ...]) -> Array:
+        """The axes of a run in another order."""
+        return value.transpose((0, *(axis + 1 for axis in order)))
+
+    def reshape(self, value: Array, shape: tuple[int, ...]) -> Array:
+        """The axes of a run merged or split."""
+        return value.reshape(value.shape[:1] + shape)
+
+    def take(self, value: Array, axis: int, start: int, stop: int) -> Array:
+        """A range along an axis of a run."""
+        return super().take(value, axis + 1, start, stop)
+
+    def pad(self, value: Array, axis: int, count: int) -> Array:
+        """NaN after an axis of a run."""
+        return super().pad(value, axis + 1, count)
+
+    def concat(self, values: Sequence[Array], axis: int) -> Array:
+        """Arrays one after the other, in each run."""
+        runs = max(v.shape[0] for v in values)
+        whole = [np.broadcast_to(v, (runs, *v.shape[1:])) for v in values]
+        return super().concat(whole, axis + 1)
+
+
+def evaluate_runs(
+    graph: KernelGraph,
+    inputs: Sequence[Array],
+    *,
+    compute: Compute = np.float64,
+    round_casts: bool = False,
+) -> list[Array]:
+    """The outputs of several runs.
+
+    Args:
+        graph: A program or μGraph that was checked.
+        inputs: One array per input, the first axis over the runs.
+        compute: The format of all arithmetic, and of the results.
+        round_casts: Round to storage formats where a real run does.
+    """
+    domain = RunsDomain(compute, round_casts)
+    runs = len(inputs[0])
+    outputs = evaluate(graph, [v.astype(compute) for v in inputs], domain)
+    return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]

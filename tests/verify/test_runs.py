@@ -1,0 +1,58 @@
+"""Several runs at once are the runs one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.numpy_domain import Compute, evaluate_numpy
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.testing.programs import random_program
+from mirage_dsl.verify.runs import evaluate_runs
+from mirage_dsl.verify.sizes import input_shape
+
+RUNS = 3
+
+MUGRAPHS = {
+    "rmsnorm_linear": mugraphs.rmsnorm_linear(3, 40, 24, tile_n=16, tile_k=16),
+    "lora": mugraphs.lora(2, 24, 12, 6, tile_n=8, tile_k=8),
+    "attention": mugraphs.attention(2, 5, 11, 4, tile_m=4, tile_n=4),
+    "flash decoding": mugraphs.attention(2, 2, 13, 4, tile_m=2, tile_n=4, splits=2),
+    "ntrans": mugraphs.ntrans(3, 9),
+    "split_k": mugraphs.split_k(5, 40, 7, tile_m=4, tile_n=4, part_k=16, tile_k=8),
+}
+
+
+def compare(graph: KernelGraph, compute: Compute, *, rounded: bool) -> None:
+    rng = np.random.default_rng(1)
+    shapes = [input_shape(graph, i) for i in graph.inputs]
+    inputs = [rng.normal(size=(RUNS, *s)) for s in shapes]
+    found = evaluate_runs(graph, inputs, compute=compute, round_casts=rounded)
+    for at in range(RUNS):
+        expected = evaluate_numpy(
+            graph, *(v[at] for v in inputs), compute=compute, round_casts=rounded
+        )
+        for own, other in zip(found, expected, strict=True):
+            assert own.dtype == other.dtype
+            assert own.shape == (RUNS, *other.shape)
+            tolerance = 1e-2 if rounded else 1e-9
+            np.testing.assert_allclose(own[at], other, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", MUGRAPHS)
+@pytest.mark.parametrize("rounded", [False, True])
+def test_mugraphs(name: str, rounded: bool) -> None:
+    compute = np.float32 if rounded else np.float64
+    compare(MUGRAPHS[name], compute, rounded=rounded)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int) -> None:
+    known = random_program(seed)
+    program = trace_function(
+        lambda *tensors: known.function(mirage, *tensors), known.specs
+    )
+    compare(program, np.float64, rounded=False)
