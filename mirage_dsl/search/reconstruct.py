@@ -109,6 +109,32 @@ def reconstruct(
     return _Writer(space, saturation, configuration, edges).block()
 
 
+class Drawings:
+    """The block graphs of one closure's DAGs, each written once for all grids."""
+
+    def __init__(self, space: Space, saturation: Saturation, loop: str | None) -> None:
+        self.space, self.saturation = space, saturation
+        self.configuration = Configuration((), loop)
+        self._plain: dict[frozenset[int], tuple[int, BlockGraph] | None] = {}
+        self._numbers: dict[tuple[BlockNode, ...], int] = {}
+
+    def plain(self, chosen: tuple[int, ...]) -> tuple[int, BlockGraph] | None:
+        """The block graph of a DAG without a grid; equal ones have equal numbers.
+
+        None if it has a loop in which nothing changes.
+        """
+        key = frozenset(chosen)
+        if key not in self._plain:
+            edges = chosen_edges(self.saturation, chosen)
+            block = reconstruct(self.space, self.saturation, self.configuration, edges)
+            if block is not None:
+                number = self._numbers.setdefault(block.nodes, len(self._numbers))
+                self._plain[key] = (number, block)
+            else:
+                self._plain[key] = None
+        return self._plain[key]
+
+
 class _Writer:
     """Writes the nodes of one block graph."""
 

@@ -10,7 +10,7 @@ from threading import local
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split
 from mirage_dsl.search.additive import (
     CostFunction,
     additive_cost,
@@ -20,7 +20,8 @@ from mirage_dsl.search.additive import (
 from mirage_dsl.search.calm import CALM, calm_ones, moved_differences
 from mirage_dsl.search.expansion import forms
 from mirage_dsl.search.extract import Condensed, Extraction, cheapest, condense
-from mirage_dsl.search.reconstruct import chosen_edges, edge_words, reconstruct
+from mirage_dsl.search.family import on_grid
+from mirage_dsl.search.reconstruct import Drawings, edge_words
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
 from mirage_dsl.search.workspace import (
@@ -184,21 +185,23 @@ class _Search:
         result.count({"closures": 1, **saturation.counters})
         result.complete = saturation.complete
         words = edge_words(saturation)
+        drawings = Drawings(self.space, saturation, group[0].loop)
         for configuration in group:
             if self.late():
                 result.complete = False
                 return result
-            self.extract(saturation, words, configuration, result)
+            self.extract(drawings, words, configuration, result)
         return result
 
     def extract(
         self,
-        saturation: Saturation,
+        drawings: Drawings,
         words: Words,
         configuration: Configuration,
         result: StructureSet,
     ) -> None:
         """Add the best structures of a configuration."""
+        saturation = drawings.saturation
         began = time.perf_counter()
         result.count({"configurations": 1})
         alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
@@ -221,11 +224,10 @@ class _Search:
         )
         began = time.perf_counter()
         varied = _varied(words, found.chosen, found.costs)
-        best = self.distinct(saturation, configuration, varied)
-        known = {s.block.nodes for s in best}
-        others = self.distinct(saturation, configuration, calm)[:CALM]
-        best += [s for s in others if s.block.nodes not in known]
-        result.structures += best
+        best = self.distinct(drawings, configuration, varied)
+        others = self.distinct(drawings, configuration, calm)
+        best |= {n: others[n] for n in list(others)[:CALM] if n not in best}
+        result.structures += best.values()
         result.count({"structures": len(best)})
         result.spend("reconstruct", began)
 
@@ -244,22 +246,28 @@ class _Search:
 
     def distinct(
         self,
-        saturation: Saturation,
+        drawings: Drawings,
         configuration: Configuration,
         varied: Iterable[tuple[tuple[int, ...], float]],
-    ) -> list[Structure]:
+    ) -> dict[int, Structure]:
         """The structures of the first DAGs that differ as graphs, cheapest first."""
-        kept = dict[tuple[object, ...], Structure]()
+        kept: dict[int, tuple[float, BlockGraph]] = {}
         for chosen, cost in varied:
             if len(kept) == self.per_configuration:
                 break
-            edges = chosen_edges(saturation, chosen)
-            block = reconstruct(self.space, saturation, configuration, edges)
-            if block is not None:
-                ops = sum(isinstance(n, Apply) for n in block.nodes)
-                structure = Structure(block, configuration, cost, ops)
-                kept.setdefault(block.nodes, structure)
-        return sorted(kept.values(), key=lambda s: s.additive_cost)
+            drawn = drawings.plain(chosen)
+            if drawn is not None:
+                kept.setdefault(drawn[0], (cost, drawn[1]))
+        grid = tuple(Split(d, 1) for d in configuration.grid)
+        return {
+            number: Structure(
+                on_grid(block, grid),
+                configuration,
+                cost,
+                sum(isinstance(n, Apply) for n in block.nodes),
+            )
+            for number, (cost, block) in sorted(kept.items(), key=lambda k: k[1][0])
+        }
 
     def reduced(self, saturation: Saturation) -> Ints:
         """Dims that each edge reduces."""
