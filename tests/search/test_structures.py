@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
@@ -20,6 +21,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.search import structures as module
 from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.space import Configuration
 from mirage_dsl.search.structures import Structure, StructureSet, structures
@@ -183,10 +185,24 @@ def test_values_of_unlooped_loads_are_made_before_the_loop() -> None:
             assert stages[squares[0].result] == "before"
 
 
-def test_same_program_same_structures() -> None:
-    for threads in (1, 2):
-        again = structures(PROGRAMS["gqa"](), threads=threads)
-        assert again.structures == found("gqa").structures
+@pytest.mark.parametrize("alone", [0.0, 9.0])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_same_program_same_structures(
+    monkeypatch: pytest.MonkeyPatch, threads: int, alone: float
+) -> None:
+    """However long one thread works before others help."""
+    pools: list[int] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, count: int) -> None:
+            pools.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(module, "ALONE_SECONDS", alone)
+    monkeypatch.setattr(module, "ThreadPoolExecutor", Pool)
+    again = structures(PROGRAMS["gqa"](), threads=threads)
+    assert again.structures == found("gqa").structures
+    assert pools == ([2] if threads == 2 and alone == 0 else [])
 
 
 def test_books_are_kept() -> None:
