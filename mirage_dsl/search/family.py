@@ -60,7 +60,7 @@ def _is_uniform(block: BlockGraph) -> bool:
 
 def hull(family: Sequence[BlockGraph]) -> BlockGraph:
     """The structure of a family with the splits of all its members."""
-    if len(family) == 1:
+    if all(block is family[0] for block in family):
         return family[0]
     dims = dict.fromkeys(s.dim for block in family for s in block.grid)
     return on_grid(family[0], tuple(Split(d, 1) for d in dims))

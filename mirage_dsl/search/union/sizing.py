@@ -7,7 +7,7 @@ numbers of parts are tried, and the later kernels are sized for each.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, dims_of
@@ -18,13 +18,17 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.segments import Plan, with_derived_extents
-from mirage_dsl.search.sizes import Sized, Sizes, choose_sizes
+from mirage_dsl.search.sizes import Form, Sized, Sizes, sizes_of_all
 
 PARTS = (2, 4, 8, 16, 32, 64)
 """Numbers of parts that are tried."""
 
 BEAM = 6
 """Choices for the kernels so far that are followed up."""
+
+
+_Known = dict[tuple[object, ...], list[Sized]]
+"""Sizes of one block, by the numbers of parts and the extents of what it reads."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class Sizer:
                 continue
             if self.deadline is not None and time.monotonic() > self.deadline:
                 return None
-            beam = [s for state in beam for s in self._next(*state, at, fixed)]
+            known = _Known()
+            beam = [s for state in beam for s in self._next(*state, at, fixed, known)]
             beam.sort(key=lambda s: s[0])
             beam = beam[:BEAM]
             fixed.update(dict.fromkeys(_parts_stored(node)))
@@ -60,9 +65,17 @@ class Sizer:
         return min(plans, key=lambda p: p.microseconds, default=None)
 
     def _next(
-        self, paid: float, graph: KernelGraph, at: int, fixed: dict[str, None]
+        self,
+        paid: float,
+        graph: KernelGraph,
+        at: int,
+        fixed: dict[str, None],
+        known: _Known,
     ) -> Iterator[tuple[float, KernelGraph]]:
-        """The graph with sizes for one more block."""
+        """The graph with sizes for one more block; for each number of parts, the best.
+
+        What blocks of the same inputs get is `known`.
+        """
         block = graph.nodes[at]
         assert isinstance(block, BlockGraph)
         extents = derived_extents(graph, graph.extent_of)
@@ -70,48 +83,52 @@ class Sizer:
         wanted: tuple[int | None, ...] = PARTS if made else (None,)
         if made and made[0] in fixed:
             wanted = (extents[made[0]],)
-        for count in wanted:
-            for best in self._choose(graph, at, block, count):
-                nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
-                sized = with_derived_extents(replace(graph, nodes=nodes))
-                yield paid + best.microseconds, sized
+        types = kernel_types(graph)
+        names = [n for s in block.sources for n in types[s].names]
+        key = (wanted, *(extents[n] for n in names))
+        if key not in known:
+            known[key] = self._choose(graph, at, block, wanted)
+        for best in known[key]:
+            nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
+            sized = with_derived_extents(replace(graph, nodes=nodes))
+            yield paid + best.microseconds, sized
 
     def _choose(
-        self, graph: KernelGraph, at: int, block: BlockGraph, count: int | None
+        self,
+        graph: KernelGraph,
+        at: int,
+        block: BlockGraph,
+        counts: tuple[int | None, ...],
     ) -> list[Sized]:
-        """The best sizes of one block, with so many parts."""
+        """The best sizes of one block, with each of some numbers of parts."""
+        allowed = self.constraints.sizes(block)
+        choices = [_with_parts(allowed, block, c) for c in counts]
+        found = self._best(graph, at, block, choices)
+        if not found and allowed.grids is None and counts == (None,):
+            # A short dim may have one tile only.
+            found = self._best(graph, at, block, [replace(allowed, grids=_any_grid)])
+        return found
+
+    def _best(
+        self, graph: KernelGraph, at: int, block: BlockGraph, choices: list[Sizes]
+    ) -> list[Sized]:
         types = kernel_types(graph)
         extents = derived_extents(graph, graph.extent_of)
-        allowed = self.constraints.sizes(block)
-        if count is not None:
-            (name, *_) = _parts_stored(block)
-            base = partial_base(name, block)
-            place = [s.dim for s in block.grid].index(str(base))
-            allowed = replace(allowed, grids=_with_parts(allowed, place, count))
         made = {
             name
             for n in graph.nodes[:at]
             for name in (n.results if isinstance(n, BlockGraph) else (n.result,))
         }
         half = self.hardware.l2_bytes / 2
-        inside = {n for n in made if tensor_bytes(types[n], extents) < half}
-        choices = [allowed]
-        if allowed.grids is None:
-            # A short dim may have one tile only.
-            choices.append(replace(allowed, grids=_any_grid))
-        for choice in choices:
-            found = choose_sizes(
-                block,
-                types,
-                extents,
-                hardware=self.hardware,
-                keep=1,
-                allowed=choice,
-                inside=inside,
-            )
-            if found:
-                return found
-        return []
+        found = sizes_of_all(
+            [Form(block, allowed) for allowed in choices],
+            types,
+            extents,
+            hardware=self.hardware,
+            keep=1,
+            inside={n for n in made if tensor_bytes(types[n], extents) < half},
+        )
+        return [best for own in found for best in own]
 
 
 def _any_grid(grid: tuple[int, ...]) -> bool:
@@ -119,10 +136,15 @@ def _any_grid(grid: tuple[int, ...]) -> bool:
     return min(grid, default=1) > 0
 
 
-def _with_parts(
-    allowed: Sizes, place: int, count: int
-) -> Callable[[tuple[int, ...]], bool]:
-    """Grids with so many parts of one dim, and more than one of every other."""
+def _with_parts(allowed: Sizes, block: BlockGraph, count: int | None) -> Sizes:
+    """Grids with so many parts of the dim that a block stores, more than 1 of others.
+
+    None leaves them as they are.
+    """
+    if count is None:
+        return allowed
+    (name, *_) = _parts_stored(block)
+    place = [s.dim for s in block.grid].index(str(partial_base(name, block)))
     before = allowed.grids
 
     def admits(grid: tuple[int, ...]) -> bool:
@@ -130,7 +152,7 @@ def _with_parts(
             return False
         return min(grid) > 1 if before is None else before(grid)
 
-    return admits
+    return replace(allowed, grids=admits)
 
 
 def _parts_stored(block: BlockGraph) -> tuple[str, ...]:
