@@ -44,10 +44,20 @@ class Counterexample:
     def __str__(self) -> str:
         at = ", ".join(f"{n} = {e}" for n, e in self.sizes)
         place = ", ".join(map(str, self.index))
+        found, expected = _told_apart(self.found, self.expected)
         return (
-            f"output {self.output} at [{place}] is {self.found:.6g}, "
-            f"the program gives {self.expected:.6g} (with {at})"
+            f"output {self.output} at [{place}] is {found}, "
+            f"the program gives {expected} (with {at})"
         )
+
+
+def _told_apart(first: float, second: float) -> tuple[str, str]:
+    """Two numbers with as few digits, from six, as show that they differ."""
+    for digits in range(6, 17):
+        texts = f"{first:.{digits}g}", f"{second:.{digits}g}"
+        if texts[0] != texts[1]:
+            return texts
+    return repr(first), repr(second)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -45,6 +46,19 @@ def test_certificates_say_a_bound_and_never_proved() -> None:
     text = str(verify(graphs.rms_linear_fused(), graphs.rms_linear()))
     assert "error <=" in text
     assert "prove" not in text
+
+
+def test_a_counterexample_shows_numbers_that_differ() -> None:
+    wrong = verify(_with_epsilon(1e-5), _with_epsilon(1e-6))
+    assert wrong.counterexample is not None
+    found = re.search(r"is (\S+), the program gives (\S+) ", str(wrong))
+    assert found is not None
+    assert found[1] != found[2]
+
+
+def _with_epsilon(epsilon: float) -> KernelGraph:
+    b: Any = KernelBuilder("f", m=8)
+    return b.returns(b.add(b.mul(b.input("x", f16, "m"), 1000.0), epsilon)).build()
 
 
 def test_a_missing_maximum_is_equivalent_but_unstable() -> None:
