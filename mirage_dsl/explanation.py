@@ -1,4 +1,4 @@
-"""Why a μGraph is fast: beside its program, as figures and as text.
+"""Why a μGraph is fast, alone or beside its program: figures and text.
 
 All times are estimates of `search.cost`; where a GPU has measured, believe that.
 """
@@ -21,7 +21,7 @@ class Explanation:
     Attributes:
         name: Of the program.
         hardware: The GPU that is estimated.
-        before: The program, each operator a library kernel.
+        before: The program, each operator a library kernel; None where none was given.
         after: The μGraph.
         floor: µs of moving inputs and outputs once, in one launch.
         savings: What no longer goes through memory, in words.
@@ -30,15 +30,17 @@ class Explanation:
 
     name: str
     hardware: str
-    before: Cost
+    before: Cost | None
     after: Cost
     floor: float
     savings: tuple[str, ...]
     kernels: tuple[str, ...]
 
     @property
-    def speedup(self) -> float:
+    def speedup(self) -> float | None:
         """The program's estimate over the μGraph's."""
+        if self.before is None:
+            return None
         return self.before.microseconds / self.after.microseconds
 
     def to_json(self) -> dict[str, Any]:
@@ -46,16 +48,20 @@ class Explanation:
         return {**asdict(self), "speedup": self.speedup}
 
     def __str__(self) -> str:
-        columns = [_figures(self.before), _figures(self.after)]
-        rows = [("", "as written", "this μGraph")]
-        rows += [(name, columns[0][name], columns[1][name]) for name in columns[0]]
+        columns = {"this μGraph": _figures(self.after)}
         floor = (
             f"reading every input and writing every output once: {self.floor:.1f} µs"
         )
+        if self.before is not None:
+            columns = {"as written": _figures(self.before), **columns}
+            floor = f"{self.speedup:.2f} times as fast as written; {floor}"
+        rows = [("", *columns)]
+        names = _figures(self.after)
+        rows += [(n, *(column[n] for column in columns.values())) for n in names]
         lines = [
             f"{self.name} on {self.hardware} (estimated)",
-            *(f"{a:<14}{b:>14}{c:>14}" for a, b, c in rows),
-            f"{self.speedup:.2f} times as fast as written; {floor}",
+            *(f"{row[0]:<14}" + "".join(f"{c:>14}" for c in row[1:]) for row in rows),
+            floor,
             *self.savings,
             "",
             *self.kernels,
@@ -73,13 +79,16 @@ def _figures(cost: Cost) -> dict[str, str]:
 
 
 def explain(
-    mugraph: KernelGraph, program: KernelGraph, hardware: Hardware = H100
+    mugraph: KernelGraph,
+    program: KernelGraph | None = None,
+    hardware: Hardware = H100,
 ) -> Explanation:
-    """Compare a μGraph with the program that it computes.
+    """Say why a μGraph is fast, compared with the program that it computes.
 
     Args:
         mugraph: Of known extents.
-        program: The same function by library kernels, at the same extents.
+        program: The same function by library kernels, at the same extents; None
+            compares with nothing.
         hardware: The GPU to estimate for.
 
     Raises:
@@ -87,11 +96,11 @@ def explain(
     """
     after = estimate(mugraph, hardware)
     return Explanation(
-        program.name,
+        (program or mugraph).name,
         hardware.name,
-        estimate(program, hardware),
+        None if program is None else estimate(program, hardware),
         after,
-        roofline(program, hardware),
-        tuple(savings(mugraph, program)),
+        roofline(program or mugraph, hardware),
+        () if program is None else tuple(savings(mugraph, program)),
         tuple(kernel_lines(mugraph, after, hardware)),
     )

@@ -162,6 +162,14 @@ def prepare(
             f"{program.name} has kernels of its own; a search starts from a traced "
             "program, whose operators are not grouped into kernels yet"
         )
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise SearchError(
+            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0"
+        )
+    if max_kernels is not None and max_kernels < 1:
+        raise SearchError(
+            f"max_kernels={max_kernels!r}; expected 1 or more, or None for any number"
+        )
     effort = _known(effort or EFFORT.get())
     count, seconds = _EFFORT.get(effort, (0, 0.0))
     budget = budget_seconds or BUDGET_SECONDS.get() or seconds

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from mirage_dsl.cli.inputs import read_text
 from mirage_dsl.cli.output import json_option, negative, say, say_json
 from mirage_dsl.errors import ParseError, SourceLocation
 from mirage_dsl.ir.parser import parse
@@ -37,7 +38,7 @@ def fmt_command(
     changed: list[Path] = []
     files = _files(paths)
     for file in files:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(str(file))
         formatted = format_text(text, str(file))
         if formatted == text:
             continue

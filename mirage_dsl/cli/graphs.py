@@ -210,6 +210,6 @@ def explain_command(
     from mirage_dsl.search.hardware import hardware_named
 
     graph = resize(read_graph(file), sizes)
-    other = graph if program is None else trace_target(program, specs)
+    other = None if program is None else trace_target(program, specs)
     explanation = explain(graph, other, hardware_named(device))
     answer(as_json, explanation.to_json(), str(explanation))

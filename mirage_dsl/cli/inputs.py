@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -139,4 +140,15 @@ def trace_target(target: str, specs: Sequence[str]) -> KernelGraph:
     from mirage_dsl.frontend.trace import trace_function
 
     function = load_function(target)
-    return trace_function(function, [parse_spec(s) for s in specs])
+    given = [parse_spec(s) for s in specs]
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        name = target.rpartition(":")[2]
+        raise click.BadParameter(
+            f"{len(given)} given for {name}{signature}: {error}; give one for each "
+            "argument, in their order",
+            param_hint="--spec",
+        ) from None
+    return trace_function(function, given)

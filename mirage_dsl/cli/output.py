@@ -26,6 +26,24 @@ P = ParamSpec("P")
 MU_FILE = click.Path(dir_okay=False, allow_dash=True)
 
 
+class _NewFile(click.Path):
+    """A file to write, in a directory that exists: refused before the work is done."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        folder = Path(value).absolute().parent
+        if not folder.is_dir():
+            self.fail(f"{value}: there is no directory {folder}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+NEW_FILE = _NewFile(dir_okay=False)
+
+
 def json_option(command: Callable[P, None]) -> Callable[P, None]:
     """The option `--json`, as the parameter `as_json`; errors are reported likewise."""
 

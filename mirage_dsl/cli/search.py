@@ -9,7 +9,7 @@ import click
 
 from mirage_dsl.cli.graphs import device_option, spec_option
 from mirage_dsl.cli.inputs import read_graph, resize, trace_target
-from mirage_dsl.cli.output import MU_FILE, answer, json_option
+from mirage_dsl.cli.output import MU_FILE, NEW_FILE, answer, json_option
 from mirage_dsl.cli.progress import progress_bar
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.settings import EFFORTS, Effort
@@ -30,7 +30,12 @@ Examples:
 @spec_option
 @click.option("--size", "sizes", multiple=True, metavar="DIM=EXTENT", help="Set a dim.")
 @click.option("--effort", type=click.Choice(EFFORTS), help="How long to search.")
-@click.option("--budget", type=float, metavar="SECONDS", help="Time limit.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time limit.",
+)
 @click.option(
     "--max-kernels",
     type=click.IntRange(min=0),
@@ -42,8 +47,8 @@ Examples:
 @click.option("--seed", default=0, show_default=True, help="Of all random choices.")
 @click.option("--no-cache", is_flag=True, help="Search anew, and store nothing.")
 @click.option("--all", "show_all", is_flag=True, help="Print all μGraphs found.")
-@click.option("-o", "--output", type=click.Path(), help="Write the best to a .mu file.")
-@click.option("--save", type=click.Path(), help="Write the whole result to a file.")
+@click.option("-o", "--output", type=NEW_FILE, help="Write the best to a .mu file.")
+@click.option("--save", type=NEW_FILE, help="Write the whole result to a file.")
 @click.option(
     "--explain",
     "given",
@@ -76,6 +81,7 @@ def search_command(
     from mirage_dsl.search.why_not import why_not
     from mirage_dsl.superoptimizer import superoptimize
 
+    mine = None if given is None else read_graph(given)
     row, most = hardware_named(device), max_kernels or None
     program = resize(trace_target(target, specs), sizes)
     with progress_bar(quiet=as_json) as progress:
@@ -90,10 +96,9 @@ def search_command(
             progress=progress,
         )
     _write(result, output, save)
-    if given is None:
+    if mine is None:
         answer(as_json, result.to_json(), describe(result, show_all=show_all))
         return
-    mine = read_graph(given)
     found = why_not(mine, program, result, max_kernels=most, hardware=row, seed=seed)
     answer(as_json, found.to_json(), str(found))
 

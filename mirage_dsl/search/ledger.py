@@ -83,7 +83,7 @@ class Ledger:
         return cls(Counter(found), Counter(cut), [str(n) for n in notes])
 
     def __str__(self) -> str:
-        lines = [f"{name}: {count}" for name, count in self.found.items()]
-        order = sorted(self.cut, key=lambda c: CUTS.index(c) if c in CUTS else 99)
+        lines = [f"{name}: {count}" for name, count in self.found.items() if count]
+        order = sorted(+self.cut, key=lambda c: CUTS.index(c) if c in CUTS else 99)
         lines += [f"cut by {name}: {self.cut[name]}" for name in order]
         return "\n".join(lines + self.notes)

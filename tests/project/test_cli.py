@@ -74,6 +74,8 @@ def directory(
         "    store", "    twice: f32[m, n/grid] = add total, total\n    store"
     )
     (tmp_path / "twice.mu").write_text(twice)
+    (tmp_path / "program.mu").write_text(PROGRAM)
+    (tmp_path / "binary.mu").write_bytes(b"mirage 1\xff")
     (tmp_path / "typo.mu").write_text(SMALL.replace("= load w", "= lod w"))
     return tmp_path
 
@@ -180,6 +182,21 @@ def test_explain_counts_kernels() -> None:
     )
 
 
+def test_explain_compares_where_it_is_told_with_what() -> None:
+    alone = _run("explain", "small.mu").output
+    assert "as written" not in alone
+    assert _json("explain", "small.mu")["before"] is None
+    both = _run("explain", "small.mu", "--program", "program.mu").output
+    assert "times as fast as written" in both
+    assert _json("explain", "small.mu", "--program", "program.mu")["speedup"] > 0
+
+
+def test_a_search_says_nothing_of_what_did_not_happen() -> None:
+    shown = _run("search", "program.mu").output
+    assert "structures: " in shown
+    assert ": 0\n" not in shown
+
+
 def test_compile_reports_resources() -> None:
     found = _json("compile", "small.mu", "--target", "sm_80")
     assert found["kernels"][0]["registers"] > 0
@@ -214,8 +231,7 @@ def test_search_writes_what_the_other_commands_read() -> None:
     assert (explained["verdict"], explained["rank"]) == ("found", 0)
 
 
-def test_search_is_superoptimize(tmp_path: Path) -> None:
-    (tmp_path / "program.mu").write_text(PROGRAM)
+def test_search_is_superoptimize() -> None:
     _run("search", "program.mu", "--device", "H200")
     with ASSERT_CACHE_HIT.scope(True):
         superoptimize(parse(PROGRAM), hardware=H200)
@@ -226,8 +242,7 @@ def test_search_is_superoptimize(tmp_path: Path) -> None:
         superoptimize(parse(PROGRAM))
 
 
-def test_cache_commands(tmp_path: Path) -> None:
-    (tmp_path / "program.mu").write_text(PROGRAM)
+def test_cache_commands() -> None:
     _run("search", "program.mu")
     entry = _json("cache", "ls")[0]
     assert entry["kind"] == "mugraphs"
@@ -264,7 +279,12 @@ def test_doctor_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         (["search", "model.py:f"], "it has"),
         (["search", "model.py:gated", "--spec", "f8[4]"], "expected a dtype"),
         (["search", "model.py:gated", "--spec", "f16[0]"], "neither a positive number"),
-        (["search", "model.py:gated", "--spec", "f16[4,4]"], "w"),
+        (["search", "model.py:gated", "--spec", "f16[4,4]"], "1 given for gated(x, w)"),
+        (["search", "model.py:gated"], "missing a required argument: 'x'"),
+        (["search", "program.mu", "--budget", "0"], "--budget"),
+        (["search", "program.mu", "-o", "no/best.mu"], "there is no directory"),
+        (["search", "program.mu", "--explain", "no.mu"], "no.mu"),
+        (["fmt", "binary.mu"], "binary.mu is no UTF-8 text"),
         (["show", "small.mu", "--size", "q=4"], "its dims are k, m, n"),
         (["show", "small.mu", "--size", "m=-1"], "expected NAME=EXTENT"),
         (["nothing"], "No such command"),

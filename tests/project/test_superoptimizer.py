@@ -180,6 +180,14 @@ def test_an_unknown_effort_is_refused() -> None:
         superoptimize(_program(), effort="max")  # type: ignore[arg-type]
 
 
+def test_limits_that_are_none_are_refused() -> None:
+    for seconds in (0, -1.0, float("nan")):
+        with pytest.raises(SearchError, match=r"budget_seconds=.* above 0"):
+            superoptimize(_program(), budget_seconds=seconds)
+    with pytest.raises(SearchError, match="max_kernels=0; expected 1 or more"):
+        superoptimize(_program(), max_kernels=0)
+
+
 def test_a_demanded_hit_explains_the_miss() -> None:
     superoptimize(_program())
     with ASSERT_CACHE_HIT.scope(True):
