@@ -189,17 +189,21 @@ class _BlockEmitter:
             for absorbed in (self.wiring.shifted, self.wiring.scaled):
                 if node.result in absorbed:
                     self._comment(absorbed[node.result])
-        if isinstance(node, Apply) and node.location is not None:
-            place = f"{PurePath(node.location.file).name}:{node.location.line}"
-            source = f"# src[{place}] {node.location.text.strip()}".rstrip()
-            if source != self.source:
-                self.writer.line(source)
-            self.source = source
         if isinstance(node, Store):
             kind = f"[{', '.join(map(axis_text, node.axes))}]"
         else:
             kind = f": {self.types[node.result]}"
-        self.writer.line(f"# {node_text(node, kind)}")
+        text = node_text(node, kind)
+        if isinstance(node, Apply) and node.location is not None:
+            place = f"{PurePath(node.location.file).name}:{node.location.line}"
+            line = node.location.text.strip()
+            source = f"# src[{place}] {line}".rstrip()
+            if source != self.source:
+                self.writer.line(source)
+            self.source = source
+            if line == text:
+                return
+        self.writer.line(f"# {text}")
 
     # -- The loop ------------------------------------------------------------------
 

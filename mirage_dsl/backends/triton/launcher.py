@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from mirage_dsl.backends.triton.fused import fused_calls
 from mirage_dsl.backends.triton.library import (
@@ -247,7 +248,8 @@ class Launcher:
         if node.op.kind is not Kind.VIEW:
             text += ".contiguous()"
         if node.location is not None:
-            self._writer.line(f"# src[{node.location}] {node.location.text.strip()}")
+            place = f"{PurePath(node.location.file).name}:{node.location.line}"
+            self._writer.line(f"# src[{place}] {node.location.text.strip()}".rstrip())
         self._variables[node.result] = self._writer.assign(
             self._names.fresh(node.result), text
         )
