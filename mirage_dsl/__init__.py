@@ -29,7 +29,7 @@ _VIEWS = (
     "transpose unbind unflatten unsqueeze"
 )
 _COMPOSITES = (
-    "batch_norm einsum group_norm layer_norm norm rms_norm softmax std var "
+    "batch_norm group_norm layer_norm norm rms_norm softmax std var "
     "scaled_dot_product_attention"
 )
 _ERRORS = (
@@ -55,6 +55,7 @@ _HOME = {
     "frontend.functions": _FUNCTIONS,
     "frontend.views": _VIEWS,
     "frontend.composites": _COMPOSITES,
+    "frontend.einsum": "einsum",
     "frontend.specs": "spec",
     "frontend.kernel": "kernel Kernel",
     "frontend.bound": "BoundKernel",

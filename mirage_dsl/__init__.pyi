@@ -18,7 +18,6 @@ from mirage_dsl.explanation import explain as explain
 from mirage_dsl.frontend import namespace
 from mirage_dsl.frontend.bound import BoundKernel as BoundKernel
 from mirage_dsl.frontend.composites import batch_norm as batch_norm
-from mirage_dsl.frontend.composites import einsum as einsum
 from mirage_dsl.frontend.composites import group_norm as group_norm
 from mirage_dsl.frontend.composites import layer_norm as layer_norm
 from mirage_dsl.frontend.composites import norm as norm
@@ -29,6 +28,7 @@ from mirage_dsl.frontend.composites import (
 from mirage_dsl.frontend.composites import softmax as softmax
 from mirage_dsl.frontend.composites import std as std
 from mirage_dsl.frontend.composites import var as var
+from mirage_dsl.frontend.einsum import einsum as einsum
 from mirage_dsl.frontend.functions import abs as abs
 from mirage_dsl.frontend.functions import add as add
 from mirage_dsl.frontend.functions import amax as amax

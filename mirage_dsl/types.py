@@ -15,9 +15,12 @@ from fractions import Fraction
 from functools import cached_property
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
     """A floating-point storage format.
+
+    It equals NumPy's and PyTorch's dtype of the same format, so that functions may ask
+    for the dtype of a traced tensor as for that of any other.
 
     Attributes:
         name: Short name, as printed in `.mu` text: `f16`.
@@ -39,6 +42,17 @@ class DType:
     def __repr__(self) -> str:
         return f"mirage.{self.name}"
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self.name == other.name
+        if "dtype" in type(other).__name__.lower() or isinstance(other, type):
+            found = dtype_of(other)
+            return found is not None and self.name == found.name
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __getitem__(self, dims: int | str | tuple[int | str, ...]) -> TensorSpec:
         """The annotation `mirage.f16["m", 4096]`."""
         return TensorSpec(self, dims if isinstance(dims, tuple) else (dims,))
@@ -54,6 +68,14 @@ _BY_NAME = {n: d for d in DTYPES for n in (d.name, d.long_name)}
 def dtype_named(name: str) -> DType | None:
     """The dtype called `name` (`f16` or `float16`), or None."""
     return _BY_NAME.get(name)
+
+
+def dtype_of(value: object) -> DType | None:
+    """The dtype meant by one of ours, of NumPy, of PyTorch, or by a name."""
+    if isinstance(value, DType):
+        return value
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    return dtype_named(str(name or value).removeprefix("torch."))
 
 
 def promote(*dtypes: DType) -> DType:

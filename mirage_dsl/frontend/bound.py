@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.errors import CompileError, EquivalenceError, SearchError, ShapeError
-from mirage_dsl.frontend.given import copied, dense, device_kind, is_torch
+from mirage_dsl.frontend.given import (
+    check_dtypes,
+    copied,
+    dense,
+    device_kind,
+    is_torch,
+)
 from mirage_dsl.frontend.reference import evaluate_trace
 from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.frontend.tree import leaves_of
@@ -249,6 +255,7 @@ class BoundKernel:
         taken = leaves_of(out) if out is not None else []
         cuda = device_kind([*tensors, *taken]) == "cuda"
         if not cuda and not (INTERPRET.get() and any(map(is_torch, tensors))):
+            check_dtypes(self.program, tensors)
             found = evaluate_trace(self._trace, tensors)
             return found if out is None else copied(leaves_of(found), taken, out)
         prepared = [dense(t) for t in tensors]

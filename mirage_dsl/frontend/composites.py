@@ -6,7 +6,6 @@ They are plain Python over operators, so the search sees what they consist of.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from mirage_dsl.errors import ShapeError, UnsupportedError
@@ -191,9 +190,16 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """softmax(q @ k^T * scale + mask) @ value, PyTorch's attention."""
-    if dropout_p or is_causal:
+    if dropout_p:
         raise UnsupportedError(
-            "attention with dropout or is_causal; pass an additive mask instead",
+            f"attention with dropout_p={dropout_p}: kernels have no random numbers; "
+            "leave it at 0",
+            user_location(),
+        )
+    if is_causal:
+        raise UnsupportedError(
+            "attention with is_causal=True; pass attn_mask, an argument with 0 where a "
+            "query may look and -inf elsewhere",
             user_location(),
         )
     if enable_gqa:
@@ -204,64 +210,3 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         logits = logits + attn_mask
     return f.matmul(softmax(logits), value)
-
-
-@public
-def einsum(equation: Any, *operands: Any) -> Any:
-    """Products summed over labelled axes: one or two operands, no repeated label."""
-    given: Sequence[Any] = shapes.flat_arguments(operands)
-    inputs, _, output = str(equation).replace(" ", "").partition("->")
-    terms = inputs.split(",")
-    repeated = any(len(set(t)) != len(t) for t in [*terms, output])
-    if "->" not in str(equation) or "." in equation or repeated or len(terms) > 2:
-        raise UnsupportedError(
-            f"einsum({equation!r}): expected one or two operands, an explicit ->, and "
-            "no label twice in one operand; use matmul and transpose",
-            user_location(),
-        )
-    if len(terms) != len(given):
-        raise ShapeError(
-            f"einsum({equation!r}) of {len(given)} operands", user_location()
-        )
-    if len(terms) == 1:
-        gone = tuple(i for i, c in enumerate(terms[0]) if c not in output)
-        x = f.sum(given[0], gone) if gone else given[0]
-        left = [c for c in terms[0] if c in output]
-        return v.permute(x, [left.index(c) for c in output])
-    return _einsum_pair(terms[0], terms[1], output, given[0], given[1])
-
-
-def _einsum_pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
-    """One matrix product: batch, own and contracted labels side by side."""
-    batch = [c for c in out if c in a and c in b]
-    own_a, own_b = ([c for c in out if c in t and c not in batch] for t in (a, b))
-    both = [c for c in a if c in b and c not in out]
-    x = _arranged(x, a, batch, own_a, both)
-    y = _arranged(y, b, batch, both, own_b)
-    order = [*batch, *own_a, *own_b]
-    result = f.matmul(x[0], y[0])
-    shape = [*x[1][: len(batch)], *x[1][len(batch) :][: len(own_a)]]
-    shape += y[1][len(batch) + len(both) :]
-    return v.permute(v.reshape(result, shape), [order.index(c) for c in out])
-
-
-def _arranged(
-    x: Any, labels: str, batch: list[str], first: list[str], second: list[str]
-) -> tuple[Any, list[Any]]:
-    """The operand as (batch..., first, second), and the extents of all its labels."""
-    kept = [*batch, *first, *second]
-    gone = tuple(i for i, c in enumerate(labels) if c not in kept)
-    x = f.sum(x, gone) if gone else x
-    left = [c for c in labels if c in kept]
-    x = v.permute(x, [left.index(c) for c in kept])
-    sizes = list(x.shape)
-    start, middle = len(batch), len(batch) + len(first)
-    if not first:
-        x = v.expand_dims(x, start)
-        middle += 1
-    elif len(first) > 1:
-        x = v.flatten(x, start, middle - 1)
-        middle = start + 1
-    if not second:
-        return v.expand_dims(x, middle), sizes
-    return (v.flatten(x, middle, -1) if len(second) > 1 else x), sizes

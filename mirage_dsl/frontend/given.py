@@ -9,8 +9,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_dsl.errors import CompileError, ShapeError
+from mirage_dsl.errors import CompileError, DTypeError, ShapeError
+from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.specs import layout_of
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.types import dtype_of
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,22 @@ def device_kind(tensors: Sequence[Any]) -> str:
     return "cuda" if "cuda" in kinds else "cpu"
 
 
+def check_dtypes(program: KernelGraph, tensors: Sequence[Any]) -> None:
+    """Refuse tensors of other dtypes than the inputs.
+
+    Raises:
+        DTypeError: One is.
+    """
+    for given, tensor in zip(program.inputs, tensors, strict=True):
+        if dtype_of(tensor.dtype) != given.type.dtype:
+            raise DTypeError(
+                f"input {given.name} of {program.name} is {tensor.dtype}, expected "
+                f"{given.type.dtype.long_name}; convert it, or bind with tensors like "
+                "it",
+                user_location(),
+            )
+
+
 def dense(tensor: Any) -> Any:
     """The tensor, or a row-major copy where its memory has gaps or overlaps."""
     if not is_torch(tensor):
@@ -66,11 +85,21 @@ def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
     """`out`, with the results in its tensors.
 
     Raises:
-        ShapeError: They do not fit.
+        ShapeError: Their shapes do not fit.
+        DTypeError: Their dtypes do not.
     """
     shapes = [[tuple(t.shape) for t in ts] for ts in (found, taken)]
     if shapes[0] != shapes[1]:
-        raise ShapeError(f"out has the shapes {shapes[1]}, expected {shapes[0]}")
+        raise ShapeError(
+            f"out has the shapes {shapes[1]}, expected {shapes[0]}", user_location()
+        )
+    dtypes = [[dtype_of(t.dtype) for t in ts] for ts in (found, taken)]
+    if dtypes[0] != dtypes[1]:
+        raise DTypeError(
+            f"out has the dtypes {[str(t.dtype) for t in taken]}, expected "
+            f"{[str(t.dtype) for t in found]}",
+            user_location(),
+        )
     for result, target in zip(found, taken, strict=True):
         target[...] = result
     return out

@@ -36,6 +36,8 @@ Triples = Sequence[int | Sequence[int]] | None
 class Graph(GraphBuilder):
     """A program under construction, which can be searched."""
 
+    _compiled: GraphKernel | None = None
+
     def _bound(self, options: Options) -> BoundKernel:
         program = self.program
         structure = [Leaf(i) for i in range(len(program.returns))]
@@ -47,6 +49,15 @@ class Graph(GraphBuilder):
             tuple(self._specs),
         )
         return BoundKernel(Trace(program, structure), arguments, options, _nothing)
+
+    def __call__(self, inputs: Sequence[Any], **_: Any) -> list[Any]:
+        """Run the graph as it is; the outputs in the order in which they were marked.
+
+        After the first call it takes no more operators.
+        """
+        if self._compiled is None:
+            self._compiled = self.compile()
+        return self._compiled(inputs)
 
     def compile(self, **_: Any) -> GraphKernel:
         """The graph as it is, hand-written blocks and library kernels, as a kernel."""

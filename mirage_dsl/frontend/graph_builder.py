@@ -126,6 +126,12 @@ class GraphBuilder:
         """What was made, remembered with its axes: a tensor or several."""
         tensors: Sequence[Any] = (made,) if isinstance(made, Tensor) else made
         for tensor in tensors:
+            if tensor.recorder is not self.recorder:
+                raise TraceError(
+                    f"operands of graph {self.name} belong to another graph; use "
+                    "tensors of one graph",
+                    user_location(),
+                )
             self._made[tensor.handle.value] = tensor.handle
         return made
 

@@ -14,14 +14,19 @@ from typing import Any, NoReturn
 from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend import torch_functions
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.eager import is_array
+from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import leaves_of
 
 Function = Callable[..., Any]
+
+LIKENESS = 0.8
+"""Of two names, above which one may be a slip of the other."""
 
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "
@@ -37,6 +42,10 @@ def _moveaxis(x: Any, source: int, destination: int) -> Any:
     order = [i for i in range(x.ndim) if i != source % x.ndim]
     order.insert(destination % x.ndim, source % x.ndim)
     return v.permute(x, order)
+
+
+def _outer(a: Any, b: Any) -> Any:
+    return v.expand_dims(a, 1) * v.expand_dims(b, 0)
 
 
 def _reversed(x: Any) -> Any:
@@ -71,10 +80,13 @@ _COMMON: dict[str, Function] = {
     "mm": f.matmul,
     "bmm": f.matmul,
     "dot": f.matmul,
-    "einsum": c.einsum,
+    "einsum": einsum,
     "softmax": c.softmax,
     "ravel": v.flatten,
     "moveaxis": _moveaxis,
+    "movedim": _moveaxis,
+    "mv": f.matmul,
+    "outer": _outer,
     "swapdims": v.swapaxes,
     "swap_axes": v.swapaxes,
     "t": _reversed,
@@ -154,15 +166,11 @@ def _torch_addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) ->
 
 
 def _torch_max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    if isinstance(dim, int):
-        _refuse("torch.max(x, dim), which also returns indices", "use torch.amax")
-    return f.max(x, dim, keepdim)
+    return x.max(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.max(x, dim)
 
 
 def _torch_min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    if isinstance(dim, int):
-        _refuse("torch.min(x, dim), which also returns indices", "use torch.amin")
-    return f.min(x, dim, keepdim)
+    return x.min(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.min(x, dim)
 
 
 def _torch_var(x: Any, dim: Any = None, unbiased: Any = True, **kwargs: Any) -> Any:
@@ -180,6 +188,7 @@ def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
 
 _TORCH: dict[str, Function] = {
     **_COMMON,
+    **torch_functions.FUNCTIONS,
     "softmax": _torch_softmax,
     "rms_norm": _torch_rms_norm,
     "layer_norm": _torch_layer_norm,
@@ -246,6 +255,9 @@ _NUMPY: dict[str, Function] = {
 }
 
 _REDUCTIONS: dict[str, Function] = {"add": f.sum, "maximum": f.max, "minimum": f.min}
+_SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
+"""Arguments that PyTorch's own functions pass on, with these values, to say nothing."""
+
 _KEEP_DTYPE = ("dtype", "casting", "order", "subok", "where", "out", "initial")
 
 
@@ -273,7 +285,17 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     name = str(getattr(function, "__name__", function))
     if name.endswith("_") and not name.endswith("__"):
         _refuse(f"torch.{name}, which changes its argument", f"use {name[:-1]}")
-    return _dispatch(_TORCH, "torch", name.strip("_"), args, dict(kwargs))
+    told = {
+        n: v
+        for n, v in kwargs.items()
+        if not (n in _SILENT and (v is None or n == "_stacklevel"))
+    }
+    return _dispatch(_TORCH, "torch", name.strip("_"), args, told)
+
+
+def torch_method(name: str) -> Function | None:
+    """What a method of PyTorch's tensors computes, where we know it as a function."""
+    return _TORCH.get(name)
 
 
 def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,11 +318,9 @@ def _dispatch(
     _refuse_constants(library, name, (args, kwargs))
     function = table.get(name)
     if function is None:
-        close = difflib.get_close_matches(name, table, n=1)
-        advice = f"did you mean {close[0]}?" if close else "known are the functions of "
-        if not close:
-            advice += "mirage.functions; build it from these"
-        _refuse(f"{library}.{name}", advice)
+        close = difflib.get_close_matches(name, table, n=1, cutoff=LIKENESS)
+        advice = f"did you mean {close[0]}? Or " if close else ""
+        _refuse(f"{library}.{name}", f"{advice}build it from those of mirage.functions")
     try:
         return function(*args, **kwargs)
     except TypeError as error:

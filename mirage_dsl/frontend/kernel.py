@@ -15,6 +15,7 @@ from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend.bound import BoundKernel, Options
 from mirage_dsl.frontend.calls import ShortCall, call_key, tensor_places
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.reads import Reads
 from mirage_dsl.frontend.reference import call_by_reference
 from mirage_dsl.frontend.specs import layout_of
 from mirage_dsl.frontend.tensor import Tensor
@@ -55,6 +56,9 @@ class Kernel:
     reference semantics; with symbolic tensors it is inlined.  With `out=` the results
     are written to the given tensors, which may be views of any strides, such as places
     in a cache.
+
+    Numbers, texts and functions that the function reads from its closure, its module or
+    its instance are part of the program: when one changes, it is traced anew.
     """
 
     def __init__(self, function: Function, options: Options) -> None:
@@ -64,9 +68,15 @@ class Kernel:
         self._ready: dict[object, ShortCall] = {}
         self._direct: dict[object, _Direct | None] = {}
         self._last: _Direct | None = None
+        self._reads: Reads | None = None
+        self._watched: Reads | None = None
+        self._of_classes: dict[type, Kernel] = {}
         functools.update_wrapper(self, function)
+        self.attribute = self._name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._watched is not None and self._watched.changed():
+            self._read()
         last = self._last
         if last is not None and not kwargs and len(args) == last.count:
             found = last.call(*args)
@@ -123,6 +133,15 @@ class Kernel:
         direct = bound.direct(arguments.tensors)
         return None if direct is None else _Direct(len(args), direct)
 
+    def _read(self) -> tuple[Any, ...]:
+        """What the function reads besides its arguments, now."""
+        if self._reads is None or self._reads.changed():
+            self._reads = Reads(self.function)
+            # Where there is nothing to watch, calls do not look.
+            self._watched = self._reads if self._reads.seen else None
+            self._forget()
+        return self._reads.seen
+
     def _forget(self) -> None:
         """Look for the ways to call it anew: it has another μGraph."""
         self._last = None
@@ -145,7 +164,7 @@ class Kernel:
     def _bind(self, arguments: Arguments) -> BoundKernel:
         arguments = _with_copies(arguments)
         sizes = tuple(_dispatch_shape(a) for a in _open_specs(arguments, self.options))
-        key = (sizes, _frozen(dict(arguments.values)))
+        key = (sizes, _frozen(dict(arguments.values)), self._read())
         if key not in self._bound:
             trace = trace_call(self.function, arguments, dynamic=self.options.dynamic)
             self._bound[key] = BoundKernel(trace, arguments, self.options, self._forget)
@@ -159,20 +178,49 @@ class Kernel:
         """Evaluate the program on NumPy arrays or CPU tensors, in float64."""
         return call_by_reference(self.function, args, kwargs)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute = name
+
     def __get__(self, instance: Any, owner: type | None = None) -> Kernel:
         """As a method: the instance is a constant of the program."""
         if instance is None:
             return self
-        bound = functools.partial(self.function, instance)
-        functools.update_wrapper(bound, self.function)
-        vars(bound).pop("__wrapped__")
-        method = Kernel(bound, self.options)
+        if isinstance(instance, type):
+            return self._of_classes.setdefault(instance, _Method(self, instance))
+        method = _Method(self, instance)
         # Found there before this descriptor the next time, with all it has compiled.
-        vars(instance)[self._name] = method
+        try:
+            vars(instance)[self.attribute] = method
+        except TypeError:
+            raise TraceError(
+                f"{self._name} is a kernel and a method of {type(instance).__name__}, "
+                "whose instances have __slots__ and so no place for what was compiled; "
+                "make a kernel of a function, and call that with what it reads",
+                user_location(),
+            ) from None
         return method
+
+    def __reduce__(self) -> Any:
+        # As functions pickle: by name, without what was compiled.
+        return getattr(self.function, "__qualname__", self._name)
 
     def __repr__(self) -> str:
         return f"<mirage kernel {self._name}>"
+
+
+class _Method(Kernel):
+    """A kernel of an instance, or of a class."""
+
+    def __init__(self, kernel: Kernel, instance: Any) -> None:
+        bound = functools.partial(kernel.function, instance)
+        functools.update_wrapper(bound, kernel.function)
+        vars(bound).pop("__wrapped__")
+        super().__init__(bound, kernel.options)
+        self._place = instance, kernel.attribute
+
+    def __reduce__(self) -> Any:
+        # A copy of the instance gets a kernel of its own.
+        return getattr, self._place
 
 
 @overload
@@ -220,16 +268,41 @@ def kernel(
     if function is None:
 
         def decorate(decorated: Function) -> Kernel:
+            _check_function(decorated)
             return Kernel(decorated, options)
 
         return decorate
+    _check_function(function)
+    return Kernel(function, options)
+
+
+def _check_function(function: object) -> None:
+    """Refuse what cannot be traced whatever it does."""
     if not callable(function):
         raise TraceError(
             f"kernel takes a function, found {type(function).__name__}; settings are "
             "keywords, as in @mirage.kernel(effort='full')",
             user_location(),
         )
-    return Kernel(function, options)
+    name = getattr(function, "__name__", type(function).__name__)
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise TraceError(
+            f"kernel takes a function that returns tensors; {name} is a coroutine or a "
+            "generator",
+            user_location(),
+        )
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise TraceError(
+            f"{name} is built in, and Python does not know its arguments; write a "
+            f"function that calls it, as lambda x: {name}(x)",
+            user_location(),
+        ) from None
 
 
 def _refuse_out(out: object) -> None:

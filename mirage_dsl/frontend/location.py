@@ -9,9 +9,11 @@ from types import FrameType
 
 from mirage_dsl.errors import SourceLocation
 
-_LIBRARIES = frozenset({"mirage_dsl", "torch", "numpy", "functools", "contextlib"})
+LIBRARIES = frozenset({"mirage_dsl", "torch", "numpy", "functools", "contextlib"})
+"""Packages whose lines are not the user's."""
+
 _DEFINITIONS = ("def ", "async def ")
-_USER_PACKAGES = ("mirage_dsl.testing", "mirage_dsl.cli.demo")
+_USER_PACKAGES = ("mirage_dsl.testing",)
 
 
 def user_location() -> SourceLocation | None:
@@ -30,7 +32,7 @@ def _is_library(frame: FrameType) -> bool:
         return False
     if frame.f_code.co_filename.startswith("<frozen"):
         return True
-    return module.partition(".")[0] in _LIBRARIES
+    return module.partition(".")[0] in LIBRARIES
 
 
 def location_of_frame(frame: FrameType) -> SourceLocation:

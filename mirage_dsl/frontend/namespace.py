@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mirage_dsl.frontend import composites, functions, views
+from mirage_dsl.frontend import composites, einsum, functions, views
 
-_HOMES = (composites, functions, views)
+_HOMES = (composites, einsum, functions, views)
 _ALL: dict[str, Callable[..., Any]] = {
     name: value
     for home in _HOMES

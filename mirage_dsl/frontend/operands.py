@@ -13,7 +13,7 @@ from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.steps import Handle, Number
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.types import scalar
+from mirage_dsl.types import promote, scalar
 
 
 def as_operand(value: object) -> Handle | Number:
@@ -55,8 +55,26 @@ def _number(value: float | Fraction) -> Number:
 def apply(op: Operator, *operands: Any) -> Tensor:
     """An elementwise operator on tensors and numbers, at least one of them a tensor."""
     recorder = recorder_of(op.name, operands)
-    handles = [as_operand(o) for o in operands]
+    handles = _promoted(recorder, [as_operand(o) for o in operands])
     return Tensor(recorder, recorder.elementwise(op, handles))
+
+
+def _promoted(
+    recorder: Recorder, operands: list[Handle | Number]
+) -> list[Handle | Number]:
+    """The operands, tensors without axes in the format of those that have some.
+
+    As PyTorch promotes: a scale of one f32 number leaves an f16 tensor f16.
+    """
+    handles = [o for o in operands if isinstance(o, Handle)]
+    ranked = [h.value.dtype for h in handles if h.axes]
+    if not ranked or promote(*(h.value.dtype for h in handles)) == promote(*ranked):
+        return operands
+    dtype = promote(*ranked)
+    return [
+        recorder.cast(o, dtype) if isinstance(o, Handle) and not o.axes else o
+        for o in operands
+    ]
 
 
 def as_tensor(what: str, x: Any) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NoReturn, SupportsIndex, cast
+from typing import Any, NoReturn, SupportsIndex
 
 from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atoms, product
@@ -221,84 +221,3 @@ def product_of(numbers: Sequence[int]) -> int:
     for number in numbers:
         result *= number
     return result
-
-
-def indexed(recorder: Recorder, x: Handle, index: Any) -> Handle:
-    """Basic indexing: integers, slices of step 1, None and `...`."""
-    # A list would be an index by values, which is none of these.
-    whole = isinstance(index, tuple)
-    items = list(cast("tuple[Any, ...]", index)) if whole else [index]
-    used = sum(1 for i in items if i is not None and i is not Ellipsis)
-    rank = len(x.axes)
-    if used > rank or sum(1 for i in items if i is Ellipsis) > 1:
-        raise ShapeError(
-            f"{used} indices for {shape_text(x)} of rank {rank}", user_location()
-        )
-    if not any(i is Ellipsis for i in items):
-        items.append(Ellipsis)
-    axis = 0
-    for item in items:
-        if item is Ellipsis:
-            axis += rank - used
-        elif item is None:
-            x = Handle(x.value, (*x.axes[:axis], (), *x.axes[axis:]))
-            axis += 1
-        elif isinstance(item, slice):
-            x = _sliced(recorder, x, axis, cast("slice[Any, Any, Any]", item))
-            axis += 1
-        else:
-            x = _picked(recorder, x, axis, item)
-    return x
-
-
-def _sliced(
-    recorder: Recorder, x: Handle, axis: int, item: slice[Any, Any, Any]
-) -> Handle:
-    if item == slice(None):
-        return x
-    extent = x.shape[axis]
-    bounds = (item.start, item.stop, item.step)
-    if extent is None or any(isinstance(b, SymbolicSize) for b in bounds):
-        raise UnsupportedError(
-            f"a slice of axis {axis}, whose extent is dynamic; only `:` is possible "
-            "there",
-            user_location(),
-        )
-    for bound in bounds:
-        if bound is not None:
-            integer(bound, "the bound of a slice")
-    start, stop, step = item.indices(extent)
-    if step != 1:
-        raise UnsupportedError(
-            f"a slice with step {step}: only step 1 is possible; reshape to "
-            f"({extent} // {abs(step)}, {abs(step)}) and index the new axis",
-            user_location(),
-        )
-    if stop <= start:
-        raise ShapeError(
-            f"an empty slice {start}:{stop} of axis {axis} with extent {extent}",
-            user_location(),
-        )
-    return recorder.slice(x, axis, start, stop)
-
-
-def _picked(recorder: Recorder, x: Handle, axis: int, item: object) -> Handle:
-    if isinstance(item, bool) or not isinstance(item, SupportsIndex):
-        raise UnsupportedError(
-            f"an index of type {type(item).__name__}: only integers, slices, None and "
-            "... are possible; use where() to select by values",
-            user_location(),
-        )
-    extent, index = x.shape[axis], operator.index(item)
-    if extent is None:
-        raise UnsupportedError(
-            f"an integer index into axis {axis}, whose extent is dynamic",
-            user_location(),
-        )
-    if not -extent <= index < extent:
-        raise ShapeError(
-            f"index {index} of axis {axis}, whose extent is {extent}", user_location()
-        )
-    index %= extent
-    part = recorder.slice(x, axis, index, index + 1)
-    return Handle(part.value, (*part.axes[:axis], *part.axes[axis + 1 :]))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 
-from mirage_dsl.errors import DTypeError, ShapeError, SourceLocation, TraceError
-from mirage_dsl.types import DType, TensorSpec, dtype_named
+from mirage_dsl.errors import (
+    DTypeError,
+    ShapeError,
+    SourceLocation,
+    TraceError,
+    UnsupportedError,
+)
+from mirage_dsl.types import DType, TensorSpec, dtype_named, dtype_of
 
 NUMBERS = ("inf", "nan")
 """Identifiers that are numbers in texts, and so name nothing."""
@@ -31,16 +37,16 @@ def spec(
         dtype: `float16`, `bfloat16`, `float32`, or `mirage.f16` and so on.
         strides: In elements; row-major unless given.
     """
-    name = str(getattr(dtype, "long_name", dtype)).removeprefix("torch.")
-    found = dtype_named(name)
+    found = dtype_of(dtype)
     if found is None:
         raise DTypeError(
             f"unknown dtype {dtype}; expected float16, bfloat16 or float32"
         )
     given: Any = shape
-    extents = tuple(given)
+    listed = isinstance(given, Iterable) and not isinstance(given, str)
+    extents: tuple[Any, ...] = tuple(given) if listed else ()  # pyright: ignore[reportUnknownArgumentType]
     fit = all(isinstance(e, SupportsIndex | str) for e in extents)
-    if isinstance(shape, str) or not fit:
+    if not listed or not fit or any(isinstance(e, bool) for e in extents):
         raise ShapeError(
             f"shape {shape!r}: expected a tuple of integers, and names for symbolic "
             "extents, such as (16, 4096) or ('m', 4096)"
@@ -69,15 +75,24 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
 
     Raises:
         DTypeError: Its dtype is none of ours.
+        UnsupportedError: It is sparse.
+        ShapeError: It is empty.
     """
     long_name = str(value.dtype).removeprefix("torch.")
     dtype = dtype_named(long_name)
     if dtype is None:
         way = ".to(torch.float16)" if hasattr(value, "stride") else ".astype('float16')"
+        how = f"convert it, as with {name}{way}"
+        if long_name == "bool":
+            how += ", which is 0 and 1; a mask that is added has 0 and -inf instead"
         raise DTypeError(
             f"argument {name} is {long_name}; expected float16, bfloat16 or float32: "
-            f"convert it, as with {name}{way}",
+            f"{how}",
             location,
+        )
+    if getattr(value, "is_sparse", False):
+        raise UnsupportedError(
+            f"argument {name} is sparse; pass {name}.to_dense()", location
         )
     shape = tuple(int(extent) for extent in value.shape)
     if 0 in shape:

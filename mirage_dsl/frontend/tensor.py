@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.indexing import indexed
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.steps import Handle, shape_text
@@ -47,6 +49,15 @@ def _refused(sign: str, advice: str) -> Callable[..., NoReturn]:
             f"the operator {sign} on a tensor cannot be traced; {advice}",
             user_location(),
         )
+
+    return method
+
+
+def _unknown(what: str) -> Callable[..., NoReturn]:
+    """A method that is refused: there are no values yet."""
+
+    def method(_: Tensor, *__: Any, **___: Any) -> NoReturn:
+        _refuse_value(what, "compute with the tensor itself")
 
     return method
 
@@ -89,13 +100,11 @@ class Tensor:
         """The shape, or one extent."""
         return self.shape if axis is None else self.shape[axis]
 
-    def dim(self) -> int:
-        """Number of axes."""
-        return self.ndim
-
     def __len__(self) -> int:
         if not self.ndim:
-            raise TraceError("len() of a scalar tensor", user_location())
+            raise TraceError(
+                "len() of a tensor without axes, which has none", user_location()
+            )
         return int(self.shape[0])
 
     def _view(self, handle: Handle) -> Tensor:
@@ -174,7 +183,7 @@ class Tensor:
     __invert__ = _refused("~", "conditions are 0 and 1: use 1 - x")
 
     def __getitem__(self, index: Any) -> Tensor:
-        return self._view(shapes.indexed(self.recorder, self.handle, index))
+        return self._view(indexed(self.recorder, self.handle, index))
 
     def permute(self, *order: Any) -> Tensor:
         """Axes in the given order."""
@@ -206,25 +215,13 @@ class Tensor:
         wanted = shapes.flat_arguments(shape)
         return self._view(shapes.reshaped(self.recorder, self.handle, wanted))
 
-    def view(self, *shape: Any) -> Tensor:
-        """PyTorch's name of `reshape`."""
-        return self.reshape(*shape)
+    view = reshape
 
     def contiguous(self, *_: Any, **__: Any) -> Tensor:
         """The same tensor: memory order is not part of a program."""
         return self
 
-    def clone(self, *_: Any, **__: Any) -> Tensor:
-        """The same tensor: tensors are values."""
-        return self
-
-    def detach(self) -> Tensor:
-        """The same tensor."""
-        return self
-
-    def copy(self) -> Tensor:
-        """The same tensor: tensors are values."""
-        return self
+    clone = detach = copy = contiguous
 
     def half(self) -> Tensor:
         """As float16."""
@@ -238,40 +235,20 @@ class Tensor:
         """As float32."""
         return self.astype("float32")
 
-    def type_as(self, other: Tensor) -> Tensor:
-        """In the dtype of another tensor."""
-        return self.astype(other.dtype)
-
     def __bool__(self) -> bool:
         _refuse_value(
             "the truth of a tensor", "use where(condition, a, b) instead of if or and"
         )
 
-    def __float__(self) -> NoReturn:
-        _refuse_value("a tensor as a Python number", "compute with the tensor itself")
-
-    def __int__(self) -> NoReturn:
-        _refuse_value("a tensor as a Python number", "compute with the tensor itself")
+    __float__ = __int__ = __complex__ = _unknown("a tensor as a Python number")
+    item = _unknown("item() of a tensor")
+    tolist = _unknown("tolist() of a tensor")
+    numpy = _unknown("numpy() of a tensor")
 
     def __index__(self) -> NoReturn:
         _refuse_value(
             "a tensor as an index or a range", "use a Python integer, or where()"
         )
-
-    def __complex__(self) -> NoReturn:
-        _refuse_value("a tensor as a Python number", "compute with the tensor itself")
-
-    def item(self) -> NoReturn:
-        """Refused: there is no value yet."""
-        _refuse_value("item() of a tensor", "compute with the tensor itself")
-
-    def tolist(self) -> NoReturn:
-        """Refused: there are no values yet."""
-        _refuse_value("tolist() of a tensor", "compute with the tensor itself")
-
-    def numpy(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: there are no values yet."""
-        _refuse_value("numpy() of a tensor", "compute with the tensor itself")
 
     def __iter__(self) -> Iterator[Any]:
         _refuse_value(
@@ -299,8 +276,13 @@ class Tensor:
         # Other libraries probe for their protocols, whose absence they expect.
         if name.startswith("__"):
             raise AttributeError(name)
+        from mirage_dsl.frontend.interop import LIKENESS, torch_method
+
+        method = torch_method(name)
+        if method is not None:
+            return partial(method, self)
         known = [n for n in dir(type(self)) if not n.startswith("_")]
-        close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=0.6)
+        close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=LIKENESS)
         hint = f"did you mean .{close[0]}?" if close else "see mirage.functions"
         if name.endswith("_") and close:
             hint = f"tensors are values: use .{close[0]} and assign the result"
@@ -330,6 +312,14 @@ class Tensor:
 
         arguments: Mapping[str, Any] = kwargs or {}
         return call_torch(function, args, arguments)
+
+    def max(self, *args: Any, **kwargs: Any) -> Any:
+        """The largest element, or (given an axis) those of its rows."""
+        return _extreme(self, "max", args, kwargs)
+
+    def min(self, *args: Any, **kwargs: Any) -> Any:
+        """The smallest element, or (given an axis) those of its rows."""
+        return _extreme(self, "min", args, kwargs)
 
     def where(self, condition: Any, other: Any) -> Tensor:
         """This tensor where the condition is not 0, else the other."""
@@ -372,8 +362,8 @@ class Tensor:
     ne = _method("not_equal")
     sum = _method("sum")
     mean = _method("mean")
-    max = amax = _method("max")
-    min = amin = _method("min")
+    amax = _method("amax")
+    amin = _method("amin")
     var = _method("var", shapes.with_correction)
     std = _method("std", shapes.with_correction)
     norm = _method("norm")
@@ -390,6 +380,14 @@ class Tensor:
     unbind = _method("unbind")
     narrow = _method("narrow")
     astype = to = type = _method("astype")
+
+
+def _extreme(
+    x: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from mirage_dsl.frontend.extremes import extreme
+
+    return extreme(_call(name, x, *args, **kwargs), name, args, kwargs)
 
 
 def _refuse_value(what: str, advice: str) -> NoReturn:

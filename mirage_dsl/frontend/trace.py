@@ -75,16 +75,25 @@ class Arguments:
 
 
 def bind_arguments(
-    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
+    function: Function,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    location: SourceLocation | None = None,
 ) -> Arguments:
     """Sort out the arguments of a call: tensors, and constants of the program.
+
+    Args:
+        function: What is called.
+        args: Arguments by position.
+        kwargs: Arguments by keyword.
+        location: The line that errors name; that of the call unless given.
 
     Raises:
         TraceError: They do not fit the signature, or one is neither.
         DTypeError: A tensor of a dtype that is not supported.
         ShapeError: An argument that is not as annotated.
     """
-    location = user_location() or location_of_function(function)
+    location = location or user_location() or location_of_function(function)
     signature = inspect.signature(function)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -175,6 +184,8 @@ def trace_call(
         MirageError: The function does something that cannot be traced.
     """
     location = location_of_function(function)
+    name = name or _name_of(function)
+    _require_tensors(arguments, name, location)
     recorder = Recorder()
     symbolic = _known_names(arguments, dynamic, location)
     inputs = [
@@ -190,9 +201,8 @@ def trace_call(
         return leaf
 
     values = {n: map_leaves(v, symbol) for n, v in arguments.values.items()}
-    returned = _call(function, values)
+    returned = _call(function, values, name)
     recorder.closed = True
-    name = name or _name_of(function)
     outputs, structure = _outputs(returned, name, recorder, location)
     try:
         program = build_graph(name, recorder, inputs, outputs)
@@ -201,7 +211,18 @@ def trace_call(
     return Trace(program, structure)
 
 
-def _call(function: Function, values: Mapping[str, Any]) -> Any:
+def _require_tensors(
+    arguments: Arguments, name: str, location: SourceLocation | None
+) -> None:
+    if not arguments.names:
+        raise TraceError(
+            f"no argument of {name} is a tensor; pass tensors, or mirage.spec(shape, "
+            "dtype) where there are none yet",
+            user_location() or location,
+        )
+
+
+def _call(function: Function, values: Mapping[str, Any], name: str) -> Any:
     """Call with arguments by parameter, spreading *args and **kwargs."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
@@ -218,7 +239,14 @@ def _call(function: Function, values: Mapping[str, Any]) -> Any:
                 keywords[parameter.name] = value
             case _:
                 positional.append(value)
-    return function(*positional, **keywords)
+    try:
+        return function(*positional, **keywords)
+    except RecursionError:
+        raise TraceError(
+            f"{name} calls itself without end: while it is traced, only Python's own "
+            "values can end a recursion",
+            location_of_function(function),
+        ) from None
 
 
 def _known_names(
@@ -320,7 +348,7 @@ def trace_function(
     dynamic: Collection[str] = (),
 ) -> KernelGraph:
     """The program of a function, for arguments given by specs, arrays or constants."""
-    arguments = bind_arguments(function, specs, {})
+    arguments = bind_arguments(function, specs, {}, location_of_function(function))
     return trace_call(function, arguments, name=name, dynamic=dynamic).program
 
 

@@ -14,7 +14,7 @@ from mirage_dsl.frontend.operands import as_operand, as_tensor, recorder_of
 from mirage_dsl.frontend.steps import Handle, Number, shape_text
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import is_sequence
-from mirage_dsl.types import DType, dtype_named
+from mirage_dsl.types import dtype_of
 
 
 @public
@@ -220,7 +220,7 @@ def astype(x: Any, dtype: Any, *_: Any, **__: Any) -> Any:
     x = as_tensor("astype", x)
     if isinstance(dtype, Tensor):
         dtype = dtype.dtype
-    found = as_dtype(dtype)
+    found = dtype_of(dtype)
     if found is None:
         if type(dtype).__name__ == "device" or str(dtype).split(":")[0] in _DEVICES:
             return x
@@ -232,11 +232,3 @@ def astype(x: Any, dtype: Any, *_: Any, **__: Any) -> Any:
 
 
 _DEVICES = ("cpu", "cuda")
-
-
-def as_dtype(dtype: Any) -> DType | None:
-    """The dtype meant by one of ours, of NumPy, of PyTorch or by a name."""
-    if isinstance(dtype, DType):
-        return dtype
-    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
-    return dtype_named(str(name or dtype).removeprefix("torch."))

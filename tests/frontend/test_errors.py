@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -201,11 +202,66 @@ def test_indices_out_of_range_and_odd_ones() -> None:
     assert "index 4 of axis 0" in refused(ShapeError, lambda x: x[4]).message
     assert "3 indices" in refused(ShapeError, lambda x: x[0, 0, 0]).message
     assert "empty slice" in refused(ShapeError, lambda x: x[2:2]).message
-    assert "step 2" in refused(UnsupportedError, lambda x: x[::2]).message
+    assert "step 3" in refused(UnsupportedError, lambda x: x[::3]).message
+    assert "step 2" in refused(UnsupportedError, lambda x: x[2::2]).message
+    assert "step 2" in refused(UnsupportedError, lambda x: x[:2:2]).message
     assert "step -1" in refused(UnsupportedError, lambda x: x[::-1]).message
     assert "list" in refused(UnsupportedError, lambda x: x[[0, 1]]).message
     assert "axis 2" in refused(ShapeError, lambda x: x.sum(2)).message
     assert "given twice" in refused(ShapeError, lambda x: x.sum((0, 0))).message
+
+
+def test_rows_and_pairs_of_max_do_not_mix() -> None:
+    for index in (0, 1, -1):
+        error = refused(TraceError, lambda x, i=index: x.max(-1)[i], SPEC)
+        assert ".amax(axis)" in error.message
+    unpacked = refused(UnsupportedError, lambda x: list(x.min(0)))
+    assert "indices of min" in unpacked.message
+    assert "indices" in refused(UnsupportedError, lambda x: x.max(0).indices).message
+    assert "indices" in refused(UnsupportedError, lambda x: x.max(dim=0)[1]).message
+
+
+def test_calls_without_tensors_and_without_end() -> None:
+    def endless(x: Any) -> Any:
+        return endless(x * 2)
+
+    assert "without end" in refused(TraceError, endless).message
+    assert "no argument" in refused(TraceError, lambda x: x * 2, 3).message
+
+
+def test_what_cannot_be_traced_is_refused_where_it_is_decorated() -> None:
+    async def later(x: Any) -> Any:
+        return x
+
+    def several(x: Any) -> Any:
+        yield x
+
+    for function, word in (
+        (later, "coroutine"),
+        (several, "generator"),
+        (torch.relu, "lambda x: relu(x)"),
+        (3, "found int"),
+    ):
+        for decorate in (mirage.kernel, mirage.kernel(effort="none")):
+            with pytest.raises(TraceError, match=re.escape(word)):
+                decorate(function)  # pyright: ignore[reportArgumentType]
+
+
+def test_tensors_that_are_no_dense_arrays_of_floats() -> None:
+    kernel = mirage.kernel(lambda x: x * 2)
+    with pytest.raises(UnsupportedError, match=r"to_dense"):
+        kernel(torch.eye(3).to_sparse())
+    with pytest.raises(DTypeError, match="-inf"):
+        kernel(torch.ones(3) > 0)
+
+
+def test_bound_kernels_and_out_check_dtypes() -> None:
+    kernel = mirage.kernel(lambda x: x * 2)
+    bound = kernel.bind(mirage.spec((3,), "float16"))
+    with pytest.raises(DTypeError, match=r"input x .* expected float16"):
+        bound(torch.ones(3))
+    with pytest.raises(DTypeError, match=r"out has the dtypes"):
+        kernel(torch.ones(3), out=torch.ones(3).half())
 
 
 def test_names_of_both_libraries_do_not_mix() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend.namespace import NAMES
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.testing import numpy_functions as n
@@ -321,12 +322,33 @@ def test_views() -> None:
         ("abk,kcd->abcd", [(2, 3, 4), (4, 2, 5)]),
         ("bij,bkj->bik", [(2, 3, 4), (2, 5, 4)]),
         ("ab,cb->a", [(3, 4), (5, 4)]),
+        ("ij,jk,kl->il", [(3, 4), (4, 5), (5, 6)]),
+        ("i,j,k->kij", [(2,), (3,), (4,)]),
+        ("...ij,jk->...ik", [(2, 7, 3, 4), (4, 5)]),
+        ("...i->...", [(2, 3, 4)]),
+        ("ba", [(3, 4)]),
+        ("ij,jk", [(3, 4), (4, 5)]),
     ],
 )
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     arrays = [given(*s, seed=i) for i, s in enumerate(shapes)]
     doubles = [a.astype(np.float64) for a in arrays]
     same(mirage.einsum(equation, *arrays), np.einsum(equation, *doubles))
+
+
+@pytest.mark.parametrize(
+    ("equation", "kind", "message"),
+    [
+        ("ii->i", UnsupportedError, "stands twice"),
+        ("ij->ii", UnsupportedError, "stands twice"),
+        ("ij->ik", ShapeError, "no operand has the label k"),
+        ("ijk->i", ShapeError, "3 labels, but the operand has 2 axes"),
+        ("ij,jk->ik", ShapeError, "names 2 operands, found 1"),
+    ],
+)
+def test_einsum_refuses(equation: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        mirage.einsum(equation, given(4, 4))
 
 
 def test_attention() -> None:

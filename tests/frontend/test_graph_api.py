@@ -131,3 +131,20 @@ def test_a_kernel_of_a_graph(tmp_path: Path) -> None:
     assert again.mugraph == kernel.mugraph
     with pytest.raises(SearchError, match="backend"):
         g.superoptimize(backend="cuda")
+
+
+def test_tensors_of_another_graph_are_refused() -> None:
+    g, h = mirage.new_kernel_graph(), mirage.new_kernel_graph()
+    x = g.new_input(dims=(4, 8), dtype=mirage.float16)
+    with pytest.raises(TraceError, match="another graph"):
+        h.exp(x)
+
+
+def test_a_graph_runs_as_it_was_built() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(4, 8), dtype=mirage.float16)
+    g.mark_output(g.exp(x))
+    given = np.ones((4, 8), np.float16)
+    for _ in range(2):
+        (found,) = g(inputs=[given])
+        np.testing.assert_allclose(found, np.exp(given), rtol=1e-3)

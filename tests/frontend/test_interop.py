@@ -81,6 +81,78 @@ TORCH: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     ),
     "maximum": (lambda x, y: torch.maximum(x, y) - torch.minimum(x, y), [(3, 4)] * 2),
     "casts": (lambda x: x.float().to(torch.float32).contiguous() * 2, [(3, 4)]),
+    "pairs": (
+        lambda x: (torch.max(x, 1)[0], x.min(dim=0).values, x.max(-1, True).values),
+        [(3, 4)],
+    ),
+    "rectifiers": (
+        lambda x: F.leaky_relu(x, 0.1) + F.elu(x, 0.5) + F.relu6(4 * x) + F.mish(x),
+        [(3, 4)],
+    ),
+    "hard activations": (
+        lambda x: F.hardswish(4 * x) + F.hardsigmoid(4 * x),
+        [(3, 4)],
+    ),
+    "softplus": (lambda x: F.softplus(100 * x) + F.softplus(x, beta=2.0), [(3, 4)]),
+    "glu": (lambda x: F.glu(x) + F.glu(x, 1), [(3, 4)]),
+    "log_softmax": (
+        lambda x: F.log_softmax(500 * x, -1) + x.log_softmax(0),
+        [(3, 4)],
+    ),
+    "logsumexp": (
+        lambda x: (torch.logsumexp(500 * x, -1), x.logsumexp((0, 1), keepdim=True)),
+        [(3, 4)],
+    ),
+    "norms": (
+        lambda x: (
+            F.normalize(x, dim=-1),
+            torch.linalg.norm(x, dim=-1, keepdim=True),
+            torch.linalg.vector_norm(x),
+        ),
+        [(3, 4)],
+    ),
+    "variance and mean": (
+        lambda x: (*torch.var_mean(x, 1), *torch.var_mean(x, 0, correction=0)),
+        [(3, 4)],
+    ),
+    "between two": (
+        lambda x, y: (
+            torch.addcmul(x, x, y, value=0.5),
+            torch.lerp(x, y, 0.3),
+            F.mse_loss(x, y),
+            F.mse_loss(x, y, reduction="none"),
+        ),
+        [(3, 4)] * 2,
+    ),
+    "dropout at inference": (lambda x: F.dropout(x, 0.5, training=False), [(3, 4)]),
+    "limits": (lambda x: x.clamp_min(-0.1).clamp_max(0.5), [(3, 4)]),
+    "every other": (
+        lambda x: x[..., ::2] * x[:, 1::2] + x.select(1, 0)[:, None],
+        [(3, 4)],
+    ),
+    "rotation of pairs": (
+        lambda x, c, s: torch.stack(
+            (
+                x[..., ::2] * c - x[..., 1::2] * s,
+                x[..., ::2] * s + x[..., 1::2] * c,
+            ),
+            dim=-1,
+        ).flatten(-2),
+        [(2, 3, 4), (3, 2), (3, 2)],
+    ),
+    "axes moved": (
+        lambda x, y: x.movedim(0, -1) + y.expand_as(x).movedim(0, -1),
+        [(2, 3, 4), (1, 3, 4)],
+    ),
+    "vectors": (
+        lambda x, y, z: (torch.mv(x, y), torch.outer(z, y)),
+        [(3, 4), (4,), (3,)],
+    ),
+    "einsum of three": (
+        lambda x, y, z: torch.einsum("...ij,jk,kl->...il", x, y, z),
+        [(2, 3, 4), (4, 5), (5, 3)],
+    ),
+    "numel": (lambda x: x / x.numel() + x.ndim, [(3, 4)]),
     "scalars first": (lambda x: 1 / (1 + torch.exp(-x)), [(3, 4)]),
 }
 
@@ -103,6 +175,30 @@ def test_a_transformer_block_as_people_write_it() -> None:
         return x + (F.silu(gate) * value) @ down
 
     same(block, (5, 8), (8, 8), (8, 16), (8, 8), (8, 24), (12, 8))
+
+
+def test_scales_without_axes_do_not_promote() -> None:
+    def scaled(x: Any, s: Any) -> Any:
+        return x * s, x * s.reshape(1)
+
+    x, s = torch.ones(3, 4).half(), torch.tensor(2.0)
+    found, expected = mirage.kernel(scaled)(x, s), scaled(x, s)
+    assert [t.dtype for t in found] == [t.dtype for t in expected]
+
+
+def test_dtypes_compare_as_those_of_other_tensors() -> None:
+    def chosen(x: Any) -> Any:
+        return x * 2 if x.dtype == torch.float16 else x * 3
+
+    kernel = mirage.kernel(chosen)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        x = torch.ones(3, dtype=dtype)
+        assert torch.equal(kernel(x), chosen(x))
+    assert mirage.bf16 == torch.bfloat16 == mirage.bf16
+    assert mirage.f16 == np.dtype("float16") == np.float16
+    assert mirage.f16 != torch.float32
+    assert mirage.f16 != "float16"
+    assert mirage.spec((2, 3), np.float32).dtype == mirage.f32  # pyright: ignore[reportArgumentType]
 
 
 NUMPY: dict[str, Callable[..., Any]] = {
@@ -168,6 +264,17 @@ def test_unknown_functions_suggest_a_known_one() -> None:
 
 
 def test_arguments_that_are_not_supported_are_named() -> None:
-    assert "amax" in failure(lambda x: torch.max(x, 1), UnsupportedError)
+    assert "amax" in failure(lambda x: torch.max(x, 1)[1], UnsupportedError)
+    assert "order 1" in failure(lambda x: F.normalize(x, p=1.0), UnsupportedError)
+    assert "training" in failure(lambda x: F.dropout(x, 0.5), UnsupportedError)
+    assert "inplace" in failure(lambda x: F.elu(x, inplace=True), UnsupportedError)
+    assert "is_causal" in failure(
+        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+        UnsupportedError,
+    )
+    assert "dropout_p" in failure(
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
+        UnsupportedError,
+    )
     assert "np.sum" in failure(lambda x: np.sum(x, 0, initial=5), UnsupportedError)
     assert "inplace" in failure(lambda x: F.relu(x, inplace=True), UnsupportedError)
