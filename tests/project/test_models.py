@@ -195,14 +195,20 @@ def test_segments_of_a_long_program_are_searched_by_processes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_cluster_loses_nothing_with_a_worker() -> None:
+def test_a_cluster_loses_nothing_with_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     distributed = pytest.importorskip("distributed")
     programs = _blocks(12)
     here = mirage.superoptimize_all(programs, use_cache=False, max_kernels=1)
     done: list[int] = []
+    monkeypatch.chdir(tmp_path)
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=None,
+            local_directory=str(tmp_path),
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
