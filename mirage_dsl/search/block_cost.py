@@ -12,7 +12,7 @@ import numpy as np
 
 from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.resources import WARP, Resources, chained, resources
+from mirage_dsl.search.resources import WARP, Resources, resources
 from mirage_dsl.search.shared import Bools
 from mirage_dsl.search.traffic import traffic
 
@@ -190,7 +190,7 @@ def _operators(footprint: Footprint, hardware: Hardware) -> tuple[Numbers, Numbe
     facts, points, rounds = footprint.facts, footprint.points, footprint.iterations
     own = facts.tables.work
     slow = 0.0
-    if chained(facts):
+    if facts.chained:
         slow = np.where(points.swap_operands, ACROSS_WARPS, 0.0)
     work = (own.flops[0] @ footprint.sizes)[0] * rounds
     work = work + (own.flops[1] @ footprint.sizes)[0]

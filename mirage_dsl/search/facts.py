@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from mirage_dsl.errors import SearchError
 from mirage_dsl.ir.graph import (
@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.liveness import Live, in_order, live_tiles
 from mirage_dsl.search.orientation import (
     ROW,
     Orientation,
@@ -55,6 +56,14 @@ class BlockFacts:
     extents: Mapping[str, int]
     types: Mapping[str, TensorType]
     stages: Mapping[str, str]
+
+    def at(self, block: BlockGraph) -> BlockFacts:
+        """The same of the block with other tiles; what is known stays known."""
+        if block is self.block:
+            return self
+        found = replace(self, block=block)
+        found.__dict__.update({**self.__dict__, "block": block})
+        return found
 
     @cached_property
     def dims(self) -> Mapping[str, tuple[Dim, ...]]:
@@ -112,6 +121,26 @@ class BlockFacts:
     def matrix_operands(self) -> frozenset[str]:
         """Values that a product reads."""
         return frozenset(v for p in self.products for v in p.node.values)
+
+    @cached_property
+    def live(self) -> Live:
+        """Which values live in registers, and when."""
+        return live_tiles(self.block.nodes, self.stages)
+
+    @cached_property
+    def chained(self) -> bool:
+        """Whether some product of the body depends on another one."""
+        after: set[str] = set()
+        for node in in_order(self.block.nodes, self.stages):
+            if isinstance(node, Store) or self.stages[node.result] != "body":
+                continue
+            product = is_product(node)
+            fed = not after.isdisjoint(operands_of(node))
+            if product and fed:
+                return True
+            if product or fed:
+                after.add(node.result)
+        return False
 
     @cached_property
     def tables(self) -> Tables:
@@ -196,6 +225,43 @@ def facts_of(
     Raises:
         SearchError: An extent is unknown.
     """
+    return _facts(_Question(block, outer, extents)).at(block)
+
+
+class _Question:
+    """What facts depend on; of the nodes, which they are, for their hash is slow."""
+
+    def __init__(
+        self,
+        block: BlockGraph,
+        outer: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
+    ) -> None:
+        self.block, self.outer, self.extents = block, outer, extents
+        schedule = block.schedule
+        self._key = (
+            id(block.nodes),
+            tuple(s.dim for s in block.grid),
+            block.loop and block.loop.dim,
+            (schedule.descriptors, schedule.second_load),
+            tuple(outer.get(s) for s in block.sources),
+            tuple(extents.items()),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self._key == other._key
+
+
+@lru_cache(maxsize=256)
+def _facts(question: _Question) -> BlockFacts:
+    """The facts, kept for a while: sizes of one structure are priced again and again.
+
+    A question that is kept holds its nodes, so nothing else has their id.
+    """
+    block, outer, extents = question.block, question.outer, question.extents
     types = block_types(block, outer)
     names = {d.name for t in types.values() for d in t.dims}
     known = {n: e for n, e in extents.items() if e is not None}

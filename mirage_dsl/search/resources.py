@@ -7,26 +7,15 @@ from it; registers hold accumulators and the tiles that are live at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Load,
-    RunningMax,
-    Store,
-)
-from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.facts import BlockFacts, Product
+from mirage_dsl.ir.graph import BlockGraph
+from mirage_dsl.search.facts import Product
 from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.orientation import is_product, operands_of
-from mirage_dsl.search.shared import STAGES, Bools, position, shared_buffers
+from mirage_dsl.search.shared import Bools, shared_buffers
 from mirage_dsl.search.tables import as_column
 
 WARP = 32
@@ -135,7 +124,7 @@ def _shared_bytes(footprint: Footprint) -> Numbers:
 def _registers(footprint: Footprint) -> Numbers:
     """Registers of a thread at the point of the program where most are live."""
     facts, points = footprint.facts, footprint.points
-    names, live = live_tiles(facts)
+    names = facts.live.names
     if not names:
         return np.full(len(points), float(BASE_REGISTERS))
     threads = points.num_warps * WARP
@@ -143,8 +132,8 @@ def _registers(footprint: Footprint) -> Numbers:
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
     words = as_column(min(facts.types[n].dtype.itemsize, 4) / 4 for n in names)
     sizes = footprint.sizes[[facts.tables.value[n] for n in names]]
-    held = live @ np.maximum(sizes * words / threads, 1.0)
-    places = {id(n): row for row, n in enumerate(in_order(facts))}
+    held = facts.live.at @ np.maximum(sizes * words / threads, 1.0)
+    places = {id(n): row for row, n in enumerate(facts.live.nodes)}
     for at, product in enumerate(facts.products):
         more = _registers_of(product, at, footprint)
         if more is not None:
@@ -180,100 +169,10 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     """
     facts, points = footprint.facts, footprint.points
     matrix = ~facts.tables.products.vector
-    if np.count_nonzero(matrix) < 2 or not chained(facts):
+    if np.count_nonzero(matrix) < 2 or not facts.chained:
         return np.zeros(len(points), dtype=bool)
     short = footprint.tall[matrix].min(axis=0) < MATRIX_TILE * points.num_warps
     return short & (points.num_warps > 4)
-
-
-@lru_cache(maxsize=4)
-def chained(facts: BlockFacts) -> bool:
-    """Whether some product of the body depends on another one."""
-    after: set[str] = set()
-    for node in in_order(facts):
-        if isinstance(node, Store) or facts.stages[node.result] != "body":
-            continue
-        product = is_product(node)
-        fed = not after.isdisjoint(operands_of(node))
-        if product and fed:
-            return True
-        if product or fed:
-            after.add(node.result)
-    return False
-
-
-def in_order(facts: BlockFacts) -> list[BlockNode]:
-    """Nodes in the order in which the code runs."""
-    return sorted(facts.block.nodes, key=lambda n: position(n, facts))
-
-
-@lru_cache(maxsize=4)
-def live_tiles(facts: BlockFacts) -> tuple[list[str], Numbers]:
-    """Values that live in registers, and which of them are live at each node.
-
-    Returns:
-        Names, and a matrix of 0 and 1: one row a node (in the order in which the code
-        runs), one column a name.
-    """
-    nodes = in_order(facts)
-    spans = _spans(nodes, facts)
-    names = list(spans)
-    live = np.zeros((len(nodes), len(names)))
-    for column, name in enumerate(names):
-        start, end = spans[name]
-        live[start : max(end, start + 1), column] = 1.0
-    for row, node in enumerate(nodes):
-        # A product reads its operands until its result is complete.
-        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
-            for value in set(node.values) & spans.keys():
-                live[row, names.index(value)] = 1.0
-    return names, live
-
-
-def _spans(nodes: list[BlockNode], facts: BlockFacts) -> dict[str, tuple[int, int]]:
-    """From where to where each value is held in registers, as positions in `nodes`.
-
-    A value dies in the node that reads it last, whose result takes its place.
-    """
-    body = [i for i, n in enumerate(nodes) if position(n, facts) == STAGES["body"]]
-    loop = (body[0], body[-1] + 1) if body else (len(nodes), 0)
-    fused = _summed_in_place(nodes)
-    made: dict[str, int] = {}
-    uses: dict[str, list[int]] = {}
-    for at, node in enumerate(nodes):
-        for name in operands_of(node):
-            loaded = name not in made
-            if not (loaded and is_product(node)):
-                uses.setdefault(name, []).append(at)
-        if not isinstance(node, Store | Load) and node.result not in fused:
-            # Accumulators are held all through the loop.
-            carried = isinstance(node, Accumulate | RunningMax) and bool(body)
-            made[node.result] = loop[0] if carried else at
-            uses.setdefault(node.result, []).append(loop[1] if carried else at + 1)
-    loads = {n.result for n in nodes if isinstance(n, Load)}
-    return {
-        name: _span(made.get(name), uses[name], loop, facts.stages[name] == "before")
-        for name in uses
-        if name in made or name in loads
-    }
-
-
-def _span(
-    made: int | None, uses: list[int], loop: tuple[int, int], before: bool
-) -> tuple[int, int]:
-    start, end = loop
-    first, last = min(uses) if made is None else made, max(uses)
-    if before and any(start <= use < end for use in uses):
-        return min(first, start), max(last, end)
-    return first, last
-
-
-def _summed_in_place(nodes: list[BlockNode]) -> set[str]:
-    """Products that go straight into an accumulator, which the matrix unit adds to."""
-    products = {n.result for n in nodes if is_product(n)}
-    summed = {n.operand for n in nodes if isinstance(n, Accumulate) and n.kind == "sum"}
-    others = [v for n in nodes if not isinstance(n, Accumulate) for v in operands_of(n)]
-    return (products & summed) - set(others)
 
 
 def occupancy(block: BlockGraph, resident: float, hardware: Hardware) -> float:

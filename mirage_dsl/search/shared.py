@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.graph import BlockNode, Store
+from mirage_dsl.ir.graph import Store
 from mirage_dsl.search.facts import BlockFacts
 from mirage_dsl.search.footprint import Footprint, Numbers
-
-STAGES = {"before": 0, "body": 1, "after": 2}
 
 Bools = NDArray[np.bool_]
 
@@ -100,10 +98,3 @@ def buffers(footprint: Footprint) -> tuple[Numbers, Numbers]:
         np.where(any_alone & ~shared, stages, fewer),
         np.where(mixed & ~shared, fewer, 0.0),
     )
-
-
-def position(node: BlockNode, facts: BlockFacts) -> int:
-    """When the code of a node runs."""
-    if isinstance(node, Store):
-        return STAGES["after"] + 1
-    return STAGES[facts.stages[node.result]]

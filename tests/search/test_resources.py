@@ -13,7 +13,6 @@ from mirage_dsl.search.resources import (
     BASE_REGISTERS,
     BASE_SHARED,
     Resources,
-    live_tiles,
     resources,
 )
 from tests.search import blocks
@@ -87,11 +86,11 @@ def test_products_summed_in_place_are_not_counted_twice() -> None:
     graph = blocks.gated_mlp(1)
     block = graph.blocks[0]
     facts = facts_of(block, kernel_types(graph), graph.extent_of)
-    names, live = live_tiles(facts)
+    names = facts.live.names
     assert "p" not in names
     assert "q" not in names
     # While the loop runs, exactly the two accumulators are held.
-    body = live[3]
+    body = facts.live.at[3]
     assert {n for n, alive in zip(names, body, strict=True) if alive} == {"a", "c"}
 
 
