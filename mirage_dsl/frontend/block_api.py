@@ -63,7 +63,7 @@ class ThreadblockGraph:
         self._recorder: Recorder | None = None
         self._sources: list[Tensor] = []
         self._outputs: list[Tensor] = []
-        self._splits: dict[int, Atoms] = {}
+        self._splits: dict[int, list[Atoms]] = {}
         self._looped: Atoms | None = None
         self._items: list[BlockItem] = []
 
@@ -82,7 +82,9 @@ class ThreadblockGraph:
         axes = dtensor.handle.axes
         split = self._split_axes(dtensor.handle, input_map)
         for index, axis in split.items():
-            self._splits.setdefault(index, axis)
+            known = self._splits.setdefault(index, [])
+            if axis not in known:
+                known.append(axis)
         looped = forloop_dim >= 0 and self._rounds > 1
         loop = self._axis(dtensor.handle, forloop_dim) if looped else None
         self._looped = self._looped or loop
@@ -171,8 +173,8 @@ class ThreadblockGraph:
         own = dims.resolve(handle.value.dims)
         axes = list(handle.axes)
         partial: list[tuple[Atom, Atoms]] = []
-        for index, split in sorted(self._splits.items()):
-            lead = dims.resolve(split)[0]
+        for index, splits in sorted(self._splits.items()):
+            leads = {dims.resolve(split)[0] for split in splits}
             axis = output_map[index] if index < len(output_map) else -1
             if axis < 0 or axis >= len(axes):
                 raise ShapeError(
@@ -180,10 +182,10 @@ class ThreadblockGraph:
                     "the work, so it must name an axis of the output",
                     user_location(),
                 )
-            if lead not in own:
+            if leads.isdisjoint(own):
                 atom = dims.fresh(self._grid[index])
                 axes[axis] = (atom, *axes[axis])
-                partial.append((atom, split))
+                partial.append((atom, splits[0]))
         atoms = tuple(a for axis in axes for a in axis)
         result = Value(atoms, handle.value.dtype)
         self._items.append(
@@ -205,7 +207,9 @@ class ThreadblockGraph:
                 "the tensors given to new_input, in that order, after new_output",
                 user_location(),
             )
-        grid = tuple((axis, self._grid[i]) for i, axis in sorted(self._splits.items()))
+        grid = tuple(
+            (tuple(axes), self._grid[i]) for i, axes in sorted(self._splits.items())
+        )
         loop = None if self._looped is None else (self._looped, self._rounds)
         items = tuple(self._items)
         recorder.steps.append(

@@ -46,7 +46,7 @@ class _BlockBuilder:
         self._builder = builder
         self._names = builder.names
         self._step = step
-        grid = tuple(_split(builder, axis, n, step.location) for axis, n in step.grid)
+        grid = tuple(s for axes, n in step.grid for s in self._axis(axes, n))
         if len({s.dim for s in grid}) != len(grid):
             raise CheckError(
                 "two grid dims split one dim; the maps of x, y and z must split "
@@ -57,6 +57,14 @@ class _BlockBuilder:
         self._block = BlockGraph(grid, loop, (), Schedule(num_warps=step.num_warps))
         self._nodes: list[BlockNode] = []
         self._types: dict[str, TensorType] = {}
+
+    def _axis(self, axes: tuple[Atoms, ...], count: int) -> list[Split]:
+        """The splits of x, y or z: one for each dim that a tensor's map gives it."""
+        found: dict[str, Split] = {}
+        for axis in axes:
+            split = _split(self._builder, axis, count, self._step.location)
+            found.setdefault(split.dim, replace(split, beside=bool(found)))
+        return list(found.values())
 
     def _loop(self, loop: tuple[Atoms, int], grid: tuple[Split, ...]) -> Split:
         split = _split(self._builder, *loop, self._step.location)

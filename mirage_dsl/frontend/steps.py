@@ -152,7 +152,7 @@ BlockItem = Step | BlockLoad | BlockAccumulator | BlockStore
 class BlockStep:
     """A hand-written block: its grid and loop as axes with numbers of parts."""
 
-    grid: tuple[tuple[Atoms, int], ...]
+    grid: tuple[tuple[tuple[Atoms, ...], int], ...]
     loop: tuple[Atoms, int] | None
     items: tuple[BlockItem, ...]
     num_warps: int

@@ -235,20 +235,21 @@ class KernelBuilder(_Builder):
     def block(
         self,
         *,
-        grid: Mapping[str, int] | None = None,
+        grid: Mapping[str, int] | tuple[Split, ...] | None = None,
         loop: tuple[str, int] | None = None,
         schedule: Schedule | None = None,
     ) -> BlockBuilder:
         """A block graph, added to the kernel graph at the end of its `with`.
 
         Args:
-            grid: Tile by dim.
+            grid: Tile by dim, or splits.
             loop: The dim over which the block iterates, and its tile.
             schedule: Parameters of the lowering.
         """
-        splits = tuple(Split(d, t) for d, t in (grid or {}).items())
+        if not isinstance(grid, tuple):
+            grid = tuple(Split(d, t) for d, t in (grid or {}).items())
         empty = BlockGraph(
-            splits, Split(*loop) if loop else None, (), schedule or Schedule()
+            grid, Split(*loop) if loop else None, (), schedule or Schedule()
         )
         return BlockBuilder(self, empty)
 

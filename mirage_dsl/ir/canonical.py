@@ -121,7 +121,8 @@ class _Canonical:
         return (kind.dtype.name, self.axes(kind.axes), kind.layout)
 
     def split(self, split: Split) -> Part:
-        return (self.dim(split.dim), split.tile if self.sizes else None)
+        tile = split.tile if self.sizes else None
+        return (self.dim(split.dim), tile, *([True] if split.beside else []))
 
     # -- Nodes -----------------------------------------------------------------------
 

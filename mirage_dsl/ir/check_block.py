@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from mirage_dsl.errors import CheckError
+from mirage_dsl.ir.axes import check_store
 from mirage_dsl.ir.block_view import BlockView, operands_of
 from mirage_dsl.ir.check_stages import check_stages
 from mirage_dsl.ir.diagnostics import Diagnostic
@@ -84,13 +86,22 @@ def _types(view: BlockView) -> Iterator[Diagnostic]:
 
 def _grid(view: BlockView) -> Iterator[Diagnostic]:
     dims = [s.dim for s in view.block.grid]
-    if len(dims) > MAX_GRID_DIMS:
+    axes = [" & ".join(s.dim for s in axis) for axis in view.block.axes]
+    if len(axes) > MAX_GRID_DIMS:
         yield view.problem(
             "grid",
             None,
-            f"{len(dims)} grid dims ({', '.join(dims)}), "
+            f"{len(axes)} grid dims ({', '.join(axes)}), "
             f"expected at most {MAX_GRID_DIMS}",
             "leave some of them whole or loop over one",
+        )
+    if view.block.grid and view.block.grid[0].beside:
+        yield view.problem(
+            "grid",
+            None,
+            f"the grid's first split, {dims[0]}, is beside no other split",
+            "let it start an axis",
+            dims[0],
         )
     for name in sorted(set(dims)):
         if dims.count(name) > 1:
@@ -228,6 +239,10 @@ def _stores(view: BlockView) -> Iterator[Diagnostic]:
             yield view.problem(
                 "store", node, f"the dim {twice[0]} twice", "name it once", twice[0]
             )
+        try:
+            check_store(node, view.block)
+        except CheckError as error:
+            yield view.problem("store", node, error.message, "split it by itself")
         yield from _grid_stored(view, node, dims)
         yield from _store_fits(view, node, dims)
 
@@ -235,18 +250,21 @@ def _stores(view: BlockView) -> Iterator[Diagnostic]:
 def _grid_stored(
     view: BlockView, node: Store, dims: tuple[Dim, ...]
 ) -> Iterator[Diagnostic]:
-    for split in view.block.grid:
-        part = Dim(split.dim, grid=True)
-        partial = Dim(partial_dim(split.dim), grid=True)
-        if part not in dims and partial not in dims:
+    for axis in view.block.axes:
+        name = " & ".join(s.dim for s in axis)
+        hint = f"all blocks along {name} would write the same elements"
+        wanted = [Dim(s.dim, grid=True) for s in axis]
+        if len(axis) == 1:
+            wanted.append(Dim(partial_dim(name), grid=True))
+            hint += f"; store {wanted[-1]} if these are partial results"
+        if not any(part in dims for part in wanted):
+            listed = " nor ".join(map(str, wanted))
             yield view.problem(
                 "store",
                 node,
-                f"the grid splits {split.dim}, but the axes have neither {part} "
-                f"nor {partial}",
-                f"all blocks along {split.dim} would write the same elements; "
-                f"store {partial} if these are partial results",
-                split.dim,
+                f"the grid splits {name}, but the axes have neither {listed}",
+                hint,
+                axis[0].dim,
             )
 
 

@@ -163,8 +163,11 @@ def _node(
         *_mapping("schedule", asdict(a.schedule), asdict(b.schedule)),
         *_lines(text_a[1:-1], text_b[1:-1]),
     ]
-    if grid_a == grid_b and list(grid_a) != list(grid_b):
-        found.append(f"grid order: {', '.join(grid_a)} -> {', '.join(grid_b)}")
+    axes_a, axes_b = (
+        ", ".join(" & ".join(s.dim for s in axis) for axis in g.axes) for g in (a, b)
+    )
+    if grid_a == grid_b and axes_a != axes_b:
+        found.append(f"grid order: {axes_a} -> {axes_b}")
     if found:
         yield f"block of {', '.join(b.results)}:"
         yield from (_INDENT + line.removeprefix(_INDENT) for line in found)

@@ -11,7 +11,9 @@ import re
 from dataclasses import fields, replace
 from typing import Any
 
+from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.applications import Scope, place_of
+from mirage_dsl.ir.axes import check_store
 from mirage_dsl.ir.extents import complete_extents
 from mirage_dsl.ir.forms import (
     AccumulateForm,
@@ -213,13 +215,14 @@ class _Block:
 
     def _splits(self, clause: ClauseForm) -> tuple[Split, ...]:
         splits: list[Split] = []
-        for dim, tile in clause.values:
+        for at, (dim, tile) in enumerate(clause.values):
             name = self.resolver.dim_name(dim)
             if tile is None:
                 raise self.source.wrong(
                     dim, f"{clause.name} needs a tile: {clause.name}({dim} / 64)"
                 )
-            splits.append(Split(name, self.resolver.integer(tile, 1)))
+            beside = at in clause.beside
+            splits.append(Split(name, self.resolver.integer(tile, 1), beside))
         return tuple(splits)
 
     def _scheduled(self, schedule: Schedule, clause: ClauseForm) -> Schedule:
@@ -308,7 +311,12 @@ class _Block:
             dtype = self.kernel.result_dtypes.get(name.text, have.dtype)
         axes = self.resolver.axes(form.axes, pieces=True)
         self._check_stored(place_of(form.operand), name, have, axes)
-        self.scope.nodes.append(Store(name.text, operand, axes, dtype))
+        node = Store(name.text, operand, axes, dtype)
+        try:
+            check_store(node, self.block)
+        except CheckError as error:
+            raise self.source.ill_typed(name, error.message) from None
+        self.scope.nodes.append(node)
 
     def _check_stored(
         self, place: Word, name: Word, have: TensorType, axes: tuple[Axis, ...]

@@ -34,10 +34,14 @@ class TypeForm:
 
 @dataclass(frozen=True)
 class ClauseForm:
-    """`over(k)`, `grid(m / 16, n / 64)`: names or numbers, some with a divisor."""
+    """`over(k)`, `grid(m / 16, n / 64)`: names or numbers, some with a divisor.
+
+    `beside` has the positions of values that `&` joins to the value before.
+    """
 
     name: Word
     values: tuple[tuple[Word, Word | None], ...]
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

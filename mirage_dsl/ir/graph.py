@@ -78,10 +78,15 @@ class Apply:
 
 @dataclass(frozen=True)
 class Split:
-    """A dim cut into tiles of `tile` elements; the last one may be ragged."""
+    """A dim cut into tiles of `tile` elements; the last one may be ragged.
+
+    With `beside`, the split before it in the grid numbers the same blocks: block i has
+    tile i of both dims, or nothing of one that has fewer tiles.
+    """
 
     dim: str
     tile: int
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,8 @@ class BlockGraph:
     """A graph-defined kernel: what one block computes.
 
     Attributes:
-        grid: Up to three splits, by which blocks are numbered.
+        grid: The splits by which blocks are numbered, along up to three axes: a split
+            that is not `beside` the one before it starts an axis.
         loop: The split over which the block iterates, or None.
         nodes: In an order that respects operands.  Stages (before the loop, body,
             after the loop) follow from the wiring.
@@ -211,6 +217,17 @@ class BlockGraph:
     def results(self) -> tuple[str, ...]:
         """Kernel-level tensors that the block writes."""
         return tuple(n.result for n in self.stores)
+
+    @cached_property
+    def axes(self) -> tuple[tuple[Split, ...], ...]:
+        """The axes along which blocks are numbered, each with the dims it splits."""
+        found: list[list[Split]] = []
+        for split in self.grid:
+            if split.beside and found:
+                found[-1].append(split)
+            else:
+                found.append([split])
+        return tuple(map(tuple, found))
 
     def grid_split(self, dim: str) -> Split | None:
         """The grid's split of `dim`, or None."""

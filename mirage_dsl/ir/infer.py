@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_dsl.errors import CheckError
+from mirage_dsl.ir.axes import check_apply, check_load, check_store
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -238,10 +239,14 @@ def block_node_type(
     """
     match node:
         case Load():
-            return _load_type(node, outer)
+            result = _load_type(node, outer)
+            check_load(node, block)
+            return result
         case Apply():
             operands = [_lookup(v, types) for v in node.values]
-            return apply_type(node, operands, in_block=True)
+            result = apply_type(node, operands, in_block=True)
+            check_apply(node, operands, result, block)
+            return result
         case Accumulate():
             return _accumulator_type(node, types, block)
         case RunningMax():
@@ -249,6 +254,7 @@ def block_node_type(
             return flat_type(f32, dims, Space.REGISTER)
         case Store():
             _lookup(node.operand, types)
+            check_store(node, block)
             return store_type(node)
 
 

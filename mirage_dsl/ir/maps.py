@@ -40,8 +40,10 @@ def loops_inside_grid(block: BlockGraph) -> bool:
 
 
 def grid_parts(block: BlockGraph, extents: Mapping[str, int]) -> tuple[int, ...]:
-    """Number of blocks along each grid dim."""
-    return tuple(parts(extents[s.dim], s.tile) for s in block.grid)
+    """Number of blocks along each axis of the grid: those of its longest dim."""
+    return tuple(
+        max(parts(extents[s.dim], s.tile) for s in axis) for axis in block.axes
+    )
 
 
 def iterations(block: BlockGraph, extents: Mapping[str, int]) -> int:

@@ -104,6 +104,7 @@ _WORDS = {
     "LBRACE": "`{`",
     "RBRACE": "`}`",
     "COMMA": "`,`",
+    "_AND": "`&`",
     "COLON": "`:`",
     "ASSIGN": "`=`",
     "ARROW": "`->`",

@@ -100,7 +100,8 @@ def _application(node: Apply) -> str:
 def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     words = ["block"]
     if block.grid:
-        words.append(f"grid({', '.join(map(_split, block.grid))})")
+        axes = (" & ".join(map(_split, axis)) for axis in block.axes)
+        words.append(f"grid({', '.join(axes)})")
     if block.loop is not None:
         words.append(f"loop({_split(block.loop)})")
     words += _schedule(block.schedule)

@@ -74,7 +74,7 @@ def split_loop(
 
 
 def _may_split(graph: KernelGraph, block: BlockGraph) -> bool:
-    if block.loop is None or len(block.grid) >= MAX_GRID_DIMS:
+    if block.loop is None or len(block.axes) >= MAX_GRID_DIMS:
         return False
     dims = {*(s.dim for s in block.grid), block.loop.dim}
     # The dims over parts must be new.

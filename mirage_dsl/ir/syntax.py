@@ -85,6 +85,7 @@ class _Forms(Transformer[Token, Any]):
         return items
 
     types = sizes = axes = statements = values = targets = clause_values = inputs
+    together = inputs
 
     def returns(self, keyword: Token, values: Any) -> ReturnForm:
         return ReturnForm(_word(keyword), tuple(v.name for v in values or ()))
@@ -130,6 +131,13 @@ class _Forms(Transformer[Token, Any]):
 
     def clause(self, name: Token, values: Any) -> ClauseForm:
         return ClauseForm(_word(name), values or ())
+
+    def block_clause(self, name: Token, *groups: Any) -> ClauseForm:
+        given = [g for g in groups if g is not None]
+        values = tuple(v for group in given for v in group)
+        places = [at for group in given for at in range(len(group))]
+        beside = tuple(i for i, at in enumerate(places) if at > 0)
+        return ClauseForm(_word(name), values, beside)
 
     def clause_value(self, value: Token, divisor: Token | None = None) -> Any:
         return _word(value), None if divisor is None else _word(divisor)

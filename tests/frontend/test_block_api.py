@@ -115,6 +115,44 @@ def test_a_kernel_with_blocks_runs() -> None:
     assert "def run(" in kernel.to_triton_code()
 
 
+def pair(*, meet: bool = False) -> mirage.Graph:
+    """One axis splits the columns of two weights, whose dims have different names."""
+    g = mirage.new_kernel_graph()
+    x, w, v = (
+        g.new_input(dims=d, dtype=mirage.float16) for d in ((8, 64), (64, 96), (64, 24))
+    )
+    tb = mirage.new_threadblock_graph((6, 1, 1), (128, 1, 1), 2)
+    tx = tb.new_input(x, (-1, -1, -1), 1)
+    tw, tv = (tb.new_input(t, (1, -1, -1), 0) for t in (w, v))
+    one, other = (tb.forloop_accum(tb.matmul(tx, t)) for t in (tw, tv))
+    tb.new_output(tb.silu(one), (1, -1, -1))
+    tb.new_output(tb.reduction(other, 1) if meet else other, (1, -1, -1))
+    for out in g.customized([x, w, v], tb):
+        g.mark_output(out)
+    return g
+
+
+def test_one_grid_dim_splits_a_dim_of_each_output() -> None:
+    graph = pair().compile().mugraph
+    (block,) = graph.blocks
+    assert [[s.tile for s in axis] for axis in block.axes] == [[16, 4]]
+    assert check(graph) == []
+    assert parse(str(graph)) == graph
+    x, w, v = random(8, 64), random(64, 96), random(64, 24)
+    y, z = evaluate_numpy(graph, x, w, v)
+    np.testing.assert_allclose(y, (x @ w) / (1 + np.exp(-(x @ w))), 1e-6, 1e-9)
+    np.testing.assert_allclose(z, x @ v, rtol=1e-9, atol=1e-9)
+    program = mirage.kernel(lambda a, b, c: (mirage.silu(a @ b), a @ c)).trace(
+        *(mirage.spec(s) for s in ((8, 64), (64, 96), (64, 24)))
+    )
+    assert mirage.verify(graph, program).ok
+
+
+def test_what_a_grid_dim_splits_for_several_outputs_is_not_summed() -> None:
+    with pytest.raises(CheckError, match="an axis of its own"):
+        pair(meet=True).compile()
+
+
 def test_maps_that_do_not_fit() -> None:
     g = mirage.new_graph()
     x = g.new_input(dims=(6, 1))

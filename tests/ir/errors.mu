@@ -541,7 +541,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   }
   return y
 }
-// ParseError 3:20 found `16`, expected `)`, `,` or `/`
+// ParseError 3:20 found `16`, expected `)`, `,`, `&` or `/`
 
 // case header arrow
 mirage 1

@@ -91,9 +91,11 @@ class _Blocks:
         self.at: dict[str, int] = {}
 
     def run(self) -> dict[str, Value]:
-        counts = [-(-self.sizes[s.dim] // s.tile) for s in self.block.grid]
+        axes = self.block.axes
+        counts = [max(-(-self.sizes[s.dim] // s.tile) for s in axis) for axis in axes]
         for place in itertools.product(*map(range, counts)):
-            self.at = {s.dim: p for s, p in zip(self.block.grid, place, strict=True)}
+            pairs = zip(axes, place, strict=True)
+            self.at = {s.dim: p for axis, p in pairs for s in axis}
             self.one_block()
         return self.results
 
@@ -125,8 +127,9 @@ class _Blocks:
         split = self.block.grid_split(dim.name)
         if not dim.grid or split is None:
             return 0, self.sizes[dim.name]
-        start = self.at[dim.name] * split.tile
-        return start, min(start + split.tile, self.sizes[dim.name])
+        size = self.sizes[dim.name]
+        start = min(self.at[dim.name] * split.tile, size)
+        return start, min(start + split.tile, size)
 
     def iterations(self, dim: Dim) -> int:
         assert self.block.loop is not None

@@ -36,7 +36,7 @@ from mirage_dsl.types import Axis, f32
 from tests.ir.naive import interpret
 
 Draw = Callable[[Any], Any]
-DIMS = ("m", "k", "n", "k#", "n#")
+DIMS = ("m", "k", "n", "d", "k#", "n#")
 
 
 def attention() -> KernelGraph:
@@ -74,7 +74,24 @@ def linear() -> KernelGraph:
     return b.returns(b.tanh(y)).build()
 
 
-WELL_FORMED = (attention(), linear())
+def pair() -> KernelGraph:
+    """Blocks that have tiles of two outputs' dims; of one there are fewer."""
+    b = KernelBuilder("pair", m=5, k=7, n=4, d=6)
+    x, w = b.input("x", f32, "m, k"), b.input("w", f32, "k, n")
+    v = b.input("v", f32, "k, d")
+    grid = (Split("m", 2), Split("n", 3), Split("d", 2, beside=True))
+    with b.block(grid=grid, loop=("k", 3)) as block:
+        xt, wt = block.load(x, "m/grid, k/loop"), block.load(w, "k/loop, n/grid")
+        vt = block.load(v, "k/loop, d/grid")
+        one = block.accumulate(block.matmul(xt, wt, over="k"))
+        other = block.accumulate(block.matmul(xt, vt, over="k"))
+        total = block.sum(block.accumulate(block.exp(xt)), over="k")
+        one = block.store(block.mul(one, total), "m/grid, n/grid")
+        other = block.store(block.exp(other), "m/grid, d/grid")
+    return b.returns(one, other).build()
+
+
+WELL_FORMED = (attention(), linear(), pair())
 
 
 def axes_damaged(draw: Draw, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
@@ -117,8 +134,20 @@ def node_damaged(draw: Draw, node: BlockNode, names: Sequence[str]) -> BlockNode
 
 
 def block_damaged(draw: Draw, block: BlockGraph) -> BlockGraph:
-    splits = st.builds(Split, st.sampled_from(DIMS), st.integers(0, 8))
-    changes = ("tile", "tile", "tile", "grid", "loop", "drop", "node", "node", "node")
+    numbers = st.integers(0, 8)
+    splits = st.builds(Split, st.sampled_from(DIMS), numbers, st.booleans())
+    changes = (
+        "tile",
+        "tile",
+        "tile",
+        "grid",
+        "beside",
+        "loop",
+        "drop",
+        "node",
+        "node",
+        "node",
+    )
     match draw(st.sampled_from(changes)):
         case "tile":
             tiles = st.integers(1, 16)
@@ -127,6 +156,9 @@ def block_damaged(draw: Draw, block: BlockGraph) -> BlockGraph:
             return replace(block, grid=grid, loop=loop)
         case "grid":
             return replace(block, grid=tuple(draw(st.lists(splits, max_size=3))))
+        case "beside":
+            grid = tuple(replace(s, beside=draw(st.booleans())) for s in block.grid)
+            return replace(block, grid=grid)
         case "loop":
             return replace(block, loop=draw(st.none() | splits))
         case "drop":
@@ -185,6 +217,7 @@ def test_what_is_accepted_can_be_evaluated(graph: KernelGraph) -> None:
     for other in WELL_FORMED:
         if canonical_hash(other) == canonical_hash(graph):
             same = evaluate_numpy(other, *arrays)
-            np.testing.assert_allclose(results, same, rtol=1e-9)
+            for a, b in zip(results, same, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-9)
     for a, b in zip(results, evaluate_numpy(expand(graph), *arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)

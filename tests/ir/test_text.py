@@ -74,10 +74,12 @@ def test_error(text: str, expected: re.Match[str], _: str) -> None:
 
 def test_texts_of_the_documentation() -> None:
     page = (HERE.parents[1] / "docs" / "text-format.md").read_text("utf-8")
-    long, split, short = re.findall(r"^```mu\n(.*?)^```", page, flags=re.M | re.S)
-    assert str(parse(long)) == long
-    assert str(parse(split)) == split
-    for text in (long, split, short):
+    texts = re.findall(r"^```mu\n(.*?)^```", page, flags=re.M | re.S)
+    *long, _short = texts
+    assert len(long) == 3
+    for text in long:
+        assert str(parse(text)) == text
+    for text in texts:
         assert check(parse(text)) == []
 
 

@@ -134,7 +134,10 @@ class Draft:
         dims = sorted(set(names)) or ["k"]
         tile = st.integers(1, 4)
         split = self.data.draw(st.lists(st.sampled_from(dims), unique=True, max_size=3))
-        grid = tuple(Split(d, self.data.draw(tile)) for d in split)
+        grid = tuple(
+            Split(d, self.data.draw(tile), beside=at > 0 and self.pick([False, True]))
+            for at, d in enumerate(split)
+        )
         loop = None
         if self.data.draw(st.booleans()):
             loop = Split(self.pick(dims), self.data.draw(tile))
@@ -195,7 +198,8 @@ class Draft:
     ) -> Store:
         operand = self.pick(list(types))
         dims = list(types[operand].dims)
-        for split in block.grid:
+        alone = (axis[0] for axis in block.axes if len(axis) == 1)
+        for split in alone:
             if Dim(split.dim, grid=True) not in dims and not types[operand].dim(
                 partial_dim(split.dim)
             ):

@@ -85,9 +85,9 @@ class _BlockEmitter:
         layout = self.layout = Layout(block, self.types, pieces)
         self.wiring = Wiring(block, layout)
         signature = self.signature = Signature(around, names)
-        self.splits = launch_order(block, around.extents)
+        self.axes = launch_order(block, around.extents)
         places = self.places = Places(
-            self.splits, pieces, self.writer, names, signature.size, wide=around.wide
+            self.axes, pieces, self.writer, names, signature.size, wide=around.wide
         )
         tiles = TileCode(self.writer, names, pieces, places.mask)
         self.tiles = tiles
@@ -136,7 +136,7 @@ class _BlockEmitter:
         params = sorted(self.signature.params, key=lambda p: PARAM_KINDS.index(p.kind))
         head = ["@triton.jit", f"def {self.name}("]
         head += [f"    {p.declaration}," for p in params]
-        grid = tuple(self.signature.parts(s) for s in self.splits) or ("1",)
+        grid = tuple(self.signature.parts(a) for a in self.axes) or ("1",)
         lines = (*head, "):", *self.writer.lines)
         return KernelPlan(self.name, self._widened(), tuple(params), grid, lines)
 

@@ -185,9 +185,10 @@ class Launcher:
 
     def _derive_parts(self, kernel: KernelPlan) -> None:
         """Extents of the dims over the parts of symbolic split dims."""
-        splits = launch_order(kernel.block, self._extents)
-        for split, parts in zip(splits, kernel.grid, strict=False):
-            name = f"{split.dim}#"
+        axes = launch_order(kernel.block, self._extents)
+        for axis, parts in zip(axes, kernel.grid, strict=False):
+            # What has parts of a sum is alone on its axis.
+            name = f"{axis[0].dim}#"
             stored = {
                 d.name for s in kernel.block.stores for axis in s.axes for d in axis
             }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirage_dsl.backends.triton.memory import Strides
 from mirage_dsl.backends.triton.names import Names
 from mirage_dsl.backends.triton.pieces import ceil_div
@@ -139,12 +141,18 @@ class Signature:
             self.params.append(Param(name, "size", dim))
         return self._sizes[dim]
 
-    def parts(self, split: Split) -> str:
-        """How many tiles cover a dim: a number, or an expression of its name."""
-        extent = self._extents.get(split.dim)
-        if extent is not None:
-            return str(ceil_div(extent, split.tile))
-        return f"triton.cdiv({{{split.dim}}}, {split.tile})"
+    def parts(self, axis: Sequence[Split]) -> str:
+        """How many blocks an axis has: a number, or an expression of names of dims."""
+        counts: list[str] = []
+        for split in axis:
+            extent = self._extents.get(split.dim)
+            if extent is not None:
+                counts.append(str(ceil_div(extent, split.tile)))
+            else:
+                counts.append(f"triton.cdiv({{{split.dim}}}, {split.tile})")
+        if all(n.isdigit() for n in counts):
+            return str(max(map(int, counts)))
+        return counts[0] if len(counts) == 1 else f"max({', '.join(counts)})"
 
     def iterations(self, block: BlockGraph) -> str:
         """How often the loop runs."""
@@ -185,9 +193,9 @@ def check_rank(block: BlockGraph) -> None:
     """Refuse what the launch cannot number.
 
     Raises:
-        UnsupportedError: More than three grid dims.
+        UnsupportedError: The grid has more than three axes.
     """
-    if len(block.grid) > 3:
+    if len(block.axes) > 3:
         raise UnsupportedError(
-            f"a grid of {len(block.grid)} dims; a launch has at most 3"
+            f"a grid of {len(block.axes)} axes; a launch has at most 3"
         )

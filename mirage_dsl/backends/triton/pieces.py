@@ -40,6 +40,7 @@ class Piece:
         grid_tile: Elements of a block's part; None without grid split.
         loop_tile: Elements of an iteration's part; None without loop split.
         width: Lanes of the tile, a power of two.
+        excess: Whether blocks may have no part at all, since the grid's axis is longer.
     """
 
     dim: Dim
@@ -47,6 +48,7 @@ class Piece:
     grid_tile: int | None
     loop_tile: int | None
     width: int
+    excess: bool = False
 
     @property
     def size(self) -> int:
@@ -67,8 +69,10 @@ class Piece:
 
     @property
     def ragged_grid(self) -> bool:
-        """Whether the last block's part may be shorter than the others."""
-        return self.grid_tile is not None and _ragged(self.extent, self.grid_tile)
+        """Whether the last blocks' parts may be shorter than the others."""
+        if self.grid_tile is None:
+            return False
+        return self.excess or _ragged(self.extent, self.grid_tile)
 
     @property
     def ragged_loop(self) -> bool:
@@ -94,20 +98,34 @@ MOST_PROGRAMS = 65_535
 
 def launch_order(
     block: BlockGraph, extents: Mapping[str, int | None]
-) -> tuple[Split, ...]:
-    """The grid's splits in the order of the launch's axes.
+) -> tuple[tuple[Split, ...], ...]:
+    """The grid's axes in the order of the launch's.
 
     It is the order of the grid, unless a later one has too many parts: then the one of
     most parts is first.
     """
 
-    def count(split: Split) -> int:
-        extent = extents.get(split.dim)
-        return 0 if extent is None else ceil_div(extent, split.tile)
+    def count(axis: Sequence[Split]) -> int:
+        return max(_parts(s, extents) or 0 for s in axis)
 
-    if all(count(s) <= MOST_PROGRAMS for s in block.grid[1:]):
-        return block.grid
-    return tuple(sorted(block.grid, key=count, reverse=True))
+    if all(count(a) <= MOST_PROGRAMS for a in block.axes[1:]):
+        return block.axes
+    return tuple(sorted(block.axes, key=count, reverse=True))
+
+
+def _parts(split: Split, extents: Mapping[str, int | None]) -> int | None:
+    extent = extents.get(split.dim)
+    return None if extent is None else ceil_div(extent, split.tile)
+
+
+def _has_excess(
+    split: Split, block: BlockGraph, extents: Mapping[str, int | None]
+) -> bool:
+    """Whether the axis of a split may have more blocks than the split has parts."""
+    axis = next(a for a in block.axes if split in a)
+    own = _parts(split, extents) or 0
+    counts = [_parts(s, extents) for s in axis]
+    return len(axis) > 1 and any(n is None or n > own for n in counts)
 
 
 def partial_of(dim: Dim, block: BlockGraph) -> str | None:
@@ -151,11 +169,13 @@ class Pieces:
     def _piece(self, dim: Dim) -> Piece:
         extent = self._extents.get(dim.name)
         grid = loop = None
+        excess = False
         if dim.grid:
             split = self.block.grid_split(dim.name)
             if split is None:
                 raise UnsupportedError(f"{dim}: the grid does not split {dim.name}")
             grid = _clamp(split.tile, extent)
+            excess = _has_excess(split, self.block, self._extents)
         if dim.loop:
             split = self.block.loop
             if split is None or split.dim != dim.name:
@@ -167,7 +187,7 @@ class Pieces:
                 f"dim {dim.name} is symbolic and whole in a block; "
                 f"split it by the grid or by the loop"
             )
-        piece = Piece(dim, extent, grid, loop, power_of_two(size))
+        piece = Piece(dim, extent, grid, loop, power_of_two(size), excess)
         # A part that can lie wholly outside needs an axis that carries its mask.
         return replace(piece, width=2) if piece.unit and piece.loose else piece
 

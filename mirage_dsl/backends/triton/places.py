@@ -19,7 +19,7 @@ class Places:
 
     def __init__(
         self,
-        splits: Sequence[Split],
+        axes: Sequence[Sequence[Split]],
         pieces: Pieces,
         writer: Writer,
         names: Names,
@@ -27,7 +27,7 @@ class Places:
         *,
         wide: bool,
     ) -> None:
-        self._splits = splits
+        self._axes = axes
         self._pieces = pieces
         self._writer = writer
         self._names = names
@@ -45,17 +45,17 @@ class Places:
     # -- Program ids and positions -------------------------------------------------
 
     def emit_ids(self) -> None:
-        """Bind the coordinate of each grid dim, and a zero that widens offsets."""
+        """Bind the coordinate of each grid axis, and a zero that widens offsets."""
         if self._wide:
             self.far = self._writer.assign(
                 self._names.fresh("far"), "tl.full((), 0, tl.int64)"
             )
-        for axis, split in enumerate(self._splits):
-            name = self._names.fresh(f"{split.dim}_id")
+        for number, axis in enumerate(self._axes):
+            name = self._names.fresh("_".join([*(s.dim for s in axis), "id"]))
             wide = ".to(tl.int64)" if self._wide else ""
-            self.ids[split.dim] = self._writer.assign(
-                name, f"tl.program_id({axis}){wide}"
-            )
+            text = f"tl.program_id({number}){wide}"
+            self.ids |= dict.fromkeys((s.dim for s in axis), name)
+            self._writer.assign(name, text)
 
     def emit_positions(self) -> None:
         """Bind lanes and starting positions of all pieces, and the constant masks."""
