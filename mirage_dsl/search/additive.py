@@ -107,7 +107,7 @@ def work_of(
         _flops(space, saturation, kind, arg),
         _itemsizes(space, kind, arg),
         joins,
-        block_count(space, tiles, configuration.grid),
+        block_count(space, tiles, configuration),
     )
 
 

@@ -1,14 +1,15 @@
 """Restrictions on the search with the meaning that Mirage's users know.
 
 Mirage names a grid's dims x, y, z and says for each tensor which of its axes x, y and z
-split; here a grid names the dims that it splits.  A block satisfies the constraints if
-its grid dims can be placed on x, y and z so that all maps are allowed.
+split; here a grid names the dims that each of its axes splits.  A block satisfies the
+constraints if its axes can be placed on x, y and z so that all maps are allowed.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from mirage_dsl.errors import SearchError
@@ -19,7 +20,7 @@ from mirage_dsl.types import Axis
 
 Triple = tuple[int, int, int]
 Place = tuple[int, ...]
-"""For each grid dim of a block, 0, 1 or 2 for x, y or z."""
+"""For each axis of a block's grid, 0, 1 or 2 for x, y or z."""
 
 WARP = 32
 
@@ -114,7 +115,7 @@ class Constraints:
         return frozenset(found)
 
     def _places(self, block: BlockGraph) -> Iterator[Place]:
-        for place in itertools.permutations(range(3), len(block.grid)):
+        for place in itertools.permutations(range(3), len(block.axes)):
             maps = ((self.imaps, block.loads), (self.omaps, block.stores))
             if all(
                 allowed is None
@@ -131,7 +132,7 @@ class Constraints:
         allowed: tuple[Triple, ...],
     ) -> bool:
         """Whether some allowed map splits the axes as the block does."""
-        found = [_grid_axis(axes, s.dim) for s in block.grid]
+        found = [_grid_axis(axes, {s.dim for s in axis}) for axis in block.axes]
         return any(
             all(triple[p] == axis for p, axis in zip(place, found, strict=True))
             for triple in allowed
@@ -146,10 +147,10 @@ def _placed(parts: tuple[int, ...], place: Place) -> Triple:
     return x, y, z
 
 
-def _grid_axis(axes: tuple[Axis, ...], name: str) -> int:
-    """The axis that the grid dim `name` splits, or -1."""
+def _grid_axis(axes: tuple[Axis, ...], names: AbstractSet[str]) -> int:
+    """The axis that an axis of the grid splits, by one of its dims, or -1."""
     for at, axis in enumerate(axes):
-        if any(d.grid and d.name.removesuffix("#") == name for d in axis):
+        if any(d.grid and d.name.removesuffix("#") in names for d in axis):
             return at
     return -1
 

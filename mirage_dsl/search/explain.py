@@ -137,8 +137,8 @@ def _launch(
     extents: Mapping[str, int] = {n: e for n, e in known.items() if e is not None}
     schedule = node.schedule
     grid = " x ".join(
-        f"{count} ({split.dim} in tiles of {split.tile})"
-        for split, count in zip(node.grid, grid_parts(node, extents), strict=True)
+        f"{count} ({' & '.join(f'{s.dim} in tiles of {s.tile}' for s in axis)})"
+        for axis, count in zip(node.axes, grid_parts(node, extents), strict=True)
     )
     loop = "no loop"
     if node.loop is not None:

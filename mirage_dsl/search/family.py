@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from mirage_dsl.ir.graph import BlockGraph, BlockNode, Load, Split, Store, dims_of
 from mirage_dsl.types import Axis, Dim
@@ -43,11 +44,15 @@ def _axes_on_grid(axes: tuple[Axis, ...], names: AbstractSet[str]) -> tuple[Axis
 
 
 def families(blocks: Iterable[BlockGraph]) -> list[list[BlockGraph]]:
-    """The families of some structures, in the order of their first members."""
-    found: dict[BlockGraph, list[BlockGraph]] = {}
+    """The families of some structures, in the order of their first members.
+
+    Where dims share an axis of the grid, they do so in all members.
+    """
+    found: dict[tuple[object, ...], list[BlockGraph]] = {}
     for block in blocks:
         key = on_grid(block, ()) if _is_uniform(block) else block
-        found.setdefault(key, []).append(block)
+        shared = tuple(axis for axis in block.axes if len(axis) > 1)
+        found.setdefault((key, shared), []).append(block)
     return list(found.values())
 
 
@@ -62,5 +67,9 @@ def hull(family: Sequence[BlockGraph]) -> BlockGraph:
     """The structure of a family with the splits of all its members."""
     if all(block is family[0] for block in family):
         return family[0]
-    dims = dict.fromkeys(s.dim for block in family for s in block.grid)
-    return on_grid(family[0], tuple(Split(d, 1) for d in dims))
+    axes = dict.fromkeys(
+        tuple(replace(split, tile=1) for split in axis)
+        for block in family
+        for axis in block.axes
+    )
+    return on_grid(family[0], tuple(split for axis in axes for split in axis))

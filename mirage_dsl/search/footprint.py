@@ -7,6 +7,7 @@ hundreds of sizes of a structure; one graph is a batch of one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.errors import SearchError
-from mirage_dsl.ir.graph import BlockGraph
+from mirage_dsl.ir.graph import BlockGraph, dims_of
 from mirage_dsl.ir.maps import loops_inside_grid
 from mirage_dsl.search.facts import BlockFacts
 from mirage_dsl.types import TensorType
@@ -172,9 +173,26 @@ class Footprint:
     @cached_property
     def blocks(self) -> Numbers:
         """Blocks of the launch."""
+        return self._blocks_with(frozenset())
+
+    @cached_property
+    def readers(self) -> Numbers:
+        """Blocks that have a part of what each load reads; one row if all blocks do."""
+        block = self.facts.block
+        if len(block.axes) == len(block.grid):
+            return self.blocks
+        loaded = [{d.name for d in dims_of(n.axes) if d.grid} for n in block.loads]
+        return np.stack([self._blocks_with(names) for names in loaded])
+
+    def _blocks_with(self, names: AbstractSet[str]) -> Numbers:
+        """Blocks that have a part of each of some dims."""
+        tiles = iter(self.points.grid)
         count = np.ones(len(self.points))
-        for split, tiles in zip(self.facts.block.grid, self.points.grid, strict=True):
-            count = count * np.ceil(self._extent(split.dim) / tiles)
+        for axis in self.facts.block.axes:
+            parts = {s.dim: np.ceil(self._extent(s.dim) / next(tiles)) for s in axis}
+            own = names & parts.keys()
+            counts = [parts[n] for n in own] or list(parts.values())
+            count = count * np.maximum.reduce(counts)
         return count
 
     def _extent(self, name: str) -> float:

@@ -118,8 +118,8 @@ def outside(
 
 
 def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[str]:
-    if len(block.grid) > MOST_GRID_DIMS:
-        yield f"its grid splits {len(block.grid)} dims, at most {MOST_GRID_DIMS} are"
+    if len(block.axes) > MOST_GRID_DIMS:
+        yield f"its grid splits {len(block.axes)} dims, at most {MOST_GRID_DIMS} are"
     yield from _mixed_splits(block)
     for node in block.nodes:
         if isinstance(node, Apply) and (is_view(node) or node.op.kind is Kind.CONCAT):
@@ -150,11 +150,17 @@ def _mixed_splits(block: BlockGraph) -> Iterator[str]:
 
 
 def _space_rules(block: BlockGraph, space: Space) -> Iterator[str]:
-    for split in block.grid:
-        if split.dim not in space.output_dims:
+    for axis in block.axes:
+        names = [s.dim for s in axis]
+        if len(axis) > 1 and set(names) not in map(set, space.shared_axes):
             yield (
-                f"its grid splits {split.dim}, which not every output has; only "
-                f"{', '.join(space.output_dims) or 'no dim'} may be split"
+                f"one axis of its grid splits {' and '.join(names)}; every output has "
+                "one dim of such an axis"
+            )
+        if len(axis) == 1 and names[0] not in space.output_dims:
+            yield (
+                f"its grid splits {names[0]}, which not every output has; only "
+                f"{', '.join(space.output_dims) or 'no dim'} may be split alone"
             )
     if block.loop is not None and block.loop.dim not in space.loop_dims:
         yield f"its loop is over {block.loop.dim}, which no tensor read has"

@@ -192,7 +192,7 @@ class _Writer:
             axes = self.split(output.type.axes, loop=None)
             dtype = output.type.dtype
             self.nodes.append(Store(output.name, self.names[root], axes, dtype))
-        grid = tuple(Split(d, 1) for d in self.configuration.grid)
+        grid = self.configuration.splits
         loop = self.configuration.loop
         return BlockGraph(
             grid, None if loop is None else Split(loop, 1), tuple(self.nodes)

@@ -24,6 +24,7 @@ from mirage_dsl.search.block_cost import BatchCost, block_cost
 from mirage_dsl.search.facts import BlockFacts, facts_of
 from mirage_dsl.search.family import hull
 from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Points
+from mirage_dsl.search.grid_axes import along_axes, matched
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.resources import Resources, resources
 from mirage_dsl.types import TensorType
@@ -59,7 +60,7 @@ class Sizes:
     """What is allowed; None where everything is.
 
     Attributes:
-        grids: Numbers of blocks along the grid dims, in the block's order.
+        grids: Numbers of blocks along the grid's axes, in the block's order.
         iterations: Numbers of iterations; a block without a loop has one.
         num_warps: Warps of a block.
         grid_tiles: Tiles of a grid dim of some extent, in place of the powers of two.
@@ -180,7 +181,7 @@ def _sized(block: BlockGraph, footprint: Footprint, at: int) -> BlockGraph:
         swap_operands=bool(points.swap_operands[at]),
     )
     return BlockGraph(
-        tuple(Split(s.dim, tiles[s.dim]) for s in block.grid),
+        tuple(replace(s, tile=tiles[s.dim]) for s in block.grid),
         None if loop is None else Split(loop.dim, int(points.loop[at])),
         block.nodes,
         schedule,
@@ -232,15 +233,18 @@ class _Sweep:
         """
         block, family = form.block, self.facts.block
         own = {s.dim for s in block.grid}
-        choices = [
-            self._grid_tiles(s.dim, form.allowed)
-            if s.dim in own
-            else (self.facts.extents[s.dim],)
-            for s in family.grid
+        choices: list[Sequence[tuple[int, ...]]] = [
+            self._axis_tiles(axis, form.allowed)
+            if axis[0].dim in own
+            else [(self.facts.extents[axis[0].dim],)]
+            for axis in family.axes
         ]
-        choices.append(self._loop_tiles(form.allowed))
-        rows = np.array(list(itertools.product(*choices)), dtype=np.int64)
-        rows = rows.reshape(-1, len(choices))
+        choices.append([(t,) for t in self._loop_tiles(form.allowed)])
+        rows = np.array(
+            [tuple(itertools.chain(*row)) for row in itertools.product(*choices)],
+            dtype=np.int64,
+        )
+        rows = rows.reshape(-1, len(family.grid) + 1)
         place = [s.dim for s in family.grid]
         columns = [place.index(s.dim) for s in block.grid]
         return rows[self._admitted(form, rows, columns)]
@@ -251,7 +255,7 @@ class _Sweep:
         block = form.block
         counts = np.array([self.facts.extents[s.dim] for s in block.grid], dtype=int)
         tiles = rows[:, columns]
-        parts = -(-counts // tiles)
+        parts = along_axes(-(-counts // tiles), block)
         keep = parts.prod(axis=1) <= MOST_BLOCKS
         if block.loop is not None:
             for column, split in enumerate(block.grid):
@@ -270,6 +274,12 @@ class _Sweep:
             # One iteration is no loop, and structures without one are searched too.
             keep &= found > 1
         return keep
+
+    def _axis_tiles(
+        self, axis: Sequence[Split], allowed: Sizes
+    ) -> list[tuple[int, ...]]:
+        tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
+        return matched(tiles, [self.facts.extents[s.dim] for s in axis])
 
     def _grid_tiles(self, name: str, allowed: Sizes) -> Sequence[int]:
         extent = self.facts.extents[name]

@@ -6,14 +6,14 @@ Sets of dims are bit masks: bit i stands for `Space.dims[i]`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from mirage_dsl.errors import SourceLocation, UnsupportedError
-from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
+from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.types import Scalar, TensorType
@@ -22,20 +22,46 @@ MAX_DIMS = 40
 """Dims of one program; bit 48 of a packed shape is taken."""
 
 
+MOST_CHOICES = 256
+"""Choices of one dim of each output that are looked at."""
+
+MOST_SHARED = 24
+"""Choices of axes that several dims share, for each loop."""
+
+
 @dataclass(frozen=True)
 class Configuration:
     """A structural choice: every tensor that has one of these dims is split in it.
 
     Attributes:
-        grid: Dims split between blocks, at most three, each in every output.
+        grid: Dims split between blocks.
         loop: The dim over which a block iterates, or None.
+        shared: Those dims of the grid that share an axis, by axis.  Every output has
+            one dim of each axis.
     """
 
     grid: tuple[str, ...] = ()
     loop: str | None = None
+    shared: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def axes(self) -> tuple[tuple[str, ...], ...]:
+        """The dims of each axis of the grid, at most three."""
+        others = {d for axis in self.shared for d in axis}
+        return (*((d,) for d in self.grid if d not in others), *self.shared)
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The grid with tiles of 1, to be chosen."""
+        return tuple(
+            Split(dim, 1, beside=at > 0)
+            for axis in self.axes
+            for at, dim in enumerate(axis)
+        )
 
     def __str__(self) -> str:
-        return f"grid({', '.join(self.grid)}) loop({self.loop or ''})"
+        axes = ", ".join(" & ".join(axis) for axis in self.axes)
+        return f"grid({axes}) loop({self.loop or ''})"
 
 
 @dataclass(frozen=True)
@@ -172,6 +198,14 @@ class Space:
         return tuple(n for n in first if all(n in names for names in rest))
 
     @cached_property
+    def shared_axes(self) -> tuple[tuple[str, ...], ...]:
+        """Dims of which every output has exactly one.
+
+        They may share an axis of the grid if they never meet in a value.
+        """
+        return tuple(_one_of_each([o.type.names for o in self.outputs]))
+
+    @cached_property
     def loop_dims(self) -> tuple[str, ...]:
         """Dims over which a block may iterate: those of the tensors read."""
         return self.names(_union(self.values[i].names for i in self.loads))
@@ -184,9 +218,37 @@ class Space:
 def configurations(space: Space, max_grid: int = 3) -> Iterator[Configuration]:
     """Every structural configuration, fewer splits first."""
     for loop in (None, *space.loop_dims):
-        for count in range(min(max_grid, len(space.output_dims)) + 1):
-            for grid in itertools.combinations(space.output_dims, count):
-                yield Configuration(grid, loop)
+        for shared in _disjoint(space.shared_axes, max_grid):
+            dims = tuple(itertools.chain(*shared))
+            if loop not in dims:
+                for count in range(max_grid - len(shared) + 1):
+                    for grid in itertools.combinations(space.output_dims, count):
+                        yield Configuration((*grid, *dims), loop, shared)
+
+
+def _disjoint(
+    axes: tuple[tuple[str, ...], ...], most: int
+) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """The first few sets of axes without a dim in common, the empty one first."""
+    found = (
+        chosen
+        for count in range(most + 1)
+        for chosen in itertools.combinations(axes, count)
+        if len(set(itertools.chain(*chosen))) == sum(map(len, chosen))
+    )
+    return itertools.islice(found, 1 + MOST_SHARED)
+
+
+def _one_of_each(outputs: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Sets of two or more dims of which each output has exactly one."""
+    seen: set[frozenset[str]] = set()
+    for chosen in itertools.islice(itertools.product(*outputs), MOST_CHOICES):
+        dims = tuple(dict.fromkeys(chosen))
+        own = frozenset(dims)
+        single = all(len(own.intersection(names)) == 1 for names in outputs)
+        if len(own) > 1 and single and own not in seen:
+            seen.add(own)
+            yield dims
 
 
 def space_of(program: KernelGraph) -> Space:
@@ -314,6 +376,11 @@ class _Reader:
         return Space(self.program, tuple(self.dims), values, outs)
 
 
-def block_count(space: Space, tiles: dict[str, int], grid: tuple[str, ...]) -> int:
+def block_count(
+    space: Space, tiles: dict[str, int], configuration: Configuration
+) -> int:
     """How many blocks a grid has at some tiles."""
-    return prod(-(-space.extent(d) // tiles[d]) for d in grid)
+    return prod(
+        max(-(-space.extent(d) // tiles[d]) for d in axis)
+        for axis in configuration.axes
+    )

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from threading import local
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.search.additive import (
     CostFunction,
     additive_cost,
@@ -216,6 +217,8 @@ class _Search:
         began = time.perf_counter()
         result.count({"configurations": 1})
         alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
+        for axis in configuration.shared:
+            alive &= ~_meeting(saturation, self.space.mask(axis))
         nodes = len(saturation.shape)
         part = condense(saturation.edges, nodes, alive, saturation.roots)
         if part is None:
@@ -269,10 +272,9 @@ class _Search:
             drawn = drawings.plain(chosen)
             if drawn is not None:
                 kept.setdefault(drawn[0], (cost, drawn[1]))
-        grid = tuple(Split(d, 1) for d in configuration.grid)
         return {
             number: Structure(
-                on_grid(block, grid),
+                on_grid(block, configuration.splits),
                 configuration,
                 cost,
                 sum(isinstance(n, Apply) for n in block.nodes),
@@ -289,6 +291,12 @@ class _Search:
         over = np.array(saturation.site_over, np.int64)
         function = kind == FUNCTION
         return np.where(function, over[np.where(function, arg, 0)], summed)
+
+
+def _meeting(saturation: Saturation, axis: int) -> NDArray[np.bool_]:
+    """The edges that make a value with two dims of an axis."""
+    found = saturation.shape[saturation.edges[:, 0]] & axis
+    return found & (found - 1) != 0
 
 
 def _varied(

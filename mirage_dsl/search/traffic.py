@@ -137,7 +137,7 @@ def _reads(
     tile = footprint.elements(loads.dims) * loads.itemsize
     count = np.ones(tile.shape)
     count[own] = rounds * ((copies[0] > 0) + 1.0 * (copies[1] > 0))
-    read = np.maximum(tile * footprint.blocks * count, source) / _coalescing(footprint)
+    read = np.maximum(tile * footprint.readers * count, source) / _coalescing(footprint)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     cold = as_column(name not in inside for name in loads.names)

@@ -166,12 +166,12 @@ def neighbours(
 
 def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
     block = facts.block
-    for at, split in enumerate(block.grid):
-        for tile in _tiles_beside(split, facts):
-            grid = (*block.grid[:at], Split(split.dim, tile), *block.grid[at + 1 :])
-            changed = replace(block, grid=grid)
-            if _loop_fits(changed):
-                yield changed
+    axes = block.axes
+    for at, axis in enumerate(axes):
+        for changed in _axes_beside(axis, facts):
+            other = _on_axes(block, (*axes[:at], changed, *axes[at + 1 :]))
+            if _loop_fits(other):
+                yield other
     yield from _trades(facts)
     loop, stages = block.loop, block.schedule.num_stages
     for tile in _tiles_beside(loop, facts) if loop is not None else ():
@@ -190,14 +190,15 @@ def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
 def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
     """One tile of the grid doubled and another halved: as many blocks as before."""
     block = facts.block
-    for wide, narrow in itertools.permutations(range(len(block.grid)), 2):
-        grid = list(block.grid)
-        larger = [t for t in _tiles_beside(grid[wide], facts) if t > grid[wide].tile]
-        less = [t for t in _tiles_beside(grid[narrow], facts) if t < grid[narrow].tile]
+    for wide, narrow in itertools.permutations(range(len(block.axes)), 2):
+        axes = list(block.axes)
+        larger = [a for a in _axes_beside(axes[wide], facts) if _grows(axes[wide], a)]
+        less = [
+            a for a in _axes_beside(axes[narrow], facts) if not _grows(axes[narrow], a)
+        ]
         if larger and less:
-            grid[wide] = Split(grid[wide].dim, larger[0])
-            grid[narrow] = Split(grid[narrow].dim, less[0])
-            changed = replace(block, grid=tuple(grid))
+            axes[wide], axes[narrow] = larger[0], less[0]
+            changed = _on_axes(block, axes)
             loops = [block.loop]
             if block.loop is not None:
                 tiles = _tiles_beside(block.loop, facts)
@@ -205,6 +206,35 @@ def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
             for loop in loops:
                 if _loop_fits(replace(changed, loop=loop)):
                     yield replace(changed, loop=loop)
+
+
+GridAxis = tuple[Split, ...]
+
+
+def _axes_beside(axis: GridAxis, facts: BlockFacts) -> Iterator[GridAxis]:
+    """An axis with half of its tiles, or twice; dims that cannot stay as they are."""
+    for smaller in (True, False):
+        changed = tuple(
+            next(
+                (
+                    replace(split, tile=tile)
+                    for tile in _tiles_beside(split, facts)
+                    if (tile < split.tile) is smaller
+                ),
+                split,
+            )
+            for split in axis
+        )
+        if changed != axis:
+            yield changed
+
+
+def _grows(before: GridAxis, after: GridAxis) -> bool:
+    return any(b.tile > a.tile for a, b in zip(before, after, strict=True))
+
+
+def _on_axes(block: BlockGraph, axes: Sequence[GridAxis]) -> BlockGraph:
+    return replace(block, grid=tuple(itertools.chain(*axes)))
 
 
 def _tiles_beside(split: Split, facts: BlockFacts) -> Iterator[int]:

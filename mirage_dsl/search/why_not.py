@@ -226,10 +226,10 @@ class _Question:
 
         block = named.blocks[0]
         loop = None if block.loop is None else block.loop.dim
-        split = {s.dim for s in block.grid}
+        split = {frozenset(s.dim for s in axis) for axis in block.axes}
 
         def allow(c: Configuration) -> bool:
-            return c.loop == loop and set(c.grid) == split
+            return c.loop == loop and set(map(frozenset, c.axes)) == split
 
         found = structures(
             strip_shifts(self.program),

@@ -130,6 +130,30 @@ def test_norm_gain_and_a_column_major_weight() -> None:
     assert close(out, (torch.rms_norm(x.double(), (56,)) * g.double()) @ w.double())
 
 
+def test_projections_of_different_widths() -> None:
+    """One axis splits the columns of every weight, and each output along them."""
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(8, 64), dtype=mi.float16)
+    weights = [graph.new_input(dims=(64, n), dtype=mi.float16) for n in (128, 64, 64)]
+    D = graph.rms_norm(X, normalized_shape=(64,))
+    for W in weights:
+        graph.mark_output(graph.matmul(D, W))
+    kernel = graph.superoptimize(
+        griddims=[(4, 1, 1)],
+        imaps=[(-1, -1, -1), (1, -1, -1)],
+        omaps=[(1, -1, -1)],
+        fmaps=[-1, 0, 1],
+        franges=[1, 4],
+    )
+    block = only_block(kernel.mugraph)
+    assert [len(axis) for axis in block.axes] == [3]
+    assert [s.tile for s in block.grid] == [32, 16, 16]
+    inputs = [randn(8, 64), randn(64, 128), randn(64, 64), randn(64, 64)]
+    normed = torch.rms_norm(inputs[0].double(), (64,))
+    for found, w in zip(kernel(inputs=inputs), inputs[1:], strict=True):
+        assert close(found, normed @ w.double())
+
+
 def test_gated_layer() -> None:
     graph = mi.new_kernel_graph()
     X = graph.new_input(dims=(8, 64), dtype=mi.float16)

@@ -9,14 +9,23 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph, dims_of, partial_dim
 from mirage_dsl.search.result import SearchResult
 from tests.road.anatomy import Anatomy, only_block
-from tests.road.searching import BY_NAME, bound_kernel, searched
+from tests.road.searching import (
+    BY_NAME,
+    bound_kernel,
+    draw,
+    relative_error,
+    searched,
+)
 
 
 @functools.cache
@@ -214,3 +223,28 @@ def test_names_do_not_matter() -> None:
     assert canonical_hash(found(other, *shapes.values())) == canonical_hash(
         best("gated_mlp")
     )
+
+
+@pytest.mark.parametrize("sizes", [(5, 70, 100, 36, 24), (1, 56, 56, 8, 8)])
+def test_projections_share_the_norm_and_the_grid(sizes: tuple[int, ...]) -> None:
+    """q, k and v in one kernel, though no dim of the columns is in all of them."""
+
+    def qkv(x: Any, wq: Any, wk: Any, wv: Any) -> Any:
+        n = mirage.rms_norm(x)
+        return n @ wq, n @ wk, n @ wv
+
+    rows, hidden, *widths = sizes
+    shapes = {"x": (rows, hidden)} | {
+        f"w{n}": (hidden, w) for n, w in enumerate(widths)
+    }
+    bound = mirage.kernel(qkv).bind(*(mirage.spec(s) for s in shapes.values()))
+    result = bound.search(effort="quick")
+    block = only_block(result.best.mugraph)
+    assert [len(axis) for axis in block.axes if len(axis) > 1] == [3]
+    x, *weights = draw(shapes, 7)
+    normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6)
+    tensors = [torch.from_numpy(a).half() for a in (x, *weights)]
+    for candidate in result:
+        outputs = Executable(candidate.mugraph, interpret=True)(*tensors)
+        for found, w in zip(outputs, weights, strict=True):
+            assert relative_error(found, normed @ w) < 4e-3

@@ -36,7 +36,7 @@ def found(name: str) -> StructureSet:
 
 def sized(program: KernelGraph, block: BlockGraph, tile: int) -> KernelGraph:
     """The μGraph of one kernel, with real tiles and casts."""
-    grid = tuple(Split(s.dim, tile) for s in block.grid)
+    grid = tuple(replace(s, tile=tile) for s in block.grid)
     loop = block.loop and Split(block.loop.dim, tile)
     block = replace(block, grid=grid, loop=loop)
     outer = kernel_types(replace(program, returns=()))

@@ -269,7 +269,7 @@ def _kernel(
     )
     cost[waiting] *= WAITING
     cost += closure.extra
-    waves = max(1.0, block_count(space, tiles, configuration.grid) / 132)
+    waves = max(1.0, block_count(space, tiles, configuration) / 132)
     sizes = held(space, saturation, configuration, tiles)
     alive = _alive(closure, configuration)
     alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0

@@ -22,7 +22,7 @@ from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.reconstruct import Edge, chosen_edges, reconstruct
 from mirage_dsl.search.segments import with_derived_extents
-from mirage_dsl.search.space import Configuration, Output
+from mirage_dsl.search.space import Output
 from mirage_dsl.search.union.graph import LIBRARY, OPERATE, SAVE, Union
 from mirage_dsl.search.union.halves import Joining
 from mirage_dsl.search.union.heuristic import Dag
@@ -104,7 +104,7 @@ class Rebuilder:
         edges = _needed(edges, [n for _, n in saves])
         stage = closure.saturation.stage
         if not any(e.kind == LOAD and stage[n] == BODY for n, e in edges.items()):
-            configuration = Configuration(configuration.grid, None)
+            configuration = replace(configuration, loop=None)
         by_name = {o.name: o for o in space.outputs}
         outputs: list[Output] = [by_name[name] for name, _ in saves]
         block = reconstruct(
@@ -165,7 +165,7 @@ def _needed(edges: dict[int, Edge], roots: list[int]) -> dict[int, Edge]:
 
 def _joined(block: BlockGraph, joining: Joining) -> BlockGraph:
     """A block over halves as one over dims."""
-    grid = tuple(Split(joining.name(s.dim), 1) for s in block.grid)
+    grid = tuple(replace(s, dim=joining.name(s.dim)) for s in block.grid)
     gridded = frozenset(s.dim for s in block.grid)
     loop = None if block.loop is None else Split(joining.name(block.loop.dim), 1)
     nodes: list[BlockNode] = []

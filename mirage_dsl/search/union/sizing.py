@@ -144,7 +144,8 @@ def _with_parts(allowed: Sizes, block: BlockGraph, count: int | None) -> Sizes:
     if count is None:
         return allowed
     (name, *_) = _parts_stored(block)
-    place = [s.dim for s in block.grid].index(str(partial_base(name, block)))
+    base = str(partial_base(name, block))
+    place = [axis[0].dim for axis in block.axes].index(base)
     before = allowed.grids
 
     def admits(grid: tuple[int, ...]) -> bool:
