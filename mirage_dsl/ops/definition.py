@@ -126,6 +126,10 @@ class Operator:
         term: Its abstract expression.
         triton: Emission template; `{0}`, `{1}` are names of operands, `{axis}` an
             axis, `{dtype}` a Triton dtype.  Names only, never expressions.
+        torch: PyTorch expression of a library kernel, in the same form; `{axes}` are
+            several axes.  Operands of elementwise operators are aligned, and f32
+            unless they have the result's format, in which PyTorch computes as if in
+            f32 and rounds.
         flops: f32 operations per element of the result (of the operand, for a
             reduction; per product, for a contraction), for the cost model.
         sign: Python's infix sign, or None.
@@ -149,6 +153,7 @@ class Operator:
     field_note: str
     term: Term
     triton: str
+    torch: str
     flops: float
     sign: str | None = None
     attributes: Mapping[str, AttributeKind] = dataclasses.field(

@@ -1,8 +1,7 @@
 """Library kernels: operators at the kernel level, as PyTorch expressions.
 
 PyTorch's own kernels run what a μGraph leaves to pre-defined operators, and on the CPU
-they are the reference run.  `TORCH` has one entry per row of the operator table; a test
-holds it complete.
+they are the reference run.  The rows of the operator table have the expressions.
 """
 
 from __future__ import annotations
@@ -14,48 +13,6 @@ from types import MappingProxyType
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import DType
-
-TORCH: Mapping[str, str] = MappingProxyType(
-    {
-        "add": "{0} + {1}",
-        "sub": "{0} - {1}",
-        "mul": "{0} * {1}",
-        "div": "{0} / {1}",
-        "maximum": "torch.maximum({0}, {1})",
-        "minimum": "torch.minimum({0}, {1})",
-        "less": "({0} < {1}).to({dtype})",
-        "less_equal": "({0} <= {1}).to({dtype})",
-        "equal": "({0} == {1}).to({dtype})",
-        "where": "torch.where({0} != 0, {1}, {2})",
-        "exp": "torch.exp({0})",
-        "log": "torch.log({0})",
-        "sqrt": "torch.sqrt({0})",
-        "abs": "torch.abs({0})",
-        "relu": "torch.relu({0})",
-        "sigmoid": "torch.sigmoid({0})",
-        "tanh": "torch.tanh({0})",
-        "silu": "torch.nn.functional.silu({0})",
-        "erf": "torch.erf({0})",
-        "gelu": "torch.nn.functional.gelu({0})",
-        "neg": "-{0}",
-        "square": "{0} * {0}",
-        "rsqrt": "torch.rsqrt({0})",
-        "sum": "torch.sum({0}, {axes}, dtype={dtype})",
-        "max": "torch.amax({0}, {axes})",
-        "rowshift": "shift_of({0}, {axes})",
-        "matmul": "torch.matmul({0}, {1})",
-        "cast": "{0}.to({dtype})",
-        "rename": "{0}",
-        "slice": "{0}.narrow({axis}, {start}, {count})",
-        "insert": "{0}.unsqueeze(0)",
-        "concat": "torch.cat(({operands},), {axis})",
-    }
-)
-"""Expression of each operator.
-
-Operands of elementwise operators are aligned, and f32 unless they have the result's
-format, in which PyTorch computes as if in f32 and rounds.
-"""
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
@@ -131,7 +88,7 @@ def expression(
         result: Dims of the result.
         dtype: Its storage format.
     """
-    template = TORCH[node.op.name]
+    template = node.op.torch
     match node.op.kind:
         case Kind.ELEMENTWISE:
             return _elementwise(template, operands, result, dtype)

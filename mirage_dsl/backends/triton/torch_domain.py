@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mirage_dsl.backends.triton.library import HELPERS, TORCH
+from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.ir.evaluate import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.types import DType, Scalar
 
 
@@ -108,7 +109,7 @@ def _evaluated(
 @cache
 def _code(name: str, count: int, axes: tuple[int, ...]) -> CodeType:
     operands = [f"x{i}" for i in range(count)]
-    text = TORCH[name].format(*operands, axes=axes, dtype="torch.float64")
+    text = OPERATORS[name].torch.format(*operands, axes=axes, dtype="torch.float64")
     return compile(text, f"<{name}>", "eval")
 
 
