@@ -289,5 +289,7 @@ class _Driver:
         if not graph.blocks:
             return [graph]
         safe = stabilise(graph)
-        resized = None if safe is None else self.segments.resized(safe)
+        if safe is None or safe == graph:
+            return [graph]
+        resized = self.segments.resized(safe)
         return [graph] if resized is None else [resized, graph]

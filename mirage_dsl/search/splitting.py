@@ -54,11 +54,17 @@ class Splitter:
         halves = split_loop(graph, number)
         if halves is None:
             return None
-        found = [
-            (estimate(g, self.hardware, inside).microseconds, g)
-            for g in self._sized(halves, number, inside)
-        ]
-        return min(found, key=lambda pair: pair[0], default=None)
+        best: tuple[float, KernelGraph] | None = None
+        for first in self._firsts(halves, number, inside):
+            # The first kernel alone takes less, and the second a launch at least.
+            least = first.microseconds + 1e6 * self.hardware.launch
+            if best is not None and least >= best[0]:
+                break
+            for sized in self._seconds(halves, number, first, inside):
+                cost = estimate(sized, self.hardware, inside).microseconds
+                if best is None or cost < best[0]:
+                    best = (cost, sized)
+        return best
 
     def _leaves_idle(self, graph: KernelGraph) -> bool:
         extents = derived_extents(graph, graph.extent_of)
@@ -68,20 +74,25 @@ class Splitter:
             count *= parts
         return count < BLOCKS_PER_SM * self.hardware.sms
 
-    def _sized(
+    def _firsts(
         self, graph: KernelGraph, number: int, inside: AbstractSet[str]
-    ) -> Iterator[KernelGraph]:
-        """The best sizes for each number of parts."""
+    ) -> Iterator[Sized]:
+        """The best sizes of the first kernel for each number of parts, best first."""
         seen: set[int] = set()
         for first in self._choices(graph, number, inside, SHORTLIST):
             part = first.block.grid[-1].tile
-            if part in seen:
-                continue
-            seen.add(part)
-            parted = _with_node(graph, number, first.block)
-            parts = frozenset(first.block.results)
-            for second in self._choices(parted, number + 1, inside | parts, 1):
-                yield _with_node(parted, number + 1, second.block)
+            if part not in seen:
+                seen.add(part)
+                yield first
+
+    def _seconds(
+        self, graph: KernelGraph, number: int, first: Sized, inside: AbstractSet[str]
+    ) -> Iterator[KernelGraph]:
+        """The graph with the first kernel sized so, and the second as is best."""
+        parted = _with_node(graph, number, first.block)
+        parts = frozenset(first.block.results)
+        for second in self._choices(parted, number + 1, inside | parts, 1):
+            yield _with_node(parted, number + 1, second.block)
 
     def _choices(
         self, graph: KernelGraph, number: int, inside: AbstractSet[str], keep: int
