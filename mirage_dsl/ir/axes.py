@@ -46,16 +46,16 @@ def check_apply(
 
 
 def check_store(node: Store, block: BlockGraph) -> None:
-    """What is stored is not numbered by the parts of a dim of a shared axis.
+    """A store has one dim of an axis: a part, or the number of parts of one.
 
     Raises:
-        CheckError: It is.
+        CheckError: It has several.
     """
     for axis in _shared(block):
-        for base in axis:
-            numbered = Dim(partial_dim(base), grid=True)
-            if numbered in dims_of(node.axes):
-                raise _alone(f"store {node.result}: {numbered}", [Dim(base)], axis)
+        own = {*axis, *map(partial_dim, axis)}
+        found = [d for d in dims_of(node.axes) if d.grid and d.name in own]
+        if len(found) > 1:
+            raise _meeting(f"store {node.result}", found, axis)
 
 
 def _shared(block: BlockGraph) -> Iterator[tuple[str, ...]]:

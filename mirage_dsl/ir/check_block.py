@@ -252,18 +252,16 @@ def _grid_stored(
 ) -> Iterator[Diagnostic]:
     for axis in view.block.axes:
         name = " & ".join(s.dim for s in axis)
-        hint = f"all blocks along {name} would write the same elements"
-        wanted = [Dim(s.dim, grid=True) for s in axis]
-        if len(axis) == 1:
-            wanted.append(Dim(partial_dim(name), grid=True))
-            hint += f"; store {wanted[-1]} if these are partial results"
-        if not any(part in dims for part in wanted):
-            listed = " nor ".join(map(str, wanted))
+        parts = [Dim(s.dim, grid=True) for s in axis]
+        partial = [Dim(partial_dim(s.dim), grid=True) for s in axis]
+        if not any(dim in dims for dim in (*parts, *partial)):
+            listed = " nor ".join(map(str, (*parts, *partial[:1])))
             yield view.problem(
                 "store",
                 node,
                 f"the grid splits {name}, but the axes have neither {listed}",
-                hint,
+                f"all blocks along {name} would write the same elements; "
+                f"store {partial[0]} if these are partial results",
                 axis[0].dim,
             )
 

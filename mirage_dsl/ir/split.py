@@ -225,9 +225,13 @@ class _Splitting:
         return tuple(partial_dim(d) for d in (self.loop.dim, *self._lacked(value)))
 
     def _lacked(self, value: str) -> tuple[str, ...]:
-        """Grid dims along which all blocks compute the same."""
+        """Grid dims along which all blocks compute the same, one of each axis."""
         names = self.types[value].names
-        return tuple(s.dim for s in self.block.grid if s.dim not in names)
+        return tuple(
+            axis[0].dim
+            for axis in self.block.axes
+            if not any(s.dim in names for s in axis)
+        )
 
     # -- The second kernel -----------------------------------------------------------
 

@@ -118,6 +118,34 @@ def test_dims_of_a_batch() -> None:
     check(graph)
 
 
+@pytest.mark.parametrize("number", ["a", "b"])
+@pytest.mark.parametrize("sizes", ["a = 70, b = 24", "a = ?, b = ?"])
+def test_what_all_blocks_of_an_axis_compute(number: str, sizes: str) -> None:
+    """More blocks than parts of the dim that numbers them."""
+    graph = parse(
+        f"""mirage 1
+        mugraph two(x: f16[m, k], w: f16[k, a], v: f16[k, b])
+        -> f16[m, a], f16[k, b], f32[m, {number}#] where m = 5, k = 24, {sizes} {{
+          y, z, s = block grid(a / 16 & b / 8) {{
+            xt = load x[m, k]
+            wt = load w[k, a/grid]
+            vt = load v[k, b/grid]
+            y = xt @ wt
+            z = exp vt
+            s = sum(xt, k)
+            store y[m, a/grid]
+            store z[k, b/grid]
+            store s[m, {number}#/grid]
+          }}
+          return y, z, s
+        }}
+        """
+    )
+    assert problems(graph) == []
+    for a, b in ((70, 24), (8, 70)) if "?" in sizes else ((70, 24),):
+        check(graph, random_inputs(graph, a=a, b=b))
+
+
 def test_it_compiles_for_hopper() -> None:
     from mirage_dsl.backends.triton.screen import compile_kernel
 

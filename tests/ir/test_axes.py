@@ -103,8 +103,9 @@ def test_sharing_is_part_of_the_structure() -> None:
         (
             changed("store z[m/grid, b/grid]", "store z[m/grid, b/grid, a#/grid]"),
             16,
-            "store z: a#/grid, but one axis of the grid splits a and b; give a an axis "
-            "of its own",
+            "store z: b/grid and a#/grid meet, but one axis of the grid splits a "
+            "and b, so a block has tiles of equal number only; give each an axis of "
+            "its own",
         ),
         (
             changed("m / 4, a / 16 & b / 4", "m / 4 & k / 8, a / 16").replace(
@@ -137,9 +138,25 @@ def test_every_store_has_one_dim_of_every_axis() -> None:
     text = changed("store z[m/grid, b/grid]", "store z[m/grid]")
     text = text.replace("z = q / norm", "z = exp norm").replace("f16[m, b]", "f16[m]")
     (found,) = [d for d in check(parse(text)) if d.rule == "store"]
-    assert "the grid splits a & b, but the axes have neither a/grid nor b/grid" in str(
-        found
+    assert (
+        "the grid splits a & b, but the axes have neither a/grid nor b/grid nor a#/grid"
+    ) in found.message
+
+
+@pytest.mark.parametrize("number", ["a#", "b#"])
+def test_what_all_blocks_of_an_axis_compute_may_be_numbered(number: str) -> None:
+    text = changed("store z[m/grid, b/grid]", f"store z[m/grid, {number}/grid]")
+    text = text.replace("z = q / norm", "z = exp norm").replace(
+        "f16[m, b]", f"f16[m, {number}]"
     )
+    graph = parse(text)
+    # What is computed of b is not stored any more.
+    assert {d.rule for d in check(graph)} <= {"unused"}
+    rng = np.random.default_rng(3)
+    x, w, v = (rng.standard_normal(s) for s in ((5, 40), (40, 70), (40, 10)))
+    _, found = evaluate_numpy(graph, x, w, v)
+    assert found.shape == (5, 5 if number == "a#" else 3)
+    assert (found == found[:, :1]).all()
 
 
 def rules_broken(splits: tuple[Split, ...]) -> list[str]:

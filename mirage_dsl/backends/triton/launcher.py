@@ -14,10 +14,9 @@ from mirage_dsl.backends.triton.library import (
     torch_dtype,
 )
 from mirage_dsl.backends.triton.names import Names, Writer
-from mirage_dsl.backends.triton.pieces import launch_order
 from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
-from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return
+from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return, partial_dim
 from mirage_dsl.ir.placing import built
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, Scalar, TensorType
@@ -185,16 +184,13 @@ class Launcher:
 
     def _derive_parts(self, kernel: KernelPlan) -> None:
         """Extents of the dims over the parts of symbolic split dims."""
-        axes = launch_order(kernel.block, self._extents)
-        for axis, parts in zip(axes, kernel.grid, strict=False):
-            # What has parts of a sum is alone on its axis.
-            name = f"{axis[0].dim}#"
-            stored = {
-                d.name for s in kernel.block.stores for axis in s.axes for d in axis
-            }
+        stored = {d.name for s in kernel.block.stores for axis in s.axes for d in axis}
+        for split in kernel.block.grid:
+            name = partial_dim(split.dim)
             if name in stored and self._unknown(name):
                 self._sizes[name] = self._writer.assign(
-                    self._names.fresh(f"{name}_size"), self._host(parts)
+                    self._names.fresh(f"{name}_size"),
+                    f"triton.cdiv({self.size(split.dim)}, {split.tile})",
                 )
 
     def _host(self, text: str) -> str:

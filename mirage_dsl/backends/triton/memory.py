@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_dsl.backends.triton.names import Names, Writer
-from mirage_dsl.backends.triton.pieces import partial_of
+from mirage_dsl.backends.triton.pieces import has_excess, partial_of
 from mirage_dsl.backends.triton.places import Places
 from mirage_dsl.backends.triton.tiles import Tile, TileCode, subscript
 from mirage_dsl.ir.graph import BlockGraph, Store
@@ -78,7 +78,7 @@ class Memory:
         """Positions along a dim, and what an iteration adds to them."""
         base = partial_of(dim, self._block)
         if base is not None:
-            return self._places.ids[base], ""
+            return self._number(dim, base), ""
         index = self._places.start(dim)
         moved = self._places.advance(dim)
         if dim in order:
@@ -86,6 +86,17 @@ class Memory:
         if moved and self._wide:
             moved = f"({self._places.far} + {moved})"
         return index, moved
+
+    def _number(self, dim: Dim, base: str) -> str:
+        """Which of the parts along `k#` is the block's.
+
+        Blocks that have no part of `k` compute what all others do, and write it once
+        more where the last one does.
+        """
+        number, split = self._places.ids[base], self._block.grid_split(base)
+        if split is None or not has_excess(split, self._block, self._extents):
+            return number
+        return f"tl.minimum({number}, {self._size(dim.name)} - 1)"
 
     def mask(self, order: Sequence[Dim]) -> str:
         """The condition under which a lane of a tile is inside; nothing if all are."""

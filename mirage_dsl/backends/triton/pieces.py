@@ -118,7 +118,7 @@ def _parts(split: Split, extents: Mapping[str, int | None]) -> int | None:
     return None if extent is None else ceil_div(extent, split.tile)
 
 
-def _has_excess(
+def has_excess(
     split: Split, block: BlockGraph, extents: Mapping[str, int | None]
 ) -> bool:
     """Whether the axis of a split may have more blocks than the split has parts."""
@@ -175,7 +175,7 @@ class Pieces:
             if split is None:
                 raise UnsupportedError(f"{dim}: the grid does not split {dim.name}")
             grid = _clamp(split.tile, extent)
-            excess = _has_excess(split, self.block, self._extents)
+            excess = has_excess(split, self.block, self._extents)
         if dim.loop:
             split = self.block.loop
             if split is None or split.dim != dim.name:
