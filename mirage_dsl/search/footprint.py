@@ -165,6 +165,28 @@ class Footprint:
         count = len(self.facts.products)
         return wide.reshape(3, count, len(self.points)).any(axis=0)
 
+    @cached_property
+    def stage_buffers(self) -> tuple[Numbers, Numbers]:
+        """Stage buffers of each copy of the loop's loads; 0 where there is no copy.
+
+        A tile that the matrix unit reads by itself is in use for one iteration longer.
+        What reads a tile in another way has a copy of its own, unless the matrix unit
+        is done within the iteration.
+        """
+        loads, stages = self.facts.tables.loads, self.points.num_stages
+        own = loads.looped[:, 0]
+        alone = loads.readers[own] @ self.asynchronous
+        read, both = loads.read[own], loads.both[own]
+        any_alone, all_alone = alone > 0, (alone == read) & (read > 0)
+        mixed = (any_alone & ~all_alone) | both
+        mixed &= self.facts.block.schedule.second_load
+        fewer = np.maximum(stages - 1.0, 1.0)
+        shared = both & all_alone & loads.awaited[own]
+        return (
+            np.where(any_alone & ~shared, stages, fewer),
+            np.where(mixed & ~shared, fewer, 0.0),
+        )
+
     def either(self, flags: tuple[NDArray[np.bool_], ...]) -> NDArray[np.bool_]:
         """Flags of rows as they are, or as they are where operands are swapped."""
         as_is, swapped = flags

@@ -42,7 +42,7 @@ def shared_buffers(footprint: Footprint) -> list[SharedBuffer]:
     is used only after it to the end.
     """
     facts = footprint.facts
-    first, second = buffers(footprint)
+    first, second = footprint.stage_buffers
     stages = dict(zip(_looped_loads(facts), first + second, strict=True))
     found: list[SharedBuffer] = []
     for node in facts.block.nodes:
@@ -75,26 +75,3 @@ def _stays_in_registers(value: str, footprint: Footprint) -> Bools:
         all(o.left[r] == value for r in readers) for o in facts.orientations
     )
     return np.where(footprint.points.swap_operands, swapped, as_is)
-
-
-def buffers(footprint: Footprint) -> tuple[Numbers, Numbers]:
-    """Stage buffers of each copy of the loop's loads; 0 where there is no such copy.
-
-    A tile that the matrix unit reads by itself is in use for one iteration longer.
-    What reads a tile in another way has a copy of its own, unless the matrix unit is
-    done within the iteration.
-    """
-    facts, stages = footprint.facts, footprint.points.num_stages
-    loads = facts.tables.loads
-    own = loads.looped[:, 0]
-    alone = loads.readers[own] @ footprint.asynchronous
-    read, both = loads.read[own], loads.both[own]
-    any_alone, all_alone = alone > 0, (alone == read) & (read > 0)
-    mixed = (any_alone & ~all_alone) | both
-    mixed &= facts.block.schedule.second_load
-    fewer = np.maximum(stages - 1.0, 1.0)
-    shared = both & all_alone & loads.awaited[own]
-    return (
-        np.where(any_alone & ~shared, stages, fewer),
-        np.where(mixed & ~shared, fewer, 0.0),
-    )

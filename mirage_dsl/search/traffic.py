@@ -14,7 +14,6 @@ from mirage_dsl.ir.graph import dims_of
 from mirage_dsl.search.footprint import Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.resources import WARP
-from mirage_dsl.search.shared import buffers
 from mirage_dsl.search.tables import as_column
 
 MEMORY_NORM = 6.0
@@ -132,7 +131,7 @@ def _reads(
 ) -> _Reads:
     loads, rounds = footprint.facts.tables.loads, footprint.iterations
     own = loads.looped[:, 0]
-    copies = buffers(footprint)
+    copies = footprint.stage_buffers
     source = loads.source
     tile = footprint.elements(loads.dims) * loads.itemsize
     count = np.ones(tile.shape)
