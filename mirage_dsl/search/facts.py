@@ -241,7 +241,7 @@ class _Question:
         schedule = block.schedule
         self._key = (
             id(block.nodes),
-            tuple(s.dim for s in block.grid),
+            tuple((s.dim, s.beside) for s in block.grid),
             block.loop and block.loop.dim,
             (schedule.descriptors, schedule.second_load),
             tuple(outer.get(s) for s in block.sources),

@@ -137,12 +137,13 @@ class Orientation:
                     self._wish(value, wish.order, strong=wish.strong)
 
     def _wish(self, value: str, order: Iterable[Dim], *, strong: bool) -> None:
+        known = self._wishes.get(value)
+        if known is not None and (known.strong or not strong):
+            return
         own = self._dims[value]
         wanted = tuple(d for d in order if d in own)
-        wish = _Wish(wanted + tuple(d for d in own if d not in wanted), strong)
-        known = self._wishes.get(value)
-        if known is None or (strong and not known.strong):
-            self._wishes[value] = wish
+        rest = tuple(d for d in own if d not in wanted)
+        self._wishes[value] = _Wish(wanted + rest, strong)
 
     def _product(self, node: Apply) -> None:
         values = node.values if len(node.values) == 2 else node.values * 2
