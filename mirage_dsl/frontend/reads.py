@@ -81,7 +81,9 @@ class Reads:
         """Watch a constant or a function; what that reads is watched as well."""
         inner = getattr(value, "function", value)
         if isinstance(inner, FunctionType):
-            if inner.__module__.partition(".")[0] in LIBRARIES:
+            # What `exec` defines may belong to no module.
+            module: str | None = inner.__module__
+            if (module or "").partition(".")[0] in LIBRARIES:
                 return
             self._enter(inner)
         elif not (
