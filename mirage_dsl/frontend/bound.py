@@ -76,7 +76,6 @@ class BoundKernel:
     ) -> None:
         self._on_change = on_change
         self._trace = trace
-        self._arguments = arguments
         self._options = options
         self._result: SearchResult | None = None
         self._tuning: Tuned | None = None

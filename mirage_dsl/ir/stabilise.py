@@ -15,7 +15,7 @@ maximum and is weighted by exp(maximum - largest maximum) there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_dsl.errors import CheckError
@@ -37,39 +37,20 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.homogeneity import NotHomogeneousError, Scaling, scaling_of
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.unshifted import is_shifted, needs_no_shift
-from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import EXP, MUL, ROWSHIFT, SUB
 from mirage_dsl.types import Axis, Dim, TensorType, f32
 
-IsShift = Callable[[KernelGraph, Apply], bool]
 
-
-def strip_shifts(program: KernelGraph, is_shift: IsShift | None = None) -> KernelGraph:
-    """The program without the shifts of its exponents.
-
-    Args:
-        program: A traced program.
-        is_shift: Tells of a reduction that is no `rowshift` whether no output depends
-            on its value, so that it may go too.
-
-    Returns:
-        The program in which `x - shift` is `x`, for all shifts that are only used so.
-    """
+def strip_shifts(program: KernelGraph) -> KernelGraph:
+    """The program in which `x - shift` is `x`, for all shifts that are only used so."""
     types = kernel_types(program)
     shifts = {
         node.result
         for node in program.nodes
-        if isinstance(node, Apply) and _is_shift(program, node, is_shift)
+        if isinstance(node, Apply) and node.op is ROWSHIFT
     }
     removable = {s for s in shifts if _only_subtracted(program, s, types)}
     return _without_shifts(program, removable)
-
-
-def _is_shift(program: KernelGraph, node: Apply, is_shift: IsShift | None) -> bool:
-    if node.op is ROWSHIFT:
-        return True
-    reduces = node.op.kind is Kind.REDUCTION
-    return reduces and is_shift is not None and is_shift(program, node)
 
 
 def _only_subtracted(

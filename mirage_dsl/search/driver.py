@@ -39,6 +39,7 @@ from mirage_dsl.search.segments import HOPELESS, Plan, library_plan
 from mirage_dsl.search.several import MOST_OPERATORS, both, several
 from mirage_dsl.search.sink import sink_views
 from mirage_dsl.search.structural import Progress, silent, structural_search
+from mirage_dsl.verify.shifts import maxima_as_shifts
 
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
@@ -140,7 +141,7 @@ class _Driver:
 
     def plans(self) -> list[Plan]:
         """μGraphs by estimate, best first; the last resort is the program itself."""
-        program = expand(self.program)
+        program = maxima_as_shifts(expand(self.program))
         sunk = sink_views(program)
         library = library_plan(self.program, self.segments.hardware)
         plans = [library]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.graph import BlockGraph
 from mirage_dsl.search.facts import Product
 from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
@@ -173,9 +172,3 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
         return np.zeros(len(points), dtype=bool)
     short = footprint.tall[matrix].min(axis=0) < MATRIX_TILE * points.num_warps
     return short & (points.num_warps > 4)
-
-
-def occupancy(block: BlockGraph, resident: float, hardware: Hardware) -> float:
-    """Share of a multiprocessor's threads that its resident blocks use."""
-    threads = resident * block.schedule.num_warps * WARP
-    return min(1.0, threads / hardware.threads_per_sm)

@@ -22,6 +22,7 @@ from mirage_dsl.search.outside import outside, with_program_names, without_casts
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.segments import one_kernel
 from mirage_dsl.search.space import Configuration, Space, space_of
+from mirage_dsl.verify.shifts import maxima_as_shifts
 from mirage_dsl.verify.verifier import verify
 
 Verdict = Literal[
@@ -109,7 +110,13 @@ def why_not(
         reasons = [certificate.reason, *([str(shown)] if shown else [])]
         return WhyNot("not equivalent", tuple(dict.fromkeys(reasons)))
     question = _Question(
-        expand(mugraph), expand(program), result, cost, max_kernels, limits, seed
+        expand(mugraph),
+        maxima_as_shifts(expand(program)),
+        result,
+        cost,
+        max_kernels,
+        limits,
+        seed,
     )
     for verdict, reasons in question.answers():
         if reasons:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -31,11 +30,6 @@ LOWEST_PRIMES: Mapping[int, tuple[int, ...]] = MappingProxyType(
 )
 """The lowest primes of the chains, by number of fields."""
 
-FAITHFUL_UP_TO: Mapping[int, int] = MappingProxyType(
-    {1: 19, 2: 17, 3: 17, 4: 13, 5: 11, 6: 7}
-)
-"""By number of fields: integers whose prime factors are no larger are squares."""
-
 MOST_FIELDS = max(LOWEST_PRIMES)
 
 
@@ -45,37 +39,6 @@ def chain_from(lowest: int, fields: int) -> tuple[int, ...]:
     while len(primes) < fields:
         primes.append(2 * primes[-1] + 1)
     return tuple(primes)
-
-
-def is_prime(number: int) -> bool:
-    """Whether `number`, below 2**32, is prime (Miller-Rabin, exact in that range)."""
-    witnesses = (2, 3, 5, 7)
-    if number < 2 or any(number % w == 0 for w in witnesses):
-        return number in witnesses
-    odd, twos = number - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    return all(_passes(number, pow(w, odd, number), twos) for w in witnesses)
-
-
-def _passes(number: int, x: int, twos: int) -> bool:
-    """Whether 1 or -1 shows up among x, x^2, x^4, ... as it must for a prime."""
-    if x in (1, number - 1):
-        return True
-    return any((x := x * x % number) == number - 1 for _ in range(twos - 1))
-
-
-def is_sign_faithful(primes: tuple[int, ...], limit: int) -> bool:
-    """Whether a chain has the properties that this module's text states."""
-    odd_primes = [q for q in range(3, limit + 1, 2) if is_prime(q)]
-    linked = all(b == 2 * a + 1 for a, b in pairwise(primes))
-    return linked and all(
-        p < 2**31
-        and is_prime(p)
-        and p % 8 == 7
-        and all(p % q == q - 1 for q in odd_primes)
-        for p in primes
-    )
 
 
 def chains_for(fields: int, count: int, seed: int) -> tuple[tuple[int, ...], ...]:

@@ -111,7 +111,6 @@ class Segments:
     def __init__(
         self, graphs: Sequence[KernelGraph], classes: Classes, parts: Sequence[Part]
     ) -> None:
-        self._graphs = graphs
         self._classes = classes
         self._same = Classes()
         self._cuts: dict[tuple[object, ...], list[int]] = {}

@@ -1,4 +1,12 @@
-"""Which reductions of a program only shift exponents."""
+"""Maxima that only shift exponents, as a safe softmax that is written by hand has them.
+
+    s = max x over(k)                      s = rowshift x over(k)
+    e = exp(x - s)                   ->    e = exp(x - s)
+    y = e / sum(e, over k)                 y = e / sum(e, over k)
+
+The search takes shifts out and puts running maxima back; a maximum whose value matters
+has to be computed as it is.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +14,81 @@ from dataclasses import replace
 
 from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.table import MAX, ROWSHIFT
+from mirage_dsl.ops.table import DIV, EXP, MAX, MUL, ROWSHIFT, SUB
 from mirage_dsl.verify.verifier import verify
 
 
-def is_shift_only(program: KernelGraph, node: Apply) -> bool:
-    """Whether no output depends on the value of `node`, a maximum of the program.
+def maxima_as_shifts(program: KernelGraph) -> KernelGraph:
+    """The program, with shifts in the place of maxima that are nothing else.
 
-    The program in which it is a `rowshift` is compared with itself: both sides draw
-    its value anew, so they agree only if it does not matter.
+    Args:
+        program: A traced program of known extents.
     """
-    if node.op is not MAX:
-        return node.op is ROWSHIFT
-    shifted = replace(node, op=ROWSHIFT)
-    nodes = tuple(shifted if n == node else n for n in program.nodes)
-    probe = replace(program, nodes=nodes)
+    found = {
+        node.result
+        for node in program.nodes
+        if isinstance(node, Apply) and node.op is MAX and _shifts(program, node)
+    }
+    if not found:
+        return program
+    # One verification is enough where all of them are shifts, as in a deep model.
+    every = _with_shifts(program, found)
+    if _agrees_with_itself(every):
+        return every
+    for maximum in sorted(found):
+        shifted = _with_shifts(program, {maximum})
+        if _agrees_with_itself(shifted):
+            program = shifted
+    return program
+
+
+def _with_shifts(program: KernelGraph, maxima: set[str]) -> KernelGraph:
+    nodes = tuple(
+        replace(n, op=ROWSHIFT) if isinstance(n, Apply) and n.result in maxima else n
+        for n in program.nodes
+    )
+    return replace(program, nodes=nodes)
+
+
+def _agrees_with_itself(program: KernelGraph) -> bool:
+    """Whether no output depends on the values of the program's shifts.
+
+    Both sides of a comparison draw them anew, so they agree only then.
+    """
     try:
-        return verify(probe, probe, chains=1, stability=False).equivalent
+        return verify(program, program, chains=1, stability=False).equivalent
     except MirageError:
         return False
+
+
+def _shifts(program: KernelGraph, node: Apply) -> bool:
+    """Whether a maximum is only subtracted, from what ends in exponents alone."""
+    users = _users(program, node.result)
+    return bool(users) and all(
+        n.op is SUB
+        and n.operands[1] == node.result
+        and n.operands[0] != node.result
+        and _in_exponents(program, n.result)
+        for n in users
+    )
+
+
+def _in_exponents(program: KernelGraph, value: str) -> bool:
+    """Whether a value is only exponentiated, as it is or scaled."""
+    if any(r.value == value for r in program.returns):
+        return False
+    users = _users(program, value)
+    return bool(users) and all(
+        n.op is EXP
+        or (n.op is MUL and _in_exponents(program, n.result))
+        or (
+            (n.op is DIV and n.operands[1] != value)
+            and _in_exponents(program, n.result)
+        )
+        for n in users
+    )
+
+
+def _users(program: KernelGraph, value: str) -> list[Apply]:
+    """The operators that read a value."""
+    return [n for n in program.nodes if isinstance(n, Apply) and value in n.operands]

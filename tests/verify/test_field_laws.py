@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,18 @@ from mirage_dsl.verify import modular
 from mirage_dsl.verify.algebra import ResidueAlgebra
 from mirage_dsl.verify.constants import read_number
 from mirage_dsl.verify.fields import (
-    FAITHFUL_UP_TO,
     LOWEST_PRIMES,
     chain_from,
     chains_for,
     draw_trials,
-    is_prime,
-    is_sign_faithful,
 )
 from mirage_dsl.verify.orders import Order, OrderModel
 from mirage_dsl.verify.residues import INVALID, MASKED, Residue
 
 TRIALS = 6
+
+FAITHFUL_UP_TO = {1: 19, 2: 17, 3: 17, 4: 13, 5: 11, 6: 7}
+"""By number of fields: integers whose prime factors are no larger are squares."""
 
 
 def algebra(fields: int = 3, seed: int = 0, **options: Any) -> ResidueAlgebra:
@@ -254,6 +255,37 @@ def test_shifts_are_fresh_at_every_site() -> None:
     f = algebra()
     x = f.uniform((4, 5))
     assert not same(f.shift(x, (1,)), f.shift(x, (1,)))
+
+
+def is_prime(number: int) -> bool:
+    """Whether `number`, below 2**32, is prime (Miller-Rabin, exact in that range)."""
+    witnesses = (2, 3, 5, 7)
+    if number < 2 or any(number % w == 0 for w in witnesses):
+        return number in witnesses
+    odd, twos = number - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    return all(_passes(number, pow(w, odd, number), twos) for w in witnesses)
+
+
+def _passes(number: int, x: int, twos: int) -> bool:
+    """Whether 1 or -1 shows up among x, x^2, x^4, ... as it must for a prime."""
+    if x in (1, number - 1):
+        return True
+    return any((x := x * x % number) == number - 1 for _ in range(twos - 1))
+
+
+def is_sign_faithful(primes: tuple[int, ...], limit: int) -> bool:
+    """Whether a chain has the properties that `fields` states."""
+    odd_primes = [q for q in range(3, limit + 1, 2) if is_prime(q)]
+    linked = all(b == 2 * a + 1 for a, b in pairwise(primes))
+    return linked and all(
+        p < 2**31
+        and is_prime(p)
+        and p % 8 == 7
+        and all(p % q == q - 1 for q in odd_primes)
+        for p in primes
+    )
 
 
 @pytest.mark.parametrize("fields", LOWEST_PRIMES)

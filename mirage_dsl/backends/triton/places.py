@@ -39,7 +39,6 @@ class Places:
         self._starts: dict[Dim, str] = {}
         self._masks: dict[Dim, str] = {}
         self._loop_masks: dict[Dim, str] = {}
-        self._now: dict[Dim, str] = {}
         self._in_loop = False
 
     # -- Program ids and positions -------------------------------------------------
