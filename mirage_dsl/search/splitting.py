@@ -60,11 +60,13 @@ class Splitter:
             least = first.microseconds + 1e6 * self.hardware.launch
             if best is not None and least >= best[0]:
                 break
-            for sized in self._seconds(halves, number, first, inside):
-                cost = estimate(sized, self.hardware, inside).microseconds
+            for second, sized in self._seconds(halves, number, first, inside):
+                cost = first.microseconds + second
                 if best is None or cost < best[0]:
                     best = (cost, sized)
-        return best
+        if best is None:
+            return None
+        return estimate(best[1], self.hardware, inside).microseconds, best[1]
 
     def _leaves_idle(self, graph: KernelGraph) -> bool:
         extents = derived_extents(graph, graph.extent_of)
@@ -87,12 +89,15 @@ class Splitter:
 
     def _seconds(
         self, graph: KernelGraph, number: int, first: Sized, inside: AbstractSet[str]
-    ) -> Iterator[KernelGraph]:
-        """The graph with the first kernel sized so, and the second as is best."""
+    ) -> Iterator[tuple[float, KernelGraph]]:
+        """The graph with the first kernel sized so, and the second as is best.
+
+        And the estimate of the second in µs.
+        """
         parted = _with_node(graph, number, first.block)
         parts = frozenset(first.block.results)
         for second in self._choices(parted, number + 1, inside | parts, 1):
-            yield _with_node(parted, number + 1, second.block)
+            yield second.microseconds, _with_node(parted, number + 1, second.block)
 
     def _choices(
         self, graph: KernelGraph, number: int, inside: AbstractSet[str], keep: int
