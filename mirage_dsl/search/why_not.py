@@ -22,6 +22,7 @@ from mirage_dsl.search.outside import outside, with_program_names, without_casts
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.segments import one_kernel
 from mirage_dsl.search.space import Configuration, Space, space_of
+from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.verify.shifts import maxima_as_shifts
 from mirage_dsl.verify.verifier import verify
 
@@ -106,17 +107,10 @@ def why_not(
         return found
     certificate = verify(mugraph, program, seed=seed)
     if not certificate.equivalent:
-        shown = certificate.counterexample
-        reasons = [certificate.reason, *([str(shown)] if shown else [])]
-        return WhyNot("not equivalent", tuple(dict.fromkeys(reasons)))
+        return _different(certificate)
+    asked = maxima_as_shifts(expand(program))
     question = _Question(
-        expand(mugraph),
-        maxima_as_shifts(expand(program)),
-        result,
-        cost,
-        max_kernels,
-        limits,
-        seed,
+        expand(mugraph), asked, result, cost, max_kernels, limits, seed
     )
     for verdict, reasons in question.answers():
         if reasons:
@@ -144,6 +138,12 @@ def _found(mugraph: KernelGraph, cost: Cost, result: SearchResult) -> WhyNot | N
             )
         return WhyNot("found", tuple(reasons), rank, cost.microseconds)
     return None
+
+
+def _different(certificate: Certificate) -> WhyNot:
+    shown = certificate.counterexample
+    reasons = [certificate.reason, *([str(shown)] if shown else [])]
+    return WhyNot("not equivalent", tuple(dict.fromkeys(reasons)))
 
 
 def _limits(cost: Cost) -> list[str]:
