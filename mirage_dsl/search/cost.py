@@ -37,6 +37,7 @@ from mirage_dsl.search.footprint import (
     tensor_bytes,
 )
 from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.partition import is_view
 from mirage_dsl.types import TensorType, f32
 
 LIBRARY_TILE = 64
@@ -112,7 +113,7 @@ class Cost:
         bytes: Moved to and from DRAM.
         flops: All operations.
         launches: Kernels launched.
-        kernels: The parts, one for each node of the μGraph but for views.
+        kernels: The parts, one for each node that `launched` names.
     """
 
     microseconds: float
@@ -172,11 +173,22 @@ def estimate(
     )
 
 
+def launched(graph: KernelGraph) -> list[int]:
+    """Indices of the nodes that are kernels: views and such are none."""
+    extents = derived_extents(graph, graph.extent_of)
+    placed = places(graph, laid_out(graph, kernel_types(graph), extents), extents)
+    return [
+        at
+        for at, node in enumerate(graph.nodes)
+        if isinstance(node, BlockGraph) or not _is_free(node, placed)
+    ]
+
+
 def _is_free(node: Apply, placed: Mapping[str, Place]) -> bool:
     """A view, or a concatenation whose parts are all made in their places."""
     if node.op.kind is Kind.CONCAT:
         return placed.keys() >= set(node.values)
-    return node.op.kind is Kind.VIEW and "dtype" not in dict(node.attrs)
+    return is_view(node)
 
 
 # -- Library kernels -----------------------------------------------------------------

@@ -9,12 +9,11 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
 from mirage_dsl.ir.unshifted import unshifted
-from mirage_dsl.search.cost import Cost, KernelCost, estimate
+from mirage_dsl.search.cost import Cost, KernelCost, estimate, launched
 from mirage_dsl.search.facts import facts_of
 from mirage_dsl.search.finish import synchronisations
 from mirage_dsl.search.footprint import Footprint, points_of, tensor_bytes
 from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.shared import shared_buffers
 
 
@@ -43,18 +42,13 @@ def explain(
 
 def kernel_lines(mugraph: KernelGraph, cost: Cost, hardware: Hardware) -> list[str]:
     """What each kernel launches, moves and computes, and what bounds it."""
-    nodes = [n for n in mugraph.nodes if isinstance(n, BlockGraph) or _launches(n)]
-    # Estimates have one part for each kernel; a view of an intermediate is none.
+    nodes = [mugraph.nodes[at] for at in launched(mugraph)]
     lines = [
         line
         for number, (node, part) in enumerate(zip(nodes, cost.kernels, strict=True), 1)
         for line in _kernel(number, node, part, mugraph, hardware)
     ]
     return [*lines, *map(str, unshifted(mugraph))]
-
-
-def _launches(node: Apply) -> bool:
-    return not is_view(node)
 
 
 def _kernels(count: int) -> str:
@@ -84,11 +78,8 @@ def _intermediates(graph: KernelGraph) -> dict[str, float]:
     extents = derived_extents(graph, graph.extent_of)
     returned = {r.value for r in graph.returns}
     made: list[str] = []
-    for node in graph.nodes:
-        if isinstance(node, BlockGraph):
-            made += node.results
-        elif _launches(node):
-            made.append(node.result)
+    for node in (graph.nodes[at] for at in launched(graph)):
+        made += node.results if isinstance(node, BlockGraph) else [node.result]
     return {n: tensor_bytes(types[n], extents) for n in made if n not in returned}
 
 

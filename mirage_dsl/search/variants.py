@@ -11,11 +11,10 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import Cost, estimate
+from mirage_dsl.search.cost import Cost, estimate, launched
 from mirage_dsl.search.facts import BlockFacts, facts_of
 from mirage_dsl.search.footprint import MATRIX_TILE
 from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.sizes import Sized, choose_sizes
 
 DIFFERENT = 24
@@ -68,12 +67,8 @@ def _worth_timing(
     found = {mugraph: own}
     types = kernel_types(mugraph)
     extents = derived_extents(mugraph, mugraph.extent_of)
-    launched = [
-        (at, node)
-        for at, node in enumerate(mugraph.nodes)
-        if isinstance(node, BlockGraph) or not is_view(node)
-    ]
-    for (at, node), part in zip(launched, own.kernels, strict=True):
+    for at, part in zip(launched(mugraph), own.kernels, strict=True):
+        node = mugraph.nodes[at]
         share = count * part.microseconds / own.microseconds
         if not isinstance(node, BlockGraph) or share < LEAST_SHARE:
             continue

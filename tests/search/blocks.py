@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -266,3 +267,14 @@ def ntrans(b: int, warps: int = 16) -> KernelGraph:
     )
     inputs = {n: tensor("m h") for n in ("x", "h", "a")}
     return graph("ntrans", inputs, (kernel,), {"y": tensor("m h")}, m=8 * b, h=4096)
+
+
+def halves(*, copied: bool = False) -> KernelGraph:
+    """A block whose two results are joined; `copied`: one through another kernel."""
+    g = KernelBuilder("halves", m=64, k=4096)
+    x = g.input("x", f16, "m, k")
+    with g.block(grid={"m": 1}) as b:
+        t = b.load(x, "m/grid, k")
+        parts = [b.store(v, "m/grid, k", dtype=f16) for v in (b.square(t), b.neg(t))]
+    last = g.exp(parts[1]) if copied else parts[1]
+    return g.returns(g.concat(parts[0], last, dims="k, k", to="j")).build()

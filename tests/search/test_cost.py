@@ -171,16 +171,5 @@ def test_loads_too_small_to_run_ahead_are_slow() -> None:
 
 
 def test_a_concatenation_of_what_kernels_make_is_free() -> None:
-    def graph(*, copied: bool) -> KernelGraph:
-        g = KernelBuilder("halves", m=64, k=4096)
-        x = g.input("x", f16, "m, k")
-        with g.block(grid={"m": 1}) as b:
-            t = b.load(x, "m/grid, k")
-            parts = [
-                b.store(v, "m/grid, k", dtype=f16) for v in (b.square(t), b.neg(t))
-            ]
-        last = g.exp(parts[1]) if copied else parts[1]
-        return g.returns(g.concat(parts[0], last, dims="k, k", to="j")).build()
-
-    assert estimate(graph(copied=False)).launches == 1
-    assert estimate(graph(copied=True)).launches == 3
+    assert estimate(blocks.halves()).launches == 1
+    assert estimate(blocks.halves(copied=True)).launches == 3

@@ -38,6 +38,13 @@ def test_lifetimes_synchronisations_and_layouts() -> None:
     assert "shared memory after it: " in lora
 
 
+def test_parts_made_in_their_places_are_no_further_kernel() -> None:
+    graph = blocks.halves()
+    text = explain(graph, graph)
+    assert "kernel 1: block graph" in text
+    assert "kernel 2" not in text
+
+
 def test_what_does_not_fit_is_said() -> None:
     graph = blocks.rms_linear(8, tile=256, step=256)
     assert "does not fit: " in explain(graph, graph)

@@ -15,8 +15,13 @@ from tests.search import blocks
 
 @pytest.mark.parametrize(
     "graph",
-    [blocks.rms_linear(8), blocks.split_attention(8, 4), blocks.ntrans(1)],
-    ids=["rms_linear", "split_attention", "ntrans"],
+    [
+        blocks.rms_linear(8),
+        blocks.split_attention(8, 4),
+        blocks.ntrans(1),
+        blocks.halves(),
+    ],
+    ids=["rms_linear", "split_attention", "ntrans", "halves"],
 )
 def test_proposals_are_the_same_structure(graph: KernelGraph) -> None:
     found = proposals(graph, count=8)
