@@ -23,6 +23,8 @@ from mirage_dsl.types import Dim
 MAX_GRID_DIMS = 3
 SMALLEST_TILE = 16
 """A tile up to this size is accepted for any extent: matrix units need it."""
+WARPS = (1, 2, 4, 8, 16, 32)
+"""Numbers of warps that a block may have."""
 
 
 def slice_problem(
@@ -298,6 +300,24 @@ def _numbers(view: BlockView, dim: Dim) -> bool:
     return dim.grid and partial_base(dim.name, view.block) is not None
 
 
+def _schedule(view: BlockView) -> Iterator[Diagnostic]:
+    warps, stages = view.block.schedule.num_warps, view.block.schedule.num_stages
+    if warps not in WARPS:
+        yield view.problem(
+            "schedule",
+            None,
+            f"num_warps({warps}), expected one of {', '.join(map(str, WARPS))}",
+            "take one of these",
+        )
+    if stages < 1:
+        yield view.problem(
+            "schedule",
+            None,
+            f"num_stages({stages}), expected 1 or more",
+            "take 1 to load nothing ahead",
+        )
+
+
 def _unused(view: BlockView) -> Iterator[Diagnostic]:
     used = {v for n in view.block.nodes for v in operands_of(n)}
     for node in view.block.nodes:
@@ -319,6 +339,7 @@ BLOCK_RULES: tuple[BlockRule, ...] = (
     _views,
     check_stages,
     _stores,
+    _schedule,
     _unused,
 )
 """The rules of block graphs, in order of reporting."""

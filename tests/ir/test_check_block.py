@@ -16,6 +16,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     Load,
     RunningMax,
+    Schedule,
     Split,
     Store,
 )
@@ -60,6 +61,19 @@ def test_grid() -> None:
         return replace(block, grid=(Split("n", 4), Split("n", 4)))
 
     assert "the grid splits n twice" in only(blocked(twice), "grid")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (Schedule(num_warps=3), "num_warps(3), expected one of 1, 2, 4, 8, 16, 32"),
+        (Schedule(num_warps=64), "num_warps(64)"),
+        (Schedule(num_warps=0), "num_warps(0)"),
+        (Schedule(num_stages=0), "num_stages(0), expected 1 or more"),
+    ],
+)
+def test_schedules_that_no_block_can_have(schedule: Schedule, text: str) -> None:
+    assert text in only(blocked(lambda b: replace(b, schedule=schedule)), "schedule")
 
 
 def test_grid_over_a_dim_and_its_parts() -> None:
