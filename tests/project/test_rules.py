@@ -58,7 +58,12 @@ CONNECTING = {
 }
 # Below the connecting layer these know nothing of each other, but that the search
 # verifies its candidates.
-APART = {"frontend": {"verify", "backends", "search"}, "search": {"frontend"}}
+APART = {
+    "frontend": {"verify", "backends", "search"},
+    "search": {"frontend", "backends"},
+}
+# What says something to readers only.
+UNREAD = ("FieldAlgebra",)
 HEAVY = ("torch", "triton", "numba", "ortools", "rich", "click")
 
 
@@ -132,6 +137,66 @@ def test_every_module_says_what_it_is_for(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     if text:
         assert ast.get_docstring(ast.parse(text)), f"{_name(file)} has no docstring"
+
+
+def _defined(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Names that a module defines at its top, with their lines.
+
+    Commands of the command line are left out: their decorators enter them.
+    """
+    for node in tree.body:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if not any("command(" in ast.unparse(d) for d in node.decorator_list):
+                yield node.name, node.lineno
+        elif isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                yield target.id, node.lineno
+
+
+def _read(tree: ast.Module) -> Iterator[str]:
+    """Names that a module reads, imports, or has as texts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\w+", node.value)
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [
+                n
+                for n in body
+                if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+            ]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return tree
+
+
+def test_everything_at_the_top_of_a_module_is_used() -> None:
+    trees = {
+        f: _without_docstrings(ast.parse(f.read_text(encoding="utf-8")))
+        for f in SOURCES
+    }
+    read = {name for tree in trees.values() for name in _read(tree)}
+    for file, tree in trees.items():
+        # Rows are used by being in the table; helpers of the tests, by the tests.
+        if _name(file) in TABLES or "testing" in file.parts:
+            continue
+        for name, line in _defined(tree):
+            used = name in read or name in UNREAD or name.startswith("__")
+            assert used, f"{_name(file)}:{line}: {name} is used nowhere in the package"
 
 
 def _tracked() -> list[Path]:
