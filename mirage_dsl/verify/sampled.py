@@ -81,11 +81,11 @@ def compare_samples(
     if any(e is None for g in (candidate, program) for _, e in g.extents):
         return Sampled(reason="symbolic extents")
     for count in _INDICES:
-        axes = sample_axes(program, sampling.seed, count)
-        sides = [_Side(g, axes) for g in (program, candidate)]
-        work = len(sampling.chain) * max(s.demands.work for s in sides)
+        ours = _program_side(program, sampling.seed, count)
+        theirs = _Side(candidate, ours.axes)
+        work = len(sampling.chain) * max(s.demands.work for s in (ours, theirs))
         if work <= (_MUCH_WORK if count > 1 else _MOST_WORK):
-            return _compared(program, sides[CANDIDATE], sampling, count)
+            return _compared(program, theirs, sampling, count)
     return Sampled(reason="one element takes too many operations")
 
 
@@ -112,8 +112,13 @@ def _program_outputs(
     program: KernelGraph, sampling: Sampling, count: int, attempt: int
 ) -> tuple[Residue, ...]:
     """A program's sampled elements, which its candidates share."""
-    side = _Side(program, sample_axes(program, sampling.seed, count))
+    side = _program_side(program, sampling.seed, count)
     return side.outputs(sampling, PROGRAM, attempt)
+
+
+@lru_cache(maxsize=4)
+def _program_side(program: KernelGraph, seed: int, count: int) -> _Side:
+    return _Side(program, sample_axes(program, seed, count))
 
 
 def _difference(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,11 @@ class Field:
         """The same field under another reading of orders."""
         return replace(self, reading=reading)
 
+    @property
+    def of_program(self) -> Field:
+        """The same field for the program beside itself, whatever the candidate is."""
+        return replace(self, shrunk=Shrunk(self.shrunk.program, self.shrunk.program))
+
     def graph(self, side: int) -> KernelGraph:
         """The graph of a side."""
         return self.shrunk.candidate if side == CANDIDATE else self.shrunk.program
@@ -147,8 +153,8 @@ def run_trials(where: Field, needed: int) -> Tally:
     count, done, elements, choices = needed, 0, 0, False
     invalid = Outcome.INVALID_PROGRAM
     for attempt in range(_ATTEMPTS):
-        trials, inputs = where.draw(attempt, count)
-        sides = [where.evaluate(s, trials, inputs, attempt) for s in (0, 1)]
+        trials, inputs, program = _program_side(where.of_program, attempt, count)
+        sides = (program, where.evaluate(CANDIDATE, trials, inputs, attempt))
         ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
         elements = sum(v.top[0].size for v in ours)
         choices = any(s.algebra.choices for s in sides)
@@ -170,6 +176,15 @@ def run_trials(where: Field, needed: int) -> Tally:
             # Rows masked as a whole leave few valid trials, not none.
             count = min(2 * count, _MOST_TRIALS)
     return Tally(invalid, done, elements, choices)
+
+
+@lru_cache(maxsize=8)
+def _program_side(
+    where: Field, attempt: int, count: int
+) -> tuple[Trials, list[Residue], Evaluated]:
+    """Trials, inputs, and the outputs of a program, which its candidates share."""
+    trials, inputs = where.draw(attempt, count)
+    return trials, inputs, where.evaluate(PROGRAM, trials, inputs, attempt)
 
 
 def _agreement(
