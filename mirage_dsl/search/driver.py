@@ -242,6 +242,8 @@ class _Driver:
 
     def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan:
         graph = cutter.join([p.graph for p in parts])
+        if len(parts) == 1:
+            return Plan(parts[0].microseconds, graph)
         return Plan(estimate(graph, self.segments.hardware).microseconds, graph)
 
     # -- Candidates ----------------------------------------------------------------

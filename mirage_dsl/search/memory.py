@@ -24,7 +24,13 @@ from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.repeats import names_of, normal_text, renamed
-from mirage_dsl.search.segments import Found, Plan, SegmentSearch, one_kernel
+from mirage_dsl.search.segments import (
+    Found,
+    Plan,
+    SegmentSearch,
+    Sizing,
+    one_kernel,
+)
 from mirage_dsl.search.structural import silent, structural_search
 from mirage_dsl.spread import spread
 
@@ -206,21 +212,20 @@ class Remembering(SegmentSearch):
     def _size_family(
         self,
         number: int,
-        segment: KernelGraph,
+        task: Sizing,
         family: Sequence[BlockGraph],
         plans: list[Plan],
-        inside: Inside,
     ) -> None:
         key = f"{self._under_way} family {number}"
-        known = self.recall(key, lambda document: self._taken(document, segment))
+        known = self.recall(key, lambda found: self._taken(found, task.segment))
         if known is not None:
             plans += known
             return
         before = len(plans)
         whole, self.ledger = self.ledger, Ledger()
         try:
-            super()._size_family(number, segment, family, plans, inside)
-            self.keep_in_mind(key, lambda: self.document(plans[before:], segment))
+            super()._size_family(number, task, family, plans)
+            self.keep_in_mind(key, lambda: self.document(plans[before:], task.segment))
         finally:
             own, self.ledger = self.ledger, whole
             whole.add(own)

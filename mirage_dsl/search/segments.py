@@ -71,6 +71,21 @@ class Found:
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
+@dataclass(frozen=True)
+class Sizing:
+    """What the structures of a segment are sized for.
+
+    Attributes:
+        segment: The segment.
+        inside: Its inputs that an earlier kernel left in L2.
+        unshifted: Whether the structures need shifts, without which they overflow.
+    """
+
+    segment: KernelGraph
+    inside: AbstractSet[str]
+    unshifted: bool
+
+
 Structures = Callable[[KernelGraph], Found]
 """The structural search: all worthwhile blocks of a program, without sizes."""
 
@@ -123,7 +138,6 @@ class SegmentSearch:
     interrupted: bool = False
     split: bool = False
     checkpoint: Checkpoint | None = None
-    _unshifted: bool = False
 
     def late(self) -> bool:
         """Whether the budget is used up; then the search is not complete."""
@@ -160,16 +174,16 @@ class SegmentSearch:
             self.ledger.note(f"not one kernel: {error.message}")
             return []
         self.complete &= found.complete
-        self._unshifted = found.unshifted
         self.ledger.take_structures(found.counters)
         self.ledger.found["structures"] += len(found.blocks)
         plans: list[Plan] = []
+        task = Sizing(segment, inside, found.unshifted)
         with self.interruptible():
             groups = families(self._worthwhile(found.blocks))
             for number, family in enumerate(groups):
                 if self.late():
                     break
-                self._size_family(number, segment, family, plans, inside)
+                self._size_family(number, task, family, plans)
         plans = sorted(plans, key=lambda p: p.microseconds)[: self.keep * self.enough]
         if self.split:
             plans = sorted(
@@ -183,14 +197,15 @@ class SegmentSearch:
     def _size_family(
         self,
         number: int,  # noqa: ARG002
-        segment: KernelGraph,
+        task: Sizing,
         family: Sequence[BlockGraph],
         plans: list[Plan],
-        inside: AbstractSet[str],
     ) -> None:
         """Append the plans of the structures of a family, that of this number."""
-        outer = kernel_types(replace(segment, returns=()))
-        graph = self._safe(one_kernel(segment, insert_casts(hull(family), outer)))
+        outer = kernel_types(replace(task.segment, returns=()))
+        graph = one_kernel(task.segment, insert_casts(hull(family), outer))
+        if task.unshifted:
+            graph = stabilise(graph)
         if graph is None:
             self.ledger.cut["stability"] += len(family)
             return
@@ -206,7 +221,7 @@ class SegmentSearch:
             hardware=self.hardware,
             keep=self.keep,
             tally=tally,
-            inside=inside,
+            inside=task.inside,
             worst=self._worst(plans),
         )
         self.ledger.take_sizes(tally)
@@ -215,13 +230,6 @@ class SegmentSearch:
             for sized in found
             for s in sized
         ]
-
-    def _safe(self, graph: KernelGraph) -> KernelGraph | None:
-        """A μGraph with its shifts put back; None if they have no place.
-
-        Without them it would overflow.
-        """
-        return stabilise(graph) if self._unshifted else graph
 
     def _worthwhile(self, blocks: Iterable[BlockGraph]) -> Iterator[BlockGraph]:
         """The structures to size."""
