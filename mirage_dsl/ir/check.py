@@ -16,6 +16,7 @@ from mirage_dsl.ir.block_view import BlockView
 from mirage_dsl.ir.check_block import check_block, slice_problem
 from mirage_dsl.ir.diagnostics import Diagnostic
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode
+from mirage_dsl.ir.graphlike import GraphLike, graph_of
 from mirage_dsl.ir.infer import apply_type, store_type
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.types import Scalar, Space, TensorType
@@ -298,9 +299,17 @@ KERNEL_RULES: tuple[KernelRule, ...] = (
 """The rules of kernel graphs, in order of reporting."""
 
 
-def check(graph: KernelGraph) -> list[Diagnostic]:
-    """All rules that `graph` breaks; an empty list means that it is well formed."""
-    view = KernelView(graph)
+def check(graph: GraphLike) -> list[Diagnostic]:
+    """All rules that a graph breaks; an empty list means that it is well formed.
+
+    Args:
+        graph: A program or μGraph, its text, or a candidate of a search.
+
+    Raises:
+        CheckError: It is none, or a type rule of its text does not hold.
+        ParseError: The text is not in the language.
+    """
+    view = KernelView(graph_of(graph))
     return [found for rule in KERNEL_RULES for found in rule(view)]
 
 

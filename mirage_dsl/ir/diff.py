@@ -9,17 +9,22 @@ from typing import Any
 
 from mirage_dsl.ir.canonical import canonical_hash, canonical_names
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Split
+from mirage_dsl.ir.graphlike import GraphLike, graph_of
 from mirage_dsl.ir.rename import Renaming
 
 _INDENT = "  "
 
 
-def diff(a: KernelGraph, b: KernelGraph) -> str:
-    """The changes that lead from `a` to `b`; empty if they are equal.
+def diff(first: GraphLike, second: GraphLike) -> str:
+    """The changes that lead from one graph, text or candidate to another.
 
-    Values that compute the same are shown under their names in `a`.  Lines that begin
-    with - are only in `a`, those with + only in `b`; `x: old -> new` is a change.
+    Empty if they are equal.
+
+    Values that compute the same are shown under their names in the first.  Lines that
+    begin with - are only in the first, those with + only in the second; `x: old -> new`
+    is a change.
     """
+    a, b = graph_of(first), graph_of(second)
     if a == b:
         return ""
     if _same_hash(a, b):

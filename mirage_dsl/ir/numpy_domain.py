@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from mirage_dsl.errors import DTypeError
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.evaluate import evaluate
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graphlike import GraphLike, graph_of
 from mirage_dsl.ops.definition import Array, Operator
 from mirage_dsl.types import DType, Scalar
 
@@ -108,7 +108,7 @@ class NumpyDomain:
 
 
 def evaluate_numpy(
-    graph: KernelGraph,
+    graph: GraphLike,
     *arrays: ArrayLike,
     compute: Compute = np.float64,
     round_casts: bool = False,
@@ -116,7 +116,7 @@ def evaluate_numpy(
     """Evaluate a program or μGraph on NumPy arrays.
 
     Args:
-        graph: What to evaluate.
+        graph: What to evaluate: a graph, its text, or a candidate of a search.
         *arrays: One per input, axes as the input's type says, of any float dtype.
         compute: The format of all arithmetic, and of the results.
         round_casts: Round to storage formats where a real run does.
@@ -129,6 +129,7 @@ def evaluate_numpy(
         DTypeError: An array of complex numbers or of no numbers.
         ShapeError: Arrays that do not fit the input types.
     """
+    graph = graph_of(graph)
     domain = NumpyDomain(compute, round_casts)
     values = [_floats(a, compute) for a in arrays]
     try:

@@ -25,6 +25,8 @@ def parse(text: str, filename: str = "<mu>") -> KernelGraph:
         ParseError: The text is not in the language.
         CheckError: A type rule does not hold, or a stated type is another.
     """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParseError(f"expected the text of a μGraph, found {type(text).__name__}")
     # Lark is imported with the first text that is read.
     from mirage_dsl.ir.syntax import read
 

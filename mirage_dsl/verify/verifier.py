@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graphlike import GraphLike, graph_of
 from mirage_dsl.verify.certificate import (
     Certificate,
     Counterexample,
@@ -51,8 +52,8 @@ _RESTS_ON = (
 
 
 def verify(
-    candidate: KernelGraph,
-    program: KernelGraph,
+    candidate: GraphLike,
+    program: GraphLike,
     *,
     seed: int = 0,
     chains: int = 2,
@@ -63,8 +64,10 @@ def verify(
     """Whether `candidate` computes the function of `program`.
 
     Args:
-        candidate: A μGraph with the program's inputs and outputs.
-        program: A traced program, or any μGraph to compare with.
+        candidate: A μGraph with the program's inputs and outputs, its text, or a
+            candidate of a search.
+        program: A traced program, or any μGraph to compare with; its text, or a bound
+            kernel.
         seed: What all random choices follow from.
         chains: Number of chains of primes, each with sizes of its own.
         seeds: Valid trials per chain.
@@ -74,10 +77,14 @@ def verify(
 
     Returns:
         The certificate; what could not be decided is not equivalent, with the reason.
+
+    Raises:
+        CheckError: One of them is no graph.
     """
+    mugraph, asked = graph_of(candidate), graph_of(program, "program", "mugraph")
     if method == "exact":
-        return verify_exact(candidate, program, seed=seed, stability=stability)
-    return _Verification(candidate, program, seed, chains, seeds).run(stability)
+        return verify_exact(mugraph, asked, seed=seed, stability=stability)
+    return _Verification(mugraph, asked, seed, chains, seeds).run(stability)
 
 
 def identity(program: KernelGraph, *, seed: int = 0) -> Certificate:
