@@ -29,7 +29,7 @@ from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.family import families, hull, on_grid
+from mirage_dsl.search.family import families, on_grid
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.partition import is_view
@@ -203,16 +203,14 @@ class SegmentSearch:
     ) -> None:
         """Append the plans of the structures of a family, that of this number."""
         outer = kernel_types(replace(task.segment, returns=()))
-        graph = one_kernel(task.segment, insert_casts(hull(family), outer))
+        graph = one_kernel(task.segment, insert_casts(family[0], outer))
         if task.unshifted:
             graph = stabilise(graph)
         if graph is None:
             self.ledger.cut["stability"] += len(family)
             return
         whole = graph.blocks[0]
-        blocks = [on_grid(whole, b.grid) for b in family]
-        if len(family) == 1:
-            blocks = [whole]
+        blocks = [whole, *(on_grid(whole, b.grid) for b in family[1:])]
         tally: Counter[str] = Counter()
         found = sizes_of_all(
             [Form(b, self.constraints.sizes(b)) for b in blocks],
