@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.cache import MUGRAPHS, Cache, Key
 from mirage_dsl.errors import CacheError, SearchError
@@ -29,11 +29,8 @@ from mirage_dsl.lines import lines_of
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.driver import Progress, search
-from mirage_dsl.search.finish import finished
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.several import MOST_OPERATORS
 from mirage_dsl.settings import (
     ASSERT_CACHE_HIT,
     BUDGET_SECONDS,
@@ -46,6 +43,9 @@ from mirage_dsl.settings import (
 from mirage_dsl.spread import spread
 from mirage_dsl.stored import for_program, stored_result
 from mirage_dsl.version import __version__
+
+if TYPE_CHECKING:
+    from mirage_dsl.search.driver import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -240,6 +240,8 @@ class Job:
     @property
     def is_long(self) -> bool:
         """Whether the program is cut into segments before it is searched."""
+        from mirage_dsl.search.several import MOST_OPERATORS
+
         return len(expand(self.program).nodes) > MOST_OPERATORS
 
     def run(
@@ -249,7 +251,11 @@ class Job:
         executor: Executor | None = None,
     ) -> SearchResult:
         """Search, in this process; segments of a long program on the executor."""
-        _compile_search()
+        # Not imported for what is in the cache.
+        from mirage_dsl.search.driver import search
+        from mirage_dsl.search.finish import finished
+
+        _compile_search(progress)
         request = self.request
         found = search(
             self.program,
@@ -368,22 +374,25 @@ mugraph small(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 64, n = 
 """
 
 
-def _compile_search() -> None:
+def _compile_search(progress: Progress | None) -> None:
     """Let Numba compile the search where it has not yet, outside of any budget.
 
-    Takes some ten seconds, once for each version of the code on a machine.
+    Takes some seconds, once for each version of the code on a machine.
     """
-    from mirage_dsl.search.union import multi_kernel
-
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     marker = directory / f"compiled-{code_version().replace(' ', '-')}"
     if marker.exists():
         return
     _log.info("compiling the search for this machine, once")
+    if progress is not None:
+        progress("compiling the search (once)", 0, 1, None)
+    from mirage_dsl.search.driver import search
+    from mirage_dsl.search.union import multi_kernel
+
     search(parse(_SMALL), k=1)
     multi_kernel(parse(_SMALL), max_kernels=2, keep=1)
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
-        for old in directory.glob("compiled-*"):
-            old.unlink()
         marker.touch()
+        for old in set(directory.glob("compiled-*")) - {marker}:
+            old.unlink()

@@ -8,219 +8,217 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.compiled import entry, inner, once
+from mirage_dsl.compiled import entry, inner, once
 from mirage_dsl.search.field61 import scramble64
-from mirage_dsl.search.heap import pop, push
-from mirage_dsl.search.workspace import Ints, Words
-
-Floats = NDArray[np.float64]
+from mirage_dsl.search.heap import EMPTY, HEAP, pop, push
+from mirage_dsl.search.workspace import Words
 
 _U = np.uint64
 
+STATE = np.dtype(
+    [("paid", np.float64), ("parent", np.int64), ("edge", np.int64)], align=True
+)
+"""What a state's decisions cost, and the last of them: its edge, the state before."""
+
+VISIT = np.dtype([("word", np.uint64), ("count", np.int64)], align=True)
+"""A set of open values, as a hash, and how often it came up."""
+
+
+@once
+def _require(start, kids, needs, v):
+    """Fill in what every derivation of a value needs."""
+    for i in range(needs.shape[1]):
+        common = ~_U(0)
+        for e in range(start[v], start[v + 1]):
+            needed = _U(0)
+            for t in range(3):
+                if kids[e, t] >= 0:
+                    needed |= needs[kids[e, t], i]
+            common &= needed
+        needs[v, i] = common
+    needs[v, v // 64] |= _U(1) << _U(v % 64)
+
 
 @entry
-def bounds(start, kids, cost, mandatory, least, tree):
+def bounds(start, kids, cost, needs, least, tree):
     """Fill in, per value: what every derivation needs, its cheapest edge and tree."""
     for v in range(len(least)):
-        least[v], tree[v] = np.inf, np.inf
-        for i in range(mandatory.shape[1]):
-            common = ~_U(0)
-            for e in range(start[v], start[v + 1]):
-                needed = _U(0)
-                for t in range(3):
-                    if kids[e, t] >= 0:
-                        needed |= mandatory[kids[e, t], i]
-                common &= needed
-            mandatory[v, i] = common
+        _require(start, kids, needs, v)
+        own, whole = np.inf, np.inf
         for e in range(start[v], start[v + 1]):
             total = cost[e]
             for t in range(3):
                 if kids[e, t] >= 0:
                     total += tree[kids[e, t]]
-            least[v], tree[v] = min(least[v], cost[e]), min(tree[v], total)
-        mandatory[v, v // 64] |= _U(1) << _U(v % 64)
+            if cost[e] < own:
+                own = cost[e]
+            if total < whole:
+                whole = total
+        least[v], tree[v] = own, whole
 
 
-@inner
-def _bound(opened, mandatory, least, union):
-    """A lower bound of what is left to pay for a set of open values."""
-    for i in range(len(union)):
-        union[i] = _U(0)
-    for i in range(len(opened)):
-        word = opened[i]
-        bit = 0
+@once
+def _bound(bits, s, needs, least):
+    """A lower bound of what is left to pay in a state."""
+    words, spare, total = bits.shape[1], len(bits) - 1, 0.0
+    for i in range(words):
+        bits[spare, i] = _U(0)
+    for i in range(words):
+        word, v = bits[s, i], 64 * i
         while word:
             if word & _U(1):
-                for t in range(len(union)):
-                    union[t] |= mandatory[64 * i + bit, t]
+                for t in range(words):
+                    bits[spare, t] |= needs[v, t]
             word >>= _U(1)
-            bit += 1
-    total = 0.0
-    for i in range(len(union)):
-        word = union[i]
-        bit = 0
+            v += 1
+    for i in range(words):
+        word, v = bits[spare, i], 64 * i
         while word:
             if word & _U(1):
-                total += least[64 * i + bit]
+                total += least[v]
             word >>= _U(1)
-            bit += 1
+            v += 1
     return total
 
 
 @inner
-def _highest(opened):
+def _open(bits, s, needs, least, states, heap, size):
+    """Add a state to the heap of `size` states."""
+    heap[s]["rank"] = states[s]["paid"] + _bound(bits, s, needs, least)
+    push(heap, size, s)
+
+
+@inner
+def _highest(bits, s):
     """The open value of the highest rank, -1 if none is open."""
-    for i in range(len(opened) - 1, -1, -1):
-        word = opened[i]
+    i = bits.shape[1]
+    while i:
+        i -= 1
+        word = bits[s, i]
         if word:
-            bit = -1
+            v = 64 * i - 1
             while word:
                 word >>= _U(1)
-                bit += 1
-            return 64 * i + bit
+                v += 1
+            return v
     return -1
 
 
 @inner
-def _advance(opened, value, kids, e, result):
+def _advance(bits, s, value, kids, e, after):
     """The open values after `value` was decided by edge `e`; may be in place."""
-    for i in range(len(opened)):
-        result[i] = opened[i]
-    result[value // 64] &= ~(_U(1) << _U(value % 64))
+    for i in range(bits.shape[1]):
+        bits[after, i] = bits[s, i]
+    bits[after, value // 64] &= ~(_U(1) << _U(value % 64))
     for t in range(3):
         kid = kids[e, t]
         if kid >= 0:
-            result[kid // 64] |= _U(1) << _U(kid % 64)
+            bits[after, kid // 64] |= _U(1) << _U(kid % 64)
 
 
 @once
-def _dive(opened, start, kids, cost, tree, row):
+def _dive(bits, s, start, kids, cost, tree, row, filled):
     """Complete a DAG greedily from the open values; returns what that costs."""
-    total, filled = 0.0, 0
-    while row[filled] >= 0:
-        filled += 1
-    v = _highest(opened)
+    total, v = 0.0, _highest(bits, s)
     while v >= 0:
         pick, least = start[v], np.inf
         for e in range(start[v], start[v + 1]):
             price = cost[e]
             for t in range(3):
                 kid = kids[e, t]
-                if kid >= 0 and not (opened[kid // 64] >> _U(kid % 64)) & _U(1):
+                if kid >= 0 and not (bits[s, kid // 64] >> _U(kid % 64)) & _U(1):
                     price += tree[kid]
             if price < least:
                 pick, least = e, price
         total += cost[pick]
         row[filled] = pick
         filled += 1
-        _advance(opened, v, kids, pick, opened)
-        v = _highest(opened)
+        _advance(bits, s, v, kids, pick, s)
+        v = _highest(bits, s)
     return total
 
 
 @once
-def _trace(parent, edge, state, row):
-    """The edges decided up to a state."""
+def _trace(states, s, row):
+    """Fill a row with the edges decided up to a state; returns how many."""
     filled = 0
-    for i in range(len(row)):
-        row[i] = -1
-    while parent[state] >= 0:
-        row[filled] = edge[state]
+    while states[s]["parent"] >= 0:
+        row[filled] = states[s]["edge"]
         filled += 1
-        state = parent[state]
+        s = states[s]["parent"]
+    return filled
 
 
 @once
-def _visit(keys, visits, opened):
+def _visit(visits, bits, s):
     """How often a set of open values has come up, this time included."""
     word = _U(1)
-    for i in range(len(opened)):
-        word = scramble64(word ^ opened[i])
-    mask = _U(len(keys) - 1)
+    for i in range(bits.shape[1]):
+        word = scramble64(word ^ bits[s, i])
+    mask = _U(len(visits) - 1)
     at = word & mask
-    while visits[at] and keys[at] != word:
+    while visits[at]["count"] and visits[at]["word"] != word:
         at = (at + _U(1)) & mask
-    keys[at] = word
-    visits[at] += 1
-    return visits[at]
+    visit = visits[at]
+    visit["word"] = word
+    visit["count"] += 1
+    return visit["count"]
 
 
-class Scratch(NamedTuple):
-    """Arrays of one search: of its states the open values, and how they came about."""
+def arrays(limit: int, opened: Words) -> tuple[NDArray[np.void] | Words, ...]:
+    """Open values of states, states, heap and visits of a search.
 
-    bits: Words
-    paid: Floats
-    rank: Floats
-    parent: Ints
-    edge: Ints
-    heap: Ints
-    keys: Words
-    visits: NDArray[np.int32]
-    union: Words
-
-
-def scratch(limit: int, words: int) -> Scratch:
-    """Arrays for so many states, of so many words of open values."""
+    The first states are rows of open values; the row after the last state is scratch.
+    """
+    bits = np.empty((limit + 1, opened.shape[1]), np.uint64)
+    states = np.empty(limit, STATE)
+    bits[: len(opened)] = opened
+    states[: len(opened)] = (0.0, -1, -1)
     slots = 1 << (2 * limit - 1).bit_length()
-    return Scratch(
-        np.empty((limit, words), np.uint64),
-        np.empty(limit),
-        np.empty(limit),
-        np.empty(limit, np.int64),
-        np.empty(limit, np.int64),
-        np.empty(limit + 1, np.int64),
-        np.empty(slots, np.uint64),
-        np.zeros(slots, np.int32),
-        np.empty(words, np.uint64),
-    )
+    return bits, states, np.empty(limit + 1, HEAP), np.zeros(slots, VISIT)
 
 
 @entry
-def search(start, kids, cost, mandatory, least, tree, opened, picks, costs, x):
-    """The cheapest DAGs from any row of `opened`, as rows of edges ended by -1.
+def search(
+    start, kids, cost, needs, least, tree, bits, states, heap, seen, picks, costs, used
+):
+    """The cheapest DAGs from any of the first `used` states, as rows of edges.
 
-    Fills the rows of `picks` and their `costs`; `x` is a `Scratch`.  Returns how many
-    there are, how many states were expanded, and whether the limit of states was kept;
-    if not, the best partial DAGs are completed greedily.
+    Takes `arrays`, and fills `picks`, rows of -1, and their `costs`.  Returns how many
+    DAGs there are, how many states were expanded, and whether the limit of states was
+    kept; if not, the best partial DAGs are completed greedily.
     """
-    bits, paid, rank, heap = x.bits, x.paid, x.rank, x.heap
-    k, limit, used, size = len(costs), len(paid), len(opened), np.int64(0)
-    for s in range(used):
-        paid[s], x.parent[s] = 0.0, -1
-        for i in range(opened.shape[1]):
-            bits[s, i] = opened[s, i]
-        rank[s] = _bound(bits[s], mandatory, least, x.union)
-        push(heap, size, rank, s)
+    size, found, expanded, exact = EMPTY, 0, 0, True
+    while size < used:
+        _open(bits, size, needs, least, states, heap, size)
         size += 1
-    found, expanded, exact = 0, 0, True
-    while size and found < k:
-        s = pop(heap, size, rank)
+    while size and found < len(costs):
+        s = pop(heap, size)
         size -= 1
-        v = _highest(bits[s])
+        v = _highest(bits, s)
         if v < 0 or not exact:
-            _trace(x.parent, x.edge, s, picks[found])
-            costs[found] = paid[s]
-            costs[found] += _dive(bits[s], start, kids, cost, tree, picks[found])
+            filled = _trace(states, s, picks[found])
+            costs[found] = states[s]["paid"]
+            costs[found] += _dive(
+                bits, s, start, kids, cost, tree, picks[found], filled
+            )
             found += 1
-        elif _visit(x.keys, x.visits, bits[s]) <= k:
+        elif _visit(seen, bits, s) <= len(costs):
             expanded += 1
-            exact = used + start[v + 1] - start[v] <= limit
+            exact = used + start[v + 1] - start[v] <= len(states)
             if not exact:
-                rank[s] = -1.0
-                push(heap, size, rank, s)
+                heap[s]["rank"] = -1.0
+                push(heap, size, s)
                 size += 1
                 continue
             for e in range(start[v], start[v + 1]):
-                _advance(bits[s], v, kids, e, bits[used])
-                paid[used] = paid[s] + cost[e]
-                x.parent[used], x.edge[used] = s, e
-                left = _bound(bits[used], mandatory, least, x.union)
-                rank[used] = paid[used] + left
-                push(heap, size, rank, used)
+                _advance(bits, s, v, kids, e, used)
+                state = states[used]
+                state["paid"] = states[s]["paid"] + cost[e]
+                state["parent"], state["edge"] = s, e
+                _open(bits, used, needs, least, states, heap, size)
                 size, used = size + 1, used + 1
     return found, expanded, exact

@@ -18,14 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_dsl.search.abstract import AS_IN_TARGET
-from mirage_dsl.search.compiled import entry, inner, once
+from mirage_dsl.compiled import entry, inner, once
 from mirage_dsl.search.field61 import add61, mul61, sub61
 from mirage_dsl.search.recording import (
     compatible,
-    hit,
-    note,
-    propose,
+    offer,
     record,
     salt64,
     sigma_of,
@@ -52,26 +49,26 @@ from mirage_dsl.search.workspace import (
     PAIRS,
     SUB,
     SUM,
-    TESTS,
     Rules,
     Workspace,
 )
 
-_AS_IN_TARGET = np.uint64(AS_IN_TARGET)
+ARITHMETIC = {ADD: 1, SUB: 6, MUL: 8, DIV: 48}
+"""Bits of `Rules.arithmetic`: a + b, a - b, b - a, a * b, a / b, b / a."""
 
 
 @once
 def _sums(w, r, i):
     """Sums of node `i` over every set of its dims."""
     node = w.nodes[i]
-    shape, tile = node["shape"], r.loop if node["shape"] & PIECE else NONE
-    over = shape & r.reducible if (r.enabled >> SUM) & 1 else 0
+    shape, stage = node["shape"], node["stage"]
+    over = shape & r.summed
     part = over
     while part:
-        s = sigma_of(r, part, tile)
-        out = without(shape, part, r.loop)
+        s = sigma_of(r, part, shape)
+        out = without(r, shape, part)
         f0, f1 = mul61(node["f0"], s), mul61(node["f1"], s)
-        propose(w, r, SUM, i, part, out, node["stage"], f0, f1)
+        offer(w, r, salt64(out), SUM, i, NONE, NONE, part, out, stage, f0, f1)
         part = (part - 1) & over
 
 
@@ -82,84 +79,65 @@ def _accumulators(w, r, i):
     if node["stage"] != BODY:
         return
     shape, f0, f1 = node["shape"], node["f0"], node["f1"]
-    s0, s1 = mul61(f0, r.sigma_loop), mul61(f1, r.sigma_loop)
-    propose(w, r, JOIN, i, NO_ARG, shape, AFTER, s0, s1)
+    s0, s1, salt = mul61(f0, r.sigma_loop), mul61(f1, r.sigma_loop), salt64(shape)
+    offer(w, r, salt, JOIN, i, NONE, NONE, NO_ARG, shape, AFTER, s0, s1)
     if shape & PIECE:
-        propose(w, r, GATHER, i, NO_ARG, shape & NAMES, AFTER, f0, f1)
+        whole = shape & NAMES
+        offer(w, r, salt, GATHER, i, NONE, NONE, NO_ARG, whole, AFTER, f0, f1)
 
 
 @once
-def _useful_arithmetic(kinds, a, b, r, salt):
-    """Which results of two nodes are useful, as a mask like `kinds`.
-
-    Bits: a + b, a - b, b - a, a * b, a / b, b / a.
-    """
-    hits = 0
-    if kinds & 7:
-        total = add61(a["f1"], b["f1"])
-        if kinds & 1 and hit(r, salt, add61(a["f0"], b["f0"]), total):
-            hits |= 1
-        if kinds & 2 and hit(r, salt, sub61(a["f0"], b["f0"]), total):
-            hits |= 2
-        if kinds & 4 and hit(r, salt, sub61(b["f0"], a["f0"]), total):
-            hits |= 4
-    if kinds & 8 and hit(r, salt, mul61(a["f0"], b["f0"]), mul61(a["f1"], b["f1"])):
-        hits |= 8
-    if kinds & 16 and hit(r, salt, mul61(a["f0"], b["i0"]), mul61(a["f1"], b["i1"])):
-        hits |= 16
-    if kinds & 32 and hit(r, salt, mul61(b["f0"], a["i0"]), mul61(b["f1"], a["i1"])):
-        hits |= 32
-    return hits
-
-
-@inner
-def _keeps_sign(r, a, b, shape, f0, f1):
-    """Whether a result is not by -1, or has the sign that it has in the target."""
-    if a["constant"] != 3 and b["constant"] != 3:
-        return True
-    return hit(r, salt64(shape) ^ _AS_IN_TARGET, f0, f1)
+def _kinds(r, a, b):
+    """Bits of `Rules.arithmetic` that make sense: 1 is no factor, -1 no divisor."""
+    kinds = r.arithmetic
+    if a["constant"] == 2 or b["constant"] == 2:
+        kinds &= ~8
+    if b["constant"] >= 2:
+        kinds &= ~16
+    if a["constant"] >= 2:
+        kinds &= ~32
+    return kinds
 
 
 @once
-def _insert_arithmetic(w, r, i, j, hits, shape, stage):
-    """Record the useful results of two nodes."""
+def _arithmetic(w, r, i, j, salt, shape, stage):
+    """Sums, differences, products and quotients of two nodes."""
     a, b = w.nodes[i], w.nodes[j]
+    kinds = _kinds(r, a, b)
+    if i == j:
+        kinds &= 1 | 2 | 8 | 16
     a0, a1, b0, b1 = a["f0"], a["f1"], b["f0"], b["f1"]
-    p0, p1, q0, q1 = a["i0"], a["i1"], b["i0"], b["i1"]
-    if hits & 1:
-        f0, f1 = add61(a0, b0), add61(a1, b1)
-        note(w, ADD, j, i, NONE, NO_ARG, shape, stage, f0, f1)
-    if hits & 2:
-        f0, f1 = sub61(a0, b0), add61(a1, b1)
-        note(w, SUB, i, j, NONE, NO_ARG, shape, stage, f0, f1)
-    if hits & 4:
-        f0, f1 = sub61(b0, a0), add61(a1, b1)
-        note(w, SUB, j, i, NONE, NO_ARG, shape, stage, f0, f1)
-    if hits & 8:
+    total = add61(a1, b1)
+    if kinds & 1:
+        f0 = add61(a0, b0)
+        offer(w, r, salt, ADD, j, i, NONE, NO_ARG, shape, stage, f0, total)
+    if kinds & 2:
+        f0 = sub61(a0, b0)
+        offer(w, r, salt, SUB, i, j, NONE, NO_ARG, shape, stage, f0, total)
+    if kinds & 4:
+        f0 = sub61(b0, a0)
+        offer(w, r, salt, SUB, j, i, NONE, NO_ARG, shape, stage, f0, total)
+    if kinds & 8:
         f0, f1 = mul61(a0, b0), mul61(a1, b1)
-        if _keeps_sign(r, a, b, shape, f0, f1):
-            note(w, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
-    if hits & 16:
-        f0, f1 = mul61(a0, q0), mul61(a1, q1)
-        if _keeps_sign(r, a, b, shape, f0, f1):
-            note(w, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
-    if hits & 32:
-        f0, f1 = mul61(b0, p0), mul61(b1, p1)
-        if _keeps_sign(r, a, b, shape, f0, f1):
-            note(w, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+        offer(w, r, salt, MUL, j, i, NONE, NO_ARG, shape, stage, f0, f1)
+    if kinds & 16:
+        f0, f1 = mul61(a0, b["i0"]), mul61(a1, b["i1"])
+        offer(w, r, salt, DIV, i, j, NONE, NO_ARG, shape, stage, f0, f1)
+    if kinds & 32:
+        f0, f1 = mul61(b0, a["i0"]), mul61(b1, a["i1"])
+        offer(w, r, salt, DIV, j, i, NONE, NO_ARG, shape, stage, f0, f1)
 
 
 @once
 def _contractions(w, r, i, j, parts, shape, stage):
-    """Products of two nodes summed over every listed set of dims, if useful."""
+    """Products of two nodes summed over every listed set of dims."""
     f0 = mul61(w.nodes[i]["f0"], w.nodes[j]["f0"])
     f1 = mul61(w.nodes[i]["f1"], w.nodes[j]["f1"])
     for p in range(parts):
-        g0, g1 = mul61(f0, w.sigmas[p]), mul61(f1, w.sigmas[p])
-        if hit(r, w.salts[p], g0, g1):
-            over = w.parts[p]
-            out = without(shape, over, r.loop)
-            note(w, CONTRACT, j, i, NONE, over, out, stage, g0, g1)
+        part = w.parts[p]
+        over, g0, g1 = part["over"], mul61(f0, part["sigma"]), mul61(f1, part["sigma"])
+        out = without(r, shape, over)
+        offer(w, r, part["salt"], CONTRACT, j, i, NONE, over, out, stage, g0, g1)
 
 
 @once
@@ -177,36 +155,22 @@ def _spread_allowed(r, a, b):
 @once
 def _list_parts(w, r, a, b):
     """List the sets of dims over which two shapes may be contracted."""
-    names_a, names_b = a & NAMES, b & NAMES
-    if not (r.enabled >> CONTRACT) & 1 or names_a == names_b:
+    if (a & NAMES) == (b & NAMES):
         return 0
-    over = names_a & names_b & r.reducible
-    tile = r.loop if (a | b) & PIECE else NONE
+    over = a & b & r.contracted
     part, parts = over, 0
     while part and parts < len(w.parts):
-        w.parts[parts], w.sigmas[parts] = part, sigma_of(r, part, tile)
-        w.salts[parts] = salt64((a | b) & ~part)
+        listed = w.parts[parts]
+        listed["over"], listed["sigma"] = part, sigma_of(r, part, a | b)
+        listed["salt"] = salt64((a | b) & ~part)
         parts += 1
         part = (part - 1) & over
-    w.counts[FULL] |= part > 0
+    if part > 0:
+        w.counts[FULL] = 1
     return parts
 
 
-@once
-def _arithmetic_kinds(enabled, constant_a, constant_b):
-    """Bits of `_useful_arithmetic` that make sense: 1 is no factor, -1 no divisor."""
-    kinds = (enabled >> ADD) & 1
-    kinds |= ((enabled >> SUB) & 1) * 6
-    if constant_a != 2 and constant_b != 2:
-        kinds |= ((enabled >> MUL) & 1) * 8
-    if constant_b < 2:
-        kinds |= ((enabled >> DIV) & 1) * 16
-    if constant_a < 2:
-        kinds |= ((enabled >> DIV) & 1) * 32
-    return kinds
-
-
-@once
+@inner
 def _pairs(w, r, i):
     """Operators of node `i` and every node before it, and itself."""
     node = w.nodes[i]
@@ -214,54 +178,30 @@ def _pairs(w, r, i):
         group = w.groups[g]
         a, b, stage = node["shape"], group["shape"], node["stage"] | group["stage"]
         constants = node["constant"] > 0 and group["constant"] > 0
-        if stage == 3 or constants or not compatible(a, b, r.loop):
+        if stage == 3 or constants or not compatible(r, a, b):
             continue
         spread, parts = _spread_allowed(r, a, b), _list_parts(w, r, a, b)
-        salt = salt64(a | b)
-        j, pairs, tests = group["first"], 0, 0
+        shape, salt, j = a | b, salt64(a | b), group["first"]
         while j >= 0 and j <= i:
-            other = w.nodes[j]
-            kinds = 0
             if spread:
-                kinds = _arithmetic_kinds(
-                    r.enabled, node["constant"], other["constant"]
-                )
-            if i == j:
-                kinds &= 1 | 2 | 8 | 16
-            hits = _useful_arithmetic(kinds, node, other, r, salt)
-            if hits:
-                _insert_arithmetic(w, r, i, j, hits, a | b, stage)
-            if parts:
-                _contractions(w, r, i, j, parts, a | b, stage)
-            pairs, tests = pairs + 1, tests + _bits(kinds) + parts
-            j = other["following"]
-        w.counts[PAIRS] += pairs
-        w.counts[TESTS] += tests
-
-
-@once
-def _bits(mask):
-    """How many of six bits are set."""
-    count = 0
-    for bit in range(6):
-        count += (mask >> bit) & 1
-    return count
+                _arithmetic(w, r, i, j, salt, shape, stage)
+            _contractions(w, r, i, j, parts, shape, stage)
+            w.counts[PAIRS] += 1
+            j = w.nodes[j]["following"]
 
 
 @inner
-def _apply_site(w, r, number, a, b, c):
-    """The function of a site on operands that have its keys."""
-    site, first = r.sites[number], w.nodes[a]
-    shape, stage = first["shape"], first["stage"]
-    constants = first["constant"] > 0
-    for operand in (b, c):
-        if operand >= 0:
-            node = w.nodes[operand]
-            if not compatible(shape, node["shape"], r.loop):
-                return
-            shape |= node["shape"]
-            stage |= node["stage"]
-            constants = constants and node["constant"] > 0
+def _apply_site(w, r, number):
+    """The function of a site on the operands at hand, which have its keys."""
+    site, operands = r.sites[number], w.operands
+    shape, stage, constants = np.int64(0), np.int64(0), True
+    for slot in range(site["arity"]):
+        node = w.nodes[operands[slot]]
+        if not compatible(r, shape, node["shape"]):
+            return
+        shape |= node["shape"]
+        stage |= node["stage"]
+        constants = constants and node["constant"] > 0
     over, way = site["over"], site["way"]
     if stage == 3 or constants or over & ~shape:
         return
@@ -270,54 +210,37 @@ def _apply_site(w, r, number, a, b, c):
         return
     if way == JOIN_STEP:
         stage = AFTER
-    w.counts[TESTS] += 1
-    out = without(shape, over, r.loop)
-    if hit(r, salt64(out), site["f0"], site["f1"]):
-        note(w, FUNCTION, a, b, c, number, out, stage, site["f0"], site["f1"])
-
-
-@inner
-def _key_at(site, position):
-    """The key of an operand of a site."""
-    if position == 0:
-        return site["key0"]
-    return site["key1"] if position == 1 else site["key2"]
-
-
-@inner
-def _apply_at(w, r, number, i, at_i, j, at_j, k, at_k):
-    """The function of a site on nodes given with their positions."""
-    a, b, c = NONE, NONE, NONE
-    for node, at in ((i, at_i), (j, at_j), (k, at_k)):
-        if at == 0:
-            a = node
-        elif at == 1:
-            b = node
-        else:
-            c = node
-    _apply_site(w, r, number, a, b, c)
+    out = without(r, shape, over)
+    salt, f0, f1 = salt64(out), site["f0"], site["f1"]
+    a, b, c = operands[0], operands[1], operands[2]
+    offer(w, r, salt, FUNCTION, a, b, c, number, out, stage, f0, f1)
 
 
 @once
 def _fill_site(w, r, number, i, position):
     """Applications of a site to node `i` at a position and nodes before it."""
-    site = r.sites[number]
-    arity = site["arity"]
+    site, operands = r.sites[number], w.operands
+    arity, keys = site["arity"], site["keys"]
+    for slot in range(3):
+        operands[slot] = NONE
+    operands[position] = i
     if arity == 1:
-        _apply_site(w, r, number, i, NONE, NONE)
+        _apply_site(w, r, number)
         return
     second = 0 if position else 1
     third = 3 - position - second
     # Each tuple comes up once: at the first position that its latest node has.
     for j in range(i + (second > position)):
-        if w.nodes[j]["key"] != _key_at(site, second):
+        if w.nodes[j]["key"] != keys[second]:
             continue
+        operands[second] = j
         if arity == 2:
-            _apply_at(w, r, number, i, position, j, second, NONE, third)
+            _apply_site(w, r, number)
             continue
         for k in range(i + (third > position)):
-            if w.nodes[k]["key"] == _key_at(site, third):
-                _apply_at(w, r, number, i, position, j, second, k, third)
+            if w.nodes[k]["key"] == keys[third]:
+                operands[third] = k
+                _apply_site(w, r, number)
 
 
 @once
@@ -326,19 +249,25 @@ def _functions(w, r, i):
     key = w.nodes[i]["key"]
     for number in range(r.site_count):
         site = r.sites[number]
+        keys = site["keys"]
         for position in range(site["arity"]):
-            swapped = site["swaps"] and position and site["key0"] == site["key1"]
-            if _key_at(site, position) == key and not swapped:
+            swapped = site["swaps"] and position and keys[0] == keys[1]
+            if keys[position] == key and not swapped:
                 _fill_site(w, r, number, i, position)
 
 
 @entry
-def _meet(w, r, i):
-    """Find the useful results of node `i` and all nodes before it."""
-    _sums(w, r, i)
-    _accumulators(w, r, i)
-    _functions(w, r, i)
-    _pairs(w, r, i)
+def meet(w, r, i):
+    """Add the useful results of node `i` and all nodes before it.
+
+    Results that are remembered already are added too; with -1 nothing else.
+    """
+    if i >= 0:
+        _sums(w, r, i)
+        _accumulators(w, r, i)
+        _functions(w, r, i)
+        _pairs(w, r, i)
+    record(w, r)
 
 
 def grow(w: Workspace, r: Rules, start: int, pairs: int) -> int:
@@ -349,7 +278,6 @@ def grow(w: Workspace, r: Rules, start: int, pairs: int) -> int:
     limit = w.counts[PAIRS] + pairs
     i = start
     while i < w.counts[NODES] and w.counts[PAIRS] < limit and not w.counts[FULL]:
-        _meet(w, r, i)
-        record(w, r)
+        meet(w, r, i)
         i += 1
     return i

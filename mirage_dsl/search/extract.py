@@ -21,8 +21,9 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.astar import bounds, scratch, search
-from mirage_dsl.search.compiled import entry, once
+from mirage_dsl.compiled import entry, once
+from mirage_dsl.search.astar import arrays, bounds, search
+from mirage_dsl.search.needs import needed
 from mirage_dsl.search.workspace import Ints
 
 Floats = NDArray[np.float64]
@@ -69,19 +70,20 @@ def condense(
     """
     makes = np.ascontiguousarray(edges[:, 0])
     kids = np.ascontiguousarray(edges[:, 2:5])
-    made = np.zeros(nodes, np.bool_)
-    _derive(makes, kids, alive.copy(), made)
+    wanted = np.array(sorted({n for some in roots for n in some}), np.int64)
+    keep, made = needed(makes, kids, alive, wanted, nodes)
     found = tuple(tuple(n for n in some if made[n]) for some in roots)
     if not all(found):
         return None
-    usable = alive & made[makes] & (made[kids] | (kids < 0)).all(axis=1)
-    kept = np.flatnonzero(usable)
+    kept = np.flatnonzero(keep)
     by_node = kept[np.argsort(makes[kept], kind="stable")]
-    wanted = np.array(sorted({n for some in found for n in some}), np.int64)
-    rank, dropped = _ranks(makes[by_node], kids[by_node], nodes, wanted)
+    rank, dropped = _ranks(makes[by_node], kids[by_node], nodes)
     if dropped:
         by_node = by_node[_progressive(makes[by_node], kids[by_node])]
-        rank, dropped = _ranks(makes[by_node], kids[by_node], nodes, wanted)
+        alive = np.ones(len(by_node), np.bool_)
+        keep, _ = needed(makes[by_node], kids[by_node], alive, wanted, nodes)
+        by_node = by_node[keep]
+        rank, dropped = _ranks(makes[by_node], kids[by_node], nodes)
     inside = _inside(rank, makes[by_node], kids[by_node])
     by_node = by_node[inside]
     order = np.argsort(rank[makes[by_node]], kind="stable")
@@ -129,63 +131,24 @@ def _inside(rank: Ints, makes: Ints, kids: Ints) -> NDArray[np.bool_]:
     return (own >= 0) & below.all(axis=1)
 
 
-@entry
-def _derive(makes, kids, alive, made):
-    """Mark the nodes that can be made from loads by edges that are alive."""
-    changed = True
-    while changed:
-        changed = False
-        for e in range(len(makes)):
-            if not alive[e] or made[makes[e]]:
-                continue
-            ready = True
-            for t in range(3):
-                ready = ready and (kids[e, t] < 0 or made[kids[e, t]])
-            if ready:
-                made[makes[e]] = True
-                changed = True
-
-
-def _ranks(makes: Ints, kids: Ints, nodes: int, wanted: Ints) -> tuple[Ints, bool]:
-    """A topological number for each needed node, -1 for others; and cycles broken."""
+def _ranks(makes: Ints, kids: Ints, nodes: int) -> tuple[Ints, bool]:
+    """A topological number for each node that is made; and whether cycles are cut."""
     first = np.searchsorted(makes, np.arange(nodes + 1))
     rank = np.full(nodes, -1)
-    return rank, bool(_place(first, kids, wanted, rank, np.empty(nodes, np.int64)))
-
-
-@once
-def _need(first, kids, wanted, rank, stack):
-    """Mark with -2 the nodes from which the wanted ones are made; returns their number.
-
-    Edges are sorted by node; those of node n begin at `first[n]`.  `stack` is scratch.
-    """
-    count, top = len(wanted), len(wanted)
-    for i in range(top):
-        stack[i] = wanted[i]
-        rank[wanted[i]] = -2
-    while top:
-        top -= 1
-        n = stack[top]
-        for e in range(first[n], first[n + 1]):
-            for t in range(3):
-                kid = kids[e, t]
-                if kid >= 0 and rank[kid] == -1:
-                    rank[kid] = -2
-                    stack[top] = kid
-                    top, count = top + 1, count + 1
-    return count
+    rank[makes] = -2
+    total = np.count_nonzero(rank == -2)
+    return rank, bool(_place(first, kids, rank, total))
 
 
 @entry
-def _place(first, kids, wanted, rank, stack):
-    """Give each needed node a topological number; returns whether cycles were broken.
+def _place(first, kids, rank, total):
+    """Give each node of rank -2 a topological number; says whether cycles were broken.
 
-    Ranks start as -1, and stay so for nodes that are not needed.
+    Edges are sorted by node; those of node n begin at `first[n]`.
 
     A node is placed when all its edges have placed operands.  Where a cycle leaves
     none, the first node with one complete edge is placed, and loses the other edges.
     """
-    total = _need(first, kids, wanted, rank, stack)
     placed, broken = 0, 0
     while placed < total:
         before = placed
@@ -195,7 +158,8 @@ def _place(first, kids, wanted, rank, stack):
                 if missing == 0 or (broken == 2 and whole):
                     rank[n] = placed
                     placed += 1
-                    broken = min(broken, 1)
+                    if broken == 2:
+                        broken = 1
         if placed == before:
             broken = 2
     return broken
@@ -244,11 +208,11 @@ def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
     count = len(c.start) - 1
     mandatory = np.empty((count, words), np.uint64)
     least, tree = np.empty(count), np.empty(count)
-    arrays = (c.start, c.kids, own, mandatory, least, tree)
-    bounds(*arrays)
-    picks, costs = np.empty((k, len(c.start)), np.int64), np.empty(k)
+    graph = (c.start, c.kids, own, mandatory, least, tree)
+    bounds(*graph)
+    picks, costs = np.full((k, len(c.start)), -1), np.empty(k)
     found, expanded, exact = search(
-        *arrays, opened, picks, costs, scratch(MAX_STATES, words)
+        *graph, *arrays(MAX_STATES, opened), picks, costs, len(opened)
     )
     chosen = tuple(tuple(c.edge[row[row >= 0]].tolist()) for row in picks[:found])
     paid = tuple(map(float, costs[:found]))

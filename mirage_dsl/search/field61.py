@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.compiled import inner, once
+from mirage_dsl.compiled import inner, once
 
 MODULUS = (1 << 61) - 1
 _MASK = (1 << 64) - 1

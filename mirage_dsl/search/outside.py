@@ -23,7 +23,7 @@ from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.partition import is_view
-from mirage_dsl.search.saturate import _KIND, _enabled
+from mirage_dsl.search.saturate import KIND, enabled_kinds
 from mirage_dsl.search.segments import _reads_joined
 from mirage_dsl.search.space import Space
 from mirage_dsl.types import TensorType
@@ -164,11 +164,11 @@ def _space_rules(block: BlockGraph, space: Space) -> Iterator[str]:
             )
     if block.loop is not None and block.loop.dim not in space.loop_dims:
         yield f"its loop is over {block.loop.dim}, which no tensor read has"
-    enabled = _enabled(space)
+    enabled = enabled_kinds(space)
     for node in block.nodes:
         if not isinstance(node, Apply) or node.op.term is Term.IDENTITY:
             continue
-        known = enabled >> int(_KIND[node.op.term]) & 1
+        known = KIND[node.op.term] in enabled
         if not known and not _only_shifts(block, node):
             yield (
                 f"`{node.result}` = {node.op.name}: the search places no operator of "

@@ -15,10 +15,8 @@ import numpy as np
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.abstract import Useful, useful
-from mirage_dsl.search.closure import grow
-from mirage_dsl.search.evaluation import evaluate
+from mirage_dsl.search.closure import ARITHMETIC, grow, meet
 from mirage_dsl.search.field61 import element_of, key_of, member_table
-from mirage_dsl.search.recording import add_edge, settle
 from mirage_dsl.search.space import Space, Value
 from mirage_dsl.search.steps import JOIN as JOIN_STEP
 from mirage_dsl.search.terms import constant_value
@@ -38,6 +36,7 @@ from mirage_dsl.search.workspace import (
     HITS,
     LOAD,
     MERGED,
+    MOST_NODES,
     MUL,
     NODES,
     NONE,
@@ -47,6 +46,7 @@ from mirage_dsl.search.workspace import (
     SUM,
     TESTS,
     USED,
+    WAITING,
     Ints,
     Rules,
     Words,
@@ -57,7 +57,7 @@ from mirage_dsl.search.workspace import (
 PAIRS_A_CALL = 1_000_000
 """Work between two looks at the clock, well under a second."""
 
-_KIND = {
+KIND = {
     Term.ADD: ADD,
     Term.SUB: SUB,
     Term.MUL: MUL,
@@ -166,7 +166,7 @@ def _counters(s: Useful, w: Workspace) -> dict[str, int]:
     }
 
 
-def _enabled(space: Space) -> int:
+def enabled_kinds(space: Space) -> set[np.int64]:
     """The kinds of edge that can help the program."""
     terms = space.terms
     names = [v.names for v in space.values]
@@ -176,14 +176,14 @@ def _enabled(space: Space) -> int:
         and names[v.operands[0]] == names[v.operands[1]]
         for v in space.values
     )
-    kinds = {_KIND[t] for t in terms if t in _KIND}
+    kinds = {KIND[t] for t in terms if t in KIND}
     if Term.DIV in terms or dots:
         kinds.add(MUL)
     if Term.CONTRACT in terms and (MUL in kinds or space.halves):
         kinds.add(SUM)
     if MUL in kinds and Term.SUM in terms:
         kinds.add(CONTRACT)
-    return sum(1 << int(kind) for kind in kinds)
+    return kinds
 
 
 def _rules(space: Space, s: Useful, loop: str | None, everything: bool) -> Rules:
@@ -191,16 +191,17 @@ def _rules(space: Space, s: Useful, loop: str | None, everything: bool) -> Rules
     sites = np.zeros(len(values), SITE)
     for row, site, value in zip(sites, s.sites, values, strict=True):
         assert value.op is not None
-        first, second, third = (*site.keys, 0, 0)[:3]
         row["arity"], row["over"], row["way"] = len(site.keys), site.over, site.way
         row["swaps"], row["word"] = value.op.commutative, site.word
         row["f0"], row["f1"] = site.result
-        row["key0"], row["key1"], row["key2"] = first, second, third
+        row["keys"][: len(site.keys)] = site.keys
+    enabled = enabled_kinds(space)
     return Rules(
         dims=len(space.dims),
         loop=-1 if loop is None else space.dims.index(loop),
-        enabled=_enabled(space),
-        reducible=space.reduced,
+        arithmetic=sum(ARITHMETIC.get(kind, 0) for kind in enabled),
+        summed=space.reduced if SUM in enabled else 0,
+        contracted=space.reduced if CONTRACT in enabled else 0,
         members=member_table(np.array(sorted(s.keys), np.uint64)),
         sigma=np.array(s.sigma, np.uint64).reshape(-1, 2),
         sigma_loop=np.uint64(s.sigma_loop),
@@ -219,10 +220,10 @@ def _references(
         UnsupportedError: A program of more or larger values than the arrays hold, or
             that divides by zero whatever the inputs.
     """
-    if len(space.values) > len(w.nodes):
+    if len(space.values) > w.counts[MOST_NODES]:
         raise UnsupportedError(
             f"the program has {len(space.values)} values; one kernel is searched for "
-            f"at most {len(w.nodes)}: split the program"
+            f"at most {w.counts[MOST_NODES]}: split the program"
         )
     for attempt in range(4):
         found = _evaluate_program(space, s, r, w, seed + 1000 * attempt)
@@ -243,22 +244,38 @@ def _evaluate_program(
     space: Space, s: Useful, r: Rules, w: Workspace, seed: int
 ) -> list[Ints] | None:
     reset(w)
+    # Each value is a node of its own, numbered like the value.
+    w.counts[APART] = 1
     rng = np.random.default_rng(seed)
     found: list[Ints] = []
     for i, value in enumerate(space.values):
-        at = int(w.counts[USED])
+        kind = LOAD if value.op is None else KIND[value.op.term]
+        x = _ahead(w, kind, s.site_of.get(i, value.over), value.names, BEFORE)
+        x["operands"][: len(value.operands)] = value.operands
         size = int(element_count(value.names, r.dims, r.loop))
-        node = w.nodes[i]
-        node["shape"], node["stage"], node["offset"] = value.names, BEFORE, at
-        node["inverse_at"] = -1
         if value.op is None:
-            w.values[at : at + size] = _random(value, size, rng, seed)
-        elif not _run(value, i, s, r, w):
+            _append(w, _random(value, size, rng, seed), size)
+        meet(w, r, NONE)
+        if w.counts[NODES] == i:
             return None
-        at = int(node["offset"])
-        w.counts[USED] = at + size
+        at = int(w.nodes[i]["offset"])
         found.append(w.values[at : at + size].copy())
     return found
+
+
+def _ahead(w: Workspace, kind: Any, arg: int, shape: int, stage: Any) -> Any:
+    """The result that is evaluated next; of no operands, nor a fingerprint, as yet."""
+    w.counts[WAITING] = 1
+    x = w.found[0]
+    x["kind"], x["arg"], x["shape"], x["stage"] = kind, arg, shape, stage
+    x["operands"], x["constant"], x["f0"], x["f1"] = NONE, 0, 0, 0
+    return x
+
+
+def _append(w: Workspace, residues: Any, size: int) -> None:
+    """Put residues at the end of the pool, which belong to the result ahead."""
+    used = int(w.counts[USED])
+    w.values[used : used + size] = residues
 
 
 def _random(value: Value, size: int, rng: np.random.Generator, seed: int) -> Any:
@@ -271,37 +288,24 @@ def _random(value: Value, size: int, rng: np.random.Generator, seed: int) -> Any
     return element_of(f"{seed} residue {value.constant}") % (PRIME - 1) + 1
 
 
-def _run(value: Value, i: int, s: Useful, r: Rules, w: Workspace) -> bool:
-    """Evaluate an operator of the program on the program's own values."""
-    assert value.op is not None
-    a, b, c = (np.int64(o) for o in (*value.operands, NONE, NONE)[:3])
-    argument = s.site_of.get(i, value.over)
-    kind = _KIND[value.op.term]
-    done = evaluate(w, r, kind, a, b, c, argument, value.names, BEFORE)
-    w.nodes[i]["offset"] = w.counts[USED]
-    return bool(done)
-
-
 def _enter_seeds(
     space: Space, s: Useful, r: Rules, w: Workspace, references: list[Ints]
 ) -> None:
     """Make nodes of the tensors read and of the constants."""
     for i in (*space.loads, *space.constants):
         value, residues = space.values[i], references[i]
-        looped = r.loop >= 0 and bool(value.names >> r.loop & 1)
-        if looped:
+        shape, stage = value.names, BEFORE
+        if r.loop >= 0 and value.names >> r.loop & 1:
             residues = _pieces(residues, value.names, r.loop)
-        used = int(w.counts[USED])
-        w.values[used : used + len(residues)] = residues
-        shape = value.names | (PIECE if looped else 0)
-        first, second = (np.uint64(x) for x in s.fingerprints[i])
-        kind, constant = LOAD, 0
+            shape, stage = shape | PIECE, BODY
+        _append(w, residues, len(residues))
+        x = _ahead(w, LOAD, i, shape, stage)
+        x["f0"], x["f1"] = s.fingerprints[i]
         if value.constant is not None:
-            kind = CONSTANT
-            constant = {1: 2, -1: 3}.get(constant_value(value.constant) or 0, 1)
-        stage = BODY if looped else BEFORE
-        node = settle(w, r.dims, r.loop, shape, stage, first, second, constant)
-        add_edge(w, node, kind, NONE, NONE, NONE, i)
+            x["kind"] = CONSTANT
+            known = {1: 2, -1: 3}
+            x["constant"] = known.get(constant_value(value.constant) or 0, 1)
+        meet(w, r, NONE)
 
 
 def _pieces(residues: Ints, names: int, loop: int) -> Ints:

@@ -19,7 +19,7 @@ def structural_search(
     seed: int, threads: int | None, deadline: float | None, progress: Progress
 ) -> Structures:
     """The closure search of a segment without the shifts that keep it in range."""
-    from mirage_dsl.search.compiled import is_compiled
+    from mirage_dsl.compiled import is_compiled
     from mirage_dsl.search.structures import structures
 
     def run(segment: KernelGraph) -> Found:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_dsl.search.compiled import inner, once
+from mirage_dsl.compiled import inner, once
 from mirage_dsl.search.field61 import scramble64
 
 PRIME = (1 << 31) - 1
@@ -30,21 +30,21 @@ _UP = np.uint64(PRIME)
 
 
 @inner
-def extent(shape, dim, loop):
+def extent(r, shape, dim):
     """How many elements a shape has along a dim."""
     if not (shape >> dim) & 1:
         return 1
-    if dim == loop and not shape & PIECE:
+    if dim == r.loop and not shape & PIECE:
         return ITERATIONS * TILE
     return TILE
 
 
 @inner
-def elements(shape, dims, loop):
+def elements(r, shape):
     """Elements of a shape, in one iteration."""
     count = 1
-    for d in range(dims):
-        count *= extent(shape, d, loop)
+    for d in range(r.dims):
+        count *= extent(r, shape, d)
     return count
 
 
@@ -55,93 +55,45 @@ def element_count(shape: int, dims: int, loop: int) -> int:  # noqa: ARG001
 
 
 @inner
-def index_map(outer, inner, dims, loop, table):
+def index_map(w, r, outer, inner, slot):
     """For each element of shape `outer`, the one of shape `inner` that it reads.
 
     Dims that `inner` lacks are ignored.  An index along the whole loop dim becomes
-    the index within the tile where `inner` has a piece.
+    the index within the tile where `inner` has a piece.  Returns the elements.
     """
-    table[0] = 0
+    w.maps[slot, 0] = 0
     filled = 1
-    stride = elements(inner, dims, loop)
-    for d in range(dims):
-        n = extent(outer, d, loop)
+    stride = elements(r, inner)
+    for d in range(r.dims):
+        n = extent(r, outer, d)
         if n == 1:
             continue
-        m = extent(inner, d, loop)
+        m = extent(r, inner, d)
         stride //= m
         # Spread the table: each entry becomes n entries, last first.
-        for t in range(filled - 1, -1, -1):
-            base = table[t]
-            for i in range(n - 1, -1, -1):
-                table[t * n + i] = base + (i % m) * stride
+        t = n * filled
+        while t:
+            t -= 1
+            w.maps[slot, t] = w.maps[slot, t // n] + t % n % m * stride
         filled *= n
     return filled
-
-
-@once
-def loop_map(shape, dims, loop, table):
-    """For each element of a shape with the whole loop dim, its iteration."""
-    only = np.int64(1) << loop
-    filled = index_map(shape, only, dims, loop, table)
-    for t in range(filled):
-        table[t] //= TILE
-
-
-@once
-def inverse31(x):
-    """Inverse of a non-zero residue."""
-    exponent, result, power = _P - 2, np.int64(1), x
-    while exponent:
-        if exponent & 1:
-            result = result * power % _P
-        power = power * power % _P
-        exponent >>= 1
-    return result
 
 
 @once
 def invert(values, source, target, count):
     """Inverses of `count` residues; False if one of them is 0."""
     for t in range(count):
-        x = values[source + t]
-        if x == 0:
+        power = values[source + t]
+        if power == 0:
             return False
-        values[target + t] = inverse31(x)
+        exponent, result = _P - 2, np.int64(1)
+        while exponent:
+            if exponent & 1:
+                result = result * power % _P
+            power = power * power % _P
+            exponent >>= 1
+        values[target + t] = result
     return True
-
-
-@once
-def add_elements(values, a, a_map, b, b_map, sign, target, count):
-    """Target = a + sign * b, elementwise over maps."""
-    for t in range(count):
-        x = values[a + a_map[t]] + sign * values[b + b_map[t]]
-        values[target + t] = (x + _P) % _P
-
-
-@once
-def add_products(values, a, a_map, b, b_map, target, target_map, count):
-    """target[map] += a * b: a product, or with a smaller target a contraction."""
-    for t in range(count):
-        at = target + target_map[t]
-        x = values[a + a_map[t]] * values[b + b_map[t]]
-        values[at] = (values[at] + x) % _P
-
-
-@inner
-def add_onto(values, a, target, target_map, count):
-    """target[map] += a: a sum."""
-    for t in range(count):
-        at = target + target_map[t]
-        values[at] = (values[at] + values[a + t]) % _P
-
-
-@inner
-def largest_onto(values, a, target, target_map, count):
-    """target[map] = max(target, a), in the order of residues."""
-    for t in range(count):
-        at = target + target_map[t]
-        values[at] = max(values[at], values[a + t])
 
 
 @inner
@@ -160,5 +112,5 @@ def residue_of(word):
 def hash_values(values, offset, count, word):
     """A 64-bit hash of `count` residues, started with `word`."""
     for t in range(count):
-        word = scramble64(word ^ np.uint64(values[offset + t]))
+        word = opaque(word, values[offset + t])
     return word

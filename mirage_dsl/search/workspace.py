@@ -51,16 +51,23 @@ EDGE = np.dtype([(n, _INT) for n in ("node", "kind", "a", "b", "c", "arg")])
 
 FOUND = np.dtype(
     [
-        *((n, _INT) for n in ("kind", "a", "b", "c", "arg", "shape", "stage")),
+        *((n, _INT) for n in ("kind", "arg", "shape", "stage", "constant")),
+        ("operands", _INT, (3,)),
         *((n, _WORD) for n in ("f0", "f1")),
     ]
 )
-"""A useful result that is still to be evaluated: its edge, and what it will be."""
+"""A useful result that is still to be evaluated: its edge, and what it will be.
+
+Residues of a LOAD or a CONSTANT are already at the end of the pool."""
+
+PART = np.dtype([("over", _INT), ("sigma", _WORD), ("salt", _WORD)])
+"""A set of dims over which two shapes may be contracted: its σ, the result's salt."""
 
 SITE = np.dtype(
     [
         *((name, _INT) for name in ("arity", "over", "way", "swaps")),
-        *((name, _WORD) for name in ("word", "f0", "f1", "key0", "key1", "key2")),
+        *((name, _WORD) for name in ("word", "f0", "f1")),
+        ("keys", _WORD, (3,)),
     ]
 )
 """An application of a function, found by its operands' keys: dims that it reduces, and
@@ -80,7 +87,7 @@ MOST_SLOTS = 1 << 22
 
 RULES = np.dtype(
     [
-        *((n, _INT) for n in ("dims", "loop", "enabled", "reducible")),
+        *((n, _INT) for n in ("dims", "loop", "arithmetic", "summed", "contracted")),
         *((n, _INT) for n in ("outer_count", "site_count", "everything")),
         *((n, _WORD) for n in ("sigma_loop", "mask")),
         ("sigma", _WORD, (MOST_DIMS, 2)),
@@ -105,9 +112,8 @@ WORKSPACE = np.dtype(
         ("values", _INT, (MOST_RESIDUES,)),
         ("slots", _INT, (4 * LARGEST,)),
         ("maps", _INT, (4, 1 << 13)),
-        ("parts", _INT, (MAX_PARTS,)),
-        ("sigmas", _WORD, (MAX_PARTS,)),
-        ("salts", _WORD, (MAX_PARTS,)),
+        *((n, _INT, (3,)) for n in ("operands", "starts", "strides")),
+        ("parts", PART, (MAX_PARTS,)),
     ]
 )
 
@@ -118,17 +124,19 @@ class Rules:
     Compiled functions get one address; tuples of arrays would be a hundred arguments
     each time one calls another, and take several times as long to compile.
 
-    `enabled` is a mask of edge kinds, `reducible` of dims.  `sigma` has, for each dim,
-    σ of the whole and of a tile.  `outer` are the dim masks of the program's values:
-    an elementwise product may spread over more dims than its operands only within one
-    of them.  `members` is the table of S, of `mask + 1` slots; with `everything`
-    all values count as useful.
+    `arithmetic` is a mask of operators of two nodes (`closure.ARITHMETIC`), `summed`
+    and `contracted` are masks of dims that sums and products may reduce.  `sigma` has,
+    for each dim, σ of the whole and of a tile.  `outer` are the dim masks of the
+    program's values: an elementwise product may spread over more dims than its operands
+    only within one of them.  `members` is the table of S, of `mask + 1` slots; with
+    `everything` all values count as useful.
     """
 
     dims: int
     loop: int
-    enabled: int
-    reducible: int
+    arithmetic: int
+    summed: int
+    contracted: int
     outer_count: int
     site_count: int
     everything: int
@@ -144,8 +152,9 @@ class Rules:
         *,
         dims: int,
         loop: int,
-        enabled: int,
-        reducible: int,
+        arithmetic: int,
+        summed: int,
+        contracted: int,
         members: Words,
         sigma: Words,
         sigma_loop: Any,
@@ -165,9 +174,9 @@ class Rules:
                     f"most {most}: split the program"
                 )
         made: Any = np.zeros(1, RULES).view(np.recarray)[0]
-        made.dims, made.loop, made.enabled = dims, loop, enabled
-        made.reducible, made.sigma_loop = reducible, sigma_loop
-        made.everything = everything
+        made.dims, made.loop, made.arithmetic = dims, loop, arithmetic
+        made.summed, made.contracted = summed, contracted
+        made.sigma_loop, made.everything = sigma_loop, everything
         made.mask = len(members) - 1
         made.members[: len(members)] = members
         made.sigma[: len(sigma)] = sigma
@@ -180,8 +189,8 @@ class Rules:
 class Workspace:
     """Arrays of one thread in one record, used again for every closure.
 
-    `values` is the pool of residues, `slots` the hash table of nodes, `maps`, `parts`,
-    `sigmas` and `salts` are scratch, `counts` has the slots named above.
+    `values` is the pool of residues, `slots` the hash table of nodes, `counts` has the
+    slots named above; `maps`, `operands`, `starts`, `strides` and `parts` are scratch.
     """
 
     nodes: Any
@@ -191,9 +200,10 @@ class Workspace:
     values: Ints
     slots: Ints
     maps: Ints
-    parts: Ints
-    sigmas: Words
-    salts: Words
+    operands: Ints
+    starts: Ints
+    strides: Ints
+    parts: Any
     counts: Ints
 
 
@@ -203,6 +213,8 @@ def workspace(nodes: int = LARGEST, values: int = MOST_RESIDUES) -> Workspace:
     made.counts[MOST_NODES] = min(nodes, LARGEST)
     made.counts[MOST_VALUES] = min(values, MOST_RESIDUES)
     made.counts[APART] = 0
+    # Compiled code reads the map of an operand that is not there, though for nothing.
+    made.maps[:] = 0
     reset(made)
     return made
 

@@ -2,7 +2,7 @@
 
 A product of two residues has up to 62 bits, so it fits `int64` exactly; its quotient
 by the prime is found in floating point and corrected by at most one.  Sums of products
-take the two halves of a factor apart, and so are reduced only now and then.
+take the two halves of a factor apart, and so are reduced only at their end.
 """
 
 # Numba's decorators have no types.
@@ -15,64 +15,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
-from numba import njit, types, vectorize
+from numba import types, vectorize
 from numpy.typing import NDArray
 
-from mirage_dsl.settings import use_numba_cache
-
-use_numba_cache()
+from mirage_dsl.compiled import compiling, entry, once
 
 IntArray = NDArray[np.int64]
+Ternary = Callable[[IntArray, IntArray, IntArray], IntArray]
 
 _SAFE = 32768
 """Products of a residue with one of 16 bits whose sum fits 63 bits."""
 _NARROW = 16
+"""Columns of a second factor below which the product is made on its side."""
+_MULTIPLY, _POWER, _DRAWN = map(np.int64, range(3))
 
 
-@njit(inline="always")
+@once
 def _product(a, b, p):
     r = a * b - np.int64(float(a) * float(b) / p) * p
     if r < 0:
-        return r + p
-    if r >= p:
-        return r - p
+        r += p
+    elif r >= p:
+        r -= p
     return r
 
 
-@njit(inline="always")
-def _power(base, exponent, p):
-    result = np.int64(1)
-    while exponent > 0:
-        if exponent & 1:
-            result = _product(result, base, p)
-        base = _product(base, base, p)
-        exponent >>= 1
-    return result
+def _elementwise(operation, a, b, p):
+    """What the public functions below do with one element."""
+    if operation == _MULTIPLY:
+        return _product(a, b, p)
+    if operation == _POWER:
+        result = np.int64(1)
+        while b > 0:
+            if b & 1:
+                result = _product(result, a, p)
+            a = _product(a, a, p)
+            b >>= 1
+        return result
+    state = np.uint64(a) + np.uint64(b) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state = state ^ (state >> np.uint64(31))
+    return np.int64(((state >> np.uint64(32)) * np.uint64(p)) >> np.uint64(32))
 
 
-@vectorize(["int64(int64, int64, int64)"], cache=True)
-def _add(a, b, p):
-    r = a + b
-    return r - p if r >= p else r
-
-
-@vectorize(["int64(int64, int64, int64)"], cache=True)
-def _subtract(a, b, p):
-    r = a - b
-    return r + p if r < 0 else r
-
-
-@vectorize(["int64(int64, int64, int64)"], cache=True)
-def _multiply(a, b, p):
-    return _product(a, b, p)
-
-
-@vectorize(["int64(int64, int64, int64)"], cache=True)
-def _powmod(base, exponent, p):
-    return _power(base, exponent, p)
+# One function for all, for each that broadcasts takes a tenth of a second to compile.
+with compiling():
+    _apply: Any = vectorize(["int64(int64, int64, int64, int64)"], cache=True)(
+        _elementwise
+    )
 
 
 def _stack(rank: int) -> Any:
@@ -80,76 +75,87 @@ def _stack(rank: int) -> Any:
     return types.Array(types.int64, rank, "C", readonly=True)
 
 
-@njit(inline="always")
-def _dot(a, b, p, out):
-    """One row by a narrow matrix, one column after the other."""
-    for j in range(b.shape[1]):
-        low, high = np.int64(0), np.int64(0)
-        for k in range(len(a)):
-            low += a[k] * (b[k, j] & 0xFFFF)
-            high += a[k] * (b[k, j] >> 16)
-            if k % _SAFE == _SAFE - 1:
-                low, high = low % p, high % p
-        out[j] = (low % p + (high % p) * 65536) % p
+@partial(
+    entry,
+    types=types.void(
+        _stack(3), _stack(3), _stack(1), types.int64[:, ::1], types.int64[:, :, ::1]
+    ),
+)
+def _rows(a, b, primes, sums, out):
+    """Products of each row of `a` with a matrix, which is read in order.
 
-
-@njit(inline="always")
-def _row(a, b, p, out):
-    """One row by a wide matrix, which is read in the order of memory."""
-    low, high = np.zeros(b.shape[1], np.int64), np.zeros(b.shape[1], np.int64)
-    for k in range(len(a)):
-        for j in range(b.shape[1]):
-            low[j] += a[k] * (b[k, j] & 0xFFFF)
-            high[j] += a[k] * (b[k, j] >> 16)
-        if k % _SAFE == _SAFE - 1:
-            for j in range(len(out)):
-                low[j], high[j] = low[j] % p, high[j] % p
-    # Loops, for expressions of arrays take seconds to compile.
-    for j in range(len(out)):
-        out[j] = (low[j] % p + (high[j] % p) * 65536) % p
-
-
-# Not a generalised ufunc: Numba caches one in two files, and two processes that compile
-# it at the same time leave a pair that does not fit together and crashes.
-@njit(types.void(_stack(3), _stack(3), _stack(1), types.int64[:, :, ::1]), cache=True)
-def _matmul(a, b, p, out):
-    narrow = b.shape[2] < _NARROW
+    `sums` has room for a row of sums with the low and the high half of factors.
+    """
     for batch in range(out.shape[0]):
+        p = primes[batch]
         for i in range(out.shape[1]):
-            if narrow:
-                _dot(a[batch, i], b[batch], p[batch], out[batch, i])
-            else:
-                _row(a[batch, i], b[batch], p[batch], out[batch, i])
+            for j in range(out.shape[2]):
+                sums[0, j] = 0
+                sums[1, j] = 0
+            for k in range(b.shape[1]):
+                x = a[batch, i, k]
+                for j in range(out.shape[2]):
+                    sums[0, j] += x * (b[batch, k, j] & 0xFFFF)
+                    sums[1, j] += x * (b[batch, k, j] >> 16)
+            for j in range(out.shape[2]):
+                total = sums[0, j] % p + (sums[1, j] % p) * 65536
+                out[batch, i, j] = total % p
 
 
-@vectorize(["int64(int64, int64, int64)"], cache=True)
-def _drawn(key, index, p):
-    state = np.uint64(key) + np.uint64(index) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    state = state ^ (state >> np.uint64(31))
-    return np.int64(((state >> np.uint64(32)) * np.uint64(p)) >> np.uint64(32))
+def _least(a: IntArray, b: IntArray) -> IntArray:
+    """The one that is no negative number: negative ones are large without signs."""
+    return np.minimum(a.view(np.uint64), b.view(np.uint64)).view(np.int64)
 
 
-Ternary = Callable[[Any, Any, Any], IntArray]
+def add(a: IntArray, b: IntArray, p: IntArray) -> IntArray:
+    """Sum."""
+    total = a + b
+    return _least(total, total - p)
 
-add: Ternary = cast("Ternary", _add)
-subtract: Ternary = cast("Ternary", _subtract)
-multiply: Ternary = cast("Ternary", _multiply)
-power: Ternary = cast("Ternary", _powmod)
-"""`power(base, exponent, p)`; exponents are not reduced."""
-drawn: Ternary = cast("Ternary", _drawn)
-"""`drawn(key, index, p)`: random residues, each by its index."""
+
+def subtract(a: IntArray, b: IntArray, p: IntArray) -> IntArray:
+    """Difference."""
+    left = a - b
+    return _least(left, left + p)
+
+
+def multiply(a: IntArray, b: IntArray, p: IntArray) -> IntArray:
+    """Product."""
+    return _apply(_MULTIPLY, a, b, p)
+
+
+def power(base: IntArray, exponent: IntArray, p: IntArray) -> IntArray:
+    """Power; exponents are not reduced."""
+    return _apply(_POWER, base, exponent, p)
+
+
+def drawn(key: Any, index: IntArray, p: Any) -> IntArray:
+    """Random residues, each by its index."""
+    return _apply(_DRAWN, key, index, p)
+
+
+def inverse(a: IntArray, p: IntArray) -> IntArray:
+    """1/a, and 0 where `a` is 0."""
+    return power(a, p - 2, p)
 
 
 def matmul(a: IntArray, b: IntArray, p: IntArray) -> IntArray:
     """Matrix product of the last two axes; `p` has the leading ones."""
+    if a.shape[-1] > _SAFE:
+        left = matmul(a[..., :_SAFE], b[..., :_SAFE, :], p)
+        right = matmul(a[..., _SAFE:], b[..., _SAFE:, :], p)
+        return add(left, right, p[..., None, None])
+    if b.shape[-1] < min(a.shape[-2], _NARROW):
+        # Rows of the second factor should be long.
+        flipped = matmul(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2), p)
+        return np.swapaxes(flipped, -1, -2)
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], np.shape(p))
     out = np.empty((*leading, a.shape[-2], b.shape[-1]), np.int64)
-    _matmul(
+    _rows(
         _stacked(a, (*leading, *a.shape[-2:]), 2),
         _stacked(b, (*leading, *b.shape[-2:]), 2),
         _stacked(p, leading, 0),
+        np.empty((2, b.shape[-1]), np.int64),
         out.reshape(-1, *out.shape[-2:]),
     )
     return out
@@ -161,8 +167,3 @@ def _stacked(a: IntArray, shape: tuple[int, ...], kept: int) -> IntArray:
     count = math.prod(shape[: len(shape) - kept])
     merged = whole.reshape(count, *shape[len(shape) - kept :])
     return np.ascontiguousarray(merged, dtype=np.int64)
-
-
-def inverse(a: IntArray, p: IntArray) -> IntArray:
-    """1/a, and 0 where `a` is 0."""
-    return power(a, p - 2, p)

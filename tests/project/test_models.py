@@ -20,6 +20,7 @@ from mirage_dsl import superoptimizer
 from mirage_dsl.errors import SearchError
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.printer import to_text
+from mirage_dsl.search import driver
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.spread import spread
 
@@ -53,14 +54,14 @@ def _texts(results: list[SearchResult]) -> list[list[str]]:
 
 def test_repeated_blocks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    original = superoptimizer.search
+    original = driver.search
 
     def counted(program: KernelGraph, **options: Any) -> SearchResult:
         searched.append(to_text(program))
         return original(program, **options)
 
-    monkeypatch.setattr(superoptimizer, "_compile_search", lambda: None)
-    monkeypatch.setattr(superoptimizer, "search", counted)
+    monkeypatch.setattr(superoptimizer, "_compile_search", lambda _: None)
+    monkeypatch.setattr(driver, "search", counted)
     layers = _blocks(2) * 12
     told: list[tuple[int, int]] = []
     results = mirage.superoptimize_all(
@@ -90,7 +91,7 @@ def test_results_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Non
     programs = _blocks(2)
     with ThreadPoolExecutor(1) as pool:
         first = mirage.superoptimize_all(programs, executor=pool)
-        monkeypatch.setattr(superoptimizer, "search", None)
+        monkeypatch.setattr(driver, "search", None)
         again = mirage.superoptimize_all(programs, executor=pool)
     assert [r.candidates for r in again] == [r.candidates for r in first]
 

@@ -29,6 +29,7 @@ LAYERS: dict[str, int] = {
     "types": 1,
     "spread": 1,
     "logs": 2,
+    "compiled": 2,
     "ops": 2,
     "ir": 3,
     "lines": 4,

@@ -20,7 +20,7 @@ from mirage_dsl.cache import Cache
 from mirage_dsl.errors import CacheError, SearchError
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.printer import to_text
-from mirage_dsl.search.driver import search as superoptimizer_search
+from mirage_dsl.search import driver
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DISALLOW_SEARCH, EFFORT
 from mirage_dsl.superoptimizer import superoptimize
@@ -50,7 +50,7 @@ def test_a_result_is_verified_and_stored() -> None:
 
 def test_nothing_is_searched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     first = superoptimize(_program())
-    monkeypatch.setattr(superoptimizer, "search", _never)
+    monkeypatch.setattr(driver, "search", _never)
     second = superoptimize(_program())
     assert second.candidates == first.candidates
     assert second.program == _program()
@@ -99,7 +99,7 @@ def test_other_settings_are_another_entry(
     change: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     superoptimize(_program())
-    monkeypatch.setattr(superoptimizer, "search", _never)
+    monkeypatch.setattr(driver, "search", _never)
     with pytest.raises(AssertionError, match="searched"):
         superoptimize(_program(), **change)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="searched"):
@@ -109,7 +109,7 @@ def test_other_settings_are_another_entry(
 def test_a_finished_search_serves_every_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     first = superoptimize(_program(), budget_seconds=19.0)
     assert not first.cut_short
-    monkeypatch.setattr(superoptimizer, "search", _never)
+    monkeypatch.setattr(driver, "search", _never)
     for seconds in (1.0, 500.0):
         found = superoptimize(_program(), budget_seconds=seconds)
         assert found.candidates == first.candidates
@@ -117,33 +117,34 @@ def test_a_finished_search_serves_every_budget(monkeypatch: pytest.MonkeyPatch) 
 
 def _cut_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let searches end like those that take too long, with what they have."""
-    original = superoptimizer_search
+    original = driver.search
 
     def cut(program: KernelGraph, **options: Any) -> SearchResult:
         found = original(program, **options)
         return replace(found, complete=False, cut_short=True, seconds=seconds)
 
-    monkeypatch.setattr(superoptimizer, "search", cut)
+    monkeypatch.setattr(driver, "search", cut)
 
 
 def test_more_time_searches_again_what_was_cut_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    whole = driver.search
     _cut_after(3.1, monkeypatch)
     first = superoptimize(_program(), budget_seconds=3.0)
     assert first.cut_short
     with monkeypatch.context() as patch:
-        patch.setattr(superoptimizer, "search", _never)
+        patch.setattr(driver, "search", _never)
         assert superoptimize(_program(), budget_seconds=2.0).cut_short
         assert superoptimize(_program(), budget_seconds=3.0).cut_short
         with pytest.raises(AssertionError, match="searched"):
             superoptimize(_program(), budget_seconds=9.0)
         with DISALLOW_SEARCH.scope(True):
             assert superoptimize(_program(), budget_seconds=9.0).cut_short
-    monkeypatch.setattr(superoptimizer, "search", superoptimizer_search)
+    monkeypatch.setattr(driver, "search", whole)
     again = superoptimize(_program(), budget_seconds=9.0)
     assert not again.cut_short
-    monkeypatch.setattr(superoptimizer, "search", _never)
+    monkeypatch.setattr(driver, "search", _never)
     assert not superoptimize(_program(), budget_seconds=500.0).cut_short
 
 
@@ -155,7 +156,7 @@ def test_an_interrupted_search_is_no_answer_for_the_whole_budget(
     superoptimize(_program(), budget_seconds=3.0)
     _cut_after(0.5, monkeypatch)
     superoptimize(_program(), budget_seconds=10.0)
-    monkeypatch.setattr(superoptimizer, "search", _never)
+    monkeypatch.setattr(driver, "search", _never)
     assert superoptimize(_program(), budget_seconds=3.0).seconds == 3.0
     with pytest.raises(AssertionError, match="searched"):
         superoptimize(_program(), budget_seconds=10.0)
@@ -167,7 +168,7 @@ def test_without_the_cache_nothing_is_stored() -> None:
 
 
 def test_effort_none_is_the_program_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superoptimizer, "search", _never)
+    monkeypatch.setattr(driver, "search", _never)
     with EFFORT.scope("none"):
         result = superoptimize(_program())
     assert result.best.mugraph == _program()

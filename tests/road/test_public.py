@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl import superoptimizer
+from mirage_dsl.search import driver
 from mirage_dsl.settings import ASSERT_CACHE_HIT, CACHE_DIR, DISALLOW_SEARCH, INTERPRET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,13 +81,13 @@ def test_threads_share_a_kernel(
 ) -> None:
     """Both get right results, at sizes that neither has met before."""
     searches: list[Any] = []
-    search = superoptimizer.search
+    search = driver.search
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         searches.append(args)
         return search(*args, **kwargs)
 
-    monkeypatch.setattr(superoptimizer, "search", counted)
+    monkeypatch.setattr(driver, "search", counted)
 
     @mirage.kernel
     def gated(x: Any, w: Any, v: Any) -> Any:

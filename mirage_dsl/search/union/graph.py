@@ -7,11 +7,6 @@ the launch.  Layers keep the kernels in order, so the graph has no cycles but th
 within a closure.
 """
 
-# Numba has no types for its decorators, nor for compiled functions.
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.compiled import entry
+from mirage_dsl.search.needs import needed
 from mirage_dsl.search.union.kernels import Kernel
 from mirage_dsl.search.union.points import LIMITS
 from mirage_dsl.search.workspace import LOAD, Ints
@@ -195,7 +190,7 @@ def _part(kernel: Kernel) -> _Part:
     alive = np.flatnonzero(kernel.alive)
     makes, kids = rows[alive, 0], np.ascontiguousarray(rows[alive, 2:5])
     roots = np.array([n for _, n, _ in kernel.saves], np.int64)
-    keep = needed(makes, kids, roots, nodes)
+    keep, _ = needed(makes, kids, np.ones(len(alive), np.bool_), roots, nodes)
     kept = alive[keep]
     return _Part(kernel, kept, np.unique(rows[kept, 0]))
 
@@ -220,7 +215,7 @@ def _add_kernel(b: _Builder, part: _Part, number: int, layer: int) -> None:
     made[:, 9:] = kernel.room[part.edges]
     values = kernel.closure.space.values
     for at in np.flatnonzero(rows[:, 1] == LOAD):
-        name = values[rows[at, 5]].name
+        name = values[int(rows[at, 5])].name
         made[at, 1:3] = b.at(name, layer - 1), launch
     b.add(made, kernel.cost[part.edges])
     for i, (name, node, cost) in enumerate(kernel.saves):
@@ -233,7 +228,8 @@ def _reduced(b: _Builder, root: int) -> Union | None:
     """Only what can be made and what the outputs need, classes numbered anew."""
     rows, cost = np.concatenate(b.rows), np.concatenate(b.costs)
     kids = np.ascontiguousarray(rows[:, 1:4])
-    keep = needed(rows[:, 0].copy(), kids, np.array([root]), b.classes)
+    alive = np.ones(len(rows), np.bool_)
+    keep, _ = needed(rows[:, 0].copy(), kids, alive, np.array([root]), b.classes)
     total = len(rows)
     rows, cost = rows[keep], cost[keep]
     if root not in rows[:, 0]:
@@ -259,68 +255,3 @@ def _reduced(b: _Builder, root: int) -> Union | None:
         int(place[root]),
         total,
     )
-
-
-def needed(makes: Ints, kids: Ints, roots: Ints, classes: int) -> NDArray[np.bool_]:
-    """E-nodes whose kids can all be made, and that the roots may use."""
-    order = np.argsort(makes, kind="stable")
-    start = np.searchsorted(makes[order], np.arange(classes + 1))
-    flat = kids.reshape(-1)
-    by_kid = np.argsort(flat, kind="stable")
-    by_kid = by_kid[np.searchsorted(flat[by_kid], 0) :]
-    user = np.searchsorted(flat[by_kid], np.arange(classes + 1))
-    made = np.zeros(classes, np.bool_)
-    ready = (kids >= 0).sum(axis=1)
-    _spread(makes, by_kid // 3, user, ready, made)
-    wanted = np.zeros(classes, np.bool_)
-    keep = np.zeros(len(makes), np.bool_)
-    _mark(kids, order, start, ready, roots[made[roots]], wanted, keep)
-    return keep
-
-
-@entry
-def _spread(makes, users, first, missing, made):
-    """Mark the classes that can be made; `missing` counts kids that cannot."""
-    stack = np.empty(len(made), np.int64)
-    top = 0
-    for e in range(len(makes)):
-        if missing[e] == 0 and not made[makes[e]]:
-            made[makes[e]] = True
-            stack[top] = makes[e]
-            top += 1
-    while top:
-        top -= 1
-        c = stack[top]
-        for u in range(first[c], first[c + 1]):
-            e = users[u]
-            missing[e] -= 1
-            if missing[e] == 0 and not made[makes[e]]:
-                made[makes[e]] = True
-                stack[top] = makes[e]
-                top += 1
-
-
-@entry
-def _mark(kids, order, start, missing, roots, wanted, keep):
-    """Mark the e-nodes of all classes that the roots may use."""
-    stack = np.empty(len(wanted), np.int64)
-    top = 0
-    for c in roots:
-        if not wanted[c]:
-            wanted[c] = True
-            stack[top] = c
-            top += 1
-    while top:
-        top -= 1
-        c = stack[top]
-        for i in range(start[c], start[c + 1]):
-            e = order[i]
-            if missing[e] > 0:
-                continue
-            keep[e] = True
-            for t in range(kids.shape[1]):
-                kid = kids[e, t]
-                if kid >= 0 and not wanted[kid]:
-                    wanted[kid] = True
-                    stack[top] = kid
-                    top += 1

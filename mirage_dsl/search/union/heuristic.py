@@ -16,18 +16,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.compiled import entry, inner, once
-from mirage_dsl.search.heap import pop, push
+from mirage_dsl.compiled import entry, inner, once
+from mirage_dsl.search.heap import EMPTY, HEAP, pop, push
 from mirage_dsl.search.union.graph import LAUNCH, OPERATE, Union
 from mirage_dsl.search.workspace import Ints
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 ROUNDS = 8
 """Restarts between two looks at the clock."""
@@ -46,48 +42,20 @@ class Dag:
     cost: float
 
 
-@dataclass(frozen=True)
-class Links:
-    """A union as lists: the users of each class, and the group of each e-node."""
-
-    union: Union
-    users: Ints
-    first: Ints
-    group: Ints
-    groups: int
-    shared: Ints
-
-
-def links_of(u: Union) -> Links:
-    """Prepare a union."""
-    flat = u.kids.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    order = order[np.searchsorted(flat[order], 0) :]
-    first = np.searchsorted(flat[order], np.arange(u.classes + 1))
-    names, group = np.unique(u.launch, return_inverse=True)
-    # Loads and launches are likely to be needed by every other DAG too.
-    loads = (u.kind == OPERATE) & (u.tensor[np.maximum(u.kids[:, 0], 0)] >= 0)
-    shared = (u.kind == LAUNCH) | (loads & (u.kids[:, 0] >= 0))
-    return Links(u, order // 3, first, group, len(names), shared.astype(np.int64))
-
-
 def search(
     u: Union, *, seed: int = 0, patience: int = 128, deadline: float | None = None
 ) -> list[Dag]:
     """Different DAGs, cheapest first; ends after so many restarts without a better."""
-    links = links_of(u)
-    graph = (u.makes, u.kids, u.cost, links.users, links.first)
-    graph = (*graph, links.group, np.ones(links.groups), links.shared, u.root)
+    classes, users = _class_records(u)
+    enodes = _enode_records(u)
+    graph = (classes, enodes, u.kids, users, np.empty(len(enodes), HEAP))
+    factors = np.ones(enodes["group"].max() + 1)
     found: dict[tuple[int, ...], float] = {}
-    best = np.full(u.classes, -1)
     state = np.array([2 * seed + 0x9E3779B97F4A7C15, 0], np.uint64)
-    rows, costs = (
-        np.empty((ROUNDS * STEPS, u.classes), np.int64),
-        np.empty(ROUNDS * STEPS),
-    )
-    scratch, least, since = _scratch(u.classes, len(u.makes)), np.inf, 0
+    rows = np.empty((ROUNDS * STEPS, u.classes), np.int64)
+    costs, least, best, since = np.empty(len(rows)), np.inf, np.inf, 0
     while since < patience:
-        count = _restart(*graph, state, best, (rows, costs), scratch)
+        count, best = _restart(*graph, factors, state, rows, costs, u.root, best)
         for row, cost in zip(rows[:count], costs[:count], strict=True):
             found.setdefault(tuple(row[row >= 0].tolist()), float(cost))
         since += ROUNDS
@@ -99,95 +67,103 @@ def search(
     return [Dag(tuple(sorted(enodes)), cost) for enodes, cost in order]
 
 
-@inner
-def _fill(array, value):
-    """Numba compiles a loop far sooner than an assignment to a slice."""
-    for i in range(len(array)):
-        array[i] = value
+_CLASS = np.dtype(
+    [
+        *((n, np.int64) for n in ("first", "pick", "chosen", "best", "stack")),
+        *((n, np.bool_) for n in ("free", "used")),
+        ("value", np.float64),
+    ],
+    align=True,
+)
+"""A class: where its users begin; the e-nodes that its cheapest tree, the last DAG and
+the best one make it by, -1 for none; an entry of a stack, which is another class;
+whether it is free, or on the stack before; what its tree costs."""
+
+_ENODE = np.dtype(
+    [
+        *((n, np.int64) for n in ("makes", "group", "missing")),
+        ("shared", np.bool_),
+        *((n, np.float64) for n in ("cost", "own")),
+    ],
+    align=True,
+)
+"""An e-node: its class and group, kids that have no tree yet, whether it is likely to
+be needed anyway; its µs, and what they are taken to be this time."""
 
 
-@inner
-def _copy(array, out):
-    for i in range(len(array)):
-        out[i] = array[i]
+def _class_records(u: Union) -> tuple[NDArray[np.void], Ints]:
+    """The classes, and one more for the end of the last one's users; and all users."""
+    flat = u.kids.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    order = order[np.searchsorted(flat[order], 0) :]
+    made = np.zeros(u.classes + 1, _CLASS)
+    made["first"] = np.searchsorted(flat[order], np.arange(u.classes + 1))
+    made["best"] = -1
+    return made, order // 3
 
 
-class _Scratch(NamedTuple):
-    """Arrays of one restart, by class and by e-node."""
-
-    free: Bools
-    used: Bools
-    pick: Ints
-    chosen: Ints
-    stack: Ints
-    value: Floats
-    missing: Ints
-    total: Floats
-    own: Floats
-    heap: Ints
-
-
-def _scratch(classes: int, enodes: int) -> _Scratch:
-    return _Scratch(
-        np.zeros(classes, np.bool_),
-        np.zeros(classes, np.bool_),
-        np.empty(classes, np.int64),
-        np.empty(classes, np.int64),
-        np.empty(classes, np.int64),
-        np.empty(classes),
-        np.empty(enodes, np.int64),
-        np.empty(enodes),
-        np.empty(enodes),
-        np.empty(enodes, np.int64),
-    )
+def _enode_records(u: Union) -> NDArray[np.void]:
+    made = np.zeros(len(u.makes), _ENODE)
+    made["makes"], made["cost"] = u.makes, u.cost
+    made["group"] = np.unique(u.launch, return_inverse=True)[1]
+    # Loads and launches are likely to be needed by every other DAG too.
+    loads = (u.kind == OPERATE) & (u.tensor[np.maximum(u.kids[:, 0], 0)] >= 0)
+    made["shared"] = (u.kind == LAUNCH) | (loads & (u.kids[:, 0] >= 0))
+    return made
 
 
 @once
-def _cheapest_trees(makes, kids, users, first, x):
-    """The e-node that begins each class's cheapest tree; -1 if there is none."""
-    missing, total, pick, size = x.missing, x.total, x.pick, 0
-    for e in range(len(makes)):
-        missing[e], total[e] = 0, x.own[e]
+def _cheapest_trees(classes, enodes, kids, users, heap):
+    """Pick the e-node that begins each class's cheapest tree; -1 if there is none."""
+    size = EMPTY
+    for c in range(len(classes)):
+        classes[c]["pick"] = -1
+    for e in range(len(enodes)):
+        missing = 0
         for t in range(3):
-            missing[e] += kids[e, t] >= 0
-        if missing[e] == 0:
-            push(x.heap, size, total, e)
+            missing += kids[e, t] >= 0
+        enodes[e]["missing"], heap[e]["rank"] = missing, enodes[e]["own"]
+        if missing == 0:
+            push(heap, size, e)
             size += 1
-    _fill(pick, -1)
     while size:
-        e = pop(x.heap, size, total)
+        e = pop(heap, size)
         size -= 1
-        c = makes[e]
-        if pick[c] >= 0:
+        number = enodes[e]["makes"]
+        made = classes[number]
+        if made["pick"] >= 0:
             continue
-        x.value[c], pick[c] = 0.0 if x.free[c] else total[e], e
-        for u in range(first[c], first[c + 1]):
+        value = 0.0 if made["free"] else heap[e]["rank"]
+        made["value"], made["pick"] = value, e
+        for u in range(made["first"], classes[number + 1]["first"]):
             user = users[u]
-            missing[user] -= 1
-            total[user] += x.value[c]
-            if missing[user] == 0 and pick[makes[user]] < 0:
-                push(x.heap, size, total, user)
+            x = enodes[user]
+            x["missing"] -= 1
+            heap[user]["rank"] += value
+            if x["missing"] == 0 and classes[x["makes"]]["pick"] < 0:
+                push(heap, size, user)
                 size += 1
 
 
-@inner
-def _collect(pick, kids, cost, root, x):
-    """The DAG below the root: fills `chosen` by class, returns its cost."""
-    _fill(x.chosen, -1)
-    _fill(x.used, False)
-    x.stack[0], x.used[root] = root, True
+@once
+def _collect(classes, enodes, kids, root):
+    """Mark the cheapest DAG below the root as chosen; returns its cost."""
+    for c in range(len(classes)):
+        classes[c]["chosen"] = -1
+        classes[c]["used"] = False
+    classes[0]["stack"], classes[root]["used"] = root, True
     size, total = 1, 0.0
     while size:
         size -= 1
-        c = x.stack[size]
-        e = pick[c]
-        x.chosen[c] = e
-        total += cost[e]
+        made = classes[classes[size]["stack"]]
+        e = made["pick"]
+        made["chosen"] = e
+        total += enodes[e]["cost"]
         for t in range(3):
             kid = kids[e, t]
-            if kid >= 0 and not x.used[kid]:
-                x.used[kid] = True
-                x.stack[size] = kid
+            if kid >= 0 and not classes[kid]["used"]:
+                classes[kid]["used"] = True
+                classes[size]["stack"] = kid
                 size += 1
     return total
 
@@ -204,49 +180,64 @@ def _random(state):
 
 
 @once
-def _begin(turn, state, best, factors, free):
+def _begin(state, classes, factors):
     """Perturb all kernels, but in the first turn; free a part of the best DAG."""
-    _fill(free, False)
+    turn = state[1]
     for g in range(len(factors)):
         factors[g] = _FACTORS[int(6 * _random(state))] if turn else 1.0
-    if turn % 2:
+    share = 0.0
+    if turn & np.uint64(1):
         share = 0.3 + 0.6 * _random(state)
-        for c in range(len(best)):
-            free[c] = best[c] >= 0 and _random(state) < share
+    for c in range(len(classes)):
+        x = classes[c]
+        x["free"] = share > 0 and x["best"] >= 0 and _random(state) < share
+    state[1] = turn + np.uint64(1)
+
+
+@once
+def _keep(classes, row, best):
+    """Write the chosen e-nodes to a row; whether they are the best, too."""
+    for c in range(len(row)):
+        e = classes[c]["chosen"]
+        row[c] = e
+        if best:
+            classes[c]["best"] = e
+
+
+@once
+def _free(state, classes, enodes):
+    """Let what was chosen be free: all that is shared, and most of the rest."""
+    for c in range(len(classes)):
+        x = classes[c]
+        e = x["chosen"]
+        x["free"] = e >= 0 and (enodes[e]["shared"] or _random(state) < 0.7)
 
 
 @entry
 def _restart(
-    makes, kids, cost, users, first, group, factors, shared, root, state, best, dags, x
+    classes, enodes, kids, users, heap, factors, state, rows, costs, root, best
 ):
     """Restarts from turn `state[1]` on; fills rows, one a DAG, with their costs.
 
-    Returns how many.
+    Returns how many, and the cost of the best DAG so far, which was `best`.
     """
-    rows, costs = dags
-    turn, count, least = int(state[1]), 0, np.inf
-    if best[root] >= 0:
-        least = _collect(best, kids, cost, root, x)
+    count = 0
     for _ in range(len(rows) // STEPS):
-        _begin(turn, state, best, factors, x.free)
+        _begin(state, classes, factors)
         last = np.inf
         for step in range(STEPS):
-            for e in range(len(cost)):
-                x.own[e] = cost[e] * (1.0 if step % 2 else factors[group[e]])
-            _cheapest_trees(makes, kids, users, first, x)
-            paid = _collect(x.pick, kids, cost, root, x)
-            if paid < least - 1e-9:
-                least = paid
-                _copy(x.chosen, best)
-            _copy(x.chosen, rows[count])
+            for e in range(len(enodes)):
+                x = enodes[e]
+                x["own"] = x["cost"] * (1.0 if step % 2 else factors[x["group"]])
+            _cheapest_trees(classes, enodes, kids, users, heap)
+            paid = _collect(classes, enodes, kids, root)
+            _keep(classes, rows[count], paid < best - 1e-9)
+            if paid < best - 1e-9:
+                best = paid
             costs[count] = paid
             count += 1
             if step and paid > 1.05 * last:
                 break
             last = paid
-            for c in range(len(best)):
-                e = x.chosen[c]
-                x.free[c] = e >= 0 and (shared[e] or _random(state) < 0.7)
-        turn += 1
-    state[1] = turn
-    return count
+            _free(state, classes, enodes)
+    return count, best

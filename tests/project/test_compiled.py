@@ -1,0 +1,139 @@
+"""Compiled code: little of it, compiled once, told about, loaded only when needed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_dsl import compiled
+from mirage_dsl.search.driver import search
+from mirage_dsl.verify.modular import add, matmul, multiply, subtract
+from tests.search import programs
+
+ROOT = Path(__file__).parents[2]
+
+MOST_SECONDS = 25.0
+"""Processor time of a first search: several times what a quiet machine needs."""
+
+TOLD = "compiling the search (once)"
+HEAVY = ("torch", "triton", "numba", "llvmlite", "ortools")
+
+# The modules are asked for after the search, so that nothing loads them before.
+SCRIPT = f"""
+import json, sys, time
+import mirage_dsl as mirage
+from mirage_dsl.superoptimizer import superoptimize
+
+options = json.loads(sys.argv[1])
+stages, began = set(), time.process_time()
+
+@mirage.kernel
+def rms_linear(x, w):
+    return mirage.rms_norm(x) @ w
+
+bound = rms_linear.bind(mirage.spec((16, 512)), mirage.spec((512, 256)))
+result = bound.search(progress=lambda stage, *_: stages.add(stage), **options)
+assert result.best.certificate.ok
+seconds = time.process_time() - began
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+types = {{}}
+if "numba" in heavy:
+    from importlib import import_module
+    from mirage_dsl import compiled
+    for name in compiled.MODULES:
+        module = import_module("mirage_dsl." + name.replace("/", "."))
+        for function in vars(module).values():
+            if hasattr(function, "overloads") and function.overloads:
+                signatures = list(map(str, function.overloads))
+                types[f"{{name}}.{{function.__name__}}"] = signatures
+print(json.dumps([seconds, sorted(stages), heavy, types]))
+"""
+
+
+def _process(directory: Path, **options: Any) -> list[Any]:
+    """Search in a process that keeps all that it compiles in the cache directory."""
+    env = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    env |= {"MIRAGE_DSL_CACHE_DIR": str(directory), "PYTHONPATH": str(ROOT)}
+    script = directory / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    command = [sys.executable, str(script), json.dumps(options)]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_what_is_compiled_is_little_and_is_kept(tmp_path: Path) -> None:
+    first, stages, _, types = _process(tmp_path)
+    assert TOLD in stages
+    # Numba compiles anew for literals, for arrays that are views, and so on.
+    assert len(types) > 30
+    assert {name: found for name, found in types.items() if len(found) > 1} == {}
+    assert first < MOST_SECONDS
+    assert list(tmp_path.glob("numba/code-*/*/*.nbc"))
+
+    again, stages, heavy, types = _process(tmp_path, use_cache=False)
+    assert TOLD not in stages
+    assert "torch" not in heavy
+    assert "triton" not in heavy
+    # Functions that only compiled code calls are not even typed again.
+    assert 0 < len(types) < 10
+    assert again < first / 2
+
+    known, _, heavy, _ = _process(tmp_path)
+    assert heavy == []
+    assert known < again
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_compiling_is_told(
+    known: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiled, "is_compiled", lambda: known)
+    stages: list[str] = []
+    with caplog.at_level(logging.INFO, "mirage_dsl.search"):
+        search(programs.gated(), k=1, progress=lambda stage, *_: stages.append(stage))
+    assert (TOLD in stages) != known
+    assert ("compiling" in caplog.text) != known
+
+
+def test_a_search_leaves_its_compiled_code() -> None:
+    search(programs.gated(), k=1, verify=False)
+    assert compiled.is_compiled()
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_each_function_is_compiled_for_one_type_of_each_argument(name: str) -> None:
+    search(programs.PROGRAMS[name](), k=1, max_kernels=2)
+    for file in compiled.MODULES:
+        module = import_module("mirage_dsl." + file.replace("/", "."))
+        for function in vars(module).values():
+            overloads = getattr(function, "overloads", {})
+            assert len(overloads) <= 1, f"{function}: {list(overloads)}"
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(2, 3, 5), (20, 7, 3), (1, 4, 1), (3, 33000, 2), (1, 70000, 17)]
+)
+def test_modular_arithmetic(m: int, k: int, n: int) -> None:
+    rng = np.random.default_rng(m + k + n)
+    p = np.array([2147483629, 2147483587])
+    a = rng.integers(0, p[:, None, None], (2, m, k))
+    b = rng.integers(0, p[:, None, None], (2, k, n))
+    exact = a.astype(object) @ b.astype(object) % p[:, None, None]
+    np.testing.assert_array_equal(matmul(a, b, p), exact.astype(np.int64))
+    x, y, q = a[:, 0, :4], b[:, :4, 0][:, : min(k, 4)], p[:, None]
+    for function, wanted in (
+        (add, x.astype(object) + y),
+        (subtract, x.astype(object) - y),
+        (multiply, x.astype(object) * y),
+    ):
+        expected = (wanted % q).astype(np.int64)
+        np.testing.assert_array_equal(function(x, y, q), expected)
