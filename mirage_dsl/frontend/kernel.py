@@ -136,7 +136,7 @@ class Kernel:
     def _read(self) -> tuple[Any, ...]:
         """What the function reads besides its arguments, now."""
         if self._reads is None or self._reads.changed():
-            self._reads = Reads(self.function)
+            self._reads = Reads(self.function, Kernel)
             # Where there is nothing to watch, calls do not look.
             self._watched = self._reads if self._reads.seen else None
             self._forget()

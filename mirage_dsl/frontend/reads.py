@@ -24,11 +24,13 @@ _GONE = object()
 class Reads:
     """The constants and functions that a function reads, as they were when it is made.
 
-    Attributes:
-        seen: Their values.
+    Args:
+        function: The function.
+        kernel: The class of kernels, which are looked into like functions.
     """
 
-    def __init__(self, function: object) -> None:
+    def __init__(self, function: object, kernel: type) -> None:
+        self._kernel = kernel
         self._readers: list[Callable[[], Any]] = []
         self._functions: set[int] = set()
         self._enter(function)
@@ -49,7 +51,7 @@ class Reads:
 
     def _enter(self, function: object, instance: object = None) -> None:
         """Add what a function reads, and what the functions that it reads do."""
-        match getattr(function, "function", function):
+        match self._plain(function):
             case partial(func=inner, args=args):
                 self._enter(inner, args[0] if args else None)
             case MethodType() as method:
@@ -61,6 +63,10 @@ class Reads:
                     self._add(plain, instance)
             case _:
                 pass
+
+    def _plain(self, value: Any) -> object:
+        """The function of a kernel; anything else is itself."""
+        return value.function if isinstance(value, self._kernel) else value
 
     def _add(self, function: FunctionType, instance: object) -> None:
         space = function.__globals__
@@ -79,7 +85,7 @@ class Reads:
 
     def _watch(self, value: Any, read: Callable[[], Any]) -> None:
         """Watch a constant or a function; what that reads is watched as well."""
-        inner = getattr(value, "function", value)
+        inner = self._plain(value)
         if isinstance(inner, FunctionType):
             # What `exec` defines may belong to no module.
             module: str | None = inner.__module__

@@ -84,6 +84,35 @@ def test_a_kernel_pickles_as_functions_do() -> None:
         pickle.dumps(mirage.kernel(lambda x: x * 2))
 
 
+class Holder:
+    """Has a function, is no kernel, and no key."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+
+def test_objects_that_have_functions_are_no_kernels() -> None:
+    holder = Holder(lambda x: x * 2)
+    x = half(3, 4)
+    np.testing.assert_array_equal(mirage.kernel(lambda x: holder.function(x))(x), x * 2)
+
+
+def test_kernels_that_a_kernel_calls_are_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @mirage.kernel
+    def inner(x: Any) -> Any:
+        return x * FACTOR
+
+    outer = mirage.kernel(lambda x: inner(x) + 1)
+    x = half(3, 4)
+    np.testing.assert_array_equal(outer(x), x * 2 + 1)
+    monkeypatch.setitem(globals(), "FACTOR", 4.0)
+    np.testing.assert_array_equal(outer(x), x * 4 + 1)
+
+
 FACTOR = 2.0
 
 
