@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_dsl.search.grid_axes import balanced
 from mirage_dsl.search.saturate import Saturation
 from mirage_dsl.search.space import Configuration, Space, block_count
 from mirage_dsl.search.values import PIECE
@@ -78,7 +79,7 @@ def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, i
         assert dim is not None
         batch = everywhere >> space.dims.index(dim) & 1 and space.extent(dim) <= 64
         tiles[dim] = 1 if batch else min(TILE, space.extent(dim))
-    return tiles
+    return balanced(tiles, space, configuration)
 
 
 def work_of(

@@ -1,4 +1,4 @@
-"""Tiles of dims that share an axis of the grid, and blocks along axes."""
+"""Dims that share an axis of the grid: their tiles, and blocks along axes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from mirage_dsl.ir.graph import BlockGraph
 from mirage_dsl.ir.maps import parts
+from mirage_dsl.search.saturate import Saturation
+from mirage_dsl.search.space import Configuration, Space
 
 
 def matched(
@@ -40,3 +42,22 @@ def along_axes(counts: NDArray[np.int64], block: BlockGraph) -> NDArray[np.int64
         return counts
     starts = [at for at, split in enumerate(block.grid) if not split.beside]
     return np.maximum.reduceat(counts, starts, axis=1)
+
+
+def meeting(saturation: Saturation, axis: int) -> NDArray[np.bool_]:
+    """The edges that make a value with two dims of an axis, given as a mask."""
+    found = saturation.shape[saturation.edges[:, 0]] & axis
+    return found & (found - 1) != 0
+
+
+def balanced(
+    tiles: dict[str, int], space: Space, configuration: Configuration
+) -> dict[str, int]:
+    """Tiles of which the dims of each axis have about equal numbers."""
+    found = dict(tiles)
+    for axis in configuration.shared:
+        blocks = max(parts(space.extent(d), tiles[d]) for d in axis)
+        for dim in axis:
+            least = parts(space.extent(dim), blocks)
+            found[dim] = min(tiles[dim], 1 << (least - 1).bit_length())
+    return found

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from threading import local
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.search.additive import (
@@ -23,6 +22,7 @@ from mirage_dsl.search.calm import CALM, calm_ones, moved_differences
 from mirage_dsl.search.expansion import forms
 from mirage_dsl.search.extract import Condensed, Extraction, cheapest, condense
 from mirage_dsl.search.family import on_grid
+from mirage_dsl.search.grid_axes import meeting
 from mirage_dsl.search.reconstruct import Drawings, edge_words
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
@@ -218,7 +218,7 @@ class _Search:
         result.count({"configurations": 1})
         alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
         for axis in configuration.shared:
-            alive &= ~_meeting(saturation, self.space.mask(axis))
+            alive &= ~meeting(saturation, self.space.mask(axis))
         nodes = len(saturation.shape)
         part = condense(saturation.edges, nodes, alive, saturation.roots)
         if part is None:
@@ -291,12 +291,6 @@ class _Search:
         over = np.array(saturation.site_over, np.int64)
         function = kind == FUNCTION
         return np.where(function, over[np.where(function, arg, 0)], summed)
-
-
-def _meeting(saturation: Saturation, axis: int) -> NDArray[np.bool_]:
-    """The edges that make a value with two dims of an axis."""
-    found = saturation.shape[saturation.edges[:, 0]] & axis
-    return found & (found - 1) != 0
 
 
 def _varied(
