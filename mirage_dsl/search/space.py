@@ -25,7 +25,7 @@ MAX_DIMS = 40
 MOST_CHOICES = 256
 """Choices of one dim of each output that are looked at."""
 
-MOST_SHARED = 24
+MOST_SHARED = 12
 """Choices of axes that several dims share, for each loop."""
 
 
