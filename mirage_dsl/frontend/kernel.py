@@ -25,6 +25,7 @@ from mirage_dsl.frontend.trace import (
     bind_arguments,
     trace_call,
 )
+from mirage_dsl.frontend.traceable import require_traceable
 from mirage_dsl.frontend.tree import items_of, leaves_of
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.settings import EFFORTS, Effort
@@ -248,6 +249,10 @@ def kernel(
 ) -> Kernel | Callable[[Function], Kernel]:
     """Make a kernel of a function on tensors; bare or with settings.
 
+    Tensors are inputs of the program: all that the function computes with have to be
+    arguments.  Numbers, texts and None are constants of it: each value is a program of
+    its own, so pass what varies from call to call as a tensor without axes.
+
     Args:
         function: The function.
         effort: `none` runs the program with library kernels, `quick` searches for
@@ -259,6 +264,10 @@ def kernel(
         overlap: Let the first kernel of a call start before the kernel ahead of it in
             the stream has ended (programmatic dependent launch): it waits there before
             it reads or writes.  Of use where calls follow each other, as in a model.
+
+    Raises:
+        TraceError: It is no function that returns tensors.
+        UnsupportedError: A setting that there is not.
     """
     _check_settings(effort, budget_seconds, config or {})
     names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
@@ -268,41 +277,12 @@ def kernel(
     if function is None:
 
         def decorate(decorated: Function) -> Kernel:
-            _check_function(decorated)
+            require_traceable(decorated)
             return Kernel(decorated, options)
 
         return decorate
-    _check_function(function)
+    require_traceable(function)
     return Kernel(function, options)
-
-
-def _check_function(function: object) -> None:
-    """Refuse what cannot be traced whatever it does."""
-    if not callable(function):
-        raise TraceError(
-            f"kernel takes a function, found {type(function).__name__}; settings are "
-            "keywords, as in @mirage.kernel(effort='full')",
-            user_location(),
-        )
-    name = getattr(function, "__name__", type(function).__name__)
-    if (
-        inspect.iscoroutinefunction(function)
-        or inspect.isgeneratorfunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
-        raise TraceError(
-            f"kernel takes a function that returns tensors; {name} is a coroutine or a "
-            "generator",
-            user_location(),
-        )
-    try:
-        inspect.signature(function)
-    except ValueError:
-        raise TraceError(
-            f"{name} is built in, and Python does not know its arguments; write a "
-            f"function that calls it, as lambda x: {name}(x)",
-            user_location(),
-        ) from None
 
 
 def _refuse_out(out: object) -> None:
