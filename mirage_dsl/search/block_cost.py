@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
+from mirage_dsl.search.footprint import Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.resources import WARP, Resources, resources
+from mirage_dsl.search.rows import MATRIX_TILE
 from mirage_dsl.search.shared import Bools
 from mirage_dsl.search.traffic import traffic
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -24,7 +25,12 @@ from mirage_dsl.search.orientation import (
     Orientation,
     is_product,
     operands_of,
-    single_rows,
+)
+from mirage_dsl.search.rows import (
+    MATRIX_TILE,
+    VectorProduct,
+    vector_products,
+    with_a_row,
 )
 from mirage_dsl.search.tables import Tables, in_memory, tables_of
 from mirage_dsl.types import Dim, TensorType, f32
@@ -49,13 +55,19 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class BlockFacts:
-    """What does not depend on sizes: types, stages and uses of a block's values."""
+    """What does not depend on sizes: types, stages and uses of a block's values.
+
+    Attributes:
+        small: Names of the split dims whose tiles are less than the matrix unit takes,
+            where that decides about products of vectors.
+    """
 
     block: BlockGraph
     outer: Mapping[str, TensorType]
     extents: Mapping[str, int]
     types: Mapping[str, TensorType]
     stages: Mapping[str, str]
+    small: frozenset[str]
 
     def at(self, block: BlockGraph) -> BlockFacts:
         """The same of the block with other tiles; what is known stays known."""
@@ -75,7 +87,30 @@ class BlockFacts:
 
     @cached_property
     def _rowed(self) -> frozenset[str]:
-        return single_rows(self.block, self.types, self.outer)
+        taken = (v.tensors for v in self._vectors if self._has_lanes(v))
+        return with_a_row(self.block, frozenset[str]().union(*taken))
+
+    @cached_property
+    def _vectors(self) -> list[VectorProduct]:
+        return vector_products(self.block, self.types, self.outer)
+
+    def _has_lanes(self, product: VectorProduct) -> bool:
+        """Whether the tile of a vector's matrix is what the matrix unit takes."""
+        return all(
+            math.prod(map(self._least, side)) >= MATRIX_TILE
+            for side in (product.over, product.columns)
+        )
+
+    def _least(self, dim: Dim) -> int:
+        """The least extent of a piece; of those that are not small what suffices."""
+        if dim.grid or dim.loop:
+            return 1 if dim.name in self.small else MATRIX_TILE
+        return self.extents.get(dim.name, 1)
+
+    @cached_property
+    def columns_of_vectors(self) -> frozenset[str]:
+        """Names of the grid's dims that only the matrices of vectors have."""
+        return frozenset(d.name for v in self._vectors for d in v.columns if d.grid)
 
     @cached_property
     def orientations(self) -> tuple[Orientation, Orientation]:
@@ -219,13 +254,31 @@ def facts_of(
     block: BlockGraph,
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
+    small: frozenset[str] | None = None,
 ) -> BlockFacts:
     """The facts of `block`, given types and extents of the kernel level.
+
+    Args:
+        block: The block.
+        outer: Types of the kernel-level tensors that it loads.
+        extents: Extents of the kernel-level dims.
+        small: Split dims with tiles less than the matrix unit takes; the block's own
+            unless they are given.
 
     Raises:
         SearchError: An extent is unknown.
     """
-    return _facts(_Question(block, outer, extents)).at(block)
+    if small is None:
+        small = _small(block, outer)
+    return _facts(_Question(block, outer, extents, small)).at(block)
+
+
+def _small(block: BlockGraph, outer: Mapping[str, TensorType]) -> frozenset[str]:
+    """None where no vector could become a row, whose facts are one for all tiles."""
+    if not any(() in outer[s].axes for s in block.sources if s in outer):
+        return frozenset()
+    splits = [*block.grid, *([block.loop] if block.loop else [])]
+    return frozenset(s.dim for s in splits if s.tile < MATRIX_TILE)
 
 
 class _Question:
@@ -236,8 +289,10 @@ class _Question:
         block: BlockGraph,
         outer: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
+        small: frozenset[str],
     ) -> None:
         self.block, self.outer, self.extents = block, outer, extents
+        self.small = small
         schedule = block.schedule
         self._key = (
             id(block.nodes),
@@ -246,6 +301,7 @@ class _Question:
             (schedule.descriptors, schedule.second_load),
             tuple(outer.get(s) for s in block.sources),
             tuple(extents.items()),
+            small,
         )
 
     def __hash__(self) -> int:
@@ -271,7 +327,7 @@ def _facts(question: _Question) -> BlockFacts:
             f"the extents of {', '.join(missing)} are not known; sizes can be chosen "
             "only for concrete shapes, so state them"
         )
-    return BlockFacts(block, outer, known, types, stages_of(block))
+    return BlockFacts(block, outer, known, types, stages_of(block), question.small)
 
 
 def _made(name: str, block: BlockGraph) -> bool:

@@ -4,8 +4,10 @@ Neither changes what is computed, so nothing is verified anew.
 
 **Order.** Operators that move data between threads (reductions, operands that a product
 wants otherwise) need a synchronisation before what they made is read.  Operators of one
-depth, counted in such steps, share one; so statements are sorted by depth.  Of equally
-good orders that one is taken in which the fewest registers are live at once.
+depth, counted in such steps, share one; so statements are sorted by depth.  A load that
+comes after such a wait sets out late, unless the loop runs ahead with it; so loads come
+first.  Of equally good orders that one is taken in which the fewest registers are live
+at once.
 
 **Launches.** Every kernel but the first may start before the one ahead of it has ended,
 where the GPU can do that, and waits for its data itself.
@@ -79,11 +81,11 @@ def _best_order(facts: BlockFacts, hardware: Hardware) -> BlockGraph:
     )
 
 
-def _price(facts: BlockFacts, hardware: Hardware) -> tuple[int, float]:
-    """Synchronisations of one run through all stages, and registers of a thread."""
-    footprint = Footprint(facts, points_of(facts.block))
-    total = sum(synchronisations(facts).values())
-    return total, float(resources(footprint, hardware).registers[0])
+def _price(facts: BlockFacts, hardware: Hardware) -> tuple[bool, int, int, float]:
+    """What is worse: it does not fit, late loads, waits of one run, registers."""
+    room = resources(Footprint(facts, points_of(facts.block)), hardware)
+    waits = sum(synchronisations(facts).values())
+    return not room.feasible[0], late_loads(facts), waits, float(room.registers[0])
 
 
 # -- Synchronisations ------------------------------------------------------------------
@@ -110,6 +112,18 @@ def synchronisations(facts: BlockFacts) -> dict[str, int]:
     return found
 
 
+def late_loads(facts: BlockFacts) -> int:
+    """Loads outside of the loop that set out only when threads have met."""
+    exchanging, met, late = exchanges(facts), set[str](), 0
+    for node in facts.block.nodes:
+        stage = _runs_in(node, facts)
+        if isinstance(node, Load):
+            late += stage in met and stage != "body"
+        elif not isinstance(node, Store) and node.result in exchanging:
+            met.add(stage)
+    return late
+
+
 def exchanges(facts: BlockFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
     loads = {n.result for n in facts.block.loads}
@@ -131,10 +145,16 @@ def exchanges(facts: BlockFacts) -> frozenset[str]:
 
 
 def _orders(facts: BlockFacts) -> Iterator[tuple[BlockNode, ...]]:
-    """Orders worth a thought: by depth as they are, and with what ends values first."""
-    depths = _depths(facts)
-    yield tuple(sorted(facts.block.nodes, key=lambda n: depths[id(n)]))
+    """Orders worth a thought: by depth, loads first, what ends values first."""
+    depths, nodes = _depths(facts), facts.block.nodes
+    by_depth = tuple(sorted(nodes, key=lambda n: depths[id(n)]))
+    yield by_depth
+    yield tuple(sorted(by_depth, key=lambda n: _loads_first(depths[id(n)][0], n)))
     yield tuple(_thrifty(facts, depths))
+
+
+def _loads_first(stage: int, node: BlockNode) -> tuple[int, bool]:
+    return stage, not isinstance(node, Load)
 
 
 def _depths(facts: BlockFacts) -> dict[int, tuple[int, int]]:

@@ -18,13 +18,10 @@ from mirage_dsl.errors import SearchError
 from mirage_dsl.ir.graph import BlockGraph, dims_of
 from mirage_dsl.ir.maps import loops_inside_grid
 from mirage_dsl.search.facts import BlockFacts
+from mirage_dsl.search.rows import MATRIX_TILE
 from mirage_dsl.types import TensorType
 
 Numbers = NDArray[np.float64]
-
-MATRIX_TILE = 16
-"""Sides of a matrix-unit tile: shorter sides of a product are padded to it."""
-
 
 ASYNCHRONOUS = 64
 """Rows from which on a product may be one that the matrix unit runs by itself."""

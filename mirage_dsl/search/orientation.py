@@ -44,48 +44,6 @@ def is_product(node: BlockNode) -> bool:
     return isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION
 
 
-def single_rows(
-    block: BlockGraph, types: Mapping[str, TensorType], outer: Mapping[str, TensorType]
-) -> frozenset[str]:
-    """Values that get a row of their own, for a product with a matrix.
-
-    A vector can only be told to be a row where its tensor has an axis of extent 1.
-    """
-    sources: dict[str, frozenset[str]] = {}
-    for node in block.nodes:
-        if isinstance(node, Load):
-            sources[node.result] = frozenset({node.source})
-        elif not isinstance(node, Store):
-            parts = (sources[v] for v in operands_of(node))
-            sources[node.result] = frozenset[str]().union(*parts)
-    chosen: set[str] = set()
-    for node in block.nodes:
-        if isinstance(node, Apply) and is_product(node) and len(node.values) == 2:
-            chosen |= _vectors(node, types, sources, outer)
-    return frozenset(v for v, found in sources.items() if not found.isdisjoint(chosen))
-
-
-def _vectors(
-    node: Apply,
-    types: Mapping[str, TensorType],
-    sources: Mapping[str, frozenset[str]],
-    outer: Mapping[str, TensorType],
-) -> set[str]:
-    first, second = node.values
-    alone = [
-        set(types[a].dims) - set(types[b].dims)
-        for a, b in ((first, second), (second, first))
-    ]
-    if bool(alone[0]) == bool(alone[1]):
-        return set()
-    vector, matrix = (first, second) if alone[1] else (second, first)
-    return {
-        s
-        for s in sources[vector] - sources[matrix]
-        if () in outer[s].axes and not set(node.over).isdisjoint(outer[s].names)
-    }
-
-
 @dataclass(frozen=True)
 class _Wish:
     order: Order

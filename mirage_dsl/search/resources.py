@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.search.facts import Product
-from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Numbers
+from mirage_dsl.search.footprint import Footprint, Numbers
 from mirage_dsl.search.hardware import Hardware
+from mirage_dsl.search.rows import MATRIX_TILE
 from mirage_dsl.search.shared import Bools, shared_buffers
 from mirage_dsl.search.tables import as_column
 

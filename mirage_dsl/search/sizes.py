@@ -1,9 +1,8 @@
 """Tiles and schedules for a structure: sweep, screen by resources, rank by cost.
 
-Tiles are powers of two, as Triton's tensors are; extents that they do not divide get a
-masked last tile, and dims that are not split are padded.  All points of all structures
-of a family are priced at once: first every tile with a few schedules, then every
-schedule for the best tiles.
+Tiles are powers of two; what they do not divide gets a masked last tile.  All points
+of a family are priced at once: every tile with a few schedules, then the best tiles
+with every schedule.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.search.block_cost import BatchCost, block_cost
 from mirage_dsl.search.facts import BlockFacts, facts_of
 from mirage_dsl.search.family import hull
-from mirage_dsl.search.footprint import MATRIX_TILE, Footprint, Points
+from mirage_dsl.search.footprint import Footprint, Points
 from mirage_dsl.search.grid_axes import along_axes, matched
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.resources import Resources, resources
+from mirage_dsl.search.rows import MATRIX_TILE
 from mirage_dsl.types import TensorType
 
 LARGEST_MATRIX_TILE = 256
@@ -39,8 +39,7 @@ MOST_BLOCKS = 2**20
 SHORTLIST = 24
 """Tiles that get the whole sweep of schedules."""
 
-NARROW = 32
-WIDE = 64
+NARROW, WIDE = 32, 64
 """Products with at most `NARROW` rows and at least `WIDE` columns may be transposed."""
 
 Schedules = Sequence[tuple[int, int, bool]]
@@ -134,38 +133,32 @@ def sizes_of_all(
     inside: AbstractSet[str] = frozenset(),
     worst: float = math.inf,
 ) -> list[list[Sized]]:
-    """The cheapest sizes of each structure of a family, priced together.
+    """The cheapest sizes of each structure of a family.
 
     Args:
         forms: Structures that differ in their grids only, or in what is allowed.
         outer: Types of the kernel-level tensors that they load.
-        extents: Extents of the kernel-level dims.
+        extents: Of the kernel-level dims.
         hardware: The GPU.
-        keep: How many of each to return at most.
-        tally: Counts points and what excluded them, for the ledger.
+        keep: Of each.
+        tally: Counts points.
         inside: Tensors that an earlier kernel left in L2.
         worst: Give up on structures whose first estimates are all above this, in µs.
 
     Raises:
         SearchError: An extent is unknown.
     """
-    facts = facts_of(hull([f.block for f in forms]), outer, extents)
-    sweep = _Sweep(facts, hardware, inside, tally)
-    tiles = [sweep.tiles(form) for form in forms]
-    coarse = sweep.price(forms, tiles, few=True)
-    shortlists: list[NDArray[np.int64]] = []
-    for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
-        hopeless = len(best) > 0 and 1e6 * coarse.cost.seconds[best[0]] > worst
-        if hopeless and tally is not None:
-            tally["cost rank"] += 1
-        shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
-    fine = sweep.price(forms, shortlists, few=False)
+    family = hull([f.block for f in forms])
+    facts = facts_of(family, outer, extents, frozenset())
+    found = _Sweep(facts, hardware, inside, tally).sized(forms, keep, worst)
+    if not facts.columns_of_vectors:
+        return found
+    # Of matrices that vectors meet tiles may be smaller than the matrix unit takes.
+    facts = facts_of(family, outer, extents, facts.columns_of_vectors)
+    more = _Sweep(facts, hardware, inside, tally).sized(forms, keep, worst)
     return [
-        [
-            Sized(_sized(form.block, fine.footprint, int(i)), fine.microseconds(i))
-            for i in best[:keep]
-        ]
-        for form, (best, _) in zip(forms, fine.best(), strict=True)
+        sorted((*a, *b), key=lambda s: s.microseconds)[:keep]
+        for a, b in zip(found, more, strict=True)
     ]
 
 
@@ -225,6 +218,27 @@ class _Sweep:
     inside: AbstractSet[str]
     tally: Counter[str] | None
 
+    def sized(
+        self, forms: Sequence[Form], keep: int, worst: float
+    ) -> list[list[Sized]]:
+        """The cheapest sizes of each structure, best first."""
+        tiles = [self.tiles(form) for form in forms]
+        coarse = self.price(forms, tiles, few=True)
+        shortlists: list[NDArray[np.int64]] = []
+        for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
+            hopeless = len(best) > 0 and 1e6 * coarse.cost.seconds[best[0]] > worst
+            if hopeless and self.tally is not None:
+                self.tally["cost rank"] += 1
+            shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
+        fine = self.price(forms, shortlists, few=False)
+        return [
+            [
+                Sized(_sized(form.block, fine.footprint, int(i)), fine.microseconds(i))
+                for i in best[:keep]
+            ]
+            for form, (best, _) in zip(forms, fine.best(), strict=True)
+        ]
+
     def tiles(self, form: Form) -> NDArray[np.int64]:
         """All combinations of tiles of a structure, one row each.
 
@@ -233,6 +247,8 @@ class _Sweep:
         """
         block, family = form.block, self.facts.block
         own = {s.dim for s in block.grid}
+        if self.facts.small and self.facts.small.isdisjoint(own):
+            return np.empty((0, len(family.grid) + 1), dtype=np.int64)
         choices: list[Sequence[tuple[int, ...]]] = [
             self._axis_tiles(axis, form.allowed)
             if axis[0].dim in own
@@ -282,9 +298,12 @@ class _Sweep:
         return matched(tiles, [self.facts.extents[s.dim] for s in axis])
 
     def _grid_tiles(self, name: str, allowed: Sizes) -> Sequence[int]:
-        extent = self.facts.extents[name]
+        extent, small = self.facts.extents[name], name in self.facts.small
         if allowed.grid_tiles is not None:
-            return allowed.grid_tiles(extent)
+            tiles = allowed.grid_tiles(extent)
+            return [t for t in tiles if t < MATRIX_TILE] if small else tiles
+        if small:
+            return _powers(1, MATRIX_TILE // 2, extent)
         loop = self.facts.block.loop
         if name in self.facts.batch_dims:
             return (1,)

@@ -13,8 +13,8 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate, launched
 from mirage_dsl.search.facts import BlockFacts, facts_of
-from mirage_dsl.search.footprint import MATRIX_TILE
 from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.rows import MATRIX_TILE
 from mirage_dsl.search.sizes import Sized, choose_sizes
 
 DIFFERENT = 24

@@ -10,13 +10,18 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.facts import BlockFacts, facts_of
-from mirage_dsl.search.finish import finished, in_good_order, synchronisations
+from mirage_dsl.search.finish import (
+    finished,
+    in_good_order,
+    late_loads,
+    synchronisations,
+)
 from mirage_dsl.search.footprint import Footprint, points_of
 from mirage_dsl.search.hardware import A100, H100
 from mirage_dsl.search.resources import resources
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f32
+from mirage_dsl.types import f16, f32
 from tests.search import blocks
 
 
@@ -52,6 +57,21 @@ def test_independent_sums_share_a_synchronisation() -> None:
     check_or_raise(ordered)
     assert canonical_hash(ordered) == canonical_hash(graph)
     assert in_good_order(ordered, H100) == ordered
+
+
+def test_loads_set_out_before_threads_wait_for_each_other() -> None:
+    g = KernelBuilder("norm", k=4096, n=6144)
+    x, w = g.input("x", f16, "1, k"), g.input("w", f16, "n, k")
+    with g.block(grid={"n": 4}, schedule=Schedule(8, 2)) as b:
+        row = b.load(x, "1, k")
+        squares = b.sum(b.square(row), over="k")
+        product = b.matmul(b.load(w, "n/grid, k"), row, over="k")
+        out = b.store(b.div(product, b.sqrt(squares)), "1, n/grid", name="y")
+    graph = g.returns(out).build()
+    assert late_loads(facts(graph)) == 1
+    ordered = in_good_order(graph, H100)
+    assert late_loads(facts(ordered)) == 0
+    assert canonical_hash(ordered) == canonical_hash(graph)
 
 
 def test_sums_that_need_each_other_do_not() -> None:
