@@ -1,0 +1,72 @@
+"""Chains of segments: the bound below which none is priced, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search import driver
+from mirage_dsl.search.chains import least_microseconds
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.hardware import H100
+from tests.search import programs
+
+
+def products(x: Any, w: Any, v: Any) -> Any:
+    return mirage.exp(mirage.exp(x @ w) @ v) @ w
+
+
+def wide() -> KernelGraph:
+    specs = [mirage.spec(s, "float16") for s in ((8, 512), (512, 2048), (2048, 512))]
+    return trace_function(products, specs, name="products")
+
+
+def always(enough: float) -> Callable[[object, object], float]:
+    return lambda _, __: enough
+
+
+def plans(enough: float | None) -> tuple[list[tuple[float, str]], int]:
+    """Candidates, as estimates and texts, and how many runs the bound has cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        if enough is not None:
+            patch.setattr(driver._Driver, "_enough", always(enough))
+        found = search(wide(), k=2, max_kernels=2)
+    listed = [(c.cost.microseconds, str(c.mugraph)) for c in found]
+    return listed, found.ledger.cut["bound"]
+
+
+def test_the_bound_cuts_nothing_that_is_wanted() -> None:
+    every, none = plans(float("inf"))
+    assert none == 0
+    assert plans(None)[0] == every
+    assert plans(every[0][0])[0][0] == every[0]
+
+
+def test_what_is_not_wanted_is_not_searched() -> None:
+    found, cut = plans(0.0)
+    assert found
+    assert cut > 0
+
+
+@pytest.mark.parametrize("name", ["rmslin", "lora", "gated", "gqa"])
+def test_no_program_takes_less_than_the_bound(name: str) -> None:
+    program = programs.PROGRAMS[name]()
+    least = least_microseconds(expand(program), frozenset(), H100)
+    assert 1e6 * (H100.launch + H100.ramp) < least
+    assert least < estimate(program).microseconds
+    for candidate in search(program, k=8, max_kernels=2):
+        assert candidate.cost.microseconds >= least
+
+
+def test_what_lies_in_l2_is_read_faster() -> None:
+    program = expand(wide())
+    inside = frozenset(i.name for i in program.inputs)
+    cold = least_microseconds(program, frozenset(), H100)
+    assert least_microseconds(program, inside, H100) < cold
