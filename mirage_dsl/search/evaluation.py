@@ -20,7 +20,6 @@ from mirage_dsl.search.values import (
     index_map,
     invert,
     opaque,
-    residue_of,
 )
 from mirage_dsl.search.workspace import (
     BODY,
@@ -137,7 +136,7 @@ def _function(site, x, y, z):
         word = opaque(word, y)
     if site["arity"] > 2:
         word = opaque(word, z)
-    return residue_of(scramble64(word))
+    return np.int64(scramble64(word) % np.uint64(PRIME))
 
 
 @inner

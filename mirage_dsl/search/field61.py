@@ -113,7 +113,7 @@ def sub61(a, b):
     return add61(a, _P - b)
 
 
-@once
+@inner
 def iota61(x):
     """The formal inverse of a residue."""
     exponent, result, power = _KI, _U(1), x
@@ -143,12 +143,6 @@ def key64(a, b):
     return k
 
 
-@once
-def slot64(x, mask):
-    """Where to start looking for `x` in a table of `mask + 1` slots."""
-    return ((x * _U(_GOLDEN)) >> _U(20)) & mask
-
-
 def member_table(keys: Words) -> Words:
     """An open-addressing table of non-zero words, at most a quarter full."""
     size = 16
@@ -167,7 +161,7 @@ def member_table(keys: Words) -> Words:
 @once
 def is_member(table, mask, x):
     """Whether `x` is in a table made by `member_table`, of `mask + 1` slots."""
-    i = slot64(x, mask)
+    i = ((x * _U(_GOLDEN)) >> _U(20)) & mask
     while table[i] != _U(0):
         if table[i] == x:
             return True

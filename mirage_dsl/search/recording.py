@@ -42,12 +42,6 @@ _AS_IN_TARGET = _U(AS_IN_TARGET)
 
 
 @once
-def _node_hash(w, shape, stage, key, offset, count):
-    word = scramble64(key ^ scramble64(_U(shape * 4 + stage)))
-    return hash_values(w.values, offset, count, word)
-
-
-@once
 def _enter_group(w, number):
     """Append a node to the list of those with its shape, stage and constancy."""
     node = w.nodes[number]
@@ -78,7 +72,8 @@ def _settle(w, r, x):
     if stage == BODY:
         size *= ITERATIONS
     offset, key = w.counts[USED], key64(f0, f1)
-    h = _node_hash(w, shape, stage, key, offset, size)
+    h = scramble64(key ^ scramble64(_U(shape * 4 + stage)))
+    h = hash_values(w.values, offset, size, h)
     number = w.counts[NODES]
     if w.counts[APART]:
         h ^= scramble64(_U(number))

@@ -26,7 +26,6 @@ ITERATIONS = 2
 TILE = 2
 
 _P = np.int64(PRIME)
-_UP = np.uint64(PRIME)
 
 
 @inner
@@ -100,12 +99,6 @@ def invert(values, source, target, count):
 def opaque(word, x):
     """One operand's step of a random function of residues."""
     return scramble64(word ^ np.uint64(x))
-
-
-@once
-def residue_of(word):
-    """The residue that a word of a random function stands for."""
-    return np.int64(word % _UP)
 
 
 @once
