@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.errors import SearchError
-from mirage_dsl.ir.graph import BlockGraph, dims_of
+from mirage_dsl.ir.graph import BlockGraph, Split, dims_of
 from mirage_dsl.ir.maps import loops_inside_grid
 from mirage_dsl.search.facts import BlockFacts
 from mirage_dsl.search.rows import MATRIX_TILE
@@ -229,6 +229,25 @@ class Footprint:
                 if split.dim == block.loop.dim:
                     span = np.minimum(span, tiles)
         return np.ceil(span / self.points.loop)
+
+
+def at_point(block: BlockGraph, footprint: Footprint, at: int) -> BlockGraph:
+    """A structure with the tiles and the schedule of one point of its family."""
+    points, splits = footprint.points, footprint.facts.block.grid
+    tiles = {s.dim: int(t[at]) for s, t in zip(splits, points.grid, strict=True)}
+    loop = block.loop
+    schedule = replace(
+        block.schedule,
+        num_warps=int(points.num_warps[at]),
+        num_stages=int(points.num_stages[at]),
+        swap_operands=bool(points.swap_operands[at]),
+    )
+    return BlockGraph(
+        tuple(replace(s, tile=tiles[s.dim]) for s in block.grid),
+        None if loop is None else Split(loop.dim, int(points.loop[at])),
+        block.nodes,
+        schedule,
+    )
 
 
 def power_of_two(sizes: Numbers) -> Numbers:

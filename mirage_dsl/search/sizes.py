@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +22,7 @@ from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.search.block_cost import BatchCost, block_cost
 from mirage_dsl.search.facts import BlockFacts, facts_of
 from mirage_dsl.search.family import hull
-from mirage_dsl.search.footprint import Footprint, Points
+from mirage_dsl.search.footprint import Footprint, Points, at_point
 from mirage_dsl.search.grid_axes import along_axes, matched
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.resources import Resources, resources
@@ -162,25 +162,6 @@ def sizes_of_all(
     ]
 
 
-def _sized(block: BlockGraph, footprint: Footprint, at: int) -> BlockGraph:
-    """A structure with the tiles and the schedule of one point of its family."""
-    points, splits = footprint.points, footprint.facts.block.grid
-    tiles = {s.dim: int(t[at]) for s, t in zip(splits, points.grid, strict=True)}
-    loop = block.loop
-    schedule = replace(
-        block.schedule,
-        num_warps=int(points.num_warps[at]),
-        num_stages=int(points.num_stages[at]),
-        swap_operands=bool(points.swap_operands[at]),
-    )
-    return BlockGraph(
-        tuple(replace(s, tile=tiles[s.dim]) for s in block.grid),
-        None if loop is None else Split(loop.dim, int(points.loop[at])),
-        block.nodes,
-        schedule,
-    )
-
-
 @dataclass(frozen=True)
 class _Priced:
     """Points that fit, by structure, then by row of tiles; and their cost.
@@ -233,7 +214,9 @@ class _Sweep:
         fine = self.price(forms, shortlists, few=False)
         return [
             [
-                Sized(_sized(form.block, fine.footprint, int(i)), fine.microseconds(i))
+                Sized(
+                    at_point(form.block, fine.footprint, int(i)), fine.microseconds(i)
+                )
                 for i in best[:keep]
             ]
             for form, (best, _) in zip(forms, fine.best(), strict=True)
