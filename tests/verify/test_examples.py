@@ -56,6 +56,7 @@ PROGRAMS = {
     "rms_linear_column_major": LINEAR,
     "rms_linear_two_grid_dims": LINEAR,
     "rms_lora": (RMS, "out = r @ w + (r @ a) @ b"),
+    "rms_qkv": (RMS, "q = r @ wq", "p = r @ wk", "v = r @ wv", "return q, p, v"),
 }
 # The exponentials of this one are not shifted, which floating point notices.
 UNSTABLE = {"gqa_split_kv"}
@@ -68,7 +69,10 @@ def text_of(name: str) -> str:
 def program_of(name: str) -> KernelGraph:
     header = re.match(r".*?\{\n", text_of(name), flags=re.S)
     assert header is not None
-    lines = (*PROGRAMS[name], "return out", "}")
+    lines = list(PROGRAMS[name])
+    if not lines[-1].startswith("return "):
+        lines.append("return out")
+    lines.append("}")
     return parse(header[0] + "\n".join(lines) + "\n")
 
 
@@ -116,6 +120,8 @@ def test_large_logits_tell_a_softmax_without_maxima() -> None:
         ("gqa_split_kv_running_max", "mul weights_tile, factor", "mul weights_tile, 1"),
         ("lora", "add full, update", "sub full, update"),
         ("rms_gain_linear", "mul x_tile, g_tile", "add x_tile, g_tile"),
+        ("rms_qkv", "mul k_sum, scale", "mul k_sum, mean"),
+        ("rms_qkv", "accumulate v_part", "accumulate v_part max"),
     ],
 )
 def test_edited_example_is_refused(name: str, old: str, new: str) -> None:
