@@ -48,12 +48,6 @@ def along_axes(counts: NDArray[np.int64], block: BlockGraph) -> NDArray[np.int64
     return np.maximum.reduceat(counts, starts, axis=1)
 
 
-def meeting(saturation: Saturation, axis: int) -> NDArray[np.bool_]:
-    """The edges that make a value with two dims of an axis, given as a mask."""
-    found = saturation.shape[saturation.edges[:, 0]] & axis
-    return found & (found - 1) != 0
-
-
 def balanced(
     tiles: dict[str, int], space: Space, configuration: Configuration
 ) -> dict[str, int]:

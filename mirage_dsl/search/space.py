@@ -199,9 +199,10 @@ class Space:
 
     @cached_property
     def shared_axes(self) -> tuple[tuple[str, ...], ...]:
-        """Dims of which every output has exactly one.
+        """Dims of which every output has exactly one, so that they may share an axis.
 
-        They may share an axis of the grid if they never meet in a value.
+        A value with two of them would be of no use but to sums over one of them, and
+        what a grid splits is not summed.
         """
         return tuple(_one_of_each([o.type.names for o in self.outputs]))
 

@@ -22,7 +22,6 @@ from mirage_dsl.search.calm import CALM, calm_ones, moved_differences
 from mirage_dsl.search.expansion import forms
 from mirage_dsl.search.extract import Condensed, Extraction, cheapest, condense
 from mirage_dsl.search.family import on_grid
-from mirage_dsl.search.grid_axes import meeting
 from mirage_dsl.search.reconstruct import Drawings, edge_words
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
@@ -217,8 +216,6 @@ class _Search:
         began = time.perf_counter()
         result.count({"configurations": 1})
         alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
-        for axis in configuration.shared:
-            alive &= ~meeting(saturation, self.space.mask(axis))
         nodes = len(saturation.shape)
         part = condense(saturation.edges, nodes, alive, saturation.roots)
         if part is None:
