@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +10,6 @@ from numpy.typing import NDArray
 from mirage_dsl.ir.graph import BlockGraph
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.search.space import Configuration, Space
-
-if TYPE_CHECKING:
-    # Loads the compiler, which sizes do without.
-    from mirage_dsl.search.saturate import Saturation
 
 
 def matched(
