@@ -16,19 +16,25 @@ import logging
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Tuner
 from mirage_dsl.cache import Cache, Key
 from mirage_dsl.errors import CacheError
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph
+from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.variants import neighbours, proposals
+from mirage_dsl.search.variants import (
+    costliest,
+    neighbours,
+    proposals,
+    with_others_of,
+)
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.timings import (
     Measured,
@@ -65,11 +71,13 @@ class Plan:
 
 
 PLANS: Mapping[str, Plan] = {
-    "quick": Plan(seconds=10.0, sizes=8, first=80, beside=20, rounds=8, worst=1.8),
+    "quick": Plan(seconds=10.0, sizes=8, first=64, beside=20, rounds=8, worst=1.8),
     "full": Plan(seconds=75.0, sizes=12, first=300, beside=40, rounds=12, worst=6.0),
 }
-CLIMBERS = 2
+CLIMBERS = 3
 """How many of the fastest have their neighbours timed in a round."""
+MOST_OF_ONE = 0.7
+"""Share of a round's neighbours of one μGraph that differ in the same kernel."""
 FINALISTS = 3
 FINAL_REPLAYS = 15
 GAIN = 0.995
@@ -150,9 +158,9 @@ def tuned(
         if DISALLOW_SEARCH.get():
             _log.warning("%s: not timed: %s", program.name, DISALLOW_SEARCH.name)
             return Tuned(result)
-        climb = _Climb(
-            result, PLANS[effort], constraints, hardware, progress or _ignore
-        )
+        told = progress or _ignore
+        screened = hardware.screened()
+        climb = _Climb(result, PLANS[effort], constraints, screened, told)
         measured = climb.run(Task(program, inputs, device=torch.cuda.current_device()))
         found = _chosen(measured, result, hardware)
         if use_cache and found:
@@ -225,20 +233,49 @@ class _Climb:
     def _next(self) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet."""
         found: dict[KernelGraph, None] = {}
-        climbers: dict[object, KernelGraph] = {}
+        climbers: dict[object, tuple[KernelGraph, int]] = {}
         for graph in self._fastest(len(self.timings)):
-            climbers.setdefault(_tiles(graph), graph)
-        left = CLIMBERS
-        for graph in climbers.values():
-            beside = neighbours(
-                graph, hardware=self.hardware, constraints=self.constraints
-            )
-            new = [g for g, _ in beside if g not in self.timings]
-            found.update(dict.fromkeys(new[: self.plan.beside]))
+            at = costliest(graph, self.hardware)
+            if at is not None:
+                climbers.setdefault(_tiles(graph, at), (graph, at))
+        left, best = CLIMBERS, next(iter(climbers.values()), None)
+        for graph, at in climbers.values():
+            assert best is not None
+            if graph is best[0]:
+                new = self._beside(graph)[: self.plan.beside]
+            else:
+                # The other kernels are tuned with the best.
+                start = with_others_of(graph, best[0], at, self.hardware)
+                new = [] if start in self.timings else [start]
+                new += self._beside(start, at)[: self.plan.beside // 2]
+            found.update(dict.fromkeys(new))
             left -= bool(new)
             if not left:
                 break
         return list(found)
+
+    def _beside(self, graph: KernelGraph, only: int | None = None) -> list[KernelGraph]:
+        """Neighbours that were not timed yet, not too many that differ in one kernel.
+
+        Args:
+            graph: What they are beside of.
+            only: Index of the kernel that may differ.
+        """
+        most = self.plan.beside
+        if len(graph.blocks) > 1:
+            most = math.ceil(MOST_OF_ONE * most)
+        count: Counter[int] = Counter()
+        found: list[KernelGraph] = []
+        for other, _ in neighbours(
+            graph, hardware=self.hardware, constraints=self.constraints
+        ):
+            pairs = enumerate(zip(graph.nodes, other.nodes, strict=True))
+            at = next(i for i, (a, b) in pairs if a != b)
+            if other in self.timings or only not in (None, at) or count[at] >= most:
+                continue
+            count[at] += 1
+            found.append(other)
+        return found
 
     def _fastest(self, count: int) -> list[KernelGraph]:
         good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]
@@ -270,8 +307,11 @@ class _Climb:
             self.timings[graph] = timing
 
 
-def _tiles(graph: KernelGraph) -> object:
-    return tuple((b.grid, b.loop, len(b.nodes)) for b in graph.blocks)
+def _tiles(graph: KernelGraph, at: int) -> object:
+    """What tells apart where to climb: the tiles of the kernel at `at`."""
+    node = graph.nodes[at]
+    assert isinstance(node, BlockGraph)
+    return node.grid, node.loop, at, tuple(len(b.nodes) for b in graph.blocks)
 
 
 def _rank(measured: Measured) -> tuple[bool, float]:
@@ -305,7 +345,8 @@ def _chosen(
         graph = item.mugraph
         candidate = known.get(graph)
         if candidate is None:
-            candidate = Candidate(graph, estimate(graph, hardware), None)
+            cost = estimate(graph, hardware.screened())
+            candidate = Candidate(graph, cost, None)
         if candidate.certificate is None and graph.blocks:
             certificate = verify(graph, result.program)
             if not certificate.ok:

@@ -25,7 +25,9 @@ def explain(
     Raises:
         SearchError: An extent is unknown.
     """
-    after, before = estimate(mugraph, hardware), estimate(program, hardware)
+    # Where it is close, what spills is not for an estimate to say.
+    after = estimate(mugraph, hardware.screened())
+    before = estimate(program, hardware)
     lines = [
         f"{mugraph.name} on {hardware.name}: about {after.microseconds:.1f} µs, "
         f"{_kernels(after.launches)}",

@@ -23,9 +23,6 @@ WARP = 32
 BASE_REGISTERS = 40
 """Registers of a thread for addresses, counters and masks."""
 
-SAFE_REGISTERS = 0.82
-"""Share of a thread's registers up to which the estimate is safe from spills."""
-
 BASE_SHARED = 2048
 """Shared memory for exchanges between warps: reductions, change of layout."""
 
@@ -91,7 +88,8 @@ def resources(footprint: Footprint, hardware: Hardware) -> Resources:
     values = list(facts.tables.value.values())
     largest = footprint.sizes[values].max(axis=0, initial=1.0)
     threads = points.num_warps * WARP
-    per_block = registers * threads
+    # No thread gets more than there are; what it lacks is spilled.
+    per_block = np.minimum(registers, hardware.registers_per_thread) * threads
     resident = np.minimum.reduce(
         [
             np.floor(hardware.shared_per_sm / (shared + hardware.shared_reserved)),
@@ -102,7 +100,9 @@ def resources(footprint: Footprint, hardware: Hardware) -> Resources:
     )
     too_much = {
         "shared memory": shared > hardware.shared_per_block,
-        "registers": (registers > SAFE_REGISTERS * hardware.registers_per_thread)
+        "registers": (
+            registers > hardware.register_share * hardware.registers_per_thread
+        )
         | (per_block > hardware.registers_per_sm),
         "tile size": largest > LARGEST_TILE,
     }

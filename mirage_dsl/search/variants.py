@@ -19,6 +19,8 @@ from mirage_dsl.search.sizes import Sized, choose_sizes
 
 DIFFERENT = 24
 """Sizes of a kernel from which proposals are taken."""
+LATER = 1.1
+"""Each further proposal of one grid ranks as if it took this much longer."""
 LEAST_SHARE = 0.5
 """A kernel that would get less than this of one proposal gets none."""
 
@@ -89,16 +91,16 @@ def _worth_timing(
 
 
 def _different(sized: Sequence[Sized], count: int) -> list[Sized]:
-    """The best of each grid, then the second best, and so on.
+    """The best, of different grids rather than of one.
 
     How a block goes through its part matters less than how large the part is, and the
-    estimate errs more between grids than within one.
+    estimate errs more between grids than within one; but hopeless grids are left out.
     """
     turns: dict[object, int] = {}
-    order: list[tuple[int, int]] = []
+    order: list[tuple[float, int]] = []
     for at, item in enumerate(sized):
-        turns[item.block.grid] = turns.get(item.block.grid, -1) + 1
-        order.append((turns[item.block.grid], at))
+        turn = turns[item.block.grid] = turns.get(item.block.grid, -1) + 1
+        order.append((item.microseconds * LATER**turn, at))
     return [sized[at] for _, at in sorted(order)[:count]]
 
 
@@ -159,6 +161,34 @@ def neighbours(
     return sorted(found.items(), key=lambda item: item[1].microseconds)
 
 
+def costliest(mugraph: KernelGraph, hardware: Hardware = H100) -> int | None:
+    """Index of the block graph that takes most of the time; None if there is none."""
+    parts = estimate(mugraph, hardware).kernels
+    timed = zip(launched(mugraph), parts, strict=True)
+    blocks = [t for t in timed if isinstance(mugraph.nodes[t[0]], BlockGraph)]
+    return max(blocks, key=lambda t: t[1].microseconds)[0] if blocks else None
+
+
+def with_others_of(
+    mugraph: KernelGraph, other: KernelGraph, at: int, hardware: Hardware = H100
+) -> KernelGraph:
+    """The kernels but the one at `at` in the sizes that they have in `other`.
+
+    A kernel's best sizes hardly depend on those of the kernels beside it, so what was
+    found for one of them serves all.  A graph of another structure stays as it is.
+    """
+    changed = mugraph
+    for index, (own, new) in enumerate(zip(mugraph.nodes, other.nodes, strict=False)):
+        if (
+            index != at
+            and isinstance(own, BlockGraph)
+            and isinstance(new, BlockGraph)
+            and own.nodes == new.nodes
+        ):
+            changed = _with_node(changed, index, new)
+    return changed if estimate(changed, hardware).feasible else mugraph
+
+
 def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
     block = facts.block
     axes = block.axes
@@ -167,6 +197,8 @@ def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
             other = _on_axes(block, (*axes[:at], changed, *axes[at + 1 :]))
             if _loop_fits(other):
                 yield other
+                # As much for each warp as before.
+                yield from _with_warps(other, larger=_grows(axis, changed))
     yield from _trades(facts)
     loop, stages = block.loop, block.schedule.num_stages
     for tile in _tiles_beside(loop, facts) if loop is not None else ():
@@ -174,12 +206,21 @@ def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
         changed = replace(block, loop=Split(loop.dim, tile))
         if _loop_fits(changed):
             yield changed
+            yield from _with_warps(changed, larger=tile > loop.tile)
             # As many bytes in flight as before.
             count = stages * loop.tile // tile
             if 2 <= count <= MOST_STAGES:
                 yield _scheduled(changed, replace(block.schedule, num_stages=count))
     for schedule in _schedules_beside(facts):
         yield _scheduled(block, schedule)
+
+
+def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
+    """The block with twice as many warps or half of them."""
+    warps = block.schedule.num_warps
+    count = warps * 2 if larger else warps // 2
+    if 1 <= count <= MOST_WARPS:
+        yield _scheduled(block, replace(block.schedule, num_warps=count))
 
 
 def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import KernelGraph, Split
 from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.variants import launched_early, proposals
+from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.hardware import H100
+from mirage_dsl.search.variants import (
+    costliest,
+    launched_early,
+    neighbours,
+    proposals,
+    with_others_of,
+)
 from mirage_dsl.testing import mugraphs
 from tests.search import blocks
 
@@ -60,3 +70,53 @@ def test_proposals_have_the_tiles_that_are_fast_for_attention() -> None:
         for b in g.blocks[:1]
     }
     assert (1, 64, 2048, 128) in tiles
+
+
+def test_hopeless_grids_are_not_proposed_for_being_different() -> None:
+    graph = mugraphs.attention(32, 256, 4096, tile_n=128, splits=2)
+    found = proposals(graph, count=8)
+    best = min(cost.microseconds for _, cost in found)
+    assert all(cost.microseconds < 1.4 * best for _, cost in found)
+
+
+def test_neighbours_change_tiles_and_warps_at_once() -> None:
+    graph = mugraphs.attention(32, 256, 4096, tile_m=128, tile_n=128, splits=4)
+    (block, *_), warps = graph.blocks, graph.blocks[0].schedule.num_warps
+    beside = [g.blocks[0] for g, _ in neighbours(graph, hardware=H100.screened())]
+    assert block.loop is not None
+    changed = [b.loop for b in beside if b.schedule.num_warps == 2 * warps]
+    assert Split(block.loop.dim, 2 * block.loop.tile) in changed
+    assert any(
+        b.schedule.num_warps == 2 * warps and b.grid != block.grid for b in beside
+    )
+
+
+def test_sizes_of_other_kernels_are_taken_over() -> None:
+    """The costliest kernel stays, and what joins its parts is as in the other."""
+    one = mugraphs.attention(32, 256, 4096, tile_m=64, splits=4)
+    other = mugraphs.attention(32, 256, 4096, tile_m=128, splits=2)
+    at = costliest(one)
+    assert at == 0
+    last = other.nodes[1]
+    other = replace(
+        other,
+        nodes=(
+            other.nodes[0],
+            replace(last, schedule=replace(last.schedule, num_warps=2)),
+        ),
+    )
+    found = with_others_of(one, other, at)
+    assert found.nodes == (one.nodes[0], other.nodes[1])
+    assert check(found) == []
+    assert found.blocks[1].schedule.num_warps == 2
+    another = blocks.rms_linear(8)
+    assert with_others_of(one, another, at) == one
+
+
+def test_estimates_of_registers_are_left_to_the_compiler() -> None:
+    """Tiles that an estimate alone must not choose, but that are timed."""
+    tight = mugraphs.attention(32, 256, 4096, tile_m=128, tile_n=128, splits=4)
+    cost = estimate(tight)
+    assert not cost.feasible
+    assert "registers a thread" in (cost.kernels[0].limit or "")
+    assert estimate(tight, H100.screened()).feasible

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from mirage_dsl.search.additive import TILE
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.resources import SAFE_REGISTERS
 from mirage_dsl.search.saturate import Saturation
 from mirage_dsl.search.space import Configuration, Space
 from mirage_dsl.search.values import PIECE
@@ -111,7 +110,7 @@ def held(
 
 def limits(hardware: Hardware) -> tuple[int, int, int]:
     """Bytes of shared memory in the loop and after it, and words of registers."""
-    words = int(SAFE_REGISTERS * hardware.registers_per_sm)
+    words = int(hardware.register_share * hardware.registers_per_sm)
     return hardware.shared_per_block, hardware.shared_per_block, words
 
 
