@@ -1,4 +1,4 @@
-"""Logging: silent unless `MIRAGE_DSL_LOGS` asks for it.
+"""Logging: warnings only, unless `MIRAGE_DSL_LOGS` asks for more or less.
 
 The library logs to children of `logging.getLogger("mirage_dsl")` and never prints.
 """
@@ -13,7 +13,7 @@ ROOT = "mirage_dsl"
 
 
 def setup_logging() -> None:
-    """Follow `MIRAGE_DSL_LOGS`: handlers on standard error, a level for each area.
+    """Follow `MIRAGE_DSL_LOGS`: a handler on standard error, a level for each area.
 
     Calling it again replaces what the last call set, so a changed variable counts.
     """
@@ -21,7 +21,8 @@ def setup_logging() -> None:
     for handler in [h for h in root.handlers if h.get_name() == ROOT]:
         root.removeHandler(handler)
     levels = LOGS.get()
-    handler = logging.StreamHandler() if levels else logging.NullHandler()
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.NOTSET if levels else logging.WARNING)
     handler.set_name(ROOT)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     root.addHandler(handler)

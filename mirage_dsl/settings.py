@@ -221,7 +221,7 @@ LOGS: Setting[dict[str, str]] = Setting(
     _no_logs,
     f"a level ({', '.join(LOG_LEVELS)}) or areas with levels, "
     "as in search:debug,cache:info",
-    "What to log to standard error; nothing unless set.",
+    "What to log to standard error; warnings unless set, `critical` for nothing.",
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (

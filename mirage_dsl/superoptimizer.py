@@ -383,8 +383,9 @@ def _compile_search(progress: Progress | None) -> None:
     marker = directory / f"compiled-{code_version().replace(' ', '-')}"
     if marker.exists():
         return
-    _log.info("compiling the search for this machine, once")
-    if progress is not None:
+    if progress is None:
+        _log.warning("compiling the search for this machine, once; some seconds")
+    else:
         progress("compiling the search (once)", 0, 1, None)
     from mirage_dsl.search.driver import search
     from mirage_dsl.search.union import multi_kernel

@@ -94,12 +94,13 @@ def test_none_in_a_scope_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None
     assert settings.BUDGET_SECONDS.get() == 7.0
 
 
-def test_logs_reach_standard_error_only_when_asked(
+def test_warnings_reach_standard_error_and_the_rest_when_asked(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     log = logging.getLogger("mirage_dsl.example")
     setup_logging()
-    log.warning("unseen")
+    log.info("unseen")
+    log.warning("seen")
     try:
         with settings.LOGS.scope({"example": "info"}):
             setup_logging()
@@ -109,7 +110,8 @@ def test_logs_reach_standard_error_only_when_asked(
     finally:
         log.setLevel(logging.NOTSET)
         setup_logging()
-    assert capfd.readouterr().err == "INFO mirage_dsl.example: seen\n"
+    expected = "WARNING mirage_dsl.example: seen\nINFO mirage_dsl.example: seen\n"
+    assert capfd.readouterr().err == expected
 
 
 def _numba_directory(prelude: str, tmp_path: Path, **environment: str) -> str:
