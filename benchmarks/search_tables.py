@@ -11,10 +11,9 @@ _INTRODUCTION = """\
 # What the search costs
 
 Measured by `python -m benchmarks.search`, with the search's code compiled before, on a
-machine of {cores} cores that other work shared: wall time is longer than on a quiet
-one, and two threads have nowhere to run. The figures are in
-`benchmarks/results/search.json`, from which this page is made. Each program is searched
-for one kernel at its published sizes. Seconds are the least of a few runs.
+machine of {cores} cores. The figures are in `benchmarks/results/search.json`, from
+which this page is made. Each program is searched for one kernel at its published sizes.
+Seconds are the least of a few runs.
 """
 
 _SPACE = """\
@@ -32,7 +31,7 @@ The steps of a search, on one thread and on two: structures (closure, extraction
 reconstruction), sizes (casts, tiles, schedules, running maxima), and verification with
 stability of all returned candidates; then the whole. Threads share out loop choices, so
 they serve the structural step alone. `processor` is the processor's time of a whole
-search on one thread, which other work stretches less.
+search on one thread, which other work on the machine stretches less.
 """
 
 _STRUCTURAL = """\
