@@ -154,7 +154,11 @@ def estimate(
             made = node.results
         else:
             if not _is_free(node, placed):
-                parts.append(library_kernel(node, types, extents, inside, hardware))
+                parts.append(
+                    library_kernel(
+                        node, types, extents, inside, hardware, placed.keys()
+                    )
+                )
             elif node.values[0] not in inside:
                 continue
             made = (node.result,)
@@ -200,11 +204,18 @@ def library_kernel(
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],
     hardware: Hardware,
+    placed: AbstractSet[str] = frozenset(),
 ) -> KernelCost:
-    """The cost of a pre-defined kernel: its roofline, a launch and a ramp."""
-    moved = [tensor_bytes(types[v], extents) for v in set(node.values)]
-    cold = [tensor_bytes(types[v], extents) for v in set(node.values) - inside]
+    """The cost of a pre-defined kernel: its roofline, a launch and a ramp.
+
+    Values that are `placed` lie in their concatenation already, which copies others.
+    """
+    there = placed & set(node.values) if node.op.kind is Kind.CONCAT else set[str]()
+    read = set(node.values) - there
+    moved = [tensor_bytes(types[v], extents) for v in read]
+    cold = [tensor_bytes(types[v], extents) for v in read - inside]
     written = tensor_bytes(types[node.result], extents)
+    written -= sum(tensor_bytes(types[v], extents) for v in there)
     dram, through = sum(cold) + written, sum(moved) + written
     tensor, flops, arithmetic = _library_work(node, types, extents, hardware)
     memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)

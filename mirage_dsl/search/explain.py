@@ -8,6 +8,7 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
+from mirage_dsl.ir.placing import places
 from mirage_dsl.ir.unshifted import unshifted
 from mirage_dsl.search.cost import Cost, KernelCost, estimate, launched
 from mirage_dsl.search.facts import facts_of
@@ -60,14 +61,18 @@ def _kernels(count: int) -> str:
 def savings(mugraph: KernelGraph, program: KernelGraph) -> list[str]:
     """What no longer goes through memory."""
     old, new = _intermediates(program), _intermediates(mugraph)
-    saved = sum(old.values()) - sum(new.values())
-    gone = [n for n in old if n not in new]
+    wholes = _wholes(mugraph)
+    inside = {part: wholes[part] for part in old if part in wholes}
+    saved = 2 * max(sum(old.values()) - sum(new.values()), 0)
+    moved = f" ({_bytes(saved)} less written and read back)"
     lines: list[str] = []
+    gone = [n for n in old if n not in new and n not in inside]
     if gone:
-        lines.append(
-            f"no longer stored: {', '.join(gone)} ({_bytes(2 * max(saved, 0))} less "
-            "written and read back)"
-        )
+        lines.append(f"no longer stored: {', '.join(gone)}{moved}")
+    for whole in dict.fromkeys(inside.values()):
+        parts = ", ".join(p for p, w in inside.items() if w == whole)
+        first = "" if lines else moved
+        lines.append(f"stored in their places in {whole}, not copied: {parts}{first}")
     kept = [n for n in new if n in old]
     if kept:
         lines.append(f"still stored between kernels: {', '.join(kept)}")
@@ -75,14 +80,32 @@ def savings(mugraph: KernelGraph, program: KernelGraph) -> list[str]:
 
 
 def _intermediates(graph: KernelGraph) -> dict[str, float]:
-    """Bytes of every value that one kernel writes for another."""
+    """Bytes of every value that one kernel writes for another.
+
+    Parts of a concatenation that are made in their places are bytes of the whole.
+    """
     types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
     returned = {r.value for r in graph.returns}
+    wholes = _wholes(graph)
     made: list[str] = []
     for node in (graph.nodes[at] for at in launched(graph)):
-        made += node.results if isinstance(node, BlockGraph) else [node.result]
+        results = node.results if isinstance(node, BlockGraph) else (node.result,)
+        made += [wholes.get(n, n) for n in results]
     return {n: tensor_bytes(types[n], extents) for n in made if n not in returned}
+
+
+def _wholes(graph: KernelGraph) -> dict[str, str]:
+    """The outermost concatenation that each placed part lies in."""
+    extents = derived_extents(graph, graph.extent_of)
+    placed = places(graph, laid_out(graph, kernel_types(graph), extents), extents)
+    found: dict[str, str] = {}
+    for part, place in placed.items():
+        whole = place.whole
+        while whole in placed:
+            whole = placed[whole].whole
+        found[part] = whole
+    return found
 
 
 def roofline(program: KernelGraph, hardware: Hardware) -> float:
@@ -137,12 +160,17 @@ def _launch(
     if node.loop is not None:
         loop = (
             f"{part.iterations} iterations over {node.loop.dim} "
-            f"in tiles of {node.loop.tile}"
+            f"in tiles of {node.loop.tile}; {schedule.num_stages} stages"
         )
-    swapped = ", products transposed" if schedule.swap_operands else ""
+    how = {
+        ", products transposed": schedule.swap_operands,
+        ", loads through tensor descriptors": schedule.descriptors,
+        ", starts before the kernel ahead has ended": schedule.pdl,
+    }
+    others = "".join(words for words, chosen in how.items() if chosen)
     return [
         f"  grid {grid or '1'} = {part.blocks} blocks of {32 * schedule.num_warps} "
-        f"threads; {loop}; {schedule.num_stages} stages{swapped}",
+        f"threads; {loop}{others}",
         f"  {part.waves} wave{'' if part.waves == 1 else 's'}: {hardware.sms} "
         f"multiprocessors hold {part.resident} at once each; {_bytes(part.shared)} of "
         f"shared memory a block, about {part.registers} registers a thread",
@@ -182,7 +210,10 @@ def _inside(
     waits = [w for w in waits if w]
     if waits:
         lines.append(f"  threads wait for each other: {', '.join(waits)}")
+    wholes = _wholes(graph)
     for result in node.results:
+        if result in wholes:
+            lines.append(f"  {result} is stored in its place in {wholes[result]}")
         order = types[result].layout
         if order is not None:
             axes = [f"({', '.join(map(str, a))})" for a in types[result].axes]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.explain import explain
 from mirage_dsl.testing import mugraphs
+from mirage_dsl.types import f16
 from tests.search import blocks, programs
 
 
@@ -43,6 +48,57 @@ def test_parts_made_in_their_places_are_no_further_kernel() -> None:
     text = explain(graph, graph)
     assert "kernel 1: block graph" in text
     assert "kernel 2" not in text
+    assert "still stored between kernels" not in text
+    assert "  t1 is stored in its place in t3\n" in text
+
+
+def test_parts_in_their_places_are_not_stored_by_themselves() -> None:
+    text = explain(blocks.halves(), joined(between=False))
+    # Two parts of 64 x 4096 f16, which the concatenation would read and write again.
+    assert "stored in their places in t3, not copied: t1, t2 (2.1 MB less" in text
+    assert "no longer stored" not in text
+    assert "still stored" not in text
+
+
+def test_a_whole_between_kernels_is_stored_once() -> None:
+    graph = joined(between=True, fused=True)
+    text = explain(graph, joined(between=True))
+    assert "stored in their places in t3, not copied: t1, t2 (2.1 MB less" in text
+    assert "still stored between kernels: t3\n" in text
+
+
+def test_only_other_parts_are_copied() -> None:
+    graph = blocks.halves(copied=True)
+    text = explain(graph, graph)
+    assert "  t1 is stored in its place in t4\n" in text
+    assert "still stored between kernels: t2, t3\n" in text
+    concat = estimate(graph).kernels[-1]
+    assert concat.l2_bytes == 2 * 64 * 4096 * 2
+
+
+def joined(*, between: bool, fused: bool = False) -> KernelGraph:
+    """Two halves of a whole, by library kernels or a block; then perhaps its exp."""
+    g = KernelBuilder("joined", m=64, k=4096)
+    x = g.input("x", f16, "m, k")
+    if fused:
+        with g.block(grid={"m": 1}) as b:
+            t = b.load(x, "m/grid, k")
+            parts = [b.store(v, "m/grid, k", dtype=f16) for v in (b.exp(t), b.neg(t))]
+    else:
+        parts = [g.exp(x), g.neg(x)]
+    whole = g.concat(*parts, dims="k, k", to="j")
+    return g.returns(g.exp(whole) if between else whole).build()
+
+
+def test_the_schedule_is_told() -> None:
+    graph = blocks.rms_linear(8)
+    assert "starts before" not in explain(graph, graph)
+    (block,) = graph.blocks
+    schedule = replace(block.schedule, pdl=True, descriptors=True)
+    graph = replace(graph, nodes=(replace(block, schedule=schedule),))
+    text = explain(graph, graph)
+    assert "starts before the kernel ahead has ended" in text
+    assert "loads through tensor descriptors" in text
 
 
 def test_what_does_not_fit_is_said() -> None:
