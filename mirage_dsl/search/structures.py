@@ -11,7 +11,7 @@ from threading import local
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.search.additive import (
     CostFunction,
     additive_cost,
@@ -52,14 +52,10 @@ class Structure:
     Attributes:
         block: The graph; its tiles are 1, to be chosen.
         configuration: Its grid and loop.
-        additive_cost: What extraction took it to cost, at placeholder sizes.
-        ops: How many operators it has.
     """
 
     block: BlockGraph
     configuration: Configuration
-    additive_cost: float
-    ops: int
 
 
 @dataclass
@@ -270,13 +266,8 @@ class _Search:
             if drawn is not None:
                 kept.setdefault(drawn[0], (cost, drawn[1]))
         return {
-            number: Structure(
-                on_grid(block, configuration.splits),
-                configuration,
-                cost,
-                sum(isinstance(n, Apply) for n in block.nodes),
-            )
-            for number, (cost, block) in sorted(kept.items(), key=lambda k: k[1][0])
+            number: Structure(on_grid(block, configuration.splits), configuration)
+            for number, (_, block) in sorted(kept.items(), key=lambda k: k[1][0])
         }
 
     def reduced(self, saturation: Saturation) -> Ints:

@@ -28,7 +28,6 @@ def test_tiles_are_placeholders_and_maps_follow_the_configuration() -> None:
         assert store.axes == tuple(
             (Dim(n, grid=n in configuration.grid),) for n in ("b", "n")
         )
-        assert item.ops == sum(isinstance(n, Apply) for n in block.nodes)
 
 
 def test_names_are_unique_and_new() -> None:
