@@ -52,6 +52,7 @@ class Scope:
         taken: Names that fresh values must not have.
         block: Grid and loop, where this is the scope of a block.
         outer: Types of the kernel-level values, where this is the scope of a block.
+        targets: Where each value is defined, also those that are not yet.
         types: Types of the values so far.
         nodes: Nodes so far.
     """
@@ -62,6 +63,7 @@ class Scope:
     outer: Mapping[str, TensorType] = field(default_factory=dict[str, TensorType])
     types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
+    targets: Mapping[str, Word] = field(default_factory=dict[str, Word])
 
     def define(self, name: Word, type_: TensorType) -> None:
         """Enter a value."""
@@ -108,7 +110,9 @@ class Scope:
         """The name of a value of this scope."""
         if name.text in self.types:
             return name.text
-        if name.text in self.outer:
+        if name.text in self.targets:
+            message = self._too_early(name, self.targets[name.text])
+        elif name.text in self.outer:
             message = (
                 f"{name} is a tensor outside of the block; load it first: "
                 f"{name}_tile = load {name}[...]"
@@ -117,6 +121,18 @@ class Scope:
             hint = suggest(name.text, self.types, "values")
             message = f"unknown value {name}{hint}"
         raise self.resolver.source.wrong(name, message)
+
+    @staticmethod
+    def _too_early(name: Word, target: Word) -> str:
+        """What is wrong with the use of a value that is not defined yet."""
+        if target.line > name.line:
+            return (
+                f"{name} is used before line {target.line} defines it; move that line "
+                "up, above this one"
+            )
+        return (
+            f"{name} is defined by itself; name a value that is defined above this line"
+        )
 
     # -- Expressions ---------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class BlockView:
             name or subject or self.name,
             hint,
             self.index,
-            node.location if isinstance(node, Apply) else None,
+            (node or self.block).location,
         )
 
 

@@ -15,7 +15,7 @@ from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.block_view import BlockView
 from mirage_dsl.ir.check_block import check_block, slice_problem
 from mirage_dsl.ir.diagnostics import Diagnostic
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Return
 from mirage_dsl.ir.graphlike import GraphLike, graph_of
 from mirage_dsl.ir.infer import apply_type, store_type
 from mirage_dsl.ir.maps import derived_extents
@@ -108,10 +108,11 @@ def _defined(view: KernelView) -> Iterator[Diagnostic]:
     later = {r for n in view.graph.nodes for r in results_of(n)}
     for i, node in enumerate(view.graph.nodes):
         block = i if isinstance(node, BlockGraph) else None
-        location = node.location if isinstance(node, Apply) else None
         for name in sources_of(node):
             if name in known:
                 continue
+            reads = node.loads if isinstance(node, BlockGraph) else ()
+            reader = next((n for n in reads if n.source == name), node)
             what = "is defined only later" if name in later else "is not defined"
             user = ", ".join(results_of(node))
             yield Diagnostic(
@@ -120,7 +121,7 @@ def _defined(view: KernelView) -> Iterator[Diagnostic]:
                 name,
                 f"expected one of {', '.join(sorted(known))}",
                 block,
-                location,
+                reader.location,
             )
         known.update(results_of(node))
 
@@ -138,6 +139,7 @@ def _inputs(view: KernelView) -> Iterator[Diagnostic]:
                 f"input {item.name} has the dim {repeated[0]} twice: {item.type}",
                 item.name,
                 "the axes of one tensor need different dims",
+                location=item.location,
             )
         if any(d.grid or d.loop for d in item.type.dims):
             yield Diagnostic(
@@ -145,6 +147,7 @@ def _inputs(view: KernelView) -> Iterator[Diagnostic]:
                 f"input {item.name} has a split dim: {item.type}",
                 item.name,
                 "write /grid and /loop in the loads of a block",
+                location=item.location,
             )
         if item.type.space is not Space.DEVICE:
             yield Diagnostic(
@@ -152,6 +155,7 @@ def _inputs(view: KernelView) -> Iterator[Diagnostic]:
                 f"input {item.name} lives in {item.type.space.value} memory",
                 item.name,
                 "expected device memory",
+                location=item.location,
             )
 
 
@@ -239,20 +243,21 @@ def _returns(view: KernelView) -> Iterator[Diagnostic]:
                 f"returned value {item.value} is not defined",
                 item.value,
                 f"expected one of {', '.join(sorted(known))}",
+                location=item.location,
             )
         elif item.value in view.types:
-            yield from _return_fits(item.value, item.type, view.types[item.value])
+            yield from _return_fits(item, view.types[item.value])
 
 
-def _return_fits(
-    name: str, returned: TensorType, value: TensorType
-) -> Iterator[Diagnostic]:
+def _return_fits(item: Return, value: TensorType) -> Iterator[Diagnostic]:
+    name, returned = item.value, item.type
     if Counter(returned.dims) != Counter(d.whole for d in value.dims):
         yield Diagnostic(
             "return",
             f"{name} is returned as {returned}, but it is {value}",
             name,
             "the returned type may order and group the dims of the value, no more",
+            location=item.location,
         )
     if returned.dtype != value.dtype:
         yield Diagnostic(
@@ -260,6 +265,7 @@ def _return_fits(
             f"{name} is returned as {returned.dtype}, but it is {value.dtype}",
             name,
             f"return {value.dtype}, or cast or store it as {returned.dtype}",
+            location=item.location,
         )
 
 
@@ -267,7 +273,9 @@ def _unused(view: KernelView) -> Iterator[Diagnostic]:
     used = {r.value for r in view.graph.returns}
     used.update(v for n in view.graph.nodes for v in sources_of(n))
     for i, node in enumerate(view.graph.nodes):
-        for name in results_of(node):
+        makers = node.stores if isinstance(node, BlockGraph) else (node,)
+        for maker in makers:
+            name = maker.result
             if name not in used:
                 yield Diagnostic(
                     "unused",
@@ -275,7 +283,7 @@ def _unused(view: KernelView) -> Iterator[Diagnostic]:
                     name,
                     "remove what computes it, or return it",
                     i if isinstance(node, BlockGraph) else None,
-                    node.location if isinstance(node, Apply) else None,
+                    maker.location,
                 )
 
 

@@ -8,6 +8,7 @@ place.  Values inside expressions get fresh names, `r_1`, `r_2` for a result `r`
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -69,7 +70,7 @@ class _Kernel:
         self.source = source
         self.resolver = Resolver(source, form)
         taken = set(re.findall(r"[^\W\d]\w*", source.text))
-        self.scope = Scope(self.resolver, taken)
+        self.scope = Scope(self.resolver, taken, targets=_targets(form.statements))
         self.nodes: list[KernelNode] = []
         self.returns: tuple[Return, ...] | None = None
         self.result_dtypes = self._result_dtypes()
@@ -86,7 +87,7 @@ class _Kernel:
         for name, form in self.form.inputs:
             type_ = self.resolver.type(form, pieces=False)
             self.scope.define(name, type_)
-            inputs.append(Input(name.text, type_))
+            inputs.append(Input(name.text, type_, self.source.at(name)))
         for statement in self.form.statements:
             self._statement(statement)
         if self.returns is None:
@@ -146,11 +147,11 @@ class _Kernel:
                     value,
                     f"{value} is {shown(have)}, the header returns {shown(type_)}",
                 )
-        names = [v.text for v in form.values]
-        return tuple(map(Return, names, types))
+        pairs = zip(form.values, types, strict=True)
+        return tuple(Return(v.text, t, self.source.at(v)) for v, t in pairs)
 
     def _block(self, statement: AssignForm, form: BlockForm) -> None:
-        block = _Block(self, form).graph()
+        block = _Block(self, form, statement.targets[0].name).graph()
         targets = {t.name.text: t for t in statement.targets}
         if sorted(targets) != sorted(block.results):
             raise self.source.wrong(
@@ -175,13 +176,13 @@ class _Kernel:
 class _Block:
     """Elaborates one block."""
 
-    def __init__(self, kernel: _Kernel, form: BlockForm) -> None:
+    def __init__(self, kernel: _Kernel, form: BlockForm, name: Word) -> None:
         self.kernel = kernel
         self.source = kernel.source
         self.resolver = kernel.resolver
         self.form = form
         self.stores: list[str] = []
-        block = BlockGraph((), None, ())
+        block = BlockGraph((), None, (), location=self.source.at(name))
         given: set[str] = set()
         for clause in form.clauses:
             if clause.name.text in given:
@@ -189,7 +190,10 @@ class _Block:
             given.add(clause.name.text)
             block = self._with_clause(block, clause)
         outer = kernel.scope.types
-        self.scope = Scope(self.resolver, kernel.scope.taken, block, outer)
+        targets = _targets(form.statements)
+        self.scope = Scope(
+            self.resolver, kernel.scope.taken, block, outer, targets=targets
+        )
         self.block = block
 
     def graph(self) -> BlockGraph:
@@ -266,6 +270,7 @@ class _Block:
     def _assign(self, statement: AssignForm) -> None:
         target = _only_target(statement, self.source)
         name, scope = target.name, self.scope
+        place = self.source.at(name)
         match statement.right:
             case BlockForm():
                 raise self.source.wrong(name, "a block cannot hold another block")
@@ -275,11 +280,11 @@ class _Block:
                 operand = scope.value(form.operand, name)
                 rescale = None if form.rescale is None else scope.lookup(form.rescale)
                 kind = _accumulator_kind(form)
-                node = Accumulate(name.text, operand, kind, rescale)
+                node = Accumulate(name.text, operand, kind, rescale, place)
                 scope.add(node, name, target.type)
             case RunningForm() as form:
                 operand = scope.value(form.operand, name)
-                scope.add(RunningMax(name.text, operand), name, target.type)
+                scope.add(RunningMax(name.text, operand, place), name, target.type)
             case right:
                 scope.assign(name, target.type, right)
 
@@ -296,7 +301,9 @@ class _Block:
                 f"which part of {outer}? write {outer}[{known}], with /grid and /loop "
                 "behind the dims that are split",
             )
-        return Load(target.name.text, outer, self.resolver.axes(axes, pieces=True))
+        place = self.source.at(form.source)
+        pieces = self.resolver.axes(axes, pieces=True)
+        return Load(target.name.text, outer, pieces, place)
 
     def _store(self, form: StoreForm) -> None:
         name = form.name
@@ -311,7 +318,7 @@ class _Block:
             dtype = self.kernel.result_dtypes.get(name.text, have.dtype)
         axes = self.resolver.axes(form.axes, pieces=True)
         self._check_stored(place_of(form.operand), name, have, axes)
-        node = Store(name.text, operand, axes, dtype)
+        node = Store(name.text, operand, axes, dtype, self.source.at(name))
         try:
             check_store(node, self.block)
         except CheckError as error:
@@ -349,6 +356,16 @@ def _only_target(statement: AssignForm, source: Source) -> TargetForm:
             others[0].name, "only a block has several results, found several names"
         )
     return first
+
+
+def _targets(statements: Iterable[StatementForm]) -> dict[str, Word]:
+    """Where each value is defined first."""
+    found: dict[str, Word] = {}
+    for statement in statements:
+        if isinstance(statement, AssignForm):
+            for target in statement.targets:
+                found.setdefault(target.name.text, target.name)
+    return found
 
 
 def _first_word(statement: StatementForm) -> Word:

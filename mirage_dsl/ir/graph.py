@@ -6,6 +6,8 @@ library call) and graph-defined ones (`BlockGraph`).  Thread graphs are not stor
 they are the operators between two shared-memory values, formed by rule when a block
 graph is lowered.
 
+A node's `location` is the user's line, where one is known; it tells no two nodes apart.
+
 Structural nodes are a closed set of frozen dataclasses, to be handled by `match` with
 `assert_never`; operators are data (`ops.table`).
 """
@@ -38,6 +40,7 @@ class Input:
 
     name: str
     type: TensorType
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class Load:
     result: str
     source: str
     axes: tuple[Axis, ...]
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class Accumulate:
     operand: str
     kind: AccumulatorKind = "sum"
     rescale: str | None = None
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,7 @@ class RunningMax:
 
     result: str
     operand: str
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,7 @@ class Store:
     operand: str
     axes: tuple[Axis, ...]
     dtype: DType
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 BlockNode = Load | Apply | Accumulate | RunningMax | Store
@@ -191,12 +198,14 @@ class BlockGraph:
         nodes: In an order that respects operands.  Stages (before the loop, body,
             after the loop) follow from the wiring.
         schedule: Parameters of the lowering.
+        location: Where a text begins it.
     """
 
     grid: tuple[Split, ...]
     loop: Split | None
     nodes: tuple[BlockNode, ...]
     schedule: Schedule = Schedule()
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -246,6 +255,7 @@ class Return:
 
     value: str
     type: TensorType
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,40 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
 }
 // ParseError 6:20 unknown value wtt; did you mean `wt`?
 
+// case used before its line
+mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    p = matmul xt, wt
+    wt = load w[k/loop, n/grid]
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+// ParseError 5:20 wt is used before line 6 defines it; move that line up, above this one
+
+// case used before its kernel
+mirage 1
+mugraph f(x: f16[m, k]) -> f16[m, k] where m = 16, k = 64 {
+  y = block grid(m / 16) {
+    t = load h[m/grid, k]
+    store y: f16[m/grid, k] = square(t)
+  }
+  h = exp x
+  return y
+}
+// ParseError 4:14 h is used before line 7 defines it; move that line up, above this one
+
+// case defined by itself
+mirage 1
+mugraph f(x: f16[m, k]) -> f16[m, k] where m = 16, k = 64 {
+  y = exp y
+  return y
+}
+// ParseError 3:11 y is defined by itself; name a value that is defined above this line
+
 // case unknown dim
 mirage 1
 mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {

@@ -115,6 +115,43 @@ def test_nodes_know_their_line() -> None:
     assert str(node.location) == "f.mu:3"
 
 
+ROUND = """mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {
+  y = block grid(n / 16) loop(k / 8) {
+    xt = load x[m, k/loop]
+    wt = load w[k/loop, n/grid]
+    p = matmul xt, wt
+    a = accumulate p
+    store y: f16[m, n/grid] = a
+  }
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule", "line"),
+    [
+        ("grid(n / 16) loop", "grid(n / 512) loop", "tile", 3),
+        ("loop(k / 8) {", "loop(k / 8) num_warps(3) {", "schedule", 3),
+        ("grid(n / 16) loop", "loop", "piece", 5),
+        ("load x[m, k/loop]", "load x[m, k/loop]\n    xu = load x[m, k]", "unused", 5),
+        ("    a = acc", "    p2 = accumulate xt\n    a = acc", "unused", 7),
+        ("f16[m, n/grid] = a", "f16[m, n/grid] = p", "stage", 8),
+        ("f16[m, n/grid] = a", "f32[m, n/grid] = a", "return", 10),
+        ("  return y", "  z = exp y\n  return y", "unused", 10),
+        ("f(x: f16[m, k]", "f(v: f16[m, m], x: f16[m, k]", "input", 2),
+    ],
+)
+def test_what_the_checker_finds_has_its_line(
+    old: str, new: str, rule: str, line: int
+) -> None:
+    assert old in ROUND
+    found = check(parse(ROUND.replace(old, new), "f.mu"))
+    first = next(d for d in found if d.rule == rule)
+    assert str(first.location) == f"f.mu:{line}"
+
+
 # -- Printing --------------------------------------------------------------------------
 
 VECTOR = TensorType(f32, ((Dim("m"),),))
