@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -171,6 +172,49 @@ def test_screening_rejects_what_is_slow() -> None:
     assert "waits for 3 loads" in str(reject(bad))
     bad = KernelReport("k", 64, 300_000, 0, 2, 0, "mma", 1, 1, 0.1)
     assert "shared memory" in str(reject(bad))
+
+
+def test_shared_memory_is_that_of_the_target() -> None:
+    report = KernelReport("k", 64, 200 * 1024, 0, 2, 0, "mma", 1, 1, 0.1)
+    assert reject(report) is None
+    assert "a block has 166912" in str(reject(replace(report, target="sm_80")))
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "warps", "resident"),
+    [
+        (64, 1000, 4, 8),
+        (255, 1000, 4, 2),
+        (168, 1000, 12, 1),
+        (129, 1000, 4, 3),
+        (32, 110 * 1024, 4, 2),
+        (32, 113 * 1024, 4, 2),
+        (32, 114 * 1024, 4, 1),
+        (16, 0, 32, 2),
+        (16, 0, 1, 32),
+    ],
+)
+def test_blocks_that_share_a_multiprocessor(
+    registers: int, shared: int, warps: int, resident: int
+) -> None:
+    report = KernelReport(
+        "k", registers, shared, 0, 2, 0, "wgmma", 1, 1, 0.1, warps=warps
+    )
+    assert report.resident == resident
+
+
+def test_screening_rejects_lost_occupancy() -> None:
+    one = KernelReport("k", 128, 120 * 1024, 0, 2, 0, "wgmma", 1, 1, 0.1)
+    assert reject(one) is None
+    assert reject(one, least=1) is None
+    assert "1 of its blocks at a time" in str(reject(one, least=2))
+    assert reject(replace(one, shared_bytes=100 * 1024), least=2) is None
+
+
+def test_reports_know_what_they_are_of() -> None:
+    (report,) = compile_only(SMALL["ntrans"], "sm_80")
+    assert (report.target, report.warps) == ("sm_80", 4)
+    assert report.resident >= 4
 
 
 def test_targets_are_checked() -> None:

@@ -1,7 +1,7 @@
 """Compiles kernels without a GPU and reports what they need.
 
 What the reports show decides whether a configuration is worth timing: spills, loads
-that the loop waits for, shared memory, registers.
+that the loop waits for, shared memory, and how many blocks share a multiprocessor.
 """
 
 # Triton has no types.
@@ -30,6 +30,17 @@ TOLERATED_SPILLS = 64
 """Bytes of stack that cost nothing measurable: a few values parked outside loops."""
 ALIGNED = [["tt.divisibility", 16]]
 
+REGISTERS = 65_536
+"""Of a multiprocessor; a warp takes a multiple of `REGISTERS_AT_ONCE`."""
+REGISTERS_AT_ONCE = 256
+WARPS = {86: 48, 87: 48, 89: 48, 120: 48}
+"""That a multiprocessor holds, by architecture, where it is not `MOST_WARPS`."""
+MOST_WARPS = 64
+MOST_BLOCKS = 32
+SHARED_KILOBYTES = {80: 164, 86: 100, 87: 164, 89: 100, 90: 228, 100: 228, 120: 100}
+"""Of a multiprocessor, by architecture; each block takes one more than it asks for."""
+NEWEST_KILOBYTES = 228
+
 
 @dataclass(frozen=True)
 class KernelReport:
@@ -46,6 +57,8 @@ class KernelReport:
         ptx_bytes: Size of the PTX text.
         cubin_bytes: Size of the machine code.
         seconds: Time of the compilation.
+        warps: Of a block.
+        target: What it was compiled for.
     """
 
     name: str
@@ -58,6 +71,25 @@ class KernelReport:
     ptx_bytes: int
     cubin_bytes: int
     seconds: float
+    warps: int = 4
+    target: str = "sm_90"
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that a block can have."""
+        return (_kilobytes(self.target) - 1) * 1024
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a multiprocessor."""
+        of_warp = -(-32 * self.registers // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
+        warps = WARPS.get(architecture(self.target), MOST_WARPS)
+        return min(
+            REGISTERS // max(of_warp * self.warps, 1),
+            _kilobytes(self.target) * 1024 // (self.shared_bytes + 1024),
+            warps // self.warps,
+            MOST_BLOCKS,
+        )
 
 
 def compile_only(graph: KernelGraph, target: str = "sm_90") -> list[KernelReport]:
@@ -71,22 +103,37 @@ def compile_only(graph: KernelGraph, target: str = "sm_90") -> list[KernelReport
     return [_report(emitted, kernel, target) for kernel in emitted.kernels]
 
 
-def reject(report: KernelReport, *, shared_limit: int = 227 * 1024) -> str | None:
+def reject(report: KernelReport, least: int = 0) -> str | None:
     """Why a kernel is not worth timing, or None.
 
     Spilled kernels take 3 to 100 times as long as others, and so do loops that wait
-    for each load.
+    for each load.  A kernel whose blocks were to run all at once, and of which half or
+    fewer of them fit, takes 1.3 to 1.5 times as long as planned.
+
+    Args:
+        report: What the compiler made of the kernel.
+        least: How many blocks have to share a multiprocessor for all blocks of the
+            launch to run at once; 0 where they need not.
     """
     if report.spills > TOLERATED_SPILLS:
         return f"{report.name} spills {report.spills} bytes of registers per thread"
-    if report.shared_bytes > shared_limit:
+    if report.shared_bytes > report.shared_limit:
         return (
             f"{report.name} needs {report.shared_bytes} bytes of shared memory; "
-            f"a block has {shared_limit}"
+            f"a block has {report.shared_limit}"
         )
     if report.sync_loads:
         return f"{report.name} waits for {report.sync_loads} loads in its loop"
+    if 2 * report.resident <= least:
+        return (
+            f"{report.name}: {report.resident} of its blocks at a time on a "
+            f"multiprocessor, {least} are needed for all at once"
+        )
     return None
+
+
+def _kilobytes(target: str) -> int:
+    return SHARED_KILOBYTES.get(architecture(target), NEWEST_KILOBYTES)
 
 
 def architecture(target: str) -> int:
@@ -181,6 +228,8 @@ def _report(emitted: ModulePlan, kernel: KernelPlan, target: str) -> KernelRepor
         ptx_bytes=len(ptx),
         cubin_bytes=len(cubin),
         seconds=seconds,
+        warps=int(compiled.metadata.num_warps),
+        target=target,
     )
 
 
