@@ -7,6 +7,25 @@
 Every workload goes down the public road: traced, searched, tuned, verified, lowered to
 Triton and launched.  Each case is stored when it is done; the same command continues
 what was interrupted.  `benchmarks.gpu_chart` makes the chart and the page.
+
+Times are µs of one call in a chain of calls inside a CUDA graph, medians of replays:
+
+    ours       the tuned kernels, inputs not in the L2 cache (cold)
+    spread     the largest less the least of the replays, over the median
+    hot        the same calls with one set of inputs, which L2 holds if it can
+    eager, compile, flash, cuDNN, Liger, Helion
+               the peers, cold; `docs/benchmarks.md` says what each of them runs
+    cuBLAS     the bare products: it computes less, so it is no peer
+    floor      the larger of reading as many bytes and of the products' arithmetic,
+               measured in the same run; of floor: the floor over our time
+    vs eager, vs best
+               time of eager, and of the fastest peer that is right, over ours
+    host       host time of a call outside of graphs, ours and eager's
+    error      relative to float64, in the norm, the worst of 3 draws
+    seconds    of the search and the tuning
+
+Exit code 0: all is right; 1: a result is wrong or missing; 2: the command is, or there
+is no GPU; 3: the time of --seconds ended before the cases did.
 """
 
 from __future__ import annotations
@@ -18,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu_rows import Results, Row, load, merged, ordered
+from benchmarks.gpu_rows import SHORT, Results, Row, load, merged, ordered
 from benchmarks.gpu_tables import line, summary, terminal_table
 from mirage_dsl.testing.workloads import CIRCLE, PAPER, WORKLOADS, Workload
 
@@ -36,35 +55,90 @@ UNFINISHED = 3
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="benchmarks.gpu",
+        prog="python -m benchmarks.gpu",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _say_what(parser)
+    _say_beside_what(parser)
+    _say_where_to(parser)
+    return parser
+
+
+def _say_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workloads",
         nargs="+",
         default=["all"],
         metavar="NAME",
-        help=f"names, or {', '.join(GROUPS)}",
+        help=f"names, or {', '.join(GROUPS)} (default: all); --list shows names",
     )
-    parser.add_argument("--batches", nargs="+", type=int, metavar="B")
+    batches = " ".join(map(str, BATCHES))
     parser.add_argument(
-        "--rows", nargs="+", type=int, default=[], help="rows of linear layers"
+        "--batches",
+        nargs="+",
+        type=int,
+        metavar="B",
+        help=f"batches at decode (default: {batches}, or none with --rows); workloads "
+        "without a batch are measured once",
     )
     parser.add_argument(
-        "--dtypes", nargs="+", metavar="DTYPE", help="in place of a workload's own"
+        "--rows",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="M",
+        help="measure linear layers with so many rows, as at prefill: 512 4096",
     )
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=tuple(SHORT),
+        metavar="DTYPE",
+        help=f"{', '.join(SHORT)} (default: the workload's own)",
+    )
+
+
+def _say_beside_what(parser: argparse.ArgumentParser) -> None:
     usual = [p for p in PEERS if p not in SLOW_PEERS]
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=usual)
-    parser.add_argument("--effort", choices=("quick", "full"), default="quick")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        default=usual,
+        metavar="PEER",
+        help=f"of {', '.join(PEERS)}; those that are not installed are left out "
+        f"(default: all but {', '.join(SLOW_PEERS)}, which tunes for minutes)",
+    )
+    parser.add_argument(
+        "--effort",
+        choices=("quick", "full"),
+        default="quick",
+        help="of our search and tuning: seconds, or a minute or two (default: quick)",
+    )
+
+
+def _say_where_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, help="start no case after so long; exit code 3"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="stored, continued")
-    parser.add_argument("--again", action="store_true", help="also what is stored")
-    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="where each case is stored; what is there already is not measured again",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure stored cases as well"
+    )
+    parser.add_argument(
+        "--merge",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing; join these files, of one machine, into that of --json",
+    )
     parser.add_argument("--list", action="store_true", help="print the cases only")
-    return parser
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:

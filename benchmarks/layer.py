@@ -1,6 +1,7 @@
 """A decoder layer of LLaMA-3-8B on a GPU: one decode step, beside PyTorch.
 
-    python -m benchmarks.layer [--batches 1 8 16] [--compile MODE ...] [--json FILE]
+    python -m benchmarks.layer --compile default max-autotune --json layer.json
+    python -m benchmarks.layer --reuse layer.json            # tunes nothing anew
 
 The layer of `examples/llama_layer.py`, with a KV cache of 4096 positions.  Its five
 parts are tuned and timed one by one, each beside plain PyTorch and beside a kernel that
@@ -297,15 +298,44 @@ def _document(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 16])
-    parser.add_argument(
-        "--compile", nargs="*", choices=list(MODES), default=[], metavar="MODE"
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.layer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--reuse", type=Path, help="kernels of an earlier run's JSON")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--batches",
+        nargs="+",
+        type=int,
+        default=[1, 8, 16],
+        metavar="B",
+        help="(default: 1 8 16)",
+    )
+    parser.add_argument(
+        "--compile",
+        nargs="*",
+        choices=list(MODES),
+        default=[],
+        metavar="MODE",
+        help=f"modes of torch.compile to measure beside: {', '.join(MODES)}; each "
+        "takes minutes (default: none)",
+    )
+    parser.add_argument(
+        "--reuse",
+        type=Path,
+        metavar="FILE",
+        help="take the kernels from an earlier run's JSON in place of tuning",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="where all figures are written"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tune, measure and print each batch."""
+    options = _parser().parse_args(arguments)
     if not torch.cuda.is_available():
         print("benchmarks.layer needs a CUDA device; none was found", file=sys.stderr)
         return 2

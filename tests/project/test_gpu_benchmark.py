@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu, gpu_chart, gpu_measure, gpu_tables
+from benchmarks import gpu, gpu_chart, gpu_measure, gpu_tables, layer
 from benchmarks.gpu_rows import (
     OURS,
     Choice,
@@ -81,6 +83,21 @@ def test_results_survive_a_file_and_merge(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"rows": [{}]}))
     with pytest.raises(ValueError, match=r"c\.json holds no results"):
         load(tmp_path / "c.json")
+
+
+def test_the_help_explains_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu.main(["--help"])
+    text = capsys.readouterr().out
+    for column in gpu_tables.HEAD[gpu_tables.TEXT_COLUMNS :]:
+        assert column in text.partition("options:")[0], column
+    for code in (0, 1, 2, gpu.UNFINISHED):
+        assert f"{code}: " in text
+
+
+@pytest.mark.parametrize("parser", [gpu._parser, layer._parser])
+def test_every_option_is_explained(parser: Callable[[], ArgumentParser]) -> None:
+    assert all(action.help for action in parser()._actions)
 
 
 def test_cases() -> None:
