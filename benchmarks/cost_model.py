@@ -98,7 +98,8 @@ def measure(path: Path, out: Path, seconds: float) -> None:
 def _measure_cell(cell: Cell, turn: threading.Lock, deadline: float) -> None:
     import torch
 
-    from mirage_dsl.backends.triton.tune import Task, Tuner
+    from mirage_dsl.backends.triton.messages import Task
+    from mirage_dsl.backends.triton.tune import Tuner
     from mirage_dsl.ir.parser import parse
     from mirage_dsl.tuner import input_spec
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -21,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.cache import MUGRAPHS, Cache, Key
 from mirage_dsl.errors import CacheError, SearchError
+from mirage_dsl.first_use import compile_search
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.parser import parse
 from mirage_dsl.lines import lines_of
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.constraints import Constraints
@@ -82,6 +80,7 @@ def superoptimize(
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
     seed: int = 0,
+    begin: Callable[[], None] | None = None,
 ) -> SearchResult:
     """The best μGraphs of a program, cheapest first, each with its certificate.
 
@@ -104,6 +103,7 @@ def superoptimize(
         checkpoint: A file that keeps what was found so far: after an interruption the
             same search goes on from there.
         seed: Of all random choices.
+        begin: Called when a search begins; not if the result is there already.
 
     Raises:
         SearchError: The program cannot be searched, or searching is disallowed.
@@ -125,7 +125,9 @@ def superoptimize(
         if found is not None:
             return found
         if executor is None or job.is_long:
-            return job.keep(job.run(progress, checkpoint, executor))
+            return job.keep(job.run(progress, checkpoint, executor, begin))
+        if begin is not None:
+            begin()
         return _elsewhere(job, executor)
 
 
@@ -249,13 +251,16 @@ class Job:
         progress: Progress | None = None,
         checkpoint: str | Path | None = None,
         executor: Executor | None = None,
+        begin: Callable[[], None] | None = None,
     ) -> SearchResult:
         """Search, in this process; segments of a long program on the executor."""
         # Not imported for what is in the cache.
         from mirage_dsl.search.driver import search
         from mirage_dsl.search.finish import finished
 
-        _compile_search(progress)
+        compile_search(code_version(), progress)
+        if begin is not None:
+            begin()
         request = self.request
         found = search(
             self.program,
@@ -362,38 +367,3 @@ def _refuse(store: Cache, key: Key, program: KernelGraph) -> None:
             f"{program.name} is not in the cache, and {DISALLOW_SEARCH.name} is set: "
             'search it once without that variable, or run it with effort="none"'
         )
-
-
-_SMALL = """
-mirage 1
-
-mugraph small(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 64, n = 64 {
-  y: f16[m, n] = matmul x, w over(k)
-  return y
-}
-"""
-
-
-def _compile_search(progress: Progress | None) -> None:
-    """Let Numba compile the search where it has not yet, outside of any budget.
-
-    Takes some seconds, once for each version of the code on a machine.
-    """
-    directory = Path(os.environ["NUMBA_CACHE_DIR"])
-    marker = directory / f"compiled-{code_version().replace(' ', '-')}"
-    if marker.exists():
-        return
-    if progress is None:
-        _log.warning("compiling the search for this machine, once; some seconds")
-    else:
-        progress("compiling the search (once)", 0, 1, None)
-    from mirage_dsl.search.driver import search
-    from mirage_dsl.search.union import multi_kernel
-
-    search(parse(_SMALL), k=1)
-    multi_kernel(parse(_SMALL), max_kernels=2, keep=1)
-    with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-        for old in set(directory.glob("compiled-*")) - {marker}:
-            old.unlink()

@@ -122,6 +122,7 @@ def time_sets(
     *,
     replays: int = REPLAYS,
     limit: float = math.inf,
+    chain: float = math.inf,
 ) -> Time:
     """Time `call` in a captured chain of calls that use the sets in turn.
 
@@ -130,6 +131,7 @@ def time_sets(
         sets: Inputs, mostly tensors.
         replays: How often the chain is repeated.
         limit: Beyond so many µs a rough figure will do, of a few plain calls.
+        chain: µs that are enough for a chain, once it has taken every set.
     """
     import torch
 
@@ -144,7 +146,7 @@ def time_sets(
     torch.cuda.current_stream().wait_stream(stream)
     if min(rough) > max(limit, HOST_BOUND):
         return Time(statistics.median(rough), min(rough), max(rough))
-    length = max(FEWEST_CALLS, len(sets))
+    length = chain_length(min(rough), len(sets), chain)
     graph = torch.cuda.CUDAGraph()
     kept: list[Any] = []
     with torch.cuda.graph(graph, stream=stream):
@@ -154,6 +156,12 @@ def time_sets(
         graph.replay()
         times = [_between(graph.replay, stream) / length for _ in range(replays)]
     return Time(statistics.median(times), min(times), max(times))
+
+
+def chain_length(microseconds: float, sets: int, chain: float) -> int:
+    """How many calls make a chain, if each takes so long: each set at least once."""
+    calls = min(FEWEST_CALLS, math.ceil(min(chain / max(microseconds, 1.0), 1e6)))
+    return max(sets, calls)
 
 
 def _between(work: Callable[[], object], stream: torch.cuda.Stream) -> float:

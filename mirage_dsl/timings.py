@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mirage_dsl.backends.triton.tune import InputSpec, Timing
+from mirage_dsl.backends.triton.messages import InputSpec, Timing
 from mirage_dsl.cache import TIMINGS, Cache, Key
 from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.canonical import canonical_hash

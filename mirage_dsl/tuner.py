@@ -1,9 +1,7 @@
 """The GPU has the last word: candidates are timed on it, and the timings are kept.
 
-First the structures that a search found, each at its best sizes by estimate and in
-several forms, and the program by library kernels.  Then, while time is left, the steps
-in sizes and schedule around the fastest.  The choice is made among the fastest, timed
-once more.
+What is timed is up to `climb`.  The choice is made among the fastest, and verified at
+its own sizes.  The processes that time start while the search still runs.
 
 Timings are true of a GPU, its driver and the versions of PyTorch and Triton, so they
 are entries of their own in the cache, apart from the verified μGraphs.
@@ -16,25 +14,22 @@ import logging
 import math
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Self
 
-from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Tuner
+from mirage_dsl.backends.triton.messages import InputSpec, Task
+from mirage_dsl.backends.triton.tune import Tuner
 from mirage_dsl.cache import Cache, Key
+from mirage_dsl.climb import PLANS, Climb, Progress
 from mirage_dsl.errors import CacheError
-from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import Cost, estimate
+from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.variants import (
-    costliest,
-    neighbours,
-    proposals,
-    with_others_of,
-)
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.timings import (
     Measured,
@@ -44,46 +39,6 @@ from mirage_dsl.timings import (
 )
 
 _log = logging.getLogger(__name__)
-
-Progress = Callable[[str, int, int, float | None], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much to time.
-
-    Attributes:
-        seconds: After so long nothing more is timed.
-        sizes: Sizes of each structure in the first round; each comes in two forms.
-        first: Candidates of the first round at most.
-        beside: Neighbours of each of the fastest that a later round times.
-        rounds: Later rounds at most.
-        worst: Structures are left out whose estimate is above this multiple of the
-            best one's.
-    """
-
-    seconds: float
-    sizes: int
-    first: int
-    beside: int
-    rounds: int
-    worst: float
-
-
-PLANS: Mapping[str, Plan] = {
-    "quick": Plan(seconds=10.0, sizes=8, first=64, beside=20, rounds=8, worst=1.8),
-    "full": Plan(seconds=75.0, sizes=12, first=300, beside=40, rounds=12, worst=6.0),
-}
-CLIMBERS = 3
-"""How many of the fastest have their neighbours timed in a round."""
-MOST_OF_ONE = 0.7
-"""Share of a round's neighbours of one μGraph that differ in the same kernel."""
-FINALISTS = 3
-FINAL_REPLAYS = 15
-GAIN = 0.995
-"""What a round makes of the best time, at most, if it was a gain."""
-PATIENCE = 2
-"""Rounds without a gain after which no more follow."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +70,51 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+class Ahead:
+    """A tuning that may follow a search; to be used in a `with` block around both.
+
+    The seconds of the tuning's plan count from where the search begins, or from here
+    if it takes no search.
+
+    Args:
+        program: What will be searched and tuned.
+
+    Attributes:
+        began: Reading of `time.monotonic()`.
+        searched: The same, when the search had ended.
+    """
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.began = self.searched = time.monotonic()
+        self._program = program
+        self._tuner: Tuner | None = None
+
+    def start(self) -> None:
+        """Start the processes if there will be something to time, without waiting.
+
+        Called when a search begins: they load what they need, and draw inputs, at the
+        same time.
+        """
+        self.began = time.monotonic()
+        if not DETERMINISTIC.get() and has_gpu():
+            self.tuner()
+
+    def tuner(self) -> Tuner:
+        """The processes; started unless they have been."""
+        if self._tuner is None:
+            tuner = Tuner(task_of(self._program), _target())
+            self._tuner = tuner.__enter__()
+        return self._tuner
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        tuner, self._tuner = self._tuner, None
+        if tuner is not None:
+            tuner.__exit__(kind, *rest)
+
+
 def tuned(
     result: SearchResult,
     *,
@@ -123,6 +123,7 @@ def tuned(
     hardware: Hardware = H100,
     use_cache: bool = True,
     progress: Progress | None = None,
+    ahead: Ahead | None = None,
 ) -> Tuned:
     """Time candidates on the current GPU, also at other sizes than the estimate's best.
 
@@ -137,17 +138,15 @@ def tuned(
         use_cache: Look in the cache first, and store what was measured.
         progress: Told how many candidates were timed, of how many so far, and the best
             time in µs.
+        ahead: What began with the search.
 
     Raises:
         CacheError: A hit is demanded, and there is none.
     """
     if DETERMINISTIC.get() or not has_gpu():
         return Tuned(result)
-    import torch
-
     program = result.program
-    inputs = tuple(input_spec(i, program) for i in program.inputs)
-    key = timings_key(result, inputs, effort, constraints, hardware)
+    key = timings_key(result, task_of(program).inputs, effort, constraints, hardware)
     store = Cache()
     kept = stored_timings(store, key, program) if use_cache else None
     if kept is not None:
@@ -158,17 +157,39 @@ def tuned(
         if DISALLOW_SEARCH.get():
             _log.warning("%s: not timed: %s", program.name, DISALLOW_SEARCH.name)
             return Tuned(result)
-        told = progress or _ignore
         screened = hardware.screened()
-        climb = _Climb(result, PLANS[effort], constraints, screened, told)
-        measured = climb.run(Task(program, inputs, device=torch.cuda.current_device()))
-        found = _chosen(measured, result, hardware)
+        told = progress or _ignore
+        climb = Climb(result, PLANS[effort], constraints, screened, told)
+        with nullcontext(ahead) if ahead is not None else Ahead(program) as ahead:
+            ahead.searched = time.monotonic()
+            measured = climb.run(ahead.tuner(), ahead.began)
+            found = _chosen(measured, result, hardware)
+            _log.info("%s: %s", program.name, _account(ahead))
         if use_cache and found:
             store.store(key, timings_document(found, measured, program))
     if not found:
         _log.warning("%s: no candidate could be timed", program.name)
         return Tuned(result, tuple(measured))
     return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))
+
+
+def _account(ahead: Ahead) -> str:
+    """Where the time went, in seconds from the beginning of the search."""
+    marks = ahead.tuner().marks
+    times = {
+        "searched": ahead.searched,
+        "inputs ready": marks.ready,
+        "first compiled": marks.compiled,
+        "first timed": marks.first,
+        "last timed": marks.last,
+        "chosen": time.monotonic(),
+    }
+    texts = [
+        f"{what} at {at - ahead.began:.1f}"
+        for what, at in times.items()
+        if at is not None
+    ]
+    return f"{', '.join(texts)} s; the slowest took {marks.slowest:.1f} s"
 
 
 def _missing(store: Cache, key: Key, program: KernelGraph) -> str:
@@ -181,143 +202,6 @@ def _missing(store: Cache, key: Key, program: KernelGraph) -> str:
 
 def _ignore(stage: str, done: int, total: int, best: float | None) -> None:
     """The progress of nobody."""
-
-
-@dataclass
-class _Climb:
-    """One program's tuning: what was timed so far, and what to time next."""
-
-    result: SearchResult
-    plan: Plan
-    constraints: Constraints | None
-    hardware: Hardware
-    progress: Progress
-    timings: dict[KernelGraph, Timing] = field(
-        default_factory=dict[KernelGraph, Timing]
-    )
-
-    def run(self, task: Task) -> list[Measured]:
-        """All that was timed, the fastest first, the program by library kernels too."""
-        deadline = time.monotonic() + self.plan.seconds
-        with Tuner(task, _target(), deadline=deadline) as tuner:
-            self._time(tuner, self._first())
-            best, patience = self._best(), PATIENCE
-            for _ in range(self.plan.rounds):
-                graphs = [] if tuner.late else self._next()
-                if not graphs or not patience:
-                    break
-                self._time(tuner, graphs)
-                before, best = best, self._best()
-                patience = PATIENCE if best <= GAIN * before else patience - 1
-            self._time_again(tuner)
-        found = [Measured(g, t) for g, t in self.timings.items()]
-        return sorted(found, key=_rank)
-
-    def _first(self) -> list[KernelGraph]:
-        """The program, and the structures at their best sizes by estimate."""
-        limit = self.plan.worst * self.result.best.cost.microseconds
-        found: dict[KernelGraph, Cost] = {}
-        for candidate in self.result.candidates:
-            if candidate.cost.microseconds <= limit and candidate.mugraph.blocks:
-                forms = proposals(
-                    candidate.mugraph,
-                    count=self.plan.sizes,
-                    hardware=self.hardware,
-                    constraints=self.constraints,
-                )
-                found.update(forms)
-        ranked = sorted(found, key=lambda g: found[g].microseconds)[: self.plan.first]
-        own = [c.mugraph for c in self.result.candidates]
-        return list(dict.fromkeys([self.result.program, *own, *ranked]))
-
-    def _next(self) -> list[KernelGraph]:
-        """The neighbours of the fastest of different tiles that were not timed yet."""
-        found: dict[KernelGraph, None] = {}
-        climbers: dict[object, tuple[KernelGraph, int]] = {}
-        for graph in self._fastest(len(self.timings)):
-            at = costliest(graph, self.hardware)
-            if at is not None:
-                climbers.setdefault(_tiles(graph, at), (graph, at))
-        left, best = CLIMBERS, next(iter(climbers.values()), None)
-        for graph, at in climbers.values():
-            assert best is not None
-            if graph is best[0]:
-                new = self._beside(graph)[: self.plan.beside]
-            else:
-                # The other kernels are tuned with the best.
-                start = with_others_of(graph, best[0], at, self.hardware)
-                new = [] if start in self.timings else [start]
-                new += self._beside(start, at)[: self.plan.beside // 2]
-            found.update(dict.fromkeys(new))
-            left -= bool(new)
-            if not left:
-                break
-        return list(found)
-
-    def _beside(self, graph: KernelGraph, only: int | None = None) -> list[KernelGraph]:
-        """Neighbours that were not timed yet, not too many that differ in one kernel.
-
-        Args:
-            graph: What they are beside of.
-            only: Index of the kernel that may differ.
-        """
-        most = self.plan.beside
-        if len(graph.blocks) > 1:
-            most = math.ceil(MOST_OF_ONE * most)
-        count: Counter[int] = Counter()
-        found: list[KernelGraph] = []
-        for other, _ in neighbours(
-            graph, hardware=self.hardware, constraints=self.constraints
-        ):
-            pairs = enumerate(zip(graph.nodes, other.nodes, strict=True))
-            at = next(i for i, (a, b) in pairs if a != b)
-            if other in self.timings or only not in (None, at) or count[at] >= most:
-                continue
-            count[at] += 1
-            found.append(other)
-        return found
-
-    def _fastest(self, count: int) -> list[KernelGraph]:
-        good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]
-        ranked = sorted((m for m in good if m.mugraph.blocks), key=_rank)
-        return [m.mugraph for m in ranked[:count]]
-
-    def _best(self) -> float:
-        known = [t.microseconds for t in self.timings.values() if not t.reason]
-        return min((k for k in known if k is not None), default=math.inf)
-
-    def _time(self, tuner: Tuner, graphs: Sequence[KernelGraph]) -> None:
-        total = len(self.timings) + len(graphs)
-
-        def tell(timing: Timing) -> None:
-            self.timings[graphs[timing.index]] = timing
-            best = self._best()
-            known = best if math.isfinite(best) else None
-            self.progress("tune", len(self.timings), total, known)
-
-        tuner.times(graphs, progress=tell)
-
-    def _time_again(self, tuner: Tuner) -> None:
-        """The first few, at greater length: small differences may be noise."""
-        graphs = self._fastest(FINALISTS)
-        if not self.timings[self.result.program].reason:
-            graphs.append(self.result.program)
-        for graph in graphs:
-            timing = tuner.again(graph, replays=FINAL_REPLAYS)
-            self.timings[graph] = timing
-
-
-def _tiles(graph: KernelGraph, at: int) -> object:
-    """What tells apart where to climb: the tiles of the kernel at `at`."""
-    node = graph.nodes[at]
-    assert isinstance(node, BlockGraph)
-    return node.grid, node.loop, at, tuple(len(b.nodes) for b in graph.blocks)
-
-
-def _rank(measured: Measured) -> tuple[bool, float]:
-    timing = measured.timing
-    good = not timing.reason and timing.microseconds is not None
-    return not good, timing.microseconds or math.inf
 
 
 def _target() -> str:
@@ -366,6 +250,14 @@ def _preferred(measured: Sequence[Measured]) -> list[Measured]:
 def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate, ...]:
     first = {c.mugraph for c in found}
     return (*found, *(c for c in result.candidates if c.mugraph not in first))
+
+
+def task_of(program: KernelGraph) -> Task:
+    """What the processes need to know of a program, for the current GPU."""
+    import torch
+
+    inputs = tuple(input_spec(i, program) for i in program.inputs)
+    return Task(program, inputs, device=torch.cuda.current_device())
 
 
 def input_spec(item: Input, program: KernelGraph) -> InputSpec:

@@ -155,24 +155,30 @@ class BoundKernel:
             **config: Further arguments of `superoptimize`.
         """
         from mirage_dsl.superoptimizer import superoptimize
-        from mirage_dsl.tuner import has_gpu, tuned
+        from mirage_dsl.tuner import Ahead, has_gpu, tuned
 
         effort = effort or self._options.effort or EFFORT.get()
         config = {**self._options.config, **config}
         if has_gpu():
             _refuse_in_capture(self.program.name)
             config.setdefault("hardware", _hardware())
-        result = superoptimize(
-            self._sized_program(),
-            effort=effort,
-            budget_seconds=budget_seconds or self._options.budget_seconds,
-            progress=progress,
-            **config,
-        )
-        if effort != "none":
-            options = {n: config[n] for n in TUNER_OPTIONS if n in config}
-            self._tuning = tuned(result, effort=effort, progress=progress, **options)
-            result = self._tuning.result
+        program = self._sized_program()
+        with Ahead(program) as ahead:
+            if effort != "none":
+                config.setdefault("begin", ahead.start)
+            result = superoptimize(
+                program,
+                effort=effort,
+                budget_seconds=budget_seconds or self._options.budget_seconds,
+                progress=progress,
+                **config,
+            )
+            if effort != "none":
+                options = {n: config[n] for n in TUNER_OPTIONS if n in config}
+                self._tuning = tuned(
+                    result, effort=effort, progress=progress, ahead=ahead, **options
+                )
+                result = self._tuning.result
         self._result = result
         self._set(result.best.mugraph)
         return result

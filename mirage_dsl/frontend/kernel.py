@@ -255,8 +255,8 @@ def kernel(
 
     Args:
         function: The function.
-        effort: `none` runs the program with library kernels, `quick` searches for
-            seconds, `full` for a minute or two.
+        effort: `none` runs the program with library kernels, `quick` searches and, on
+            a GPU, tunes for up to 15 seconds, `full` for a minute or two.
         budget_seconds: Time limit of a search.
         config: Further arguments of `mirage.superoptimize`, by name.
         mugraph: A μGraph or its text to use in place of a search.

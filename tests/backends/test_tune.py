@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from mirage_dsl.backends.triton import judge_process, tune_worker
 from mirage_dsl.backends.triton import tune as tuning
 from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.tune import InputSpec, Job, Task, Timing, Trial, Tuner
+from mirage_dsl.backends.triton.messages import InputSpec, Job, Task, Timing, Trial
+from mirage_dsl.backends.triton.tune import Tuner
 from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.testing import mugraphs
+from mirage_dsl.timing import Time, chain_length
 from mirage_dsl.types import f16
 
 GRAPH = mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16)
@@ -47,13 +50,15 @@ def test_right_and_wrong_candidates() -> None:
 FAKE_JUDGE = """
 import os, sys, time
 from mirage_dsl.backends.triton.channel import receive, send
-from mirage_dsl.backends.triton.tune import Task, Timing
+from mirage_dsl.backends.triton.messages import Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
     if request is None:
         continue
     if isinstance(request, Task):
-        send(sys.stdout.buffer, None)
+        if request.program.name == "large":
+            time.sleep(1.5)
+        send(sys.stdout.buffer, time.monotonic())
         continue
     name = request.graph.name
     if name == "crash":
@@ -65,7 +70,7 @@ while True:
 FAKE_COMPILER = """
 import os, sys, time
 from mirage_dsl.backends.triton import compile_worker as worker
-from mirage_dsl.backends.triton.tune import Compiled
+from mirage_dsl.backends.triton.messages import Compiled
 def compiled(job):
     if job.graph.name == "broken":
         os._exit(3)
@@ -81,10 +86,11 @@ worker.main(sys.argv[1:])
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("JUDGE", FAKE_JUDGE), ("COMPILER", FAKE_COMPILER)):
+    fakes = ((judge_process, "JUDGE", FAKE_JUDGE), (tuning, "COMPILER", FAKE_COMPILER))
+    for module, name, text in fakes:
         file = tmp_path / f"{name.lower()}.py"
         file.write_text(text)
-        monkeypatch.setattr(tuning, name, (str(file),))
+        monkeypatch.setattr(module, name, (str(file),))
 
 
 def named(name: str, *, kernels: bool = True) -> KernelGraph:
@@ -98,7 +104,9 @@ def test_crashes_and_hangs_cost_only_themselves() -> None:
     graphs = [named(n) for n in names] + [named("library", kernels=False)]
     with Tuner(Task(GRAPH, INPUTS), "sm_90", seconds_each=3, jobs=3) as tuner:
         found = tuner.times(graphs, progress=seen.append)
-        assert tuner.again(graphs[0], replays=3).microseconds == 7
+        again = tuner.again(graphs[0], replays=3)
+        assert again is not None
+        assert again.microseconds == 7
     assert [t.index for t in found] == list(range(8))
     assert {t.index for t in seen} == set(range(8))
     assert [t.microseconds for t in found if not t.reason] == [7, 4, 7]
@@ -119,6 +127,86 @@ def test_what_time_forbids_is_not_timed() -> None:
     assert found.reason == tuning.NO_TIME
 
 
+@pytest.mark.usefixtures("helpers")
+def test_a_trial_ends_with_the_time() -> None:
+    """However long a candidate may take: nothing is waited for beyond the deadline."""
+    started = time.monotonic()
+    graphs = [named("good", kernels=False), named("hang", kernels=False)]
+    with Tuner(Task(GRAPH, INPUTS), "sm_90", deadline=started + 2.0) as tuner:
+        good, hanging = tuner.times(graphs)
+        assert tuner.again(graphs[0], replays=3) is None, "a new process takes seconds"
+        (late,) = tuner.times(graphs[:1])
+    assert good.microseconds == 4
+    assert hanging.reason == late.reason == tuning.NO_TIME
+    assert time.monotonic() - started < 2.0 + tuning.GRACE + 1.0
+
+
+@pytest.mark.usefixtures("helpers")
+def test_some_time_is_left_once_all_is_ready() -> None:
+    """Inputs that take long to draw, after a long search, do not end the tuning."""
+    task = Task(named("large"), INPUTS)
+    with Tuner(task, "sm_90", deadline=time.monotonic() - 1) as tuner:
+        tuner.least = 5.0
+        (found,) = tuner.times([named("library", kernels=False)])
+        left = tuner.deadline - time.monotonic()
+    assert found.microseconds == 7
+    assert 3.0 < left <= 5.0
+    marks = tuner.marks
+    assert marks.ready is not None
+    assert marks.first is not None
+    assert marks.ready <= marks.first == marks.last
+
+
+@pytest.mark.usefixtures("helpers")
+def test_the_last_seconds_are_for_the_best() -> None:
+    graph = named("library", kernels=False)
+    deadline = time.monotonic() + 30.0
+    with Tuner(Task(GRAPH, INPUTS), "sm_90", deadline=deadline) as tuner:
+        tuner.times([graph])
+        tuner.reserve = 60.0
+        assert tuner.late
+        (found,) = tuner.times([graph])
+        again = tuner.again(graph, replays=3)
+    assert found.reason == tuning.NO_TIME
+    assert again is not None
+    assert not again.reason
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_is_far_too_slow_runs_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)
+    known = {t[0].data_ptr(): right(*t) for t in judge.draws}
+    calls: list[torch.Tensor] = []
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        calls.append(tensors[0])
+        time.sleep(0.01 if slow else 0.0)
+        return known[tensors[0].data_ptr()]
+
+    def time_sets(*_: object, **options: float) -> Time:
+        assert options["chain"] < 1e6
+        return Time(5.0, 5.0, 5.0)
+
+    monkeypatch.setattr(tune_worker, "Executable", lambda _: run)
+    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(tune_worker, "time_sets", time_sets)
+    timing = judge.judge(Trial(GRAPH, 20.0, 5))
+    assert not timing.reason
+    assert timing.microseconds is not None
+    assert (timing.microseconds > 9000) == slow
+    assert (len(calls) <= 4) == slow
+
+
+def test_chains_of_long_calls_are_short() -> None:
+    assert chain_length(5.0, 4, 10_000.0) == 40
+    assert chain_length(1000.0, 4, 10_000.0) == 10
+    assert chain_length(1000.0, 16, 10_000.0) == 16, "each input once"
+    assert chain_length(1000.0, 4, float("inf")) == 40
+
+
 def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next candidate gets a new one."""
 
@@ -137,6 +225,20 @@ def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "_exit", ended)
     with pytest.raises(SystemExit, match=str(LOST)):
         judge.judge(trial)
+
+
+def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs the program, and what fails is not lost on the candidates."""
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    ran: list[KernelGraph] = []
+
+    def refuse(graph: KernelGraph) -> None:
+        ran.append(graph)
+        raise RuntimeError
+
+    monkeypatch.setattr(tune_worker, "Executable", refuse)
+    judge.warm_up()
+    assert ran == [GRAPH]
 
 
 def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:

@@ -40,15 +40,17 @@ LAYERS: dict[str, int] = {
     "search": 6,
     "cache": 7,
     "explanation": 7,
+    "first_use": 7,
     "stored": 8,
     "superoptimizer": 9,
     "models": 10,
     "timings": 10,
-    "tuner": 11,
-    "connect": 12,
-    "cli": 13,
-    "testing": 13,
-    "__main__": 14,
+    "climb": 11,
+    "tuner": 12,
+    "connect": 13,
+    "cli": 14,
+    "testing": 14,
+    "__main__": 15,
 }
 # The modules on top of the front end that connect everything.
 CONNECTING = {

@@ -255,6 +255,23 @@ def test_progress_is_told() -> None:
     assert {"search", "verify"} <= set(told)
 
 
+def test_only_a_search_begins() -> None:
+    begun: list[str] = []
+    superoptimize(_program(), effort="none", begin=lambda: begun.append("none"))
+    assert not begun
+    superoptimize(_program(), begin=lambda: begun.append("first"))
+    superoptimize(_program(), begin=lambda: begun.append("second"))
+    assert begun == ["first"]
+    with ThreadPoolExecutor(1) as pool:
+        superoptimize(
+            _program(),
+            executor=pool,
+            use_cache=False,
+            begin=lambda: begun.append("elsewhere"),
+        )
+    assert begun == ["first", "elsewhere"]
+
+
 def test_code_changes_change_the_version() -> None:
     version = superoptimizer.code_version()
     assert version.startswith(mirage.__version__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl import tuner
-from mirage_dsl.backends.triton.tune import Task, Timing
+from mirage_dsl import climb, tuner
+from mirage_dsl.backends.triton.messages import Task, Timing
+from mirage_dsl.backends.triton.tune import Marks
 from mirage_dsl.cache import TIMINGS, Cache
 from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.canonical import canonical_hash
@@ -48,26 +50,32 @@ class Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
         self.tasks: list[Task] = []
         self.timed: list[KernelGraph] = []
+        self.running = 0
+        self.failures: list[type[BaseException] | None] = []
+        self.marks = Marks()
         self.judge = judge
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
         monkeypatch.setattr(tuner, "Tuner", self.tuner)
 
-    def tuner(self, task: Task, target: str, *, deadline: float) -> Device:
+    def tuner(self, task: Task, target: str) -> Device:
         assert target == "sm_90"
-        assert deadline > 0
         self.tasks.append(task)
         return self
 
     def __enter__(self) -> Self:
+        self.running += 1
         return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.running -= 1
+        self.failures.append(kind)
 
     late = False
+    deadline = reserve = least = seconds_each = 0.0
 
     def times(
         self, candidates: Sequence[KernelGraph], *, progress: Callable[[Timing], None]
@@ -78,7 +86,7 @@ class Device:
             self.timed.append(graph)
             progress(replace(self.judge(graph), index=index))
 
-    def again(self, candidate: KernelGraph, *, replays: int) -> Timing:
+    def again(self, candidate: KernelGraph, *, replays: int) -> Timing | None:
         assert replays > 5
         return self.judge(candidate)
 
@@ -107,8 +115,8 @@ def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> 
     """Also what the estimate thinks little of: it may be wrong."""
     result = _result()
     device = Device(monkeypatch, library_first)
-    plan = replace(tuner.PLANS["quick"], first=0, rounds=0, worst=0.0)
-    monkeypatch.setitem(tuner.PLANS, "quick", plan)
+    plan = replace(climb.PLANS["quick"], first=0, rounds=0, worst=0.0)
+    monkeypatch.setitem(climb.PLANS, "quick", plan)
     tuned(result)
     assert set(device.timed) == {c.mugraph for c in result}
 
@@ -200,6 +208,66 @@ def test_where_nothing_can_be_timed_the_order_stays(
     assert tuned(result).result is result
     assert "no candidate could be timed" in caplog.text
     assert Cache().entries(TIMINGS) == []
+
+
+def _bound() -> mirage.BoundKernel:
+    w = mirage.spec((96, 64), strides=(1, 96))
+    return gated.bind(mirage.spec((16, 64)), w)
+
+
+def test_the_processes_start_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, library_first)
+    running: list[int] = []
+    found = _bound().search(progress=lambda *_: running.append(device.running))
+    assert running
+    assert min(running) == 1
+    assert not found.best.mugraph.blocks
+    assert len(device.tasks) == 1
+    assert (device.running, device.failures) == (0, [None])
+
+
+def test_no_process_starts_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, library_first)
+    with DETERMINISTIC.scope(True):
+        _bound().search()
+    with DISALLOW_SEARCH.scope(True):
+        _bound().search()
+    assert not device.tasks
+    _bound().search()
+    assert len(device.tasks) == 1, "the search was known, the timings were not"
+    _bound().search()
+    with ASSERT_CACHE_HIT.scope(True):
+        _bound().search()
+    _bound().search(effort="none", use_cache=False)
+    assert len(device.tasks) == 1
+
+
+def test_no_process_is_left_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, library_first)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        _bound().search(progress=fail)
+    assert (device.running, device.failures) == (0, [ZeroDivisionError])
+
+
+def test_the_search_counts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it took is no longer there for the tuning, but for the least."""
+    caplog.set_level("INFO", "mirage_dsl.tuner")
+    device = Device(monkeypatch, library_first)
+    started = time.monotonic()
+    _bound().search(progress=lambda stage, *_: stage == "verify" and time.sleep(0.2))
+    plan = climb.PLANS["quick"]
+    assert started <= device.deadline - plan.seconds < time.monotonic() - 0.2
+    assert device.least == plan.least
+    assert 0 < device.reserve < plan.least
+    assert device.seconds_each == plan.each
+    (line,) = [r.message for r in caplog.records if "searched at" in r.message]
+    assert "chosen at" in line
 
 
 @pytest.mark.gpu

@@ -19,12 +19,15 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from mirage_dsl.backends.triton.channel import HEADER, framed, own_channel, send, taken
+from mirage_dsl.backends.triton.messages import Compiled, Job
 from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
-from mirage_dsl.backends.triton.tune import Compiled, Job
 
 LOADED = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
 SECONDS_EACH = 40.0
 """How long one candidate may take."""
+YIELDING = 5
+"""What is added to the niceness: the process that times, and a search that still runs,
+come first."""
 
 
 @dataclass
@@ -134,6 +137,7 @@ def _child(job: Job, pipe: int) -> None:
 def main(arguments: list[Any]) -> None:
     """Serve; the argument is how many children may run at a time."""
     requests, answers = own_channel()
+    os.nice(YIELDING)
     _load()
     Server(requests, answers, int(arguments[0])).serve()
 

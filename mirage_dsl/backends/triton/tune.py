@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from mirage_dsl.backends.triton.channel import Helper
+from mirage_dsl.backends.triton.judge_process import JudgeProcess
+from mirage_dsl.backends.triton.messages import Job, Task, Timing, Trial
 from mirage_dsl.backends.triton.spare import SPARES
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 
 SECONDS_EACH = 20.0
 """How long one candidate may take to be run and timed."""
+GRACE = 1.0
+"""A candidate that is being timed at the deadline is given up after so many seconds."""
 START_SECONDS = 120.0
-JUDGE = ("-m", "mirage_dsl.backends.triton.tune_worker")
 COMPILER = ("-m", "mirage_dsl.backends.triton.compile_worker")
 """What Python runs."""
 
@@ -41,78 +44,29 @@ SLOW = 2.0
 """Beyond this multiple of the best time a candidate is not timed precisely."""
 
 
-@dataclass(frozen=True)
-class InputSpec:
-    """A tensor to draw: shape, strides in elements, and the scale of its elements."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a worker needs before it can judge candidates."""
-
-    program: KernelGraph
-    inputs: tuple[InputSpec, ...]
-    draws: int = 2
-    device: int = 0
-
-
-@dataclass(frozen=True)
-class Job:
-    """A candidate to compile for a target such as `sm_90`, and whether to screen it."""
-
-    index: int
-    graph: KernelGraph
-    target: str
-    screened: bool = True
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What became of a job; no reason means that it is worth timing."""
-
-    index: int
-    reason: str
-    seconds: float
-    reports: tuple[KernelReport, ...] = ()
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A request to judge one candidate.
+@dataclass
+class Marks:
+    """When things happened, as readings of `time.monotonic()`.
 
     Attributes:
-        graph: The candidate.
-        limit: µs beyond which a rough time will do.
-        replays: How often the chain of calls is repeated.
+        ready: The process that runs candidates had its inputs and the right outputs.
+        compiled: The first candidate was compiled.
+        first: The first candidate was timed.
+        last: The last one was.
+        slowest: Seconds that the slowest candidate took to be run and timed.
     """
 
-    graph: KernelGraph
-    limit: float
-    replays: int
+    ready: float | None = None
+    compiled: float | None = None
+    first: float | None = None
+    last: float | None = None
+    slowest: float = 0.0
 
-
-@dataclass(frozen=True)
-class Timing:
-    """What became of one candidate.
-
-    Attributes:
-        index: Its position among the candidates.
-        microseconds: Time of a call, or None where it was not timed.
-        error: Largest error relative to the largest element, or None.
-        reason: Why it is out; empty for a good one.
-        seconds: What it took to judge.
-    """
-
-    index: int
-    microseconds: float | None = None
-    error: float | None = None
-    reason: str = ""
-    seconds: float = 0.0
+    def timed(self, seconds: float) -> None:
+        """Note that a candidate was run."""
+        self.last = time.monotonic()
+        self.first = self.first or self.last
+        self.slowest = max(self.slowest, seconds)
 
 
 class Tuner:
@@ -121,7 +75,8 @@ class Tuner:
     Args:
         task: The program that candidates must equal, and the inputs.
         target: What to compile for, such as `sm_90`.
-        deadline: `time.monotonic()` after which nothing is started.
+        deadline: `time.monotonic()` after which nothing is started, and what has been
+            started ends soon.
         seconds_each: After so long without an answer a candidate is given up.
         jobs: Compilations at a time.
         slow: Beyond this multiple of the best time a rough figure will do.
@@ -129,7 +84,12 @@ class Tuner:
         turn: Held while a candidate runs, by tuners that share a GPU.
 
     Attributes:
+        deadline: It may be set while nothing is timed.
+        reserve: Seconds before the deadline that are left to `again`.
+        least: Seconds that there are at least once the processes are ready.
+        seconds_each: As given.
         reports: What the compiler said of the kernels of each candidate.
+        marks: When things happened.
     """
 
     def __init__(
@@ -144,14 +104,17 @@ class Tuner:
         screened: bool = True,
         turn: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._judge = _Judge(task)
+        self.deadline = deadline
+        self.reserve = 0.0
+        self.least = 0.0
+        self.seconds_each = seconds_each
+        self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
+        self.marks = Marks()
+        self._judge = JudgeProcess(task)
         self._target = target
-        self._deadline = deadline
-        self._seconds_each = seconds_each
         self._slow = slow
         self._screened = screened
         self._turn = turn or nullcontext()
-        self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
         self._best = float("inf")
         self._compiler: Helper | None = None
         self._owed = 0
@@ -159,8 +122,13 @@ class Tuner:
         self._command = (*COMPILER, str(count))
 
     def __enter__(self) -> Self:
+        """Start the processes, without waiting until they are ready."""
         self._judge.start()
-        self._compiler = SPARES.take(self._command)
+        try:
+            self._compiler = SPARES.take(self._command)
+        except BaseException:
+            self._judge.stop()
+            raise
         self._owed = 0
         return self
 
@@ -169,17 +137,22 @@ class Tuner:
             self._judge.rest()
         else:
             self._judge.stop()
-        if self._compiler is None:
+        compiler, self._compiler = self._compiler, None
+        if compiler is None:
             return
         if kind is None and not self._owed:
-            SPARES.keep(self._command, self._compiler)
+            SPARES.keep(self._command, compiler)
         else:
-            self._compiler.stop()
+            compiler.stop()
 
     @property
     def late(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() >= self._deadline
+        """Whether the time for candidates is over."""
+        return self._left <= 0
+
+    @property
+    def _left(self) -> float:
+        return self.deadline - self.reserve - time.monotonic()
 
     def times(
         self,
@@ -198,24 +171,61 @@ class Tuner:
         found: dict[int, Timing] = {}
         for index, reason in self._compiled(candidates):
             if reason:
-                found[index] = Timing(index, reason=reason)
-            elif self.late:
-                found[index] = Timing(index, reason=NO_TIME)
+                timing = Timing(index, reason=reason)
             else:
                 trial = Trial(candidates[index], self._slow * self._best, replays)
                 with self._turn:
-                    timing = self._judge.judge(trial, self._seconds_each)
-                found[index] = replace(timing, index=index)
-                if not timing.reason and timing.microseconds is not None:
-                    self._best = min(self._best, timing.microseconds)
+                    timing = self._judged(trial)
+            found[index] = replace(timing, index=index)
+            if not timing.reason and timing.microseconds is not None:
+                self._best = min(self._best, timing.microseconds)
             if progress is not None:
                 progress(found[index])
         return [found[i] for i in range(len(candidates))]
 
-    def again(self, candidate: KernelGraph, *, replays: int) -> Timing:
-        """Judge one candidate that has passed, at greater length."""
+    def again(self, candidate: KernelGraph, *, replays: int) -> Timing | None:
+        """Judge one candidate that has passed, at greater length; None without time.
+
+        No process is started for it.
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0 or self._judge.ready_at is None:
+            return None
         trial = Trial(candidate, float("inf"), replays)
-        return self._judge.judge(trial, self._seconds_each)
+        try:
+            return self._judge.judge(trial, min(self.seconds_each, left))
+        except TimeoutError:
+            return None
+
+    def _judged(self, trial: Trial) -> Timing:
+        """What became of one candidate, which may be that the time was over."""
+        reason = self._prepared()
+        if reason or self.late:
+            return Timing(0, reason=reason or NO_TIME)
+        seconds = min(self.seconds_each, self._left + GRACE)
+        try:
+            timing = self._judge.judge(trial, seconds)
+        except TimeoutError:
+            if self.late:
+                return Timing(0, reason=NO_TIME)
+            return Timing(0, reason=f"no answer within {seconds:.3g} s")
+        self.marks.timed(timing.seconds)
+        return timing
+
+    def _prepared(self) -> str:
+        """Wait for the process that runs candidates; why it is not there, or nothing.
+
+        The first one is waited for in any case, a later one in the time that is left.
+        """
+        first = self.marks.ready is None
+        if not first and self.late:
+            return NO_TIME
+        seconds = START_SECONDS if first else min(START_SECONDS, self._left + GRACE)
+        reason = self._judge.prepare(seconds)
+        if first:
+            self.marks.ready = self._judge.ready_at or time.monotonic()
+            self.deadline = max(self.deadline, time.monotonic() + self.least)
+        return reason
 
     def _compiled(
         self, candidates: Sequence[KernelGraph]
@@ -228,22 +238,23 @@ class Tuner:
             for i, c in enumerate(candidates)
             if c.blocks
         ]
-        # Library kernels are there already.
-        for index in sorted(left - {j.index for j in jobs}):
-            left.remove(index)
-            yield index, ""
         self._owed += len(jobs)
         with _answers(self._compiler, jobs) as answers:
+            # Library kernels are there already.
+            for index in sorted(left - {j.index for j in jobs}):
+                left.remove(index)
+                yield index, ""
             while left:
-                seconds = max(self._deadline - time.monotonic(), 0.0)
                 try:
-                    answer = answers.get(timeout=min(seconds, START_SECONDS))
+                    seconds = min(max(self._left, 0.0), START_SECONDS)
+                    answer = answers.get(timeout=seconds)
                 except queue.Empty:
                     break
                 if answer is None:
                     break
                 self._owed -= 1
                 left.discard(answer.index)
+                self.marks.compiled = self.marks.compiled or time.monotonic()
                 self.reports[candidates[answer.index]] = answer.reports
                 yield answer.index, answer.reason
         reason = NO_TIME if self.late else "the process that compiles ended"
@@ -274,95 +285,4 @@ def _answers(
     yield answers
 
 
-class _Judge:
-    """The process that runs candidates; started anew after it died."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._helper: Helper | None = None
-        self._ready = False
-
-    def start(self) -> None:
-        """Begin, without waiting until it is ready."""
-        self._helper = SPARES.take(JUDGE)
-        self._ready = False
-        with suppress(BrokenPipeError):
-            self._helper.send(self._task)
-
-    def judge(self, trial: Trial, seconds: float) -> Timing:
-        """Run one candidate."""
-        if self._helper is None:
-            self.start()
-        assert self._helper is not None
-        started = time.monotonic()
-        try:
-            if not self._ready:
-                with _deadline(self._helper, START_SECONDS):
-                    self._helper.receive()
-                self._ready = True
-            started = time.monotonic()
-            with _deadline(self._helper, seconds):
-                self._helper.send(trial)
-                timing: Timing = self._helper.receive()
-        except (EOFError, BrokenPipeError):
-            status = self.stop()
-            reason = f"the process that ran it ended with {status}"
-            return Timing(0, reason=reason)
-        except TimeoutError:
-            self.stop()
-            return Timing(0, reason=f"no answer within {seconds:g} s")
-        return replace(timing, seconds=time.monotonic() - started)
-
-    def rest(self) -> None:
-        """Leave the process to the next program, if it waits for requests."""
-        helper, self._helper = self._helper, None
-        if helper is None:
-            return
-        if self._ready and helper.alive:
-            with suppress(BrokenPipeError):
-                helper.send(None)
-            SPARES.keep(JUDGE, helper)
-        else:
-            helper.stop()
-
-    def stop(self) -> int | None:
-        """End the process; its exit status."""
-        helper, self._helper = self._helper, None
-        return None if helper is None else helper.stop()
-
-
-@contextmanager
-def _deadline(helper: Helper, seconds: float) -> Generator[None, None, None]:
-    """Kill the process if the block takes longer.
-
-    Raises:
-        TimeoutError: It did.
-    """
-    expired = threading.Event()
-
-    def kill() -> None:
-        expired.set()
-        helper.kill()
-
-    timer = threading.Timer(seconds, kill)
-    timer.start()
-    try:
-        yield
-    except (EOFError, BrokenPipeError):
-        if expired.is_set():
-            raise TimeoutError from None
-        raise
-    finally:
-        timer.cancel()
-
-
-__all__ = [
-    "NO_TIME",
-    "Compiled",
-    "InputSpec",
-    "Job",
-    "Task",
-    "Timing",
-    "Trial",
-    "Tuner",
-]
+__all__ = ["NO_TIME", "Marks", "Tuner"]

@@ -5,21 +5,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from mirage_dsl.backends.triton.channel import own_channel, receive, send
 from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.messages import InputSpec, Task, Timing, Trial
 from mirage_dsl.backends.triton.torch_domain import evaluate_torch
-from mirage_dsl.backends.triton.tune import InputSpec, Task, Timing, Trial
 from mirage_dsl.ir.graph import Return
 from mirage_dsl.timing import rotating, time_sets
 from mirage_dsl.types import dtype_named
 
+# The module runs as a program, so its own name is another.
+_log = logging.getLogger("mirage_dsl.backends.triton.tune_worker")
+
 REPEATS = 3
 """Runs of each draw: a race does not show in every one."""
+CHAIN = 10_000.0
+"""µs that a chain of calls takes, about, where calls are not short."""
+FAR_OFF = 2_000.0
+"""A call that takes so many µs, and longer than what is of interest, is timed once."""
+LONG = 1.0
+"""Seconds of a trial that are worth a word."""
 LOST = 70
 """Exit status of a process whose GPU is lost to it."""
 EPSILONS = 8
@@ -80,23 +92,66 @@ class Judge:
         values = torch.randn(spec.shape, generator=generator, device=self._device)
         return tensor.copy_(values * (spec.scale * scale))
 
+    def warm_up(self) -> None:
+        """All that takes its time once: Triton, its driver, libraries, captures.
+
+        The program itself, which is run for that, needs none of Triton's kernels.
+        """
+        with suppress(Exception):
+            from triton.runtime.driver import driver
+
+            active: Any = driver.active
+            active.get_current_device()
+        self.judge(Trial(self._task.program, float("inf"), 1))
+
     def judge(self, trial: Trial) -> Timing:
         """Check and time one candidate."""
+        begun = time.perf_counter()
         try:
             run = Executable(trial.graph)
-            error = self.error_of(run)
+            rough = self._rough(run)
+            started = time.perf_counter()
+            slow = rough > max(trial.limit, FAR_OFF)
+            error = self.error_of(run, 1 if slow else REPEATS)
             if not error <= self.tolerance():
                 return Timing(
                     0, error=error, reason=f"wrong results: error {error:.1e}"
                 )
-            if self._sets is None:
-                self._sets = rotating(self.draws[0])
-            time = time_sets(run, self._sets, replays=trial.replays, limit=trial.limit)
-            return Timing(0, time.median, error)
+            checked = time.perf_counter()
+            microseconds = rough if slow else self._time(run, trial)
         except Exception as failure:
             if self._is_lost():
                 os._exit(LOST)
             return Timing(0, reason=f"{type(failure).__name__}: {failure}"[:500])
+        ended = time.perf_counter()
+        if ended - begun > LONG:
+            _log.info(
+                "%s: %.1f s to start, %.1f s to check, %.1f s to time %.0f µs",
+                trial.graph.name,
+                started - begun,
+                checked - started,
+                ended - checked,
+                microseconds,
+            )
+        return Timing(0, microseconds, error)
+
+    def _rough(self, run: Any) -> float:
+        """µs of a second call, with what the host takes for it."""
+        device = torch.get_device_module(self._device)
+        run(*self.draws[0])
+        device.synchronize()
+        start = time.perf_counter()
+        run(*self.draws[0])
+        device.synchronize()
+        return 1e6 * (time.perf_counter() - start)
+
+    def _time(self, run: Any, trial: Trial) -> float:
+        if self._sets is None:
+            self._sets = rotating(self.draws[0])
+        found = time_sets(
+            run, self._sets, replays=trial.replays, limit=trial.limit, chain=CHAIN
+        )
+        return found.median
 
     def _is_lost(self) -> bool:
         """Whether the GPU does nothing more for this process, as after a bad access."""
@@ -106,11 +161,11 @@ class Judge:
             return True
         return False
 
-    def error_of(self, run: Any) -> float:
+    def error_of(self, run: Any, repeats: int = REPEATS) -> float:
         """The largest error over all draws, relative to the largest element."""
         worst = 0.0
         for tensors, right in zip(self.draws, self.right, strict=True):
-            for _ in range(REPEATS):
+            for _ in range(repeats):
                 for one, other in zip(run(*tensors), right, strict=True):
                     worst = max(worst, relative_error(one, other))
         return worst
@@ -146,7 +201,9 @@ def main() -> None:
         elif isinstance(request, Task):
             torch.cuda.set_device(request.device)
             judge = Judge(request)
-            send(answers, None)
+            judge.warm_up()
+            # One clock for all processes.
+            send(answers, time.monotonic())
         else:
             assert judge is not None
             send(answers, judge.judge(request))

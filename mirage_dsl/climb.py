@@ -1,0 +1,239 @@
+"""Which candidates a tuner times: a first round, then steps around the fastest.
+
+First the structures that a search found, each at its best sizes by estimate and in
+several forms, and the program by library kernels.  Then, while time is left, the steps
+in sizes and schedule around the fastest, and those few once more, at greater length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirage_dsl.backends.triton.messages import Timing
+from mirage_dsl.backends.triton.tune import Tuner
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.search.cost import Cost
+from mirage_dsl.search.hardware import Hardware
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.variants import (
+    costliest,
+    neighbours,
+    proposals,
+    with_others_of,
+)
+from mirage_dsl.timings import Measured
+
+Progress = Callable[[str, int, int, float | None], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to time.
+
+    Attributes:
+        seconds: After so long nothing more is timed; the search before it counts.
+        least: But there are so many, however long the search has taken.
+        each: How long one candidate may take to be run and timed.
+        sizes: Sizes of each structure in the first round; each comes in two forms.
+        first: Candidates of the first round at most.
+        beside: Neighbours of each of the fastest that a later round times.
+        rounds: Later rounds at most.
+        worst: Structures are left out whose estimate is above this multiple of the
+            best one's.
+    """
+
+    seconds: float
+    least: float
+    each: float
+    sizes: int
+    first: int
+    beside: int
+    rounds: int
+    worst: float
+
+
+PLANS: Mapping[str, Plan] = {
+    "quick": Plan(
+        seconds=13.5,
+        least=5.0,
+        each=5.0,
+        sizes=8,
+        first=64,
+        beside=20,
+        rounds=8,
+        worst=1.8,
+    ),
+    "full": Plan(
+        seconds=88.0,
+        least=20.0,
+        each=20.0,
+        sizes=12,
+        first=300,
+        beside=40,
+        rounds=12,
+        worst=6.0,
+    ),
+}
+FINAL_SECONDS = 1.0
+"""What is left at the end for the few that are timed once more."""
+CLIMBERS = 3
+"""How many of the fastest have their neighbours timed in a round."""
+MOST_OF_ONE = 0.7
+"""Share of a round's neighbours of one μGraph that differ in the same kernel."""
+FINALISTS = 3
+FINAL_REPLAYS = 15
+GAIN = 0.995
+"""What a round makes of the best time, at most, if it was a gain."""
+PATIENCE = 2
+"""Rounds without a gain after which no more follow."""
+
+
+@dataclass
+class Climb:
+    """One program's tuning: what was timed so far, and what to time next."""
+
+    result: SearchResult
+    plan: Plan
+    constraints: Constraints | None
+    hardware: Hardware
+    progress: Progress
+    timings: dict[KernelGraph, Timing] = field(
+        default_factory=dict[KernelGraph, Timing]
+    )
+
+    def run(self, tuner: Tuner, began: float) -> list[Measured]:
+        """All that was timed, the fastest first, the program by library kernels too.
+
+        Args:
+            tuner: What times them.
+            began: Reading of `time.monotonic()` from which the plan's seconds count.
+        """
+        tuner.deadline = began + self.plan.seconds
+        tuner.least, tuner.reserve = self.plan.least, FINAL_SECONDS
+        tuner.seconds_each = self.plan.each
+        self._time(tuner, self._first())
+        best, patience = self._best(), PATIENCE
+        for _ in range(self.plan.rounds):
+            graphs = [] if tuner.late else self._next()
+            if not graphs or not patience:
+                break
+            self._time(tuner, graphs)
+            before, best = best, self._best()
+            patience = PATIENCE if best <= GAIN * before else patience - 1
+        self._time_again(tuner)
+        found = [Measured(g, t) for g, t in self.timings.items()]
+        return sorted(found, key=_rank)
+
+    def _first(self) -> list[KernelGraph]:
+        """The program, and the structures at their best sizes by estimate."""
+        limit = self.plan.worst * self.result.best.cost.microseconds
+        found: dict[KernelGraph, Cost] = {}
+        for candidate in self.result.candidates:
+            if candidate.cost.microseconds <= limit and candidate.mugraph.blocks:
+                forms = proposals(
+                    candidate.mugraph,
+                    count=self.plan.sizes,
+                    hardware=self.hardware,
+                    constraints=self.constraints,
+                )
+                found.update(forms)
+        ranked = sorted(found, key=lambda g: found[g].microseconds)[: self.plan.first]
+        own = [c.mugraph for c in self.result.candidates]
+        return list(dict.fromkeys([self.result.program, *own, *ranked]))
+
+    def _next(self) -> list[KernelGraph]:
+        """The neighbours of the fastest of different tiles that were not timed yet."""
+        found: dict[KernelGraph, None] = {}
+        climbers: dict[object, tuple[KernelGraph, int]] = {}
+        for graph in self._fastest(len(self.timings)):
+            at = costliest(graph, self.hardware)
+            if at is not None:
+                climbers.setdefault(_tiles(graph, at), (graph, at))
+        left, best = CLIMBERS, next(iter(climbers.values()), None)
+        for graph, at in climbers.values():
+            assert best is not None
+            if graph is best[0]:
+                new = self._beside(graph)[: self.plan.beside]
+            else:
+                # The other kernels are tuned with the best.
+                start = with_others_of(graph, best[0], at, self.hardware)
+                new = [] if start in self.timings else [start]
+                new += self._beside(start, at)[: self.plan.beside // 2]
+            found.update(dict.fromkeys(new))
+            left -= bool(new)
+            if not left:
+                break
+        return list(found)
+
+    def _beside(self, graph: KernelGraph, only: int | None = None) -> list[KernelGraph]:
+        """Neighbours that were not timed yet, not too many that differ in one kernel.
+
+        Args:
+            graph: What they are beside of.
+            only: Index of the kernel that may differ.
+        """
+        most = self.plan.beside
+        if len(graph.blocks) > 1:
+            most = math.ceil(MOST_OF_ONE * most)
+        count: Counter[int] = Counter()
+        found: list[KernelGraph] = []
+        for other, _ in neighbours(
+            graph, hardware=self.hardware, constraints=self.constraints
+        ):
+            pairs = enumerate(zip(graph.nodes, other.nodes, strict=True))
+            at = next(i for i, (a, b) in pairs if a != b)
+            if other in self.timings or only not in (None, at) or count[at] >= most:
+                continue
+            count[at] += 1
+            found.append(other)
+        return found
+
+    def _fastest(self, count: int) -> list[KernelGraph]:
+        good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]
+        ranked = sorted((m for m in good if m.mugraph.blocks), key=_rank)
+        return [m.mugraph for m in ranked[:count]]
+
+    def _best(self) -> float:
+        known = [t.microseconds for t in self.timings.values() if not t.reason]
+        return min((k for k in known if k is not None), default=math.inf)
+
+    def _time(self, tuner: Tuner, graphs: Sequence[KernelGraph]) -> None:
+        total = len(self.timings) + len(graphs)
+
+        def tell(timing: Timing) -> None:
+            self.timings[graphs[timing.index]] = timing
+            best = self._best()
+            known = best if math.isfinite(best) else None
+            self.progress("tune", len(self.timings), total, known)
+
+        tuner.times(graphs, progress=tell)
+
+    def _time_again(self, tuner: Tuner) -> None:
+        """The first few, at greater length: small differences may be noise."""
+        graphs = self._fastest(FINALISTS)
+        if not self.timings[self.result.program].reason:
+            graphs.append(self.result.program)
+        for graph in graphs:
+            timing = tuner.again(graph, replays=FINAL_REPLAYS)
+            if timing is not None:
+                self.timings[graph] = timing
+
+
+def _tiles(graph: KernelGraph, at: int) -> object:
+    """What tells apart where to climb: the tiles of the kernel at `at`."""
+    node = graph.nodes[at]
+    assert isinstance(node, BlockGraph)
+    return node.grid, node.loop, at, tuple(len(b.nodes) for b in graph.blocks)
+
+
+def _rank(measured: Measured) -> tuple[bool, float]:
+    timing = measured.timing
+    good = not timing.reason and timing.microseconds is not None
+    return not good, timing.microseconds or math.inf
+
+
+__all__ = ["PLANS", "Climb", "Plan", "Progress"]
