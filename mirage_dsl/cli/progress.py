@@ -29,7 +29,8 @@ def progress_bar(*, quiet: bool = False) -> Generator[Report | None, None, None]
         task = bar.add_task("search", total=1, best="")
 
         def report(stage: str, done: int, total: int, best: float | None) -> None:
-            shown = "" if best is None else f"best {best:.1f} µs (estimated)"
+            how = "measured" if stage == "tune" else "estimated"
+            shown = "" if best is None else f"best {best:.1f} µs ({how})"
             bar.update(task, description=stage, completed=done, total=total, best=shown)
 
         yield report

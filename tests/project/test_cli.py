@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from mirage_dsl.cli.app import app
 from mirage_dsl.cli.format import format_text
+from mirage_dsl.cli.progress import progress_bar
 from mirage_dsl.errors import CacheError, ParseError
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.search.hardware import H200
@@ -352,3 +354,20 @@ def test_the_module_and_the_script_are_one_command() -> None:
     assert "typo.mu:" in done.stdout
     assert not done.stderr
     assert importlib.util.find_spec("mirage_dsl.__main__") is not None
+
+
+def test_progress_says_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "120")
+    for stage, how in (("search", "estimated"), ("tune", "measured")):
+        with progress_bar() as report:
+            assert report is not None
+            report(stage, 3, 7, 12.34)
+        assert f"best 12.3 µs ({how})" in screen.getvalue()
+    with progress_bar(quiet=True) as report:
+        assert report is None
