@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from mirage_dsl.backends.triton.messages import InputSpec, Task
-from mirage_dsl.backends.triton.tune import Tuner
+from mirage_dsl.backends.triton.tune import Marks, Tuner
 from mirage_dsl.cache import Cache, Key
 from mirage_dsl.climb import PLANS, Climb, Progress
 from mirage_dsl.errors import CacheError
@@ -82,10 +82,12 @@ class Ahead:
     Attributes:
         began: Reading of `time.monotonic()`.
         searched: The same, when the search had ended.
+        chosen: The same, when the choice was made; None before.
     """
 
     def __init__(self, program: KernelGraph) -> None:
         self.began = self.searched = time.monotonic()
+        self.chosen: float | None = None
         self._program = program
         self._tuner: Tuner | None = None
 
@@ -113,6 +115,26 @@ class Ahead:
         tuner, self._tuner = self._tuner, None
         if tuner is not None:
             tuner.__exit__(kind, *rest)
+            if kind is None and self.chosen is not None:
+                _log.info("%s: %s", self._program.name, self._account(tuner.marks))
+
+    def _account(self, marks: Marks) -> str:
+        """Where the time went, in seconds from the beginning of the search."""
+        times = {
+            "searched": self.searched,
+            "inputs ready": marks.ready,
+            "first compiled": marks.compiled,
+            "first timed": marks.first,
+            "last timed": marks.last,
+            "chosen": self.chosen,
+            "done": time.monotonic(),
+        }
+        texts = [
+            f"{what} at {at - self.began:.1f}"
+            for what, at in times.items()
+            if at is not None
+        ]
+        return f"{', '.join(texts)} s; the slowest took {marks.slowest:.1f} s"
 
 
 def tuned(
@@ -164,32 +186,13 @@ def tuned(
             ahead.searched = time.monotonic()
             measured = climb.run(ahead.tuner(), ahead.began)
             found = _chosen(measured, result, hardware)
-            _log.info("%s: %s", program.name, _account(ahead))
+            ahead.chosen = time.monotonic()
         if use_cache and found:
             store.store(key, timings_document(found, measured, program))
     if not found:
         _log.warning("%s: no candidate could be timed", program.name)
         return Tuned(result, tuple(measured))
     return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))
-
-
-def _account(ahead: Ahead) -> str:
-    """Where the time went, in seconds from the beginning of the search."""
-    marks = ahead.tuner().marks
-    times = {
-        "searched": ahead.searched,
-        "inputs ready": marks.ready,
-        "first compiled": marks.compiled,
-        "first timed": marks.first,
-        "last timed": marks.last,
-        "chosen": time.monotonic(),
-    }
-    texts = [
-        f"{what} at {at - ahead.began:.1f}"
-        for what, at in times.items()
-        if at is not None
-    ]
-    return f"{', '.join(texts)} s; the slowest took {marks.slowest:.1f} s"
 
 
 def _missing(store: Cache, key: Key, program: KernelGraph) -> str:

@@ -170,6 +170,7 @@ class Tuner:
         """
         found: dict[int, Timing] = {}
         for index, reason in self._compiled(candidates):
+            reason = reason or self._prepared()
             if reason:
                 timing = Timing(index, reason=reason)
             else:
@@ -199,9 +200,8 @@ class Tuner:
 
     def _judged(self, trial: Trial) -> Timing:
         """What became of one candidate, which may be that the time was over."""
-        reason = self._prepared()
-        if reason or self.late:
-            return Timing(0, reason=reason or NO_TIME)
+        if self.late:
+            return Timing(0, reason=NO_TIME)
         seconds = min(self.seconds_each, self._left + GRACE)
         try:
             timing = self._judge.judge(trial, seconds)
