@@ -39,7 +39,7 @@ TILE = 64
 
 
 @dataclass(frozen=True)
-class Work:
+class EdgeWork:
     """What every edge of a graph does at some sizes, one entry each.
 
     Attributes:
@@ -65,7 +65,7 @@ class Work:
     blocks: int
 
 
-CostFunction = Callable[[Work], Floats]
+CostFunction = Callable[[EdgeWork], Floats]
 """The cost of every edge; a DAG costs the sum of its edges."""
 
 
@@ -87,7 +87,7 @@ def work_of(
     saturation: Saturation,
     configuration: Configuration,
     tiles: dict[str, int],
-) -> Work:
+) -> EdgeWork:
     """What the edges of a loop choice do, for a grid and for tiles."""
     elements = _elements(space, saturation.shape, configuration, tiles)
     node, kind, first, second, _, arg = saturation.edges.T
@@ -99,7 +99,7 @@ def work_of(
     count = -(-_local(space, configuration, tiles, loop) // tiles[loop]) if loop else 1
     union = saturation.shape[first] | saturation.shape[np.maximum(second, 0)]
     products = _elements(space, union, configuration, tiles)
-    return Work(
+    return EdgeWork(
         kind,
         elements[node],
         np.where(first >= 0, elements[first], 0.0),
@@ -158,7 +158,7 @@ STEP_US = 0.002
 """Rates of one multiprocessor of 132, rounded, and what every operator costs more."""
 
 
-def additive_cost(work: Work) -> Floats:
+def additive_cost(work: EdgeWork) -> Floats:
     """Microseconds of a GPU with 132 multiprocessors, as a sum over edges."""
     us = work.flops * work.result / SM_OPERATIONS_PER_US
     reads = work.result * work.itemsize / SM_BYTES_PER_US

@@ -33,7 +33,7 @@ from mirage_dsl.search.family import families, on_grid
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.ledger import Ledger
 from mirage_dsl.search.partition import is_view
-from mirage_dsl.search.sizes import Form, Sizes, choose_sizes, sizes_of_all
+from mirage_dsl.search.sizes import Sizes, Unsized, choose_sizes, sizes_of_all
 from mirage_dsl.search.splitting import Splitter
 from mirage_dsl.types import Axis
 
@@ -213,7 +213,7 @@ class SegmentSearch:
         blocks = [whole, *(on_grid(whole, b.grid) for b in family[1:])]
         tally: Counter[str] = Counter()
         found = sizes_of_all(
-            [Form(b, self.constraints.sizes(b)) for b in blocks],
+            [Unsized(b, self.constraints.sizes(b)) for b in blocks],
             outer,
             derived_extents(graph, graph.extent_of),
             hardware=self.hardware,

@@ -77,7 +77,7 @@ ANY_SIZES = Sizes()
 
 
 @dataclass(frozen=True)
-class Form:
+class Unsized:
     """A structure to size; its tiles and schedule do not matter."""
 
     block: BlockGraph
@@ -111,7 +111,7 @@ def choose_sizes(
         SearchError: An extent is unknown.
     """
     (found,) = sizes_of_all(
-        [Form(block, allowed)],
+        [Unsized(block, allowed)],
         outer,
         extents,
         hardware=hardware,
@@ -123,7 +123,7 @@ def choose_sizes(
 
 
 def sizes_of_all(
-    forms: Sequence[Form],
+    structures: Sequence[Unsized],
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     *,
@@ -136,7 +136,7 @@ def sizes_of_all(
     """The cheapest sizes of each structure of a family.
 
     Args:
-        forms: Structures that differ in their grids only, or in what is allowed.
+        structures: Structures that differ in their grids only, or in what is allowed.
         outer: Types of the kernel-level tensors that they load.
         extents: Of the kernel-level dims.
         hardware: The GPU.
@@ -148,14 +148,14 @@ def sizes_of_all(
     Raises:
         SearchError: An extent is unknown.
     """
-    family = hull([f.block for f in forms])
+    family = hull([f.block for f in structures])
     facts = facts_of(family, outer, extents, frozenset())
-    found = _Sweep(facts, hardware, inside, tally).sized(forms, keep, worst)
+    found = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
     if not facts.columns_of_vectors:
         return found
     # Of matrices that vectors meet tiles may be smaller than the matrix unit takes.
     facts = facts_of(family, outer, extents, facts.columns_of_vectors)
-    more = _Sweep(facts, hardware, inside, tally).sized(forms, keep, worst)
+    more = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
     return [
         sorted((*a, *b), key=lambda s: s.microseconds)[:keep]
         for a, b in zip(found, more, strict=True)
@@ -166,22 +166,24 @@ def sizes_of_all(
 class _Priced:
     """Points that fit, by structure, then by row of tiles; and their cost.
 
-    `form_of` and `tile_of` are the structure of each point, and its row among those of
-    that structure.
+    `structure_of` and `tile_of` are the structure of each point, and its row among
+    those of that structure.
     """
 
     footprint: Footprint
-    form_of: NDArray[np.intp]
+    structure_of: NDArray[np.intp]
     tile_of: NDArray[np.intp]
     cost: BatchCost
-    forms: int
+    structures: int
 
     def microseconds(self, at: int) -> float:
         return 1e6 * float(self.cost.seconds[at])
 
     def best(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Of each structure the cheapest points, the best of each tile, and its row."""
-        edges = np.searchsorted(self.form_of, np.arange(self.forms + 1)).tolist()
+        edges = np.searchsorted(
+            self.structure_of, np.arange(self.structures + 1)
+        ).tolist()
         for start, end in pairwise(edges):
             tiles = self.tile_of[start:end]
             order = np.argsort(self.cost.seconds[start:end], kind="stable")
@@ -200,45 +202,46 @@ class _Sweep:
     tally: Counter[str] | None
 
     def sized(
-        self, forms: Sequence[Form], keep: int, worst: float
+        self, structures: Sequence[Unsized], keep: int, worst: float
     ) -> list[list[Sized]]:
         """The cheapest sizes of each structure, best first."""
-        tiles = [self.tiles(form) for form in forms]
-        coarse = self.price(forms, tiles, few=True)
+        tiles = [self.tiles(structure) for structure in structures]
+        coarse = self.price(structures, tiles, few=True)
         shortlists: list[NDArray[np.int64]] = []
         for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
             hopeless = len(best) > 0 and 1e6 * coarse.cost.seconds[best[0]] > worst
             if hopeless and self.tally is not None:
                 self.tally["cost rank"] += 1
             shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
-        fine = self.price(forms, shortlists, few=False)
+        fine = self.price(structures, shortlists, few=False)
         return [
             [
                 Sized(
-                    at_point(form.block, fine.footprint, int(i)), fine.microseconds(i)
+                    at_point(structure.block, fine.footprint, int(i)),
+                    fine.microseconds(i),
                 )
                 for i in best[:keep]
             ]
-            for form, (best, _) in zip(forms, fine.best(), strict=True)
+            for structure, (best, _) in zip(structures, fine.best(), strict=True)
         ]
 
-    def tiles(self, form: Form) -> NDArray[np.int64]:
+    def tiles(self, structure: Unsized) -> NDArray[np.int64]:
         """All combinations of tiles of a structure, one row each.
 
         The grid's come first, the loop's last; a dim that others of its family split
         has one tile.
         """
-        block, family = form.block, self.facts.block
+        block, family = structure.block, self.facts.block
         own = {s.dim for s in block.grid}
         if self.facts.small and self.facts.small.isdisjoint(own):
             return np.empty((0, len(family.grid) + 1), dtype=np.int64)
         choices: list[Sequence[tuple[int, ...]]] = [
-            self._axis_tiles(axis, form.allowed)
+            self._axis_tiles(axis, structure.allowed)
             if axis[0].dim in own
             else [(self.facts.extents[axis[0].dim],)]
             for axis in family.axes
         ]
-        choices.append([(t,) for t in self._loop_tiles(form.allowed)])
+        choices.append([(t,) for t in self._loop_tiles(structure.allowed)])
         rows = np.array(
             [tuple(itertools.chain(*row)) for row in itertools.product(*choices)],
             dtype=np.int64,
@@ -246,12 +249,12 @@ class _Sweep:
         rows = rows.reshape(-1, len(family.grid) + 1)
         place = [s.dim for s in family.grid]
         columns = [place.index(s.dim) for s in block.grid]
-        return rows[self._admitted(form, rows, columns)]
+        return rows[self._admitted(structure, rows, columns)]
 
     def _admitted(
-        self, form: Form, rows: NDArray[np.int64], columns: list[int]
+        self, structure: Unsized, rows: NDArray[np.int64], columns: list[int]
     ) -> NDArray[np.bool_]:
-        block = form.block
+        block = structure.block
         counts = np.array([self.facts.extents[s.dim] for s in block.grid], dtype=int)
         tiles = rows[:, columns]
         parts = along_axes(-(-counts // tiles), block)
@@ -260,7 +263,7 @@ class _Sweep:
             for column, split in enumerate(block.grid):
                 if split.dim == block.loop.dim:
                     keep &= tiles[:, column] >= rows[:, -1]
-        grids, iterations = form.allowed.grids, form.allowed.iterations
+        grids, iterations = structure.allowed.grids, structure.allowed.iterations
         if grids is not None:
             keep &= [grids(tuple(int(p) for p in row)) for row in parts]
         else:
@@ -321,12 +324,18 @@ class _Sweep:
         return list(itertools.product(sorted(warps), stages, swaps))
 
     def price(
-        self, forms: Sequence[Form], tiles: Sequence[NDArray[np.int64]], *, few: bool
+        self,
+        structures: Sequence[Unsized],
+        tiles: Sequence[NDArray[np.int64]],
+        *,
+        few: bool,
     ) -> _Priced:
         """Rows of tiles of every structure with every schedule, as far as they fit."""
-        schedules = self.schedules(forms[0].allowed.num_warps, few=few)
+        schedules = self.schedules(structures[0].allowed.num_warps, few=few)
         counts = [len(rows) for rows in tiles]
-        form_of = np.repeat(np.arange(len(forms)), counts).repeat(len(schedules))
+        structure_of = np.repeat(np.arange(len(structures)), counts).repeat(
+            len(schedules)
+        )
         tile_of = np.concatenate([np.arange(c) for c in counts]).repeat(len(schedules))
         footprint = Footprint(self.facts, _points(np.concatenate(tiles), schedules))
         useful = self._useful(footprint)
@@ -337,7 +346,9 @@ class _Sweep:
         footprint = footprint.take(fits)
         cost = block_cost(footprint, self.hardware, self.inside, room.take(fits))
         index = useful[fits]
-        return _Priced(footprint, form_of[index], tile_of[index], cost, len(forms))
+        return _Priced(
+            footprint, structure_of[index], tile_of[index], cost, len(structures)
+        )
 
     def _count(self, room: Resources) -> None:
         if self.tally is None:

@@ -11,7 +11,7 @@ import pytest
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.family import families, hull, on_grid
-from mirage_dsl.search.sizes import Form, Sizes, choose_sizes, sizes_of_all
+from mirage_dsl.search.sizes import Sizes, Unsized, choose_sizes, sizes_of_all
 from tests.search import blocks
 
 DIMS = {"rms_linear": "mn", "attention": "zm", "ntrans": "m"}
@@ -38,7 +38,7 @@ def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
     types, extents = kernel_types(GRAPHS[name]), GRAPHS[name].extent_of
     own = members(name)
     together, alone = Counter[str](), Counter[str]()
-    found = sizes_of_all([Form(b) for b in own], types, extents, tally=together)
+    found = sizes_of_all([Unsized(b) for b in own], types, extents, tally=together)
     assert found == [choose_sizes(b, types, extents, tally=alone) for b in own]
     assert together == alone
     assert any(found)
@@ -51,10 +51,13 @@ def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
 def test_each_is_held_to_what_is_allowed_of_it() -> None:
     types, extents = kernel_types(GRAPHS["rms_linear"]), {"m": 8, "k": 4096, "n": 4096}
     block = GRAPHS["rms_linear"].blocks[0]
-    forms = [
-        Form(block, Sizes(grids=lambda parts, n=n: max(parts) == n)) for n in (32, 64)
+    unsized = [
+        Unsized(block, Sizes(grids=lambda parts, n=n: max(parts) == n))
+        for n in (32, 64)
     ]
-    for count, sized in zip((32, 64), sizes_of_all(forms, types, extents), strict=True):
+    for count, sized in zip(
+        (32, 64), sizes_of_all(unsized, types, extents), strict=True
+    ):
         assert sized
         for item in sized:
             (split,) = item.block.grid

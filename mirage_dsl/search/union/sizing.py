@@ -18,7 +18,7 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.segments import Plan, with_derived_extents
-from mirage_dsl.search.sizes import Form, Sized, Sizes, sizes_of_all
+from mirage_dsl.search.sizes import Sized, Sizes, Unsized, sizes_of_all
 
 PARTS = (2, 4, 8, 16, 32, 64)
 """Numbers of parts that are tried."""
@@ -121,7 +121,7 @@ class Sizer:
         }
         half = self.hardware.l2_bytes / 2
         found = sizes_of_all(
-            [Form(block, allowed) for allowed in choices],
+            [Unsized(block, allowed) for allowed in choices],
             types,
             extents,
             hardware=self.hardware,
