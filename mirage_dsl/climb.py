@@ -16,7 +16,7 @@ from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.backends.triton.tune import Tuner
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import Cost
+from mirage_dsl.search.cost import Cost, estimate
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.variants import (
@@ -115,6 +115,7 @@ class Climb:
         tuner.deadline = began + self.plan.seconds
         tuner.least, tuner.reserve = self.plan.least, FINAL_SECONDS
         tuner.seconds_each = self.plan.each
+        tuner.together = self._together
         self._time(tuner, self._first())
         best, patience = self._best(), PATIENCE
         for _ in range(self.plan.rounds):
@@ -191,6 +192,18 @@ class Climb:
             count[at] += 1
             found.append(other)
         return found
+
+    def _together(self, graph: KernelGraph) -> tuple[int, ...]:
+        """Blocks of each block graph that share a multiprocessor if all run at once.
+
+        By estimate they do; 0 for launches of several waves.
+        """
+        cost = estimate(graph, self.hardware)
+        return tuple(
+            math.ceil(part.blocks / self.hardware.sms) if part.waves == 1 else 0
+            for part in cost.kernels
+            if part.blocks
+        )
 
     def _fastest(self, count: int) -> list[KernelGraph]:
         good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]

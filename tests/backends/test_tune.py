@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from mirage_dsl.backends.triton import judge_process, tune_worker
+from mirage_dsl.backends.triton import judge_process, spare, tune_worker
 from mirage_dsl.backends.triton import tune as tuning
+from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.messages import InputSpec, Job, Task, Timing, Trial
 from mirage_dsl.backends.triton.tune import Tuner
 from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.timing import Time, chain_length
 from mirage_dsl.types import f16
@@ -172,6 +173,29 @@ def test_the_last_seconds_are_for_the_best() -> None:
     assert not again.reason
 
 
+@pytest.mark.usefixtures("helpers")
+def test_what_time_forbids_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that compiles is free for the next program at once."""
+    started: list[tuple[str, ...]] = []
+
+    def start(command: tuple[str, ...]) -> Helper:
+        started.append(command)
+        return Helper(command)
+
+    monkeypatch.setattr(spare, "Helper", start)
+    task = Task(GRAPH, INPUTS)
+    graphs = [named("endless"), named("waiting"), named("more")]
+    deadline = time.monotonic() + 1.5
+    with Tuner(task, "sm_90", jobs=1, deadline=deadline) as tuner:
+        tuner.times([named("library", kernels=False)])
+        found = tuner.times(graphs)
+    assert {t.reason for t in found} == {tuning.NO_TIME}
+    with Tuner(task, "sm_90", jobs=1) as tuner:
+        (best,) = tuner.times([named("best")])
+    assert best.microseconds == 4
+    assert len(started) == 2, "one of each kind"
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_what_is_far_too_slow_runs_a_few_times(
     monkeypatch: pytest.MonkeyPatch, *, slow: bool
@@ -255,3 +279,15 @@ def test_compilations_are_screened() -> None:
     done = compiled(Job(3, GRAPH, "sm_90"))
     assert (done.index, done.reason) == (3, "")
     assert "target" in compiled(Job(0, GRAPH, "sm")).reason
+
+
+def test_lost_occupancy_is_screened() -> None:
+    wide = mugraphs.rmsnorm_linear(
+        16, 4096, 6144, schedule=Schedule(num_stages=7), tile_n=32, tile_k=256
+    )
+    (report,) = compiled(Job(0, wide, "sm_90")).reports
+    assert report.resident == 1
+    assert compiled(Job(0, wide, "sm_90", together=(1,))).reason == ""
+    lost = compiled(Job(0, wide, "sm_90", together=(2,)))
+    assert "2 are needed for all at once" in lost.reason
+    assert compiled(Job(0, wide, "sm_90", screened=False, together=(2,))).reason == ""

@@ -19,9 +19,11 @@ from mirage_dsl.cache import TIMINGS, Cache
 from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.superoptimizer import superoptimize
+from mirage_dsl.testing import mugraphs
 from mirage_dsl.tuner import tuned
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -77,6 +79,7 @@ class Device:
 
     late = False
     deadline = reserve = least = seconds_each = 0.0
+    together: Callable[[KernelGraph], tuple[int, ...]]
 
     def times(
         self, candidates: Sequence[KernelGraph], *, progress: Callable[[Timing], None]
@@ -153,6 +156,19 @@ def test_steps_lead_to_the_best_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert best.certificate is not None
     assert best.certificate.candidate_hash == canonical_hash(best.mugraph)
+
+
+def test_blocks_that_run_together_by_estimate_have_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device(monkeypatch, library_first)
+    tuned(_result())
+    one_wave = mugraphs.attention(32, 256, 4096, tile_m=64, splits=2)
+    assert [k.waves for k in estimate(one_wave).kernels] == [1, 1]
+    # 256 blocks on 132 multiprocessors.
+    assert device.together(one_wave)[0] == 2
+    many = mugraphs.attention(256, 256, 4096, tile_m=64, splits=2)
+    assert device.together(many)[0] == 0
 
 
 def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

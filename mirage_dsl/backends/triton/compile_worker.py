@@ -25,6 +25,7 @@ from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
 LOADED = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
 SECONDS_EACH = 40.0
 """How long one candidate may take."""
+GIVEN_UP = "it was not compiled"
 YIELDING = 5
 """What is added to the niceness: the process that times, and a search that still runs,
 come first."""
@@ -45,7 +46,9 @@ def compiled(job: Job) -> Compiled:
     reports: list[KernelReport] = []
     try:
         reports = compile_only(job.graph, job.target)
-        reasons = [reject(r) for r in reports if job.screened]
+        together = job.together or (0,) * len(reports)
+        pairs = zip(reports, together, strict=True)
+        reasons = [reject(r, least) for r, least in pairs if job.screened]
         reason = next((r for r in reasons if r is not None), "")
     except Exception as failure:
         reason = f"{type(failure).__name__}: {failure}"[:500]
@@ -81,14 +84,22 @@ class Server:
                 self._start(self._waiting.popleft())
 
     def _accept(self) -> bool:
-        """Take what has arrived: lists of jobs; an empty one drops those that wait."""
+        """Take what has arrived: lists of jobs; an empty one ends all there are."""
         data = os.read(self._requests.fileno(), 1 << 16)
         self._arrived += data
         while (jobs := taken(self._arrived)) is not None:
             if not jobs:
-                self._waiting.clear()
+                self._give_up()
             self._waiting.extend(jobs)
         return bool(data)
+
+    def _give_up(self) -> None:
+        """Answer what waits, and end what has begun, which is answered then."""
+        for job in self._waiting:
+            send(self._answers, Compiled(job.index, GIVEN_UP, 0.0))
+        self._waiting.clear()
+        for child in self._children.values():
+            os.kill(child.process, signal.SIGKILL)
 
     def _start(self, job: Job) -> None:
         end, other = os.pipe()
@@ -108,7 +119,7 @@ class Server:
         os.close(child.pipe)
         del self._children[child.pipe]
         _, status = os.waitpid(child.process, 0)
-        if child.data:
+        if child.data and not status:
             send(self._answers, pickle.loads(bytes(child.data)))
             return
         seconds = time.monotonic() - child.started

@@ -33,12 +33,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """A candidate to compile for a target such as `sm_90`, and whether to screen it."""
+    """A candidate to compile.
+
+    Attributes:
+        index: Its position among the candidates.
+        graph: The candidate.
+        target: Such as `sm_90`.
+        screened: Whether to leave out what is not worth timing.
+        together: For each of its own kernels, how many blocks have to share a
+            multiprocessor for all to run at once; 0, or nothing, where they need not.
+    """
 
     index: int
     graph: KernelGraph
     target: str
     screened: bool = True
+    together: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import (
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.backends.triton.judge_process import JudgeProcess
-from mirage_dsl.backends.triton.messages import Job, Task, Timing, Trial
+from mirage_dsl.backends.triton.messages import Compiled, Job, Task, Timing, Trial
 from mirage_dsl.backends.triton.spare import SPARES
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -36,6 +31,8 @@ SECONDS_EACH = 20.0
 GRACE = 1.0
 """A candidate that is being timed at the deadline is given up after so many seconds."""
 START_SECONDS = 120.0
+SETTLING = 1.0
+"""How long the process that compiles may take to give up what it has begun."""
 COMPILER = ("-m", "mirage_dsl.backends.triton.compile_worker")
 """What Python runs."""
 
@@ -88,6 +85,8 @@ class Tuner:
         reserve: Seconds before the deadline that are left to `again`.
         least: Seconds that there are at least once the processes are ready.
         seconds_each: As given.
+        together: Tells how many blocks of each kernel of a candidate have to share a
+            multiprocessor (`messages.Job`).
         reports: What the compiler said of the kernels of each candidate.
         marks: When things happened.
     """
@@ -108,6 +107,7 @@ class Tuner:
         self.reserve = 0.0
         self.least = 0.0
         self.seconds_each = seconds_each
+        self.together: Callable[[KernelGraph], tuple[int, ...]] = _any_number
         self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
         self.marks = Marks()
         self._judge = JudgeProcess(task)
@@ -117,7 +117,7 @@ class Tuner:
         self._turn = turn or nullcontext()
         self._best = float("inf")
         self._compiler: Helper | None = None
-        self._owed = 0
+        self._settled = True
         count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
         self._command = (*COMPILER, str(count))
 
@@ -129,7 +129,7 @@ class Tuner:
         except BaseException:
             self._judge.stop()
             raise
-        self._owed = 0
+        self._settled = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -140,7 +140,7 @@ class Tuner:
         compiler, self._compiler = self._compiler, None
         if compiler is None:
             return
-        if kind is None and not self._owed:
+        if kind is None and self._settled and compiler.alive:
             SPARES.keep(self._command, compiler)
         else:
             compiler.stop()
@@ -234,55 +234,73 @@ class Tuner:
         assert self._compiler is not None
         left = set(range(len(candidates)))
         jobs = [
-            Job(i, c, self._target, self._screened)
+            Job(i, c, self._target, self._screened, self.together(c))
             for i, c in enumerate(candidates)
             if c.blocks
         ]
-        self._owed += len(jobs)
-        with _answers(self._compiler, jobs) as answers:
-            # Library kernels are there already.
-            for index in sorted(left - {j.index for j in jobs}):
-                left.remove(index)
-                yield index, ""
-            while left:
-                try:
-                    seconds = min(max(self._left, 0.0), START_SECONDS)
-                    answer = answers.get(timeout=seconds)
-                except queue.Empty:
-                    break
-                if answer is None:
-                    break
-                self._owed -= 1
-                left.discard(answer.index)
-                self.marks.compiled = self.marks.compiled or time.monotonic()
-                self.reports[candidates[answer.index]] = answer.reports
-                yield answer.index, answer.reason
+        answers = _Answers(self._compiler, jobs)
+        # Library kernels are there already.
+        for index in sorted(left - {j.index for j in jobs}):
+            left.remove(index)
+            yield index, ""
+        while left:
+            answer = answers.next(min(max(self._left, 0.0), START_SECONDS))
+            if answer is None:
+                break
+            left.discard(answer.index)
+            self.marks.compiled = self.marks.compiled or time.monotonic()
+            self.reports[candidates[answer.index]] = answer.reports
+            yield answer.index, answer.reason
+        self._settled = answers.settle()
         reason = NO_TIME if self.late else "the process that compiles ended"
         for index in sorted(left):
             yield index, reason
 
 
-@contextmanager
-def _answers(
-    compiler: Helper, jobs: Sequence[Any]
-) -> Generator[queue.SimpleQueue[Any], None, None]:
-    """A queue that the compiler's answers to some jobs go to; None is its end."""
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+def _any_number(_: KernelGraph) -> tuple[int, ...]:
+    """Nothing is known of what has to run together."""
+    return ()
 
-    def listen() -> None:
+
+class _Answers:
+    """The compiler's answers to some jobs, as they come.
+
+    Args:
+        compiler: The process.
+        jobs: What it is asked to compile.
+    """
+
+    def __init__(self, compiler: Helper, jobs: Sequence[Job]) -> None:
+        self._compiler = compiler
+        self._arrived: queue.SimpleQueue[Compiled | None] = queue.SimpleQueue()
+        self._listener = threading.Thread(
+            target=self._listen, args=(len(jobs),), daemon=True
+        )
+        if jobs:
+            with suppress(BrokenPipeError):
+                compiler.send(list(jobs))
+        self._listener.start()
+
+    def _listen(self, count: int) -> None:
         with suppress(EOFError, ValueError):
-            for _ in jobs:
-                answers.put(compiler.receive())
-        answers.put(None)
+            for _ in range(count):
+                self._arrived.put(self._compiler.receive())
+        self._arrived.put(None)
 
-    if not jobs:
-        answers.put(None)
-        yield answers
-        return
-    with suppress(BrokenPipeError):
-        compiler.send(list(jobs))
-    threading.Thread(target=listen, daemon=True).start()
-    yield answers
+    def next(self, seconds: float) -> Compiled | None:
+        """The next one; None after the last one, or so many seconds."""
+        try:
+            return self._arrived.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def settle(self) -> bool:
+        """Let nothing more be compiled; whether the process is ready for other jobs."""
+        if self._listener.is_alive():
+            with suppress(BrokenPipeError):
+                self._compiler.send([])
+            self._listener.join(SETTLING)
+        return not self._listener.is_alive()
 
 
 __all__ = ["NO_TIME", "Marks", "Tuner"]
