@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl import climb, tuner
+from mirage_dsl import climb, timings, tuner
 from mirage_dsl.backends.triton.messages import Task, Timing
 from mirage_dsl.backends.triton.tune import Marks
 from mirage_dsl.cache import TIMINGS, Cache
@@ -20,10 +22,12 @@ from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.superoptimizer import superoptimize
 from mirage_dsl.testing import mugraphs
+from mirage_dsl.timings import timings_key
 from mirage_dsl.tuner import tuned
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -200,6 +204,34 @@ def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
     tuned(result)
     assert len(device.tasks) == 3
+
+
+@pytest.mark.parametrize("part", ["gpu", "driver", "cuda", "torch", "triton", "code"])
+def test_timings_are_those_of_one_machine(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = _result()
+    Device(monkeypatch, library_first)
+    before = dict(timings_key(result, (), "quick", None, H100).parts)
+    driver = tmp_path / "version"
+    driver.write_text("another driver\n", "utf-8")
+    version = importlib.metadata.version
+    other = {"torch": "torch", "triton": "triton"}.get(part)
+
+    def changed(name: str) -> str:
+        return "another" if name == other else version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", changed)
+    if part == "gpu":
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
+    elif part == "driver":
+        monkeypatch.setattr(timings, "_DRIVER", driver)
+    elif part == "cuda":
+        monkeypatch.setattr(torch.version, "cuda", "another")
+    elif part == "code":
+        monkeypatch.setattr(timings, "code_version", lambda *_: "another")
+    after = dict(timings_key(result, (), "quick", None, H100).parts)
+    assert {name for name in before if before[name] != after[name]} == {part}
 
 
 def test_settings_forbid_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
