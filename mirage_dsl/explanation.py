@@ -94,7 +94,8 @@ def explain(
     Raises:
         SearchError: An extent is unknown.
     """
-    after = estimate(mugraph, hardware)
+    # Where it is close, what spills is not for an estimate to say.
+    after = estimate(mugraph, hardware.screened())
     return Explanation(
         (program or mugraph).name,
         hardware.name,

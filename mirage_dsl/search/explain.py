@@ -1,4 +1,4 @@
-"""Why a μGraph is fast: what it moves and computes, beside the program itself."""
+"""Why a μGraph is fast, kernel by kernel, and what it saves: lines of text."""
 
 from __future__ import annotations
 
@@ -10,37 +10,12 @@ from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
 from mirage_dsl.ir.placing import places
 from mirage_dsl.ir.unshifted import unshifted
-from mirage_dsl.search.cost import Cost, KernelCost, estimate, launched
+from mirage_dsl.search.cost import Cost, KernelCost, launched
 from mirage_dsl.search.facts import facts_of
 from mirage_dsl.search.finish import synchronisations
 from mirage_dsl.search.footprint import Footprint, points_of, tensor_bytes
-from mirage_dsl.search.hardware import H100, Hardware
+from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.shared import shared_buffers
-
-
-def explain(
-    mugraph: KernelGraph, program: KernelGraph, hardware: Hardware = H100
-) -> str:
-    """The estimate of a μGraph, kernel by kernel, and what it saves.
-
-    Raises:
-        SearchError: An extent is unknown.
-    """
-    # Where it is close, what spills is not for an estimate to say.
-    after = estimate(mugraph, hardware.screened())
-    before = estimate(program, hardware)
-    lines = [
-        f"{mugraph.name} on {hardware.name}: about {after.microseconds:.1f} µs, "
-        f"{_kernels(after.launches)}",
-        f"program by library kernels: about {before.microseconds:.1f} µs, "
-        f"{_kernels(before.launches)}",
-        *savings(mugraph, program),
-        f"roofline: {roofline(program, hardware):.1f} µs to read every input and "
-        "write every output once",
-        "",
-        *kernel_lines(mugraph, after, hardware),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
 
 
 def kernel_lines(mugraph: KernelGraph, cost: Cost, hardware: Hardware) -> list[str]:
@@ -52,10 +27,6 @@ def kernel_lines(mugraph: KernelGraph, cost: Cost, hardware: Hardware) -> list[s
         for line in _kernel(number, node, part, mugraph, hardware)
     ]
     return [*lines, *map(str, unshifted(mugraph))]
-
-
-def _kernels(count: int) -> str:
-    return f"{count} kernel{'' if count == 1 else 's'}"
 
 
 def savings(mugraph: KernelGraph, program: KernelGraph) -> list[str]:

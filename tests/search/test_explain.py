@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mirage_dsl import explanation
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.explain import explain
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
 from tests.search import blocks, programs
+
+
+def explain(graph: KernelGraph, program: KernelGraph) -> str:
+    return str(explanation.explain(graph, program)) + "\n"
 
 
 def test_a_fused_kernel_beside_its_program() -> None:
     graph = blocks.rms_linear(8)
     program = expand(programs.rmslin())
     text = explain(graph, program)
-    assert f"about {estimate(graph).microseconds:.1f} µs, 1 kernel" in text
+    faster = estimate(program).microseconds / estimate(graph).microseconds
+    assert f"{faster:.2f} times as fast as written" in text
+    assert f", about {estimate(graph).microseconds:.1f} µs\n" in text
+    assert "kernel 2" not in text
     assert "no longer stored" in text
     assert "96 (n in tiles of 64) = 96 blocks of 128 threads" in text
     assert "32 iterations over k in tiles of 128" in text
@@ -104,6 +111,12 @@ def test_the_schedule_is_told() -> None:
 def test_what_does_not_fit_is_said() -> None:
     graph = blocks.rms_linear(8, tile=256, step=256)
     assert "does not fit: " in explain(graph, graph)
+
+
+def test_what_a_compiler_has_to_tell_is_not_said_to_exceed_the_limits() -> None:
+    tight = mugraphs.attention(32, 256, 4096, tile_m=128, tile_n=128, splits=4)
+    assert not estimate(tight).feasible
+    assert "does not fit" not in explain(tight, tight)
 
 
 def test_library_kernels_are_named() -> None:
