@@ -82,6 +82,7 @@ class BoundKernel:
         self._chosen: KernelGraph | None = None
         self._executables: dict[object, Executable] = {}
         self._shapes = [s.shape for s in arguments.specs]
+        self._hardware: Hardware | None = options.config.get("hardware")
 
     @property
     def program(self) -> KernelGraph:
@@ -161,7 +162,8 @@ class BoundKernel:
         config = {**self._options.config, **config}
         if has_gpu():
             _refuse_in_capture(self.program.name)
-            config.setdefault("hardware", _hardware())
+            config.setdefault("hardware", _current_hardware())
+        self._hardware = config.get("hardware")
         program = self._sized_program()
         with Ahead(program) as ahead:
             if effort != "none":
@@ -223,10 +225,14 @@ class BoundKernel:
         return emit(self.mugraph)
 
     def explain(self) -> Explanation:
-        """Why the chosen μGraph is fast: kernels, bytes, FLOPs, before and after."""
+        """Why the chosen μGraph is fast: kernels, bytes, FLOPs, before and after.
+
+        The estimates are for the GPU that it was searched for, or else the current one.
+        """
         from mirage_dsl.explanation import explain
 
-        return explain(self.mugraph, self._sized_program())
+        mugraph, hardware = self.mugraph, self._hardware or _current_hardware()
+        return explain(mugraph, self._sized_program(), hardware)
 
     def benchmark(self) -> Benchmark:
         """Time the chosen μGraph and the unfused program on the current GPU.
@@ -347,11 +353,14 @@ def _launched_early(graph: KernelGraph) -> KernelGraph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _hardware() -> Hardware:
+def _current_hardware() -> Hardware:
     """What is known of the current GPU, or of the one that the model was made for."""
-    import torch
-
     from mirage_dsl.search.hardware import H100, hardware_named
+    from mirage_dsl.tuner import has_gpu
+
+    if not has_gpu():
+        return H100
+    import torch
 
     try:
         return hardware_named(torch.cuda.get_device_name())

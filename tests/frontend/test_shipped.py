@@ -1,4 +1,4 @@
-"""What was tuned goes into the user's repository; and when nothing can be tuned."""
+"""What was found is shipped and explained; and when nothing can be tuned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.errors import CompileError
+from mirage_dsl.search.hardware import A100
 from tests.frontend.test_kernel import MUGRAPH, bound_rms_linear, rms_linear
 
 
@@ -42,3 +43,15 @@ def test_a_search_in_a_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(CompileError, match="call it once before capturing"):
         bound_rms_linear().search()
+
+
+def test_explanations_are_for_the_gpu_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = bound_rms_linear()
+    bound.use(MUGRAPH)
+    assert bound.explain().hardware == "H100"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    assert bound.explain().hardware == "H200"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    bound.search(hardware=A100)
+    assert bound.explain().hardware == "A100"
