@@ -123,6 +123,7 @@ def time_sets(
     replays: int = REPLAYS,
     limit: float = math.inf,
     chain: float = math.inf,
+    look: Callable[[Any], None] | None = None,
 ) -> Time:
     """Time `call` in a captured chain of calls that use the sets in turn.
 
@@ -132,6 +133,8 @@ def time_sets(
         replays: How often the chain is repeated.
         limit: Beyond so many µs a rough figure will do, of a few plain calls.
         chain: µs that are enough for a chain, once it has taken every set.
+        look: Is shown what the last few calls of the chain have returned, as all the
+            replays have left it.
     """
     import torch
 
@@ -155,6 +158,9 @@ def time_sets(
     with torch.cuda.stream(stream):
         graph.replay()
         times = [_between(graph.replay, stream) / length for _ in range(replays)]
+    if look is not None:
+        for outputs in kept:
+            look(outputs)
     return Time(statistics.median(times), min(times), max(times))
 
 

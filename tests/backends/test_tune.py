@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -210,7 +212,7 @@ def test_what_is_far_too_slow_runs_a_few_times(
         time.sleep(0.01 if slow else 0.0)
         return known[tensors[0].data_ptr()]
 
-    def time_sets(*_: object, **options: float) -> Time:
+    def time_sets(*_: object, **options: Any) -> Time:
         assert options["chain"] < 1e6
         return Time(5.0, 5.0, 5.0)
 
@@ -222,6 +224,29 @@ def test_what_is_far_too_slow_runs_a_few_times(
     assert timing.microseconds is not None
     assert (timing.microseconds > 9000) == slow
     assert (len(calls) <= 4) == slow
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, float("nan")])
+def test_what_a_chain_of_calls_returns_has_to_be_right(
+    monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """A kernel that is right alone may be wrong where calls overlap."""
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)
+
+    def time_sets(
+        run: Executable, *_: object, look: Callable[[Any], None], **__: object
+    ) -> Time:
+        look(run(*judge.draws[0]))
+        look([out * factor for out in run(*judge.draws[0])])
+        return Time(5.0, 5.0, 5.0)
+
+    monkeypatch.setattr(tune_worker, "Executable", lambda _: right)
+    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(tune_worker, "time_sets", time_sets)
+    timing = judge.judge(Trial(GRAPH, float("inf"), 5))
+    assert ("wrong in a chain of calls" in timing.reason) == (factor != 1.0)
+    assert (timing.microseconds is None) == (factor != 1.0)
 
 
 def test_chains_of_long_calls_are_short() -> None:
