@@ -133,7 +133,11 @@ class Attention:
         def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             with sdpa_kernel(backend):
                 return torch.nn.functional.scaled_dot_product_attention(
-                    norm(q), norm(k), v, scale=self.scale
+                    norm(q),
+                    norm(k),
+                    v,
+                    scale=self.scale,
+                    enable_gqa=q.shape[1] != k.shape[1],
                 )
 
         return Peer(name, call, self._heads, lambda out: out[0])

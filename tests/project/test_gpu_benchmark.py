@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend
 
-from benchmarks import gpu, gpu_chart, gpu_measure, gpu_tables, layer
+from benchmarks import gpu, gpu_chart, gpu_measure, gpu_peers, gpu_tables, layer
 from benchmarks.gpu_rows import (
     OURS,
     Choice,
@@ -103,7 +105,7 @@ def test_every_option_is_explained(parser: Callable[[], ArgumentParser]) -> None
 def test_cases() -> None:
     parse = gpu._parser().parse_args
     found = [c.row.title for c in gpu.cases(parse([]))]
-    assert len(found) == len(set(found)) == len(WORKLOADS) + 2 * (len(PAPER) + 1)
+    assert len(found) == len(set(found)) == len(WORKLOADS) + 2 * (len(PAPER) + 3)
     assert "qwen_linear b=1 bf16" in found
     many = gpu.cases(parse(["--rows", "512", "--workloads", "paper", "gqa"]))
     assert {c.row.title for c in many} == {
@@ -116,6 +118,31 @@ def test_cases() -> None:
     assert [c.dtype for c in gpu.cases(both)] == ["float16", "bfloat16"]
     with pytest.raises(ValueError, match="no workload 'nothing'"):
         gpu.chosen(["nothing"])
+
+
+def test_all_published_batches_are_measured() -> None:
+    parse = gpu._parser().parse_args
+    named = ["--workloads", "paper", "lora_small", "mha", "mqa"]
+    found = gpu.cases(parse(named))
+    assert len(found) == 9 * len(gpu.BATCHES)
+    assert len({tuple(c.shapes.items()) for c in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", gpu_peers.ATTENTION)
+def test_attention_peers_compute_the_workload(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = next(w for w in WORKLOADS if w.name == name)
+    shapes = {**workload.small}
+    if len(shapes["k"]) == 2:
+        shapes["q"] = (5, *shapes["q"][1:])
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(s, generator=generator) for s in shapes.values()]
+    monkeypatch.setattr(gpu_peers, "_compiled", lambda call: call)
+    peer = gpu_peers.ATTENTION[name].peer("math", SDPBackend.MATH)
+    torch.testing.assert_close(
+        peer.out(tensors), gpu_peers.unfused(workload)(*tensors), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_an_interrupted_run_goes_on(
