@@ -13,6 +13,7 @@ import ctypes
 import logging
 import math
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -39,6 +40,9 @@ from mirage_dsl.timings import (
 )
 
 _log = logging.getLogger(__name__)
+
+_TURN = threading.RLock()
+"""One program is tuned at a time: two would disturb each other's times."""
 
 
 @dataclass(frozen=True)
@@ -171,28 +175,42 @@ def tuned(
     key = timings_key(result, task_of(program).inputs, effort, constraints, hardware)
     store = Cache()
     kept = stored_timings(store, key, program) if use_cache else None
-    if kept is not None:
-        found, measured = kept
-    else:
+    if kept is None:
         if ASSERT_CACHE_HIT.get():
             raise CacheError(_missing(store, key, program))
         if DISALLOW_SEARCH.get():
             _log.warning("%s: not timed: %s", program.name, DISALLOW_SEARCH.name)
             return Tuned(result)
-        screened = hardware.screened()
-        told = progress or _ignore
-        climb = Climb(result, PLANS[effort], constraints, screened, told)
-        with nullcontext(ahead) if ahead is not None else Ahead(program) as ahead:
-            ahead.searched = time.monotonic()
-            measured = climb.run(ahead.tuner(), ahead.began)
-            found = _chosen(measured, result, hardware)
-            ahead.chosen = time.monotonic()
-        if use_cache and found:
-            store.store(key, timings_document(found, measured, program))
+        asked = time.monotonic()
+        with _TURN:
+            waited = time.monotonic() - asked
+            # Another thread may have tuned it.
+            kept = stored_timings(store, key, program) if use_cache else None
+            if kept is None:
+                screened, told = hardware.screened(), progress or _ignore
+                climb = Climb(result, PLANS[effort], constraints, screened, told)
+                kept = _climbed(climb, ahead, waited, hardware)
+                if use_cache and kept[0]:
+                    store.store(key, timings_document(*kept, program))
+    found, measured = kept
     if not found:
         _log.warning("%s: no candidate could be timed", program.name)
         return Tuned(result, tuple(measured))
     return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))
+
+
+def _climbed(
+    climb: Climb, ahead: Ahead | None, waited: float, hardware: Hardware
+) -> tuple[list[Candidate], list[Measured]]:
+    """The choice, and all that was timed; the wait for one's turn does not count."""
+    result = climb.result
+    known = nullcontext(ahead) if ahead is not None else Ahead(result.program)
+    with known as ahead:
+        ahead.searched = time.monotonic()
+        measured = climb.run(ahead.tuner(), ahead.began + waited)
+        found = _chosen(measured, result, hardware)
+        ahead.chosen = time.monotonic()
+    return found, measured
 
 
 def _missing(store: Cache, key: Key, program: KernelGraph) -> str:

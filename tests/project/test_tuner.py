@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,9 +39,9 @@ def gated(x, w):
     return mirage.silu(x @ w.T)
 
 
-def _result() -> SearchResult:
+def _result(rows: int = 16) -> SearchResult:
     w = mirage.spec((96, 64), strides=(1, 96))
-    return superoptimize(gated.trace(mirage.spec((16, 64)), w))
+    return superoptimize(gated.trace(mirage.spec((rows, 64)), w))
 
 
 Judge = Callable[[KernelGraph], Timing]
@@ -232,6 +233,36 @@ def test_timings_are_those_of_one_machine(
         monkeypatch.setattr(timings, "code_version", lambda *_: "another")
     after = dict(timings_key(result, (), "quick", None, H100).parts)
     assert {name for name in before if before[name] != after[name]} == {part}
+
+
+def test_threads_tune_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one has timed the other takes from the cache; another program waits."""
+    result, at_once = _result(), list[int]()
+    device = Device(monkeypatch, library_first)
+    judge = device.judge
+    busy = threading.Lock()
+
+    def slow(graph: KernelGraph) -> Timing:
+        at_once.append(busy.acquire(blocking=False))
+        time.sleep(0.001)
+        if at_once[-1]:
+            busy.release()
+        return judge(graph)
+
+    device.judge = slow
+    other = _result(rows=32)
+    found: list[SearchResult] = []
+    threads = [
+        threading.Thread(target=lambda r=r: found.append(tuned(r).result))
+        for r in (result, result, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 3
+    assert len(device.tasks) == 2
+    assert all(at_once)
 
 
 def test_settings_forbid_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
