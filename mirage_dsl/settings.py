@@ -202,7 +202,8 @@ BUDGET_SECONDS: Setting[float | None] = Setting(
 )
 DETERMINISTIC: Setting[bool] = _flag_setting(
     "MIRAGE_DSL_DETERMINISTIC",
-    "Choose by the cost model alone: nothing is timed, and all machines choose alike.",
+    "Choose by the cost model alone: nothing is timed, and machines of one GPU choose "
+    "alike.",
 )
 THREADS: Setting[int] = Setting(
     "MIRAGE_DSL_THREADS",
