@@ -127,8 +127,9 @@ def _launch(
         f"{count} ({' & '.join(f'{s.dim} in tiles of {s.tile}' for s in axis)})"
         for axis, count in zip(node.axes, grid_parts(node, extents), strict=True)
     )
-    loop = "no loop"
+    loop, stages = "no loop", list[str]()
     if node.loop is not None:
+        stages = [f"  {_bytes(part.in_flight)} in stage buffers of the whole GPU"]
         loop = (
             f"{part.iterations} iterations over {node.loop.dim} "
             f"in tiles of {node.loop.tile}; {schedule.num_stages} stages"
@@ -145,7 +146,7 @@ def _launch(
         f"  {part.waves} wave{'' if part.waves == 1 else 's'}: {hardware.sms} "
         f"multiprocessors hold {part.resident} at once each; {_bytes(part.shared)} of "
         f"shared memory a block, about {part.registers} registers a thread",
-        f"  {_bytes(part.in_flight)} in stage buffers of the whole GPU",
+        *stages,
         f"  fuses {_fused(node)}",
         *_inside(node, graph, known),
     ]

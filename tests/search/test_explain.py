@@ -36,6 +36,8 @@ def test_intermediates_that_stay_are_listed() -> None:
     graph = blocks.split_attention(1, 16)
     text = explain(graph, graph)
     assert "still stored between kernels: num, den" in text
+    # The kernel that joins the parts has no loop.
+    assert text.count("in stage buffers of the whole GPU") == 1
     assert "kernel 2: block graph -> y" in text
 
 
