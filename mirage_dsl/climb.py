@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int, float | None], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Allowance:
     """How much to time.
 
     Attributes:
@@ -56,8 +56,8 @@ class Plan:
     worst: float
 
 
-PLANS: Mapping[str, Plan] = {
-    "quick": Plan(
+ALLOWANCES: Mapping[str, Allowance] = {
+    "quick": Allowance(
         seconds=13.5,
         least=5.0,
         each=5.0,
@@ -67,7 +67,7 @@ PLANS: Mapping[str, Plan] = {
         rounds=8,
         worst=1.8,
     ),
-    "full": Plan(
+    "full": Allowance(
         seconds=88.0,
         least=20.0,
         each=20.0,
@@ -97,7 +97,7 @@ class Climb:
     """One program's tuning: what was timed so far, and what to time next."""
 
     result: SearchResult
-    plan: Plan
+    allowance: Allowance
     constraints: Constraints | None
     hardware: Hardware
     progress: Progress
@@ -110,15 +110,15 @@ class Climb:
 
         Args:
             tuner: What times them.
-            began: Reading of `time.monotonic()` from which the plan's seconds count.
+            began: Reading of `time.monotonic()` from which the seconds count.
         """
-        tuner.deadline = began + self.plan.seconds
-        tuner.least, tuner.reserve = self.plan.least, FINAL_SECONDS
-        tuner.seconds_each = self.plan.each
+        tuner.deadline = began + self.allowance.seconds
+        tuner.least, tuner.reserve = self.allowance.least, FINAL_SECONDS
+        tuner.seconds_each = self.allowance.each
         tuner.together = self._together
         self._time(tuner, self._first())
         best, patience = self._best(), PATIENCE
-        for _ in range(self.plan.rounds):
+        for _ in range(self.allowance.rounds):
             graphs = [] if tuner.late else self._next()
             if not graphs or not patience:
                 break
@@ -131,18 +131,19 @@ class Climb:
 
     def _first(self) -> list[KernelGraph]:
         """The program, and the structures at their best sizes by estimate."""
-        limit = self.plan.worst * self.result.best.cost.microseconds
+        limit = self.allowance.worst * self.result.best.cost.microseconds
         found: dict[KernelGraph, Cost] = {}
         for candidate in self.result.candidates:
             if candidate.cost.microseconds <= limit and candidate.mugraph.blocks:
                 forms = proposals(
                     candidate.mugraph,
-                    count=self.plan.sizes,
+                    count=self.allowance.sizes,
                     hardware=self.hardware,
                     constraints=self.constraints,
                 )
                 found.update(forms)
-        ranked = sorted(found, key=lambda g: found[g].microseconds)[: self.plan.first]
+        ranked = sorted(found, key=lambda g: found[g].microseconds)
+        ranked = ranked[: self.allowance.first]
         own = [c.mugraph for c in self.result.candidates]
         return list(dict.fromkeys([self.result.program, *own, *ranked]))
 
@@ -158,12 +159,12 @@ class Climb:
         for graph, at in climbers.values():
             assert best is not None
             if graph is best[0]:
-                new = self._beside(graph)[: self.plan.beside]
+                new = self._beside(graph)[: self.allowance.beside]
             else:
                 # The other kernels are tuned with the best.
                 start = with_others_of(graph, best[0], at, self.hardware)
                 new = [] if start in self.timings else [start]
-                new += self._beside(start, at)[: self.plan.beside // 2]
+                new += self._beside(start, at)[: self.allowance.beside // 2]
             found.update(dict.fromkeys(new))
             left -= bool(new)
             if not left:
@@ -177,7 +178,7 @@ class Climb:
             graph: What they are beside of.
             only: Index of the kernel that may differ.
         """
-        most = self.plan.beside
+        most = self.allowance.beside
         if len(graph.blocks) > 1:
             most = math.ceil(MOST_OF_ONE * most)
         count: Counter[int] = Counter()
@@ -249,4 +250,4 @@ def _rank(measured: Measured) -> tuple[bool, float]:
     return not good, timing.microseconds or math.inf
 
 
-__all__ = ["PLANS", "Climb", "Plan", "Progress"]
+__all__ = ["ALLOWANCES", "Allowance", "Climb", "Progress"]

@@ -23,7 +23,7 @@ from typing import Self
 from mirage_dsl.backends.triton.messages import InputSpec, Task
 from mirage_dsl.backends.triton.tune import Marks, Tuner
 from mirage_dsl.cache import Cache, Key
-from mirage_dsl.climb import PLANS, Climb, Progress
+from mirage_dsl.climb import ALLOWANCES, Climb, Progress
 from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph
 from mirage_dsl.ops.definition import Kind
@@ -77,8 +77,8 @@ def has_gpu() -> bool:
 class Ahead:
     """A tuning that may follow a search; to be used in a `with` block around both.
 
-    The seconds of the tuning's plan count from where the search begins, or from here
-    if it takes no search.
+    The tuning's seconds count from where the search begins, or from here if it takes no
+    search.
 
     Args:
         program: What will be searched and tuned.
@@ -188,7 +188,7 @@ def tuned(
             kept = stored_timings(store, key, program) if use_cache else None
             if kept is None:
                 screened, told = hardware.screened(), progress or _ignore
-                climb = Climb(result, PLANS[effort], constraints, screened, told)
+                climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
                 kept = _climbed(climb, ahead, waited, hardware)
                 if use_cache and kept[0]:
                     store.store(key, timings_document(*kept, program))

@@ -124,8 +124,8 @@ def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> 
     """Also what the estimate thinks little of: it may be wrong."""
     result = _result()
     device = Device(monkeypatch, library_first)
-    plan = replace(climb.PLANS["quick"], first=0, rounds=0, worst=0.0)
-    monkeypatch.setitem(climb.PLANS, "quick", plan)
+    allowance = replace(climb.ALLOWANCES["quick"], first=0, rounds=0, worst=0.0)
+    monkeypatch.setitem(climb.ALLOWANCES, "quick", allowance)
     tuned(result)
     assert set(device.timed) == {c.mugraph for c in result}
 
@@ -341,11 +341,11 @@ def test_the_search_counts(
     device = Device(monkeypatch, library_first)
     started = time.monotonic()
     _bound().search(progress=lambda stage, *_: stage == "verify" and time.sleep(0.2))
-    plan = climb.PLANS["quick"]
-    assert started <= device.deadline - plan.seconds < time.monotonic() - 0.2
-    assert device.least == plan.least
-    assert 0 < device.reserve < plan.least
-    assert device.seconds_each == plan.each
+    allowance = climb.ALLOWANCES["quick"]
+    assert started <= device.deadline - allowance.seconds < time.monotonic() - 0.2
+    assert device.least == allowance.least
+    assert 0 < device.reserve < allowance.least
+    assert device.seconds_each == allowance.each
     (line,) = [r.message for r in caplog.records if "searched at" in r.message]
     assert re.search(r"chosen at \d+\.\d, done at \d+\.\d s; the slowest took", line)
 
