@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from mirage_dsl.errors import SourceLocation
-from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType
 
 AttrValue = int | float | str | tuple[str, ...]
@@ -72,6 +72,11 @@ class Apply:
         value = dict(self.attrs).get("over", ())
         assert isinstance(value, tuple)
         return value
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only looks at its operand in another way, in the same format."""
+        return self.op.kind is Kind.VIEW and "dtype" not in self.op.attributes
 
     @cached_property
     def values(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.memory import Remembering
-from mirage_dsl.search.partition import Atom, Cutter, is_view
+from mirage_dsl.search.partition import Atom, Cutter
 from mirage_dsl.search.segments import Plan, library_plan
 from mirage_dsl.search.several import MOST_OPERATORS
 from mirage_dsl.search.structural import Progress
@@ -100,7 +100,7 @@ class Chains:
         for end in range(1, len(atoms) + 1):
             for start in range(max(0, end - MOST_ATOMS), end):
                 run = atoms[start:end]
-                free = all(is_view(n) for a in run for n in a.nodes)
+                free = all(n.is_view for a in run for n in a.nodes)
                 segment = self.cutter.segment(_nodes_of(run))
                 inside = self._left_in_l2(segment)
                 library = any(a.library for a in run)
@@ -195,7 +195,7 @@ def least_microseconds(
     """
     extents = derived_extents(segment, segment.extent_of)
     applies = [n for n in segment.nodes if isinstance(n, Apply)]
-    read = {v for n in applies if not is_view(n) for v in n.values}
+    read = {v for n in applies if not n.is_view for v in n.values}
     sizes = {
         i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
     }

@@ -37,7 +37,6 @@ from mirage_dsl.search.footprint import (
     tensor_bytes,
 )
 from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.types import TensorType, f32
 
 LIBRARY_TILE = 64
@@ -192,7 +191,7 @@ def _is_free(node: Apply, placed: Mapping[str, Place]) -> bool:
     """A view, or a concatenation whose parts are all made in their places."""
     if node.op.kind is Kind.CONCAT:
         return placed.keys() >= set(node.values)
-    return is_view(node)
+    return node.is_view
 
 
 # -- Library kernels -----------------------------------------------------------------

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.segments import Plan
 
 
 def is_one_kernel(graph: KernelGraph) -> bool:
     """Whether a graph launches one generated kernel and nothing else."""
     applies = [n for n in graph.nodes if isinstance(n, Apply)]
-    return len(graph.blocks) == 1 and all(map(is_view, applies))
+    return len(graph.blocks) == 1 and all(a.is_view for a in applies)
 
 
 def leaves_products(graph: KernelGraph) -> bool:

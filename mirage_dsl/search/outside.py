@@ -22,7 +22,6 @@ from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.casts import insert_casts
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.saturate import KIND, enabled_kinds
 from mirage_dsl.search.segments import _reads_joined
 from mirage_dsl.search.space import Space
@@ -55,7 +54,7 @@ def with_program_names(
     for node in mugraph.nodes:
         names = node.results if isinstance(node, BlockGraph) else (node.result,)
         values.update({n: f"{n}'" for n in names if n in taken and n not in values})
-        if isinstance(node, Apply) and is_view(node):
+        if isinstance(node, Apply) and node.is_view:
             if node.values[0] not in values:
                 return None
             renamed = Renaming(dims, values).apply(node, values)
@@ -98,7 +97,7 @@ def outside(
         space: The program's space as one kernel; None if it has none.
         max_kernels: As it was searched with.
     """
-    calls = [n for n in mugraph.nodes if isinstance(n, Apply) and not is_view(n)]
+    calls = [n for n in mugraph.nodes if isinstance(n, Apply) and not n.is_view]
     kernels = len(calls) + len(mugraph.blocks)
     if max_kernels and mugraph.blocks and kernels > max_kernels:
         yield (
@@ -122,7 +121,7 @@ def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[st
         yield f"its grid splits {len(block.axes)} dims, at most {MOST_GRID_DIMS} are"
     yield from _mixed_splits(block)
     for node in block.nodes:
-        if isinstance(node, Apply) and (is_view(node) or node.op.kind is Kind.CONCAT):
+        if isinstance(node, Apply) and (node.is_view or node.op.kind is Kind.CONCAT):
             yield f"`{node.result}`: a block has no {node.op.name}"
     if _reads_joined(block):
         yield (

@@ -54,11 +54,6 @@ class Atom:
         return any(n.op.kind is Kind.CONTRACTION for n in self.nodes)
 
 
-def is_view(node: Apply) -> bool:
-    """Whether the node only looks at its operand in another way."""
-    return node.op.kind is Kind.VIEW and "dtype" not in node.op.attributes
-
-
 @dataclass(frozen=True)
 class Cutter:
     """A program prepared for cutting; its nodes are `Apply` nodes only.
@@ -84,7 +79,7 @@ class Cutter:
         found: dict[str, Apply] = {}
         for node in self.program.nodes:
             assert isinstance(node, Apply)
-            if is_view(node) and node.values[0] in there:
+            if node.is_view and node.values[0] in there:
                 there.add(node.result)
                 found[node.result] = node
         return found
@@ -103,12 +98,12 @@ class Cutter:
         found: list[Apply] = []
         depth_first = self._depth_first()
         for node in depth_first:
-            if is_view(node):
+            if node.is_view:
                 continue
             found.append(node)
             made = {node.result}
             for view in depth_first:
-                if is_view(view) and view.values[0] in made:
+                if view.is_view and view.values[0] in made:
                     found.append(view)
                     made.add(view.result)
         return tuple(found)
@@ -159,7 +154,7 @@ class Cutter:
         found: list[Atom] = []
         run: list[Apply] = []
         for node in self.order:
-            if node.op.kind is Kind.CONCAT or is_view(node):
+            if node.op.kind is Kind.CONCAT or node.is_view:
                 found += self._between_products(run)
                 found.append(Atom((node,), library=True))
                 run = []

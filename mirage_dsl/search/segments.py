@@ -32,7 +32,6 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.family import families, on_grid
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.ledger import Ledger
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.sizes import Sizes, Unsized, choose_sizes, sizes_of_all
 from mirage_dsl.search.splitting import Splitter
 from mirage_dsl.types import Axis
@@ -319,7 +318,7 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
     needed = set(block.sources) | {r.value for r in segment.returns}
     views: list[Apply] = []
     for node in reversed(applies):
-        if is_view(node) and node.result in needed:
+        if node.is_view and node.result in needed:
             views.insert(0, node)
             needed.update(node.values)
     return with_derived_extents(replace(segment, nodes=(*views, block)))

@@ -221,6 +221,41 @@ def _join_splits(b: BlockBuilder, parts: tuple[str, ...], dtype: DType) -> str:
     return b.store(y, "h/grid, m/grid, e", dtype=dtype, name="y")
 
 
+def side_product(
+    m: int,
+    k: int,
+    n: int,
+    h: int,
+    *,
+    tile_n: int = 64,
+    tile_k: int = 64,
+    splits: int = 2,
+    schedule: Schedule | None = None,
+) -> KernelGraph:
+    """X @ w + (x @ a) @ b, where a small kernel computes x @ a, split over k.
+
+    The large one needs its result after the loop only.  `schedule` is the large one's;
+    the small one starts early if it does, so that it may be an inner part of a chain.
+    """
+    g = KernelBuilder("side_product", m=m, k=k, n=n, h=h)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    a, b_ = g.input("a", f16, "k, h"), g.input("b", f16, "h, n")
+    early = Schedule(num_stages=2, pdl=schedule is not None and schedule.pdl)
+    with g.block(grid={"k": -(-k // splits)}, loop=("k", tile_k), schedule=early) as b:
+        xt, at = b.load(x, "m, k/grid/loop"), b.load(a, "k/grid/loop, h")
+        small = b.accumulate(b.matmul(xt, at, over="k"))
+        parts = b.store(small, "k#/grid, m, h", dtype=f32, name="parts")
+    grid = {"n": tile_n}
+    with g.block(grid=grid, loop=("k", tile_k), schedule=schedule) as b:
+        xt, wt = b.load(x, "m, k/loop"), b.load(w, "k/loop, n/grid")
+        large = b.accumulate(b.matmul(xt, wt, over="k"))
+        small = b.sum(b.load(parts, "k#, m, h", name="parts_t"), over="k#")
+        bt = b.load(b_, "h, n/grid")
+        added = b.matmul(b.cast(small, dtype="f16"), bt, over="h")
+        y = b.store(b.add(large, added), "m, n/grid", dtype=f16, name="y")
+    return g.returns(y).build()
+
+
 def ntrans(
     m: int,
     k: int,

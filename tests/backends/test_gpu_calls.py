@@ -63,6 +63,9 @@ GRAPHS: dict[str, Callable[[], KernelGraph]] = {
         8, 64, 96, tile_n=32, tile_k=16, schedule=Schedule(descriptors=True)
     ),
     "early": lambda: attention(pdl=True),
+    "late": lambda: mugraphs.side_product(
+        16, 256, 128, 16, schedule=Schedule(pdl=True)
+    ),
     "mixed": mixed,
 }
 
@@ -155,6 +158,39 @@ def test_captures_see_new_data(name: str) -> None:
         torch.cuda.synchronize()
         for at, out in enumerate(outs):
             check(graph, draws[at % 4], [out])
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_loops_before_the_wait_see_what_earlier_kernels_wrote(stages: int) -> None:
+    """The inputs are written right before each call, which reads them before it waits.
+
+    With one stage loads go through the L1 cache.
+    """
+    schedule = Schedule(num_stages=stages, pdl=True)
+    graph = mugraphs.side_product(16, 256, 128, 16, schedule=schedule)
+    run = Executable(graph)
+    draws = [on_gpu(graph, seed) for seed in range(8)]
+    right = [run(*inputs)[0].clone() for inputs in draws]
+    for inputs, out in zip(draws, right, strict=True):
+        check(graph, inputs, [out])
+    inputs = [t.clone() for t in draws[0]]
+    replayed = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(replayed):
+        outs = [_written_and_run(run, inputs, draws[at % 8]) for at in range(400)]
+    for _ in range(5):
+        replayed.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(o, right[at % 8]) for at, o in enumerate(outs))
+    outs = [_written_and_run(run, inputs, draws[at % 8]) for at in range(400)]
+    assert all(torch.equal(o, right[at % 8]) for at, o in enumerate(outs))
+
+
+def _written_and_run(
+    run: Executable, inputs: Sequence[torch.Tensor], new: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    for tensor, values in zip(inputs, new, strict=True):
+        tensor.copy_(values)
+    return run(*inputs)[0]
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from mirage_dsl.backends.triton.emit import plan
+from mirage_dsl.backends.triton.screen import compile_kernel
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import Scalar, f16, f32, scalar
 from tests.backends.running import check
@@ -89,6 +90,47 @@ def test_a_kernel_tells_when_the_next_one_may_start() -> None:
     after_loop = first[first.index("out = tl.dot") :]
     assert "gdc_launch_dependents" in after_loop
     check(overlapping(False, True))
+
+
+def side_product(*, early: bool = False) -> KernelGraph:
+    graph = mugraphs.side_product(
+        20, 96, 80, 16, tile_k=32, schedule=Schedule(pdl=True)
+    )
+    if early:
+        return graph
+    first = replace(graph.blocks[0], schedule=Schedule(num_stages=2))
+    return replace(graph, nodes=(first, *graph.nodes[1:]))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_loop_that_needs_nothing_of_the_kernel_ahead_does_not_wait(
+    early: bool,
+) -> None:
+    """The kernel ahead lets it start at once, but after its own wait."""
+    first, second = kernels(side_product(early=early))
+    order = ["for it in", "gdc_wait", "gdc_launch_dependents", "tl.load(parts_ptr"]
+    places = [second.index(mark) for mark in order]
+    assert places == sorted(places)
+    assert second.index("tl.load(b_ptr") < places[0]
+    told = first.index("gdc_launch_dependents")
+    assert told < first.index("for it in")
+    assert ("gdc_wait" in first) is early
+    if early:
+        assert first.index("gdc_wait") < told < first.index("tl.load")
+    check(side_product(early=early))
+
+
+def test_the_compiler_keeps_loads_behind_the_wait() -> None:
+    emitted = plan(side_product())
+    ptx = str(compile_kernel(emitted, emitted.kernels[1], 90).asm["ptx"])
+    wait = ptx.index("griddepcontrol.wait")
+    matrix = re.compile(r"(mma\.sync|wgmma\.mma_async)")
+    assert wait > max(m.start() for m in re.finditer(r"cp\.async\.c[ag]", ptx))
+    # The loop's product comes before, that of the other kernel's result after.
+    before = [m.start() < wait for m in matrix.finditer(ptx)]
+    assert any(before)
+    assert not all(before)
+    assert "ld.global" in ptx[wait:]
 
 
 def test_a_kernel_that_nothing_waits_for_tells_nothing() -> None:

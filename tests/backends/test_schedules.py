@@ -8,34 +8,10 @@ import pytest
 
 from mirage_dsl.backends.triton.emit import emit
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
-from mirage_dsl.ir.parser import parse
 from mirage_dsl.search.variants import launched_early, neighbours, proposals
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f32
 from tests.backends.running import check
-
-SIDE = """
-mirage 1
-mugraph side(x: f16[m, k], w: f16[k, n], a: f16[k, r], b: f16[r, n]) -> f16[m, n]
-    where m = 20, k = 96, n = 160, r = 16 {
-  low = block grid(m / 16) loop(k / 32) {
-    xt = load x[m/grid, k/loop]
-    at = load a[k/loop, r]
-    s = accumulate xt @ at
-    store low: f16[m/grid, r] = s
-  }
-  y = block grid(n / 64) loop(k / 32) pdl(true) {
-    xt = load x[m, k/loop]
-    wt = load w[k/loop, n/grid]
-    lt = load low[m, r]
-    bt = load b[r, n/grid]
-    s = accumulate xt @ wt
-    store y: f16[m, n/grid] = s + lt @ bt
-  }
-  return y
-}
-"""
-"""What follows the loop reads another kernel's result."""
 
 STARTS: dict[str, KernelGraph] = {
     "rmsnorm_linear": mugraphs.rmsnorm_linear(24, 96, 160, tile_n=64, tile_k=32),
@@ -48,7 +24,9 @@ STARTS: dict[str, KernelGraph] = {
     "qknorm": mugraphs.attention(
         2, 20, 96, 32, tile_m=16, tile_n=16, splits=2, keys_last=False, norm=True
     ),
-    "side": parse(SIDE),
+    "side_product": mugraphs.side_product(
+        20, 96, 160, 16, tile_k=32, schedule=Schedule(pdl=True)
+    ),
     "ntrans": mugraphs.ntrans(5, 30, tile_m=2),
     "split_k": mugraphs.split_k(
         20, 100, 40, tile_m=16, tile_n=16, part_k=48, tile_k=16

@@ -10,7 +10,6 @@ from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.sink import sink_views
 
 CHUNK = """mirage 1
@@ -59,9 +58,9 @@ def computed_views(graph: KernelGraph) -> list[str]:
     found: list[str] = []
     for node in graph.nodes:
         assert isinstance(node, Apply)
-        if is_view(node) and node.values[0] in there:
+        if node.is_view and node.values[0] in there:
             there.add(node.result)
-        elif is_view(node):
+        elif node.is_view:
             found.append(node.result)
     return found
 

@@ -10,7 +10,6 @@ import pytest
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.union import multi_kernel
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
@@ -82,7 +81,7 @@ def test_views_and_concatenations_between_kernels(
 
 
 def is_free(node: Any) -> bool:
-    return isinstance(node, Apply) and is_view(node)
+    return isinstance(node, Apply) and node.is_view
 
 
 def test_the_norm_before_a_view_is_fused_with_its_product() -> None:

@@ -6,8 +6,10 @@ what follows it.  Every statement stands below the IR line that it comes from.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import PurePath
+from typing import Literal
 
 from mirage_dsl.backends.triton.accumulate import Accumulators
 from mirage_dsl.backends.triton.arith import Arithmetic
@@ -23,7 +25,7 @@ from mirage_dsl.backends.triton.plan import PARAM_KINDS, KernelPlan, Surrounding
 from mirage_dsl.backends.triton.rewrite import defer_sums, widen_joins
 from mirage_dsl.backends.triton.rows import with_rows
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
-from mirage_dsl.backends.triton.wiring import Wiring
+from mirage_dsl.backends.triton.wiring import Stage, Wiring
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -37,6 +39,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import looped_dims
 from mirage_dsl.ir.printer import block_node_text as node_text
+from mirage_dsl.ir.waiting import after_wait
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Scalar, axis_text
 
@@ -53,8 +56,17 @@ WARPS_OUTSIDE_LOOPS = 8
 MOST_WARPS = 16
 
 
+Announced = Literal["", "start", "loop"]
+"""Whether the kernel behind may start early, and after what of this one."""
+
+
 def emit_block(
-    block: BlockGraph, name: str, around: Surroundings, *, announced: bool = False
+    block: BlockGraph,
+    name: str,
+    around: Surroundings,
+    *,
+    announced: Announced = "",
+    made: AbstractSet[str] | None = None,
 ) -> KernelPlan:
     """The Triton kernel of a block graph.
 
@@ -62,23 +74,32 @@ def emit_block(
         block: What to emit.
         name: Of the kernel.
         around: Its kernel graph.
-        announced: The kernel after it may start before its end, so it says when.
+        announced: When the kernel behind it may start; never before this one's wait.
+        made: What kernels of the μGraph made before; None in the first kernel.
 
     Raises:
         UnsupportedError: Triton cannot express something of it.
     """
-    emitter = _BlockEmitter(block, name, around)
-    return emitter.emit(announced=announced or block.schedule.pdl)
+    if block.schedule.pdl and not announced:
+        announced = "loop"
+    return _BlockEmitter(block, name, around, made).emit(announced)
 
 
 class _BlockEmitter:
-    def __init__(self, block: BlockGraph, name: str, around: Surroundings) -> None:
+    def __init__(
+        self,
+        block: BlockGraph,
+        name: str,
+        around: Surroundings,
+        made: AbstractSet[str] | None,
+    ) -> None:
         block = split_concats(block, block_types(block, around.types))
         block, around = with_rows(block, around)
         block = widen_joins(block, block_types(block, around.types))
         types = block_types(block, around.types)
         block = defer_sums(block, types, Pieces(block, types, around.extents))
         self.block, self.name = block, name
+        self.late = None if made is None else after_wait(block, made)
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
         pieces = Pieces(block, self.types, around.extents)
@@ -113,17 +134,24 @@ class _BlockEmitter:
 
     # -- The kernel ----------------------------------------------------------------
 
-    def emit(self, *, announced: bool) -> KernelPlan:
+    def emit(self, announced: Announced) -> KernelPlan:
         self.writer.indent()
         self.places.emit_ids()
         self.places.emit_positions()
-        if self.block.schedule.pdl:
-            self.writer.line("gdc_wait()  # until the kernel before is done")
+        waits = self.block.schedule.pdl
+        if waits and self.late is None:
+            self._wait()
+            waits = False
+        if announced == "start" and not waits:
+            self._announce()
         self._stage("before")
         if self.block.loop is not None:
             self._loop()
-        if announced:
-            self.writer.line("gdc_launch_dependents()  # the next kernel may start")
+        if waits:
+            self._wait()
+        if announced == "loop" or (announced and waits):
+            self._announce()
+        self._stage("before", late=True)
         self._stage("after")
         for store in self.block.stores:
             if not self.wiring.is_joined(store.operand):
@@ -131,6 +159,12 @@ class _BlockEmitter:
                 self._store(store, self._register_value(store.operand))
         self.writer.dedent()
         return self._plan()
+
+    def _wait(self) -> None:
+        self.writer.line("gdc_wait()  # until the kernel before is done")
+
+    def _announce(self) -> None:
+        self.writer.line("gdc_launch_dependents()  # the next kernel may start")
 
     def _plan(self) -> KernelPlan:
         params = sorted(self.signature.params, key=lambda p: PARAM_KINDS.index(p.kind))
@@ -156,9 +190,12 @@ class _BlockEmitter:
         warps = max(schedule.num_warps, needed)
         return replace(self.block, schedule=replace(schedule, num_warps=warps))
 
-    def _stage(self, stage: str) -> None:
+    def _stage(self, stage: Stage, *, late: bool = False) -> None:
+        """The statements of a stage; before the loop the late ones, or the others."""
         for node in self.block.nodes:
             if isinstance(node, Store) or self.wiring.stages[node.result] != stage:
+                continue
+            if stage == "before" and late is not self._is_late(node):
                 continue
             if isinstance(node, Accumulate):
                 if self.block.loop is None:
@@ -169,6 +206,10 @@ class _BlockEmitter:
                 continue
             self._comment(node)
             self._statement(node)
+
+    def _is_late(self, node: BlockNode) -> bool:
+        """Whether a node needs what the kernel ahead makes, and can wait for it."""
+        return self.late is not None and node.result in self.late
 
     def _statement(self, node: Load | Apply | RunningMax) -> None:
         match node:

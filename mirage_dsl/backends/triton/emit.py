@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 from math import prod
 
-from mirage_dsl.backends.triton.block import emit_block
+from mirage_dsl.backends.triton.block import Announced, emit_block
 from mirage_dsl.backends.triton.launcher import Launcher
 from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.backends.triton.names import identifier
 from mirage_dsl.backends.triton.params import check_rank
 from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Surroundings
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.placing import Place, built, places
+from mirage_dsl.ir.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import TensorType
 
@@ -70,12 +73,17 @@ def plan(
         pointers=pointers,
     )
     kernels: list[KernelPlan] = []
+    behind = dict(behind_kernels(graph))
     for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
         if isinstance(node, BlockGraph):
             check_rank(node)
             name = f"{identifier(graph.name)}_kernel{len(kernels)}"
-            early = isinstance(following, BlockGraph) and following.schedule.pdl
-            kernels.append(emit_block(node, name, around, announced=early))
+            announced = _announced(following, behind)
+            kernels.append(
+                emit_block(
+                    node, name, around, announced=announced, made=behind.get(node)
+                )
+            )
     launcher = Launcher(graph, around)
     run = launcher.write(kernels)
     lines = _head(graph, kernels)
@@ -85,6 +93,18 @@ def plan(
         lines += ["", *HELPERS[helper].rstrip("\n").split("\n")]
     lines += ["", "", *run]
     return ModulePlan(graph, "\n".join(lines) + "\n", tuple(kernels), around)
+
+
+def _announced(
+    following: Apply | BlockGraph | None, behind: Mapping[BlockGraph, AbstractSet[str]]
+) -> Announced:
+    """When the next kernel may start: at once, if it has work before it waits.
+
+    Otherwise not before this one's loop is over: blocks that only wait hold resources.
+    """
+    if not isinstance(following, BlockGraph) or not following.schedule.pdl:
+        return ""
+    return "start" if runs_ahead(following, behind[following]) else "loop"
 
 
 def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:

@@ -30,7 +30,6 @@ from mirage_dsl.search.additive import (
 )
 from mirage_dsl.search.calm import moved_differences
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.saturate import Saturation, saturate
 from mirage_dsl.search.space import Configuration, Space, block_count
 from mirage_dsl.search.union.candidates import Candidates
@@ -328,5 +327,5 @@ def library(program: KernelGraph, tensors: AbstractSet[str]) -> list[Apply]:
     return [
         n
         for n in program.nodes
-        if isinstance(n, Apply) and not is_view(n) and tensors >= {n.result, *n.values}
+        if isinstance(n, Apply) and not n.is_view and tensors >= {n.result, *n.values}
     ]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.types import Space, TensorType, flat_type
 
 
@@ -41,10 +40,10 @@ def opened(program: KernelGraph) -> Opened:
     kept: list[Apply] = []
     for node in program.nodes:
         assert isinstance(node, Apply)
-        if is_view(node) and node.values[0] in there:
+        if node.is_view and node.values[0] in there:
             there.add(node.result)
             kept.append(node)
-        elif is_view(node) or node.op.kind is Kind.CONCAT:
+        elif node.is_view or node.op.kind is Kind.CONCAT:
             operands = tuple(
                 origin.get(o, o) if isinstance(o, str) else o for o in node.operands
             )

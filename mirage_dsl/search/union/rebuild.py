@@ -19,7 +19,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.casts import insert_casts
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.reconstruct import Edge, chosen_edges, reconstruct
 from mirage_dsl.search.segments import with_derived_extents
 from mirage_dsl.search.space import Output
@@ -138,7 +137,7 @@ class Rebuilder:
         made = {n.result for n in graph.nodes if isinstance(n, Apply)}
         needed, views = set(names), list[Apply]()
         for node in reversed(self.program.nodes):
-            if not isinstance(node, Apply) or not is_view(node):
+            if not isinstance(node, Apply) or not node.is_view:
                 continue
             if node.result in needed - made:
                 seen = node.values[0]

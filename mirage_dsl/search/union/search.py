@@ -25,7 +25,6 @@ from mirage_dsl.ir.stabilise import strip_shifts
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import library_kernel
 from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.partition import is_view
 from mirage_dsl.search.segments import Plan
 from mirage_dsl.search.space import Space
 from mirage_dsl.search.union.candidates import Candidates, candidates
@@ -227,7 +226,7 @@ class _Search:
         """Pre-defined kernels, the opaque nodes that cost something among them."""
         names = {v.name for v in space.values if v.is_load}
         names |= {space.values[i].name for i in space.stored}
-        joins = [n for n in self.parted.opaque if not is_view(n)]
+        joins = [n for n in self.parted.opaque if not n.is_view]
         return library(self.parted.program, names) + joins
 
     def _unread(self) -> Iterator[str]:
@@ -236,7 +235,7 @@ class _Search:
         there.update(
             n.result
             for n in self.parted.program.nodes
-            if isinstance(n, Apply) and is_view(n)
+            if isinstance(n, Apply) and n.is_view
         )
         read = dict.fromkeys(v for n in self.parted.opaque for v in n.values)
         yield from (v for v in read if v in there)
@@ -254,7 +253,7 @@ class _Search:
         unread = [n for n in self._unread() if n not in loads]
         inputs = [n for n in (*loads, *unread) if n not in given]
         stored = [space.values[i].name for i in sorted(space.stored)]
-        views = [(n.result, n.values[0]) for n in self.parted.opaque if is_view(n)]
+        views = [(n.result, n.values[0]) for n in self.parted.opaque if n.is_view]
         priced = self._priced(calls)
 
         def united(some: list[Kernel]) -> Union | None:

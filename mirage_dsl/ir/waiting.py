@@ -1,0 +1,85 @@
+"""What a kernel computes before it waits for the kernel ahead of it.
+
+A kernel that is launched early (`pdl`) waits before it reads what the kernel ahead
+makes, and before it stores.  If what that kernel makes is needed after the loop only,
+the whole loop may come before the wait: small side products and statistics then cost
+next to no time.
+
+That is sound for a reason that all kernels of a chain uphold: none lets the next one
+start before its own wait is over.  So when a kernel starts, all kernels but the one
+right ahead have ended, and what they have read and written is at rest.  The first
+kernel of a μGraph waits at once, for its inputs may be what the kernel ahead makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    RunningMax,
+    stages_of,
+)
+
+
+def behind_kernels(graph: KernelGraph) -> Iterator[tuple[BlockGraph, AbstractSet[str]]]:
+    """Block graphs that follow another one, each with what the μGraph made so far."""
+    made: set[str] = set()
+    ahead = None
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            if isinstance(ahead, BlockGraph):
+                yield node, frozenset(made)
+            made.update(node.results)
+        elif not node.is_view or made.intersection(node.values):
+            made.add(node.result)
+        ahead = node
+
+
+def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | None:
+    """The values outside of the loop that need what kernels of the μGraph made.
+
+    Args:
+        block: A kernel behind another one.
+        made: Tensors that kernels of the μGraph made.
+
+    Returns:
+        What has to be computed after the wait, which may follow the loop; None where
+        the wait comes first: in a kernel that is not launched early, and where the loop
+        itself reads such tensors, or stores.
+    """
+    if not block.schedule.pdl:
+        return None
+    stages = stages_of(block)
+    late: set[str] = set()
+    for node in block.nodes:
+        if isinstance(node, Load):
+            needs = node.source in made
+        elif isinstance(node, Apply):
+            needs = not late.isdisjoint(node.values)
+        elif isinstance(node, Accumulate | RunningMax):
+            if node.operand in late or (block.loop and joins(node)):
+                return None
+            continue
+        else:
+            continue
+        if needs and stages[node.result] == "body":
+            return None
+        if needs:
+            late.add(node.result)
+    return frozenset(late)
+
+
+def joins(node: Accumulate | RunningMax) -> bool:
+    """Whether a node stores in the loop: what is concatenated over it is stored so."""
+    return isinstance(node, Accumulate) and node.kind == "concat"
+
+
+def runs_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
+    """Whether a kernel runs its loop before it waits for the kernel ahead."""
+    return block.loop is not None and after_wait(block, made) is not None
