@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.placing import Place, places
+from mirage_dsl.ir.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.block_cost import FULL_PRECISION_SHARE, block_cost
 from mirage_dsl.search.facts import facts_of
@@ -84,6 +85,8 @@ class KernelCost:
         registers: Registers of a thread.
         in_flight: Bytes in stage buffers of the whole GPU.
         limit: Why a block does not fit on the GPU; None where it does.
+        covered: What of it the next kernel's loop covers, which does not wait for it;
+            the estimate is without it.
     """
 
     microseconds: float
@@ -101,6 +104,7 @@ class KernelCost:
     registers: int = 0
     in_flight: float = 0.0
     limit: str | None = None
+    covered: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,9 +151,13 @@ def estimate(
     inside = set(inside)
     parts: list[KernelCost] = []
     placed = places(graph, types, extents)
+    running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
-            parts.append(_block_kernel(node, types, extents, inside, hardware))
+            part = _block_kernel(node, types, extents, inside, hardware)
+            if id(node) in running:
+                parts[-1] = _covered(parts[-1], part, hardware)
+            parts.append(part)
             made = node.results
         else:
             if not _is_free(node, placed):
@@ -174,6 +182,18 @@ def estimate(
         len(parts),
         tuple(parts),
     )
+
+
+def _covered(ahead: KernelCost, behind: KernelCost, hardware: Hardware) -> KernelCost:
+    """A kernel ahead of one that runs its loop before it waits.
+
+    Both run at once, so only what the first one takes from the other is left of it:
+    memory, and arithmetic of the multiprocessors that it uses.
+    """
+    share = min(1.0, ahead.blocks / hardware.sms)
+    taken = max(1e6 * ahead.dram_bytes / hardware.dram_rate, share * ahead.arithmetic)
+    covered = min(max(ahead.microseconds - taken, 0.0), behind.microseconds)
+    return replace(ahead, microseconds=ahead.microseconds - covered, covered=covered)
 
 
 def launched(graph: KernelGraph) -> list[int]:

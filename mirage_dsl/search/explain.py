@@ -100,6 +100,8 @@ def _kernel(
     else:
         head = f"kernel {number}: block graph -> {', '.join(node.results)}"
     lines = [f"{head}, about {part.microseconds:.1f} µs"]
+    if part.covered:
+        lines[0] += f", and {part.covered:.1f} beside the next kernel's loop"
     if isinstance(node, BlockGraph):
         lines += _launch(node, part, graph, hardware)
     work = part.tensor_flops + part.flops

@@ -110,6 +110,17 @@ def test_the_schedule_is_told() -> None:
     assert "loads through tensor descriptors" in text
 
 
+def test_what_runs_beside_the_next_kernel_is_told() -> None:
+    plain = mugraphs.side_product(8, 4096, 4096, 16, tile_k=256)
+    assert "beside the next" not in explain(plain, plain)
+    first, second = plain.blocks
+    early = replace(second, schedule=replace(second.schedule, pdl=True))
+    graph = replace(plain, nodes=(first, early))
+    text = explain(graph, graph)
+    assert "beside the next kernel's loop" in text.split("kernel 2:")[0]
+    assert "beside the next" not in text.split("kernel 2:")[1]
+
+
 def test_what_does_not_fit_is_said() -> None:
     graph = blocks.rms_linear(8, tile=256, step=256)
     assert "does not fit: " in explain(graph, graph)
