@@ -238,9 +238,13 @@ def run_case(case: Case, draws: int) -> Iterator[Result]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("json", nargs="?")
-    parser.add_argument("--only", default="")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("json", nargs="?", help="where the results are stored")
+    parser.add_argument(
+        "--only", default="", metavar="NAME", help="cases with this in their names"
+    )
     parser.add_argument("--fast", action="store_true", help="one draw, batch 1 and 8")
     options = parser.parse_args()
     makers = (linear_cases, mlp_cases, lora_cases, attention_cases, ntrans_cases)

@@ -195,7 +195,8 @@ tuned with `effort="{effort}"`.
 - **seconds**: of the search and the tuning.
 
 Long calls of large products run at the clocks that the GPU's power allows, which fall
-while it is measured; theirs is most of the spread.
+while it is measured; theirs is most of the spread. Calls of more than 100 µs are
+therefore timed once more, in turns with their peers.
 
 {summary}
 

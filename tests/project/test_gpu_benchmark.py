@@ -223,3 +223,26 @@ def test_a_case_is_measured_as_the_page_says(monkeypatch: pytest.MonkeyPatch) ->
         assert found.floor.bytes > 0
         assert found.systems["eager"].hot == Spread(2.0, 1.0, 3.0)
         assert "nan" not in gpu_tables.line(found)
+
+
+def test_long_calls_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks fall from call to call here; all systems get their share of it."""
+    taken: list[float] = []
+
+    def falling(*_: object, **__: object) -> Time:
+        taken.append(200.0 + len(taken))
+        return Time(taken[-1], taken[-1] - 1, taken[-1] + 1)
+
+    monkeypatch.setattr(gpu_measure, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_measure, "MATRIX", 8)
+    monkeypatch.setattr(gpu_measure, "time_call", falling)
+    monkeypatch.setattr(gpu_measure, "read_floor", lambda _: Time(1.0, 1.0, 1.0))
+    monkeypatch.setattr(gpu_measure, "host_microseconds", lambda *_: 4.0)
+    small = replace(WORKLOADS[0], full=WORKLOADS[0].small, batched=None)
+    case = gpu_measure.Case(small, 1, 0, small.dtype)
+    found = gpu_measure.measure(case, ["eager"], "none")
+    ours, eager = (found.systems[n].cold for n in (OURS, "eager"))
+    assert ours is not None
+    assert eager is not None
+    assert eager.median == ours.median + 1
+    assert eager.median - eager.low == 2 * (gpu_measure.TURNS // 2) + 1

@@ -85,6 +85,17 @@ def emit_block(
     return _BlockEmitter(block, name, around, made).emit(announced)
 
 
+def _as_triton_has_it(
+    block: BlockGraph, around: Surroundings
+) -> tuple[BlockGraph, Surroundings]:
+    """The block without what Triton lacks, or does slowly."""
+    block = split_concats(block, block_types(block, around.types))
+    block, around = with_rows(block, around)
+    block = widen_joins(block, block_types(block, around.types))
+    types = block_types(block, around.types)
+    return defer_sums(block, types, Pieces(block, types, around.extents)), around
+
+
 class _BlockEmitter:
     def __init__(
         self,
@@ -93,11 +104,7 @@ class _BlockEmitter:
         around: Surroundings,
         made: AbstractSet[str] | None,
     ) -> None:
-        block = split_concats(block, block_types(block, around.types))
-        block, around = with_rows(block, around)
-        block = widen_joins(block, block_types(block, around.types))
-        types = block_types(block, around.types)
-        block = defer_sums(block, types, Pieces(block, types, around.extents))
+        block, around = _as_triton_has_it(block, around)
         self.block, self.name = block, name
         self.late = None if made is None else after_wait(block, made)
         self.types = block_types(block, around.types)
