@@ -96,7 +96,7 @@ class TensorSpec:
     strides: tuple[int, ...] | None = None
 
 
-class Space(Enum):
+class MemorySpace(Enum):
     """The memory that a value lives in."""
 
     DEVICE = "device"
@@ -147,7 +147,7 @@ class TensorType:
 
     dtype: DType
     axes: tuple[Axis, ...]
-    space: Space = Space.DEVICE
+    space: MemorySpace = MemorySpace.DEVICE
     layout: tuple[int, ...] | None = None
 
     @cached_property
@@ -183,7 +183,7 @@ def axis_text(axis: Axis) -> str:
     return f"({' '.join(map(str, axis))})"
 
 
-def flat_type(dtype: DType, dims: tuple[Dim, ...], space: Space) -> TensorType:
+def flat_type(dtype: DType, dims: tuple[Dim, ...], space: MemorySpace) -> TensorType:
     """A type with one dim per axis."""
     return TensorType(dtype, tuple((d,) for d in dims), space)
 

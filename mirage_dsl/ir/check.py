@@ -19,7 +19,7 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Retu
 from mirage_dsl.ir.graphlike import GraphLike, graph_of
 from mirage_dsl.ir.infer import apply_type, store_type
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.types import Scalar, Space, TensorType
+from mirage_dsl.types import MemorySpace, Scalar, TensorType
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _inputs(view: KernelView) -> Iterator[Diagnostic]:
                 "write /grid and /loop in the loads of a block",
                 location=item.location,
             )
-        if item.type.space is not Space.DEVICE:
+        if item.type.space is not MemorySpace.DEVICE:
             yield Diagnostic(
                 "input",
                 f"input {item.name} lives in {item.type.space.value} memory",

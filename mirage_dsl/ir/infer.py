@@ -26,8 +26,8 @@ from mirage_dsl.ops.definition import AttributeKind, Kind
 from mirage_dsl.types import (
     Dim,
     DType,
+    MemorySpace,
     Scalar,
-    Space,
     TensorType,
     axis_text,
     dtype_named,
@@ -80,7 +80,7 @@ def apply_type(
         CheckError: The operands do not fit the operator.
     """
     _check_form(node)
-    space = Space.REGISTER if in_block else Space.DEVICE
+    space = MemorySpace.REGISTER if in_block else MemorySpace.DEVICE
     dtype = _result_dtype(node, types, in_block)
     match node.op.kind:
         case Kind.ELEMENTWISE:
@@ -150,7 +150,7 @@ def _check_over(node: Apply, types: Sequence[TensorType]) -> None:
         raise CheckError(f"{node.op.name} needs at least one dim in `over`")
 
 
-def _view_type(node: Apply, source: TensorType, space: Space) -> TensorType:
+def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorType:
     attrs = dict(node.attrs)
     if "dtype" in attrs:
         dtype = dtype_named(str(attrs["dtype"]))
@@ -183,7 +183,9 @@ def _view_type(node: Apply, source: TensorType, space: Space) -> TensorType:
     return flat_type(source.dtype, dims, space)
 
 
-def _concat_type(node: Apply, types: Sequence[TensorType], space: Space) -> TensorType:
+def _concat_type(
+    node: Apply, types: Sequence[TensorType], space: MemorySpace
+) -> TensorType:
     joined, to = dict(node.attrs)["dims"], str(node.attr("to"))
     assert isinstance(joined, tuple)
     if len(joined) != len(types) or not types:
@@ -251,7 +253,7 @@ def block_node_type(
             return _accumulator_type(node, types, block)
         case RunningMax():
             dims = _lookup(node.operand, types).dims
-            return flat_type(f32, dims, Space.REGISTER)
+            return flat_type(f32, dims, MemorySpace.REGISTER)
         case Store():
             _lookup(node.operand, types)
             check_store(node, block)
@@ -270,7 +272,7 @@ def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
     if whole != source.axes:
         found = ", ".join(map(axis_text, whole))
         raise CheckError(f"load {node.source}[{found}], but {node.source} is {source}")
-    return TensorType(source.dtype, node.axes, Space.SHARED)
+    return TensorType(source.dtype, node.axes, MemorySpace.SHARED)
 
 
 def _accumulator_type(
@@ -284,15 +286,17 @@ def _accumulator_type(
                 f"accumulate {node.operand}: concatenation needs a looped dim"
             )
         return flat_type(
-            operand.dtype, tuple(replace(d, loop=False) for d in dims), Space.SHARED
+            operand.dtype,
+            tuple(replace(d, loop=False) for d in dims),
+            MemorySpace.SHARED,
         )
-    return flat_type(f32, dims, Space.REGISTER)
+    return flat_type(f32, dims, MemorySpace.REGISTER)
 
 
 def store_type(node: Store) -> TensorType:
     """The kernel-level type of what a store writes."""
     axes = tuple(tuple(d.whole for d in axis) for axis in node.axes)
-    return TensorType(node.dtype, axes, Space.DEVICE)
+    return TensorType(node.dtype, axes, MemorySpace.DEVICE)
 
 
 def kernel_types(graph: KernelGraph) -> dict[str, TensorType]:

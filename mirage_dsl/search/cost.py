@@ -17,7 +17,7 @@ model ranks measured kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -175,6 +175,10 @@ def estimate(
             for name in made
             if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
         )
+    return _total(parts)
+
+
+def _total(parts: Sequence[KernelCost]) -> Cost:
     return Cost(
         sum(p.microseconds for p in parts),
         sum(p.dram_bytes for p in parts),

@@ -32,7 +32,7 @@ from mirage_dsl.ops.definition import Array, Kind, Operator
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.footprint import tensor_bytes
 from mirage_dsl.search.repeats import apart
-from mirage_dsl.types import Space, TensorType, flat_type
+from mirage_dsl.types import MemorySpace, TensorType, flat_type
 
 CARRIED = 1e6
 """Factor on the bytes of a value that only means something with its row's shift."""
@@ -229,7 +229,9 @@ class Cutter:
 
     def _stored(self, name: str) -> TensorType:
         """The type of an intermediate in memory: one dim per axis."""
-        return flat_type(self.types[name].dtype, self.types[name].dims, Space.DEVICE)
+        return flat_type(
+            self.types[name].dtype, self.types[name].dims, MemorySpace.DEVICE
+        )
 
     def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
         """The μGraph that runs the μGraphs of successive segments."""

@@ -18,7 +18,13 @@ from mirage_dsl.backends.triton import tune as tuning
 from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.messages import InputSpec, Job, Task, Timing, Trial
+from mirage_dsl.backends.triton.messages import (
+    CompileJob,
+    InputSpec,
+    Task,
+    Timing,
+    Trial,
+)
 from mirage_dsl.backends.triton.tune import Tuner
 from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
 from mirage_dsl.ir.builder import KernelBuilder
@@ -223,7 +229,7 @@ def test_what_is_far_too_slow_runs_a_few_times(
     assert not timing.reason
     assert timing.microseconds is not None
     assert (timing.microseconds > 9000) == slow
-    assert (len(calls) <= 4) == slow
+    assert (len(calls) <= 2 + len(judge.draws)) == slow
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1, float("nan")])
@@ -301,18 +307,21 @@ def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:
 
 
 def test_compilations_are_screened() -> None:
-    done = compiled(Job(3, GRAPH, "sm_90"))
+    done = compiled(CompileJob(3, GRAPH, "sm_90"))
     assert (done.index, done.reason) == (3, "")
-    assert "target" in compiled(Job(0, GRAPH, "sm")).reason
+    assert "target" in compiled(CompileJob(0, GRAPH, "sm")).reason
 
 
 def test_lost_occupancy_is_screened() -> None:
     wide = mugraphs.rmsnorm_linear(
         16, 4096, 6144, schedule=Schedule(num_stages=7), tile_n=32, tile_k=256
     )
-    (report,) = compiled(Job(0, wide, "sm_90")).reports
+    (report,) = compiled(CompileJob(0, wide, "sm_90")).reports
     assert report.resident == 1
-    assert compiled(Job(0, wide, "sm_90", together=(1,))).reason == ""
-    lost = compiled(Job(0, wide, "sm_90", together=(2,)))
+    assert compiled(CompileJob(0, wide, "sm_90", together=(1,))).reason == ""
+    lost = compiled(CompileJob(0, wide, "sm_90", together=(2,)))
     assert "2 are needed for all at once" in lost.reason
-    assert compiled(Job(0, wide, "sm_90", screened=False, together=(2,))).reason == ""
+    assert (
+        compiled(CompileJob(0, wide, "sm_90", screened=False, together=(2,))).reason
+        == ""
+    )

@@ -9,7 +9,7 @@ import pytest
 from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.builder import KernelBuilder, axes_from, dim_from, one_over
 from mirage_dsl.ir.graph import Apply, Return, Schedule, Split, Store
-from mirage_dsl.types import Dim, Scalar, Space, bf16, f16, f32
+from mirage_dsl.types import Dim, MemorySpace, Scalar, bf16, f16, f32
 
 
 def test_axes_as_text() -> None:
@@ -72,7 +72,7 @@ def test_block_with_its_defaults() -> None:
     schedule = Schedule(num_warps=8)
     with b.block(grid={"m": 2}, loop=("k", 4), schedule=schedule) as block:
         xt = block.load(x, "m/grid, k/loop")
-        assert block.type_of(xt).space is Space.SHARED
+        assert block.type_of(xt).space is MemorySpace.SHARED
         y = block.store(block.accumulate(block.sum(xt, over="k")))
         z = block.store(block.sum(block.load(x, "m/grid, k"), over="k"), dtype=f32)
     (node,) = b.returns(y, z).build().blocks

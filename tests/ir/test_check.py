@@ -20,7 +20,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Dim, Scalar, Space, TensorType, f16, f32
+from mirage_dsl.types import Dim, MemorySpace, Scalar, TensorType, f16, f32
 from tests.ir.checking import (
     KL,
     M,
@@ -120,7 +120,7 @@ def test_inputs() -> None:
     assert "input z has the dim m twice" in only(twice, "input")
     piece = with_input(TensorType(f16, ((M,), (KL,))))
     assert "input z has a split dim: f16[m, k/loop]" in only(piece, "input")
-    shared = with_input(TensorType(f16, ((M,),), Space.SHARED))
+    shared = with_input(TensorType(f16, ((M,),), MemorySpace.SHARED))
     assert "expected device memory" in only(shared, "input")
 
 

@@ -16,7 +16,7 @@ from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.infer import apply_type
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Dim, Scalar, Space, f32, flat_type
+from mirage_dsl.types import Dim, MemorySpace, Scalar, f32, flat_type
 
 Array = NDArray[Any]
 ROWS = list(OPERATORS.values())
@@ -59,7 +59,7 @@ def operands_of(op: Operator, shape: tuple[int, ...] = (5, 7)) -> list[Array]:
 
 
 def typed(names: str) -> Any:
-    return flat_type(f32, tuple(map(Dim, names)), Space.DEVICE)
+    return flat_type(f32, tuple(map(Dim, names)), MemorySpace.DEVICE)
 
 
 # -- Names and attributes --------------------------------------------------------------

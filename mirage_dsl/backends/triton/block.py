@@ -117,8 +117,7 @@ class _BlockEmitter:
         places = self.places = Places(
             self.axes, pieces, self.writer, names, signature.size, wide=around.wide
         )
-        tiles = TileCode(self.writer, names, pieces, places.mask)
-        self.tiles = tiles
+        tiles = self.tiles = TileCode(self.writer, names, pieces, places.mask)
         self.memory = Memory(
             block, places, tiles, around.extents, signature.size, wide=around.wide
         )

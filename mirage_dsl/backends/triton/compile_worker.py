@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from mirage_dsl.backends.triton.channel import HEADER, framed, own_channel, send, taken
-from mirage_dsl.backends.triton.messages import Compiled, Job
+from mirage_dsl.backends.triton.messages import Compiled, CompileJob
 from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
 
 LOADED = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
@@ -33,14 +33,14 @@ come first."""
 
 @dataclass
 class _Child:
-    job: Job
+    job: CompileJob
     process: int
     pipe: int
     started: float
     data: bytearray = field(default_factory=bytearray)
 
 
-def compiled(job: Job) -> Compiled:
+def compiled(job: CompileJob) -> Compiled:
     """Compile and screen one candidate."""
     start = time.perf_counter()
     reports: list[KernelReport] = []
@@ -63,7 +63,7 @@ class Server:
         self._requests = requests
         self._answers = answers
         self._most = most
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[CompileJob] = deque()
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._arrived = bytearray()
@@ -101,7 +101,7 @@ class Server:
         for child in self._children.values():
             os.kill(child.process, signal.SIGKILL)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: CompileJob) -> None:
         end, other = os.pipe()
         process = os.fork()
         if not process:
@@ -132,7 +132,7 @@ class Server:
                 os.kill(child.process, signal.SIGKILL)
 
 
-def _child(job: Job, pipe: int) -> None:
+def _child(job: CompileJob, pipe: int) -> None:
     """Compile in a forked process, and end it without the parent's clean-up."""
     status = 1
     try:

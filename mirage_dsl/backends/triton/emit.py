@@ -72,18 +72,7 @@ def plan(
         wide=wide or any(_is_far(t, extents) for t in types.values()),
         pointers=pointers,
     )
-    kernels: list[KernelPlan] = []
-    behind = dict(behind_kernels(graph))
-    for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
-        if isinstance(node, BlockGraph):
-            check_rank(node)
-            name = f"{identifier(graph.name)}_kernel{len(kernels)}"
-            announced = _announced(following, behind)
-            kernels.append(
-                emit_block(
-                    node, name, around, announced=announced, made=behind.get(node)
-                )
-            )
+    kernels = _kernels(graph, around)
     launcher = Launcher(graph, around)
     run = launcher.write(kernels)
     lines = _head(graph, kernels)
@@ -93,6 +82,18 @@ def plan(
         lines += ["", *HELPERS[helper].rstrip("\n").split("\n")]
     lines += ["", "", *run]
     return ModulePlan(graph, "\n".join(lines) + "\n", tuple(kernels), around)
+
+
+def _kernels(graph: KernelGraph, around: Surroundings) -> list[KernelPlan]:
+    found: list[KernelPlan] = []
+    behind = dict(behind_kernels(graph))
+    for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
+        if isinstance(node, BlockGraph):
+            check_rank(node)
+            name = f"{identifier(graph.name)}_kernel{len(found)}"
+            when, made = _announced(following, behind), behind.get(node)
+            found.append(emit_block(node, name, around, announced=when, made=made))
+    return found
 
 
 def _announced(

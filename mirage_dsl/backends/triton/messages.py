@@ -27,12 +27,12 @@ class Task:
 
     program: KernelGraph
     inputs: tuple[InputSpec, ...]
-    draws: int = 2
+    draws: int = 3
     device: int = 0
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """A candidate to compile.
 
     Attributes:
@@ -95,4 +95,4 @@ class Timing:
     seconds: float = 0.0
 
 
-__all__ = ["Compiled", "InputSpec", "Job", "Task", "Timing", "Trial"]
+__all__ = ["CompileJob", "Compiled", "InputSpec", "Task", "Timing", "Trial"]

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Self
 
 from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.backends.triton.judge_process import JudgeProcess
-from mirage_dsl.backends.triton.messages import Compiled, Job, Task, Timing, Trial
+from mirage_dsl.backends.triton.messages import (
+    Compiled,
+    CompileJob,
+    Task,
+    Timing,
+    Trial,
+)
 from mirage_dsl.backends.triton.spare import SPARES
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -86,7 +92,7 @@ class Tuner:
         least: Seconds that there are at least once the processes are ready.
         seconds_each: As given.
         together: Tells how many blocks of each kernel of a candidate have to share a
-            multiprocessor (`messages.Job`).
+            multiprocessor (`messages.CompileJob`).
         reports: What the compiler said of the kernels of each candidate.
         marks: When things happened.
     """
@@ -234,7 +240,7 @@ class Tuner:
         assert self._compiler is not None
         left = set(range(len(candidates)))
         jobs = [
-            Job(i, c, self._target, self._screened, self.together(c))
+            CompileJob(i, c, self._target, self._screened, self.together(c))
             for i, c in enumerate(candidates)
             if c.blocks
         ]
@@ -270,7 +276,7 @@ class _Answers:
         jobs: What it is asked to compile.
     """
 
-    def __init__(self, compiler: Helper, jobs: Sequence[Job]) -> None:
+    def __init__(self, compiler: Helper, jobs: Sequence[CompileJob]) -> None:
         self._compiler = compiler
         self._arrived: queue.SimpleQueue[Compiled | None] = queue.SimpleQueue()
         self._listener = threading.Thread(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Space, TensorType, flat_type
+from mirage_dsl.types import MemorySpace, TensorType, flat_type
 
 
 @dataclass(frozen=True)
@@ -81,4 +81,4 @@ def uncast(program: KernelGraph) -> Mapping[str, str]:
 
 def _stored(kind: TensorType) -> TensorType:
     """The type of a tensor between kernels: one dim per axis."""
-    return flat_type(kind.dtype, kind.dims, Space.DEVICE)
+    return flat_type(kind.dtype, kind.dims, MemorySpace.DEVICE)
