@@ -9,7 +9,9 @@ import pytest
 
 from mirage_dsl.backends.triton import spare
 from mirage_dsl.backends.triton.channel import Helper
+from mirage_dsl.backends.triton.messages import CompileJob
 from mirage_dsl.backends.triton.spare import Spares
+from mirage_dsl.ir.graph import KernelGraph
 
 WITH_A_CHILD = """
 import os, sys, time
@@ -45,6 +47,74 @@ def _ends(process: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+BUSY = """
+import os, sys, time
+from mirage_dsl.backends.triton.channel import arriving, send
+for request in arriving(sys.stdin.buffer):
+    send(sys.stdout.buffer, os.getpid())
+    time.sleep(request)
+"""
+FAILING = """
+from mirage_dsl.backends.triton.channel import arriving, own_channel
+for request in arriving(own_channel()[0]):
+    raise SystemExit(request)
+"""
+COMPILING = """
+import os, sys, time
+from mirage_dsl.backends.triton import compile_worker as worker
+def compiled(job):
+    os.write(answers, os.getpid().to_bytes(8, "little"))
+    time.sleep(60)
+answers = os.dup(sys.stdout.fileno())
+worker.compiled = compiled
+worker.LOADED = ()
+worker.main(["1"])
+"""
+
+
+def given_up(helper: Helper) -> None:
+    """What becomes of a helper whose owner is killed: its pipe is closed."""
+    stdin = vars(helper)["_process"].stdin
+    stdin.close()
+
+
+def test_a_helper_ends_with_its_owner_whatever_it_does(tmp_path: Path) -> None:
+    file = tmp_path / "busy.py"
+    file.write_text(BUSY)
+    helper = Helper((str(file),))
+    helper.send(0)
+    process = helper.receive()
+    helper.send(60)
+    assert helper.receive() == process
+    given_up(helper)
+    try:
+        assert _ends(process)
+    finally:
+        helper.stop()
+
+
+def test_a_helper_that_ends_itself_has_its_exit_status(tmp_path: Path) -> None:
+    file = tmp_path / "failing.py"
+    file.write_text(FAILING)
+    helper = Helper((str(file),))
+    helper.send(3)
+    assert vars(helper)["_process"].wait(10) == 3
+    helper.stop()
+
+
+def test_compilations_end_with_the_owner(tmp_path: Path) -> None:
+    file = tmp_path / "compiling.py"
+    file.write_text(COMPILING)
+    helper = Helper((str(file),))
+    helper.send([CompileJob(0, KernelGraph("", (), (), (), ()), "sm_90")])
+    child = int.from_bytes(vars(helper)["_process"].stdout.read(8), "little")
+    given_up(helper)
+    try:
+        assert _ends(child)
+    finally:
+        helper.stop()
 
 
 ECHO = """

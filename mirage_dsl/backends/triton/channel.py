@@ -7,9 +7,11 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import IO, Any
 
 HEADER = 8
@@ -40,6 +42,29 @@ def receive(pipe: IO[bytes]) -> Any:
     return pickle.loads(pipe.read(int.from_bytes(header, "little")))
 
 
+def arriving(pipe: IO[bytes]) -> Iterator[Any]:
+    """Values as they are asked for.
+
+    When the other side is gone, this process ends at once, whatever it does: nobody
+    else would end a candidate that hangs.
+    """
+    values: SimpleQueue[Any] = SimpleQueue()
+
+    def listen() -> None:
+        status = 1
+        try:
+            with suppress(EOFError):
+                while True:
+                    values.put(receive(pipe))
+            status = 0
+        finally:
+            os._exit(status)
+
+    Thread(target=listen, daemon=True).start()
+    while True:
+        yield values.get()
+
+
 def taken(data: bytearray) -> Any:
     """Remove the first value from the bytes read so far; None if it is incomplete."""
     size = int.from_bytes(data[:HEADER], "little")
@@ -58,7 +83,8 @@ def own_channel() -> tuple[IO[bytes], IO[bytes]]:
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return sys.stdin.buffer, answers
+    # A thread that still waits at `sys.stdin` would make Python abort at its end.
+    return os.fdopen(os.dup(sys.stdin.fileno()), "rb"), answers
 
 
 class Helper:
@@ -121,4 +147,13 @@ class Helper:
         return status
 
 
-__all__ = ["HEADER", "Helper", "framed", "own_channel", "receive", "send", "taken"]
+__all__ = [
+    "HEADER",
+    "Helper",
+    "arriving",
+    "framed",
+    "own_channel",
+    "receive",
+    "send",
+    "taken",
+]

@@ -69,7 +69,13 @@ class Server:
         self._arrived = bytearray()
 
     def serve(self) -> None:
-        """Until the other side closes the pipe."""
+        """Until the other side closes the pipe; no child is left then."""
+        try:
+            self._serve()
+        finally:
+            self._end_children()
+
+    def _serve(self) -> None:
         source = self._requests.fileno()
         self._selector.register(source, selectors.EVENT_READ)
         while True:
@@ -98,6 +104,9 @@ class Server:
         for job in self._waiting:
             send(self._answers, Compiled(job.index, GIVEN_UP, 0.0))
         self._waiting.clear()
+        self._end_children()
+
+    def _end_children(self) -> None:
         for child in self._children.values():
             os.kill(child.process, signal.SIGKILL)
 

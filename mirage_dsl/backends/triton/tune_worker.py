@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mirage_dsl.backends.triton.channel import own_channel, receive, send
+from mirage_dsl.backends.triton.channel import arriving, own_channel, send
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.messages import InputSpec, Task, Timing, Trial
 from mirage_dsl.backends.triton.torch_domain import evaluate_torch
@@ -208,11 +208,7 @@ def main() -> None:
     """Serve requests until the other side closes the pipe."""
     requests, answers = own_channel()
     judge: Judge | None = None
-    while True:
-        try:
-            request = receive(requests)
-        except EOFError:
-            return
+    for request in arriving(requests):
         if request is None:
             # The inputs of a program that is done with.
             judge = None
