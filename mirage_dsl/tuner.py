@@ -181,17 +181,18 @@ def tuned(
         if DISALLOW_SEARCH.get():
             _log.warning("%s: not timed: %s", program.name, DISALLOW_SEARCH.name)
             return Tuned(result)
-        asked = time.monotonic()
-        with _TURN:
-            waited = time.monotonic() - asked
-            # Another thread may have tuned it.
-            kept = stored_timings(store, key, program) if use_cache else None
-            if kept is None:
-                screened, told = hardware.screened(), progress or _ignore
-                climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
-                kept = _climbed(climb, ahead, waited, hardware)
-                if use_cache and kept[0]:
-                    store.store(key, timings_document(*kept, program))
+        screened, told = hardware.screened(), progress or _ignore
+        climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
+        known = nullcontext(ahead) if ahead is not None else Ahead(program)
+        with known as ahead:
+            ahead.searched = time.monotonic()
+            with _TURN:
+                # Another thread may have tuned it.
+                kept = stored_timings(store, key, program) if use_cache else None
+                if kept is None:
+                    kept = _climbed(climb, ahead, hardware)
+                    if use_cache and kept[0]:
+                        store.store(key, timings_document(*kept, program))
     found, measured = kept
     if not found:
         _log.warning("%s: no candidate could be timed", program.name)
@@ -200,16 +201,13 @@ def tuned(
 
 
 def _climbed(
-    climb: Climb, ahead: Ahead | None, waited: float, hardware: Hardware
+    climb: Climb, ahead: Ahead, hardware: Hardware
 ) -> tuple[list[Candidate], list[Measured]]:
     """The choice, and all that was timed; the wait for one's turn does not count."""
-    result = climb.result
-    known = nullcontext(ahead) if ahead is not None else Ahead(result.program)
-    with known as ahead:
-        ahead.searched = time.monotonic()
-        measured = climb.run(ahead.tuner(), ahead.began + waited)
-        found = _chosen(measured, result, hardware)
-        ahead.chosen = time.monotonic()
+    waited = time.monotonic() - ahead.searched
+    measured = climb.run(ahead.tuner(), ahead.began + waited)
+    found = _chosen(measured, climb.result, hardware)
+    ahead.chosen = time.monotonic()
     return found, measured
 
 

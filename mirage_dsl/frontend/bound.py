@@ -164,7 +164,7 @@ class BoundKernel:
             _refuse_in_capture(self.program.name)
             config.setdefault("hardware", _current_hardware())
         self._hardware = config.get("hardware")
-        program = self._sized_program()
+        program, tuning = self._sized_program(), None
         with Ahead(program) as ahead:
             if effort != "none":
                 config.setdefault("begin", ahead.start)
@@ -177,11 +177,11 @@ class BoundKernel:
             )
             if effort != "none":
                 options = {n: config[n] for n in TUNER_OPTIONS if n in config}
-                self._tuning = tuned(
+                tuning = tuned(
                     result, effort=effort, progress=progress, ahead=ahead, **options
                 )
-                result = self._tuning.result
-        self._result = result
+                result = tuning.result
+        self._result, self._tuning = result, tuning
         self._set(result.best.mugraph)
         return result
 

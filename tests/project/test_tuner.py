@@ -350,6 +350,44 @@ def test_the_search_counts(
     assert re.search(r"chosen at \d+\.\d, done at \d+\.\d s; the slowest took", line)
 
 
+@pytest.mark.parametrize("searching", [False, True])
+def test_the_wait_for_others_does_not_count(
+    searching: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The time is neither shorter nor longer for it; it is no part of the search."""
+    caplog.set_level("INFO", "mirage_dsl.tuner")
+    device, result = Device(monkeypatch, library_first), _result()
+
+    def run() -> None:
+        if searching:
+            _bound().search()
+        else:
+            tuned(result)
+
+    thread = threading.Thread(target=run)
+    with tuner._TURN:
+        thread.start()
+        thread.join(1.5)
+        assert thread.is_alive()
+        released = time.monotonic()
+    thread.join(60)
+    began = device.deadline - climb.ALLOWANCES["quick"].seconds
+    assert released - 1.0 < began < released + 0.5
+    (line,) = [r.message for r in caplog.records if "searched at" in r.message]
+    assert float(line.partition("searched at ")[2].partition(",")[0]) < 1.0
+
+
+def test_a_search_without_tuning_has_no_timings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Device(monkeypatch, library_first)
+    bound = _bound()
+    bound.search()
+    assert bound.tuning is not None
+    bound.search(effort="none")
+    assert bound.tuning is None
+
+
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     found = tuned(_result())
