@@ -10,6 +10,7 @@ from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import A100, H100, H200, hardware_named
+from mirage_dsl.search.variants import launched_early
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
 from tests.search import blocks
@@ -128,15 +129,9 @@ def test_faster_memory_is_faster() -> None:
     assert times == sorted(times)
 
 
-def early(graph: KernelGraph) -> KernelGraph:
-    first, *others = graph.blocks
-    nodes = [replace(b, schedule=replace(b.schedule, pdl=True)) for b in others]
-    return replace(graph, nodes=(first, *nodes))
-
-
 def test_a_loop_that_does_not_wait_covers_a_small_kernel_ahead() -> None:
     plain = mugraphs.side_product(8, 4096, 4096, 16, tile_k=256)
-    waiting, covering = estimate(plain), estimate(early(plain))
+    waiting, covering = estimate(plain), estimate(launched_early(plain))
     assert covering.microseconds < waiting.microseconds - 2
     small, large = covering.kernels
     assert small.covered > 1
@@ -144,14 +139,14 @@ def test_a_loop_that_does_not_wait_covers_a_small_kernel_ahead() -> None:
     assert large.microseconds < waiting.kernels[1].microseconds
     assert large.covered == 0
     # What joins split keys has to wait.
-    split = early(mugraphs.attention(32, 256, 4096, tile_m=64, splits=4))
+    split = launched_early(mugraphs.attention(32, 256, 4096, tile_m=64, splits=4))
     assert not any(k.covered for k in estimate(split).kernels)
 
 
 def test_what_takes_all_memory_is_not_covered() -> None:
     """A kernel ahead that reads as much as the one behind it takes its time."""
     plain = mugraphs.side_product(16, 8192, 1024, 1024, tile_k=128, splits=16)
-    covering = estimate(early(plain))
+    covering = estimate(launched_early(plain))
     assert covering.microseconds > 1e6 * covering.bytes / H100.dram_rate
 
 
