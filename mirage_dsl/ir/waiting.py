@@ -23,6 +23,7 @@ from mirage_dsl.ir.graph import (
     KernelGraph,
     Load,
     RunningMax,
+    Store,
     stages_of,
 )
 
@@ -62,11 +63,9 @@ def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | No
             needs = node.source in made
         elif isinstance(node, Apply):
             needs = not late.isdisjoint(node.values)
-        elif isinstance(node, Accumulate | RunningMax):
-            if node.operand in late or (block.loop and joins(node)):
-                return None
-            continue
         else:
+            if block.loop is not None and joins(node):
+                return None
             continue
         if needs and stages[node.result] == "body":
             return None
@@ -75,7 +74,7 @@ def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | No
     return frozenset(late)
 
 
-def joins(node: Accumulate | RunningMax) -> bool:
+def joins(node: Accumulate | RunningMax | Store) -> bool:
     """Whether a node stores in the loop: what is concatenated over it is stored so."""
     return isinstance(node, Accumulate) and node.kind == "concat"
 

@@ -120,6 +120,31 @@ def test_a_loop_that_needs_nothing_of_the_kernel_ahead_does_not_wait(
     check(side_product(early=early))
 
 
+def test_in_a_chain_each_tells_the_next_after_its_own_wait() -> None:
+    """Else two kernels ahead of the last one could still run when it reads."""
+    g = KernelBuilder("chain", m=20, k=70, n=40)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    early = Schedule(pdl=True)
+    with g.block(grid={"m": 8}) as b:
+        squares = b.sum(b.square(b.load(x, "m/grid, k")), over="k")
+        t = b.store(squares, "m/grid", dtype=f32)
+    with g.block(grid={"m": 16}, loop=("k", 16), schedule=early) as b:
+        xt, wt = b.load(x, "m/grid, k/loop"), b.load(w, "k/loop, n")
+        product = b.accumulate(b.matmul(xt, wt, over="k"))
+        u = b.store(b.add(product, b.load(t, "m/grid")), "m/grid, n", dtype=f16)
+    with g.block(grid={"m": 16}, loop=("k", 32), schedule=early) as b:
+        total = b.accumulate(b.sum(b.load(x, "m/grid, k/loop"), over="k"))
+        scaled = b.mul(b.load(u, "m/grid, n"), total)
+        y = b.store(b.add(scaled, b.load(t, "m/grid")), "m/grid, n", dtype=f16)
+    graph = g.returns(y).build()
+    for text in kernels(graph)[1:]:
+        order = ["for it in", "gdc_wait", "gdc_launch_dependents", "tl.store"]
+        places = [text.index(mark) for mark in order]
+        assert places == sorted(places)
+        assert text.count("gdc_") == 2
+    check(graph)
+
+
 def test_the_compiler_keeps_loads_behind_the_wait() -> None:
     emitted = plan(side_product())
     ptx = str(compile_kernel(emitted, emitted.kernels[1], 90).asm["ptx"])

@@ -8,7 +8,7 @@ import pytest
 
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.cost import _covered, estimate
 from mirage_dsl.search.hardware import A100, H100, H200, hardware_named
 from mirage_dsl.search.variants import launched_early
 from mirage_dsl.testing import mugraphs
@@ -144,10 +144,35 @@ def test_a_loop_that_does_not_wait_covers_a_small_kernel_ahead() -> None:
 
 
 def test_what_takes_all_memory_is_not_covered() -> None:
-    """A kernel ahead that reads as much as the one behind it takes its time."""
+    """Only what a kernel does not take from the one behind it is for nothing."""
     plain = mugraphs.side_product(16, 8192, 1024, 1024, tile_k=128, splits=16)
-    covering = estimate(launched_early(plain))
-    assert covering.microseconds > 1e6 * covering.bytes / H100.dram_rate
+    small, _ = estimate(launched_early(plain)).kernels
+    assert small.covered > 0
+    assert small.microseconds == pytest.approx(1e6 * small.dram_bytes / H100.dram_rate)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "memory", "behind", "covered"),
+    [
+        (1, 0.0, 50.0, 10.0 - 8.0 / H100.sms),
+        (H100.sms // 2, 0.0, 50.0, 6.0),
+        (4 * H100.sms, 0.0, 50.0, 2.0),
+        (1, 7.0, 50.0, 3.0),
+        (1, 12.0, 50.0, 0.0),
+        (1, 0.0, 1.5, 1.5),
+    ],
+)
+def test_what_a_loop_covers(
+    blocks: int, memory: float, behind: float, covered: float
+) -> None:
+    some, _ = estimate(mugraphs.side_product(8, 4096, 4096, 16)).kernels
+    moved = memory * 1e-6 * H100.dram_rate
+    ahead = replace(
+        some, microseconds=10.0, arithmetic=8.0, blocks=blocks, dram_bytes=moved
+    )
+    found = _covered(ahead, replace(some, microseconds=behind), H100)
+    assert found.covered == pytest.approx(covered)
+    assert found.microseconds == pytest.approx(10.0 - covered)
 
 
 def test_what_does_not_fit_is_marked() -> None:
