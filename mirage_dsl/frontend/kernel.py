@@ -56,7 +56,7 @@ class Kernel:
     their shapes and dtypes; with NumPy arrays or CPU tensors it evaluates the
     reference semantics; with symbolic tensors it is inlined.  With `out=` the results
     are written to the given tensors, which may be views of any strides, such as places
-    in a cache.
+    in a cache, but must not share memory with the inputs where several kernels run.
 
     Numbers, texts and functions that the function reads from its closure, its module or
     its instance are part of the program: when one changes, it is traced anew.
