@@ -8,7 +8,7 @@ from fractions import Fraction
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Operand, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Dim, Scalar, Space, f16, flat_type
+from mirage_dsl.types import Dim, MemorySpace, Scalar, f16, flat_type
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Program:
 
     def input(self, name: str, dims: str) -> str:
         axes = tuple(Dim(d) for d in dims.split())
-        self.inputs.append(Input(name, flat_type(f16, axes, Space.DEVICE)))
+        self.inputs.append(Input(name, flat_type(f16, axes, MemorySpace.DEVICE)))
         return name
 
     def apply(self, op: str, *operands: Operand, **attrs: str) -> str:
