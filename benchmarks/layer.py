@@ -318,8 +318,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(MODES),
         default=[],
         metavar="MODE",
-        help=f"modes of torch.compile to measure beside: {', '.join(MODES)}; each "
-        "takes minutes (default: none)",
+        help=f"modes of torch.compile to measure beside: {', '.join(MODES)} "
+        "(default: none)",
     )
     parser.add_argument(
         "--reuse",

@@ -82,6 +82,8 @@ class Ahead:
 
     Args:
         program: What will be searched and tuned.
+        untold: The effort, where nobody is told of the progress: a line says then how
+            long it takes.
 
     Attributes:
         began: Reading of `time.monotonic()`.
@@ -89,10 +91,11 @@ class Ahead:
         chosen: The same, when the choice was made; None before.
     """
 
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: KernelGraph, untold: str | None = None) -> None:
         self.began = self.searched = time.monotonic()
         self.chosen: float | None = None
         self._program = program
+        self._untold = untold
         self._tuner: Tuner | None = None
 
     def start(self) -> None:
@@ -108,6 +111,10 @@ class Ahead:
     def tuner(self) -> Tuner:
         """The processes; started unless they have been."""
         if self._tuner is None:
+            if self._untold is not None:
+                seconds = ALLOWANCES[self._untold].seconds
+                text = "%s: finding kernels for this GPU, once; up to about %.0f s"
+                _log.warning(text, self._program.name, seconds)
             tuner = Tuner(task_of(self._program), _target())
             self._tuner = tuner.__enter__()
         return self._tuner
@@ -183,7 +190,8 @@ def tuned(
             return Tuned(result)
         screened, told = hardware.screened(), progress or _ignore
         climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
-        known = nullcontext(ahead) if ahead is not None else Ahead(program)
+        own = Ahead(program, None if progress else effort)
+        known = nullcontext(ahead) if ahead is not None else own
         with known as ahead:
             ahead.searched = time.monotonic()
             with _TURN:

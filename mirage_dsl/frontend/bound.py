@@ -165,7 +165,7 @@ class BoundKernel:
             config.setdefault("hardware", _current_hardware())
         self._hardware = config.get("hardware")
         program, tuning = self._sized_program(), None
-        with Ahead(program) as ahead:
+        with Ahead(program, None if progress else effort) as ahead:
             if effort != "none":
                 config.setdefault("begin", ahead.start)
             result = superoptimize(

@@ -22,8 +22,6 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     KernelGraph,
     Load,
-    RunningMax,
-    Store,
     stages_of,
 )
 
@@ -59,24 +57,21 @@ def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | No
     stages = stages_of(block)
     late: set[str] = set()
     for node in block.nodes:
-        if isinstance(node, Load):
-            needs = node.source in made
-        elif isinstance(node, Apply):
-            needs = not late.isdisjoint(node.values)
-        else:
-            if block.loop is not None and joins(node):
+        match node:
+            case Load():
+                needs = node.source in made
+            case Apply():
+                needs = not late.isdisjoint(node.values)
+            case Accumulate(kind="concat") if block.loop is not None:
+                # What is concatenated over the loop is stored in it.
                 return None
-            continue
+            case _:
+                continue
         if needs and stages[node.result] == "body":
             return None
         if needs:
             late.add(node.result)
     return frozenset(late)
-
-
-def joins(node: Accumulate | RunningMax | Store) -> bool:
-    """Whether a node stores in the loop: what is concatenated over it is stored so."""
-    return isinstance(node, Accumulate) and node.kind == "concat"
 
 
 def runs_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What a tuner times after its first round."""
+"""What a tuner times after its first round, and what it says."""
 
 from __future__ import annotations
 
@@ -32,3 +32,16 @@ def test_no_round_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> 
     device.late = False
     tuned(result, use_cache=False)
     assert len(device.timed) > first
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_who_is_not_told_of_progress_is_told_how_long_it_takes(
+    told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = _result()
+    Device(monkeypatch, library_first)
+    tuned(result, progress=(lambda *_: None) if told else None)
+    lines = [r.message for r in caplog.records if "up to about 14 s" in r.message]
+    assert len(lines) == (not told)
+    tuned(result)
+    assert len(caplog.records) == len(lines), "what is in the cache takes no time"
