@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_dsl.backends.triton.messages import Timing
@@ -104,6 +104,9 @@ class Climb:
     timings: dict[KernelGraph, Timing] = field(
         default_factory=dict[KernelGraph, Timing]
     )
+    _stepped: dict[KernelGraph, list[KernelGraph]] = field(
+        default_factory=dict[KernelGraph, list[KernelGraph]]
+    )
 
     def run(self, tuner: Tuner, began: float) -> list[Measured]:
         """All that was timed, the fastest first, the program by library kernels too.
@@ -150,19 +153,15 @@ class Climb:
     def _next(self) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet."""
         found: dict[KernelGraph, None] = {}
-        climbers: dict[object, tuple[KernelGraph, int]] = {}
-        for graph in self._fastest(len(self.timings)):
-            at = costliest(graph, self.hardware)
-            if at is not None:
-                climbers.setdefault(_tiles(graph, at), (graph, at))
-        left, best = CLIMBERS, next(iter(climbers.values()), None)
-        for graph, at in climbers.values():
-            assert best is not None
-            if graph is best[0]:
+        left = CLIMBERS
+        best: KernelGraph | None = None
+        for graph, at in self._climbers():
+            if best is None:
+                best = graph
                 new = self._beside(graph)[: self.allowance.beside]
             else:
                 # The other kernels are tuned with the best.
-                start = with_others_of(graph, best[0], at, self.hardware)
+                start = with_others_of(graph, best, at, self.hardware)
                 new = [] if start in self.timings else [start]
                 new += self._beside(start, at)[: self.allowance.beside // 2]
             found.update(dict.fromkeys(new))
@@ -170,6 +169,15 @@ class Climb:
             if not left:
                 break
         return list(found)
+
+    def _climbers(self) -> Iterator[tuple[KernelGraph, int]]:
+        """The fastest of each choice of tiles, and the kernel that takes most of it."""
+        seen: set[object] = set()
+        for graph in self._fastest(len(self.timings)):
+            at = costliest(graph, self.hardware)
+            if at is not None and (tiles := _tiles(graph, at)) not in seen:
+                seen.add(tiles)
+                yield graph, at
 
     def _beside(self, graph: KernelGraph, only: int | None = None) -> list[KernelGraph]:
         """Neighbours that were not timed yet, not too many that differ in one kernel.
@@ -183,9 +191,7 @@ class Climb:
             most = math.ceil(MOST_OF_ONE * most)
         count: Counter[int] = Counter()
         found: list[KernelGraph] = []
-        for other, _ in neighbours(
-            graph, hardware=self.hardware, constraints=self.constraints
-        ):
+        for other in self._neighbours(graph):
             pairs = enumerate(zip(graph.nodes, other.nodes, strict=True))
             at = next(i for i, (a, b) in pairs if a != b)
             if other in self.timings or only not in (None, at) or count[at] >= most:
@@ -193,6 +199,15 @@ class Climb:
             count[at] += 1
             found.append(other)
         return found
+
+    def _neighbours(self, graph: KernelGraph) -> list[KernelGraph]:
+        """One step away; the fastest often stay the same for some rounds."""
+        if graph not in self._stepped:
+            found = neighbours(
+                graph, hardware=self.hardware, constraints=self.constraints
+            )
+            self._stepped[graph] = [other for other, _ in found]
+        return self._stepped[graph]
 
     def _together(self, graph: KernelGraph) -> tuple[int, ...]:
         """Blocks of each block graph that share a multiprocessor if all run at once.

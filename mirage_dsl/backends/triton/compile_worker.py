@@ -1,8 +1,9 @@
 """The process that compiles candidates for `tune`: a child of its own for each.
 
 It loads PyTorch and Triton once and never touches the GPU, so that forking is safe and
-cheap; a compiler that crashes or hangs costs one candidate.  What is compiled stays in
-Triton's cache, where the process that times finds it.
+cheap; a compiler that crashes or hangs costs one candidate.  What Triton works out once
+in a process, the children inherit.  What is compiled stays in Triton's cache, where the
+process that times finds it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import signal
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from mirage_dsl.backends.triton.channel import HEADER, framed, own_channel, send, taken
 from mirage_dsl.backends.triton.messages import Compiled, CompileJob
 from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
+from mirage_dsl.errors import MirageError
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.types import f32
 
 LOADED = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
 SECONDS_EACH = 40.0
@@ -163,9 +169,24 @@ def main(arguments: list[Any]) -> None:
 
 
 def _load() -> None:
-    """What every child needs."""
+    """What every child needs.
+
+    Triton's hash of its own files, which names each entry of its cache, takes as long
+    as two or three small kernels; compiled here first, children find it done.
+    """
     for name in LOADED:
         importlib.import_module(name)
+    with suppress(MirageError):
+        compile_only(_smallest())
+
+
+def _smallest() -> KernelGraph:
+    """A kernel that takes little to compile."""
+    g = KernelBuilder("smallest", n=16)
+    x = g.input("x", f32, "n")
+    with g.block(grid={"n": 16}) as b:
+        out = b.store(b.exp(b.load(x, "n/grid")), "n/grid")
+    return g.returns(out).build()
 
 
 if __name__ == "__main__":
