@@ -58,7 +58,7 @@ class Allowance:
 
 ALLOWANCES: Mapping[str, Allowance] = {
     "quick": Allowance(
-        seconds=13.5,
+        seconds=13.0,
         least=5.0,
         each=5.0,
         sizes=8,

@@ -41,7 +41,7 @@ def test_who_is_not_told_of_progress_is_told_how_long_it_takes(
     result = _result()
     Device(monkeypatch, library_first)
     tuned(result, progress=(lambda *_: None) if told else None)
-    lines = [r.message for r in caplog.records if "up to about 14 s" in r.message]
+    lines = [r.message for r in caplog.records if "up to about 13 s" in r.message]
     assert len(lines) == (not told)
     tuned(result)
     assert len(caplog.records) == len(lines), "what is in the cache takes no time"
