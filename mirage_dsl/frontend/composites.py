@@ -12,6 +12,7 @@ from mirage_dsl.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.conditions import is_condition
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
 
@@ -200,6 +201,12 @@ def scaled_dot_product_attention(
         raise UnsupportedError(
             "attention with is_causal=True; pass attn_mask, an argument with 0 where a "
             "query may look and -inf elsewhere",
+            user_location(),
+        )
+    if is_condition(attn_mask):
+        raise UnsupportedError(
+            "attention with a condition as attn_mask; pass where(condition, 0.0, "
+            "float('-inf')), which is added to the logits",
             user_location(),
         )
     if enable_gqa:

@@ -198,7 +198,7 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
 
 def _reduce(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
     x = as_tensor(what, x)
-    axes, keep = shapes.normal_axes(axis, x.ndim, what), bool(keepdims)
+    axes, keep = shapes.normal_axes(axis, x.ndim, what), shapes.kept(keepdims, what)
     return Tensor(x.recorder, x.recorder.reduce(op, x.handle, axes, keepdims=keep))
 
 
@@ -225,7 +225,7 @@ def mean(
 ) -> Any:
     """Arithmetic mean over axes, all of them by default."""
     x = as_tensor("mean", x if dtype is None else views.astype(x, dtype))
-    axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), bool(keepdims)
+    axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     atoms = x.recorder.dims.resolve(a for i in axes for a in x.handle.axes[i])
     factor = Number(Fraction(1), tuple((a, -1) for a in atoms))

@@ -6,6 +6,7 @@ import operator
 from typing import Any, SupportsIndex, cast
 
 from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.shapes import SymbolicSize, integer
@@ -92,7 +93,7 @@ def _every(
 
 
 def _picked(recorder: Recorder, x: Handle, axis: int, item: object) -> Handle:
-    if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+    if isinstance(item, bool) or not isinstance(item, SupportsIndex) or is_array(item):
         raise UnsupportedError(
             f"an index of type {type(item).__name__}: only integers, slices, None and "
             "... are possible; use where() to select by values",

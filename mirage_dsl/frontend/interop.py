@@ -22,6 +22,7 @@ from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.types import f32
 
 Function = Callable[..., Any]
 
@@ -60,6 +61,12 @@ def _subtracted_from(x: Any, other: Any) -> Any:
     return other - x
 
 
+def _dot(x: Any, y: Any) -> Any:
+    if getattr(y, "ndim", 0) > 2:
+        _refuse("dot by a tensor of rank 3 or more", "use matmul or einsum")
+    return f.matmul(x, y)
+
+
 def _shape(x: Any) -> Any:
     return x.shape
 
@@ -79,7 +86,7 @@ _COMMON: dict[str, Function] = {
     "power": f.pow,
     "mm": f.matmul,
     "bmm": f.matmul,
-    "dot": f.matmul,
+    "dot": _dot,
     "einsum": einsum,
     "softmax": c.softmax,
     "ravel": v.flatten,
@@ -107,16 +114,17 @@ def _without_flags(function: Function, **ignored: Any) -> Function:
 
 
 def _torch_softmax(
-    x: Any, dim: Any = None, *_: Any, dtype: Any = None, **__: Any
+    x: Any, dim: Any = None, third: Any = None, dtype: Any = None
 ) -> Any:
-    return c.softmax(x, -1 if dim is None else dim, dtype=dtype)
+    axis, dtype = torch_functions.softmax_arguments(x, dim, third, dtype)
+    return c.softmax(x, axis, dtype=dtype)
 
 
 def _torch_rms_norm(
     x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> Any:
-    # PyTorch's default is the dtype's own epsilon.
-    eps = x.dtype.epsilon if eps is None else eps
+    # PyTorch's default is the epsilon of the dtype that it computes in.
+    eps = f32.epsilon if eps is None else eps
     return c.rms_norm(x, weight, eps=eps, normalized_shape=normalized_shape)
 
 
@@ -234,9 +242,8 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
 def _numpy_norm(
     x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
 ) -> Any:
-    if order not in (None, 2):
-        _refuse(f"np.linalg.norm of order {order}", "use the Euclidean norm")
-    return c.norm(x, axis, keepdims)
+    what = f"np.linalg.norm of order {order}"
+    return torch_functions.euclidean(what, x, order, axis, keepdims, matrices=True)
 
 
 _NUMPY: dict[str, Function] = {
@@ -255,6 +262,8 @@ _NUMPY: dict[str, Function] = {
 }
 
 _REDUCTIONS: dict[str, Function] = {"add": f.sum, "maximum": f.max, "minimum": f.min}
+_OTHER_ORDER = ("batch_norm",)
+"""Functions whose arguments come in another order in `torch` itself."""
 _SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
 """Arguments that PyTorch's own functions pass on, with these values, to say nothing."""
 
@@ -285,6 +294,8 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     name = str(getattr(function, "__name__", function))
     if name.endswith("_") and not name.endswith("__"):
         _refuse(f"torch.{name}, which changes its argument", f"use {name[:-1]}")
+    if name in _OTHER_ORDER and function.__module__ != "torch.nn.functional":
+        _refuse(f"torch.{name}", f"use torch.nn.functional.{name}")
     told = {
         n: v
         for n, v in kwargs.items()
@@ -321,12 +332,21 @@ def _dispatch(
         close = difflib.get_close_matches(name, table, n=1, cutoff=LIKENESS)
         advice = f"did you mean {close[0]}? Or " if close else ""
         _refuse(f"{library}.{name}", f"{advice}build it from those of mirage.functions")
+    return called(f"{library}.{name}", function, *args, **kwargs)
+
+
+def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
+    """What a function returns; arguments that it does not know are our lack.
+
+    Raises:
+        UnsupportedError: It takes no such arguments.
+    """
     try:
         return function(*args, **kwargs)
     except TypeError as error:
         raise UnsupportedError(
-            f"{library}.{name} with these arguments is not supported ({error}); see "
-            f"mirage.{getattr(function, '__name__', name)}",
+            f"{what} with these arguments is not supported ({error}); see "
+            f"mirage.{getattr(function, '__name__', what)}",
             user_location(),
         ) from error
 

@@ -121,6 +121,20 @@ def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
     return axes
 
 
+def kept(keepdims: object, what: str) -> bool:
+    """Whether a reduction keeps the axes that it reduces.
+
+    Raises:
+        TraceError: It is no flag; in NumPy a dtype stands in its place.
+    """
+    if not isinstance(keepdims, int):
+        raise TraceError(
+            f"keepdims of {what} must be True or False, found {keepdims!r}",
+            user_location(),
+        )
+    return bool(keepdims)
+
+
 def flat_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """`f(2, 3)` and `f((2, 3))` alike."""
     first = arguments[0] if len(arguments) == 1 else None

@@ -23,9 +23,10 @@ from mirage_dsl.types import DType
 
 def _call(name: str, *args: Any, **kwargs: Any) -> Any:
     # The functions build on this class, so they are looked up when they are called.
+    from mirage_dsl.frontend.interop import called
     from mirage_dsl.frontend.namespace import function_named
 
-    return function_named(name)(*args, **kwargs)
+    return called(f"the method {name}", function_named(name), *args, **kwargs)
 
 
 def _method(name: str, complete: Callable[..., None] | None = None) -> Any:
@@ -276,11 +277,11 @@ class Tensor:
         # Other libraries probe for their protocols, whose absence they expect.
         if name.startswith("__"):
             raise AttributeError(name)
-        from mirage_dsl.frontend.interop import LIKENESS, torch_method
+        from mirage_dsl.frontend.interop import LIKENESS, called, torch_method
 
         method = torch_method(name)
         if method is not None:
-            return partial(method, self)
+            return partial(called, f"the method {name}", method, self)
         known = [n for n in dir(type(self)) if not n.startswith("_")]
         close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=LIKENESS)
         hint = f"did you mean .{close[0]}?" if close else "see mirage.functions"
@@ -329,7 +330,7 @@ class Tensor:
         return f"<traced {shape_text(self.handle)}>"
 
     matmul = _method("matmul")
-    bmm = mm = dot = matmul
+    bmm = mm = matmul
     exp = _method("exp")
     exp2 = _method("exp2")
     log = _method("log")
@@ -366,7 +367,6 @@ class Tensor:
     amin = _method("amin")
     var = _method("var", shapes.with_correction)
     std = _method("std", shapes.with_correction)
-    norm = _method("norm")
     softmax = _method("softmax")
     squeeze = _method("squeeze")
     unsqueeze = expand_dims = _method("expand_dims")

@@ -8,73 +8,34 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.torch_activations import ACTIVATIONS, refuse_inplace
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    """The tensor, times a slope where it is negative."""
-    _refuse_inplace("leaky_relu", inplace)
-    return f.where(f.greater(x, 0), x, x * negative_slope)
+def softmax_arguments(x: Any, dim: Any, third: Any, dtype: Any) -> tuple[int, Any]:
+    """The axis, and the dtype to compute in.
+
+    Args:
+        x: The tensor.
+        dim: PyTorch chooses the axis where it is None.
+        third: What stands third: in `torch` a dtype, in `torch.nn.functional` a level
+            of the call stack, which is a number.
+        dtype: As a keyword.
+    """
+    if dim is None:
+        dim = 0 if x.ndim in (0, 1, 3) else 1
+    return dim, third if dtype is None and not isinstance(third, int) else dtype
 
 
-def elu(x: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """The tensor, and alpha (exp(x) - 1) where it is negative."""
-    _refuse_inplace("elu", inplace)
-    return f.where(f.greater(x, 0), x, alpha * (f.exp(f.minimum(x, 0)) - 1))
-
-
-def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
-    """The value of log(1 + exp(beta x)) / beta, at any x without overflow."""
-    del threshold  # Beyond which PyTorch takes x itself, for the same reason.
-    scaled = x * beta
-    near = f.log(1 + f.exp(-f.abs(scaled)))
-    return (f.maximum(scaled, 0) + near) / beta
-
-
-def relu6(x: Any, inplace: bool = False) -> Any:
-    """The tensor between 0 and 6."""
-    _refuse_inplace("relu6", inplace)
-    return f.clamp(x, 0, 6)
-
-
-def hardsigmoid(x: Any, inplace: bool = False) -> Any:
-    """The tensor plus 3 between 0 and 6, over 6."""
-    _refuse_inplace("hardsigmoid", inplace)
-    return f.clamp(x + 3, 0, 6) / 6
-
-
-def hardswish(x: Any, inplace: bool = False) -> Any:
-    """The tensor times its hardsigmoid."""
-    _refuse_inplace("hardswish", inplace)
-    return x * hardsigmoid(x)
-
-
-def mish(x: Any, inplace: bool = False) -> Any:
-    """The tensor times the tanh of its softplus."""
-    _refuse_inplace("mish", inplace)
-    return x * f.tanh(softplus(x))
-
-
-def glu(x: Any, dim: int = -1) -> Any:
-    """The first half of an axis times the sigmoid of the second."""
-    if int(x.shape[dim]) % 2:
-        raise ShapeError(
-            f"glu of an axis of extent {x.shape[dim]}, which has no halves",
-            user_location(),
-        )
-    a, b = v.chunk(x, 2, dim)
-    return a * f.sigmoid(b)
-
-
-def log_softmax(x: Any, dim: Any = None, *_: Any, dtype: Any = None) -> Any:
+def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
+    axis, dtype = softmax_arguments(x, dim, third, dtype)
     x = x if dtype is None else v.astype(x, dtype)
-    axis = -1 if dim is None else dim
     shifted = x - f.max(x, axis, keepdims=True)
     return shifted - f.log(f.sum(f.exp(shifted), axis, keepdims=True))
 
@@ -86,16 +47,60 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     return found if keepdim else v.squeeze(found, shapes.normal_axes(dim, x.ndim, "it"))
 
 
-def vector_norm(
-    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
+def euclidean(
+    what: str, x: Any, order: Any, dim: Any, keepdim: bool, *, matrices: bool = False
 ) -> Any:
-    """The Euclidean norm."""
-    if ord not in (None, 2, "fro"):
+    """The Euclidean norm, if that is what is asked for.
+
+    Args:
+        what: What it is called in an error.
+        x: The tensor.
+        order: As PyTorch and NumPy have it.
+        dim: One axis, some, or None for all.
+        keepdim: Leave the axes there, with extent 1.
+        matrices: Of two axes a norm of order 2 is another one, the largest singular
+            value.
+
+    Raises:
+        UnsupportedError: It is another norm.
+    """
+    count = x.ndim if dim is None else 1 if isinstance(dim, int) else len(dim)
+    spectral = matrices and order == 2 and count == 2
+    if order not in (None, 2, "fro") or spectral:
         raise UnsupportedError(
-            f"a norm of order {ord} cannot be traced; use the Euclidean norm",
+            f"{what} cannot be traced; use the Euclidean norm, of no stated order",
             user_location(),
         )
     return c.norm(x, dim, keepdim)
+
+
+def vector_norm(
+    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """The Euclidean norm of a tensor's elements."""
+    x = x if dtype is None else v.astype(x, dtype)
+    return euclidean(f"a norm of order {ord}", x, ord, dim, keepdim)
+
+
+def linalg_norm(
+    x: Any,
+    ord: Any = None,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """The Euclidean norm of vectors, or of all elements."""
+    x = x if dtype is None else v.astype(x, dtype)
+    what = f"torch.linalg.norm of order {ord}"
+    return euclidean(what, x, ord, dim, keepdim, matrices=True)
+
+
+def norm(
+    x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    """The Euclidean norm, with the arguments of `torch.norm`."""
+    return vector_norm(x, p, dim, keepdim, dtype=dtype)
 
 
 def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
@@ -120,19 +125,60 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
     return x + (end - x) * weight
 
 
+def _reduced(what: str, each: Any, reduction: str) -> Any:
+    """A loss of each element, their mean or their sum."""
+    if reduction not in ("none", "mean", "sum"):
+        raise UnsupportedError(
+            f"{what}: reduction={reduction!r}; expected 'mean', 'sum' or 'none'",
+            user_location(),
+        )
+    if reduction == "none":
+        return each
+    return f.sum(each) if reduction == "sum" else f.mean(each)
+
+
 def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Squares of differences: their mean, their sum, or each."""
-    squares = f.square(x - target)
-    if reduction == "none":
-        return squares
-    return f.sum(squares) if reduction == "sum" else f.mean(squares)
+    return _reduced("mse_loss", f.square(x - target), reduction)
+
+
+def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+    """Absolute differences: their mean, their sum, or each."""
+    return _reduced("l1_loss", f.abs(x - target), reduction)
+
+
+def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    """Half of the squares of differences up to delta, beyond it delta times as much."""
+    far = f.abs(x - target)
+    near = f.minimum(far, delta)
+    return _reduced("huber_loss", near * (far - 0.5 * near), reduction)
+
+
+def smooth_l1_loss(
+    x: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0
+) -> Any:
+    """The huber loss over beta; absolute differences if that is 0."""
+    if not beta:
+        return l1_loss(x, target, reduction=reduction)
+    return huber_loss(x, target, reduction, beta) / beta
+
+
+def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """The product along an axis over both norms, which count as eps at least."""
+    norms = (f.maximum(c.norm(t, dim), eps) for t in (x, y))
+    return f.sum(x * y, dim) / f.mul(*norms)
+
+
+def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
+    """The tensor plus value times a over b."""
+    return x + (a / b if value == 1 else a * value / b)
 
 
 def dropout(
     x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Any:
     """The same tensor, where nothing is dropped."""
-    _refuse_inplace("dropout", inplace)
+    refuse_inplace("dropout", inplace)
     if training and p:
         raise UnsupportedError(
             f"dropout with p={p} while training: kernels have no random numbers; call "
@@ -173,43 +219,34 @@ def numel(x: Any) -> int:
     return math.prod(int(e) for e in x.shape)
 
 
-def _refuse_inplace(name: str, inplace: bool) -> None:
-    if inplace:
-        raise UnsupportedError(
-            f"{name}(inplace=True) cannot be traced; leave it at its default",
-            user_location(),
-        )
-
-
 def type_as(x: Any, other: Any) -> Any:
     """The tensor in the dtype of another one."""
     return v.astype(x, other)
 
 
 FUNCTIONS = {
+    **ACTIVATIONS,
+    "addcdiv": addcdiv,
     "addcmul": addcmul,
     "clamp_max": clamp_max,
     "clamp_min": clamp_min,
+    "cosine_similarity": cosine_similarity,
     "dim": dim,
     "dropout": dropout,
-    "elu": elu,
     "expand_as": expand_as,
-    "glu": glu,
-    "hardsigmoid": hardsigmoid,
-    "hardswish": hardswish,
-    "leaky_relu": leaky_relu,
+    "huber_loss": huber_loss,
+    "l1_loss": l1_loss,
     "lerp": lerp,
-    "linalg_norm": vector_norm,
+    "linalg_norm": linalg_norm,
     "linalg_vector_norm": vector_norm,
     "log_softmax": log_softmax,
     "logsumexp": logsumexp,
-    "mish": mish,
     "mse_loss": mse_loss,
+    "norm": norm,
     "normalize": normalize,
     "numel": numel,
-    "relu6": relu6,
     "select": select,
-    "softplus": softplus,
+    "smooth_l1_loss": smooth_l1_loss,
     "type_as": type_as,
     "var_mean": var_mean,
 }

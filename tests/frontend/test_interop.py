@@ -44,6 +44,7 @@ TORCH: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         [(3, 4), (4,)],
     ),
     "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w, 1e-5), [(3, 4), (4,)]),
+    "rms_norm of little": (lambda x: F.rms_norm(1e-4 * x, (4,), eps=1e-7), [(3, 4)]),
     "layer_norm": (lambda x, w: F.layer_norm(x, (4,), w, w), [(3, 4), (4,)]),
     "group_norm": (lambda x, w: F.group_norm(x, 2, w), [(3, 4), (4,)]),
     "batch_norm": (
@@ -107,10 +108,49 @@ TORCH: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         lambda x: (
             F.normalize(x, dim=-1),
             torch.linalg.norm(x, dim=-1, keepdim=True),
-            torch.linalg.vector_norm(x),
+            torch.linalg.norm(x),
+            torch.linalg.vector_norm(x, 2, (0, 1)),
+            torch.norm(x, dim=0),
+            x.norm(2, -1, True),
         ),
         [(3, 4)],
     ),
+    "norm of all": (lambda x: x.norm(2), [(2, 3, 4)]),
+    "activations with limits": (
+        lambda x: (
+            F.hardtanh(x, -0.5, 0.25),
+            F.threshold(x, 0.1, 7.0),
+            F.hardshrink(x),
+            F.softshrink(x, 0.3),
+            F.softplus(x, 2.0, 0.5),
+        ),
+        [(3, 4)],
+    ),
+    "activations of negatives": (
+        lambda x: F.selu(x) + F.celu(x, 2.0) + F.logsigmoid(50 * x),
+        [(3, 4)],
+    ),
+    "softsign and tanhshrink": (lambda x: F.softsign(x) - F.tanhshrink(x), [(3, 4)]),
+    "prelu": (lambda x, w: F.prelu(x, w), [(2, 3, 4), (3,)]),
+    "prelu with one weight": (lambda x, w: F.prelu(x, w), [(3, 4), (1,)]),
+    "losses": (
+        lambda x, y: (
+            F.l1_loss(x, y),
+            F.huber_loss(x, y, delta=0.7),
+            F.huber_loss(x, y, "none"),
+            F.smooth_l1_loss(x, y, beta=0.5, reduction="sum"),
+            F.smooth_l1_loss(x, y, beta=0.0),
+        ),
+        [(3, 4)] * 2,
+    ),
+    "cosine similarity": (
+        lambda x, y: (
+            F.cosine_similarity(x, y, dim=-1),
+            F.cosine_similarity(1e-6 * x, 1e-6 * y, eps=1e-3),
+        ),
+        [(3, 4)] * 2,
+    ),
+    "addcdiv": (lambda x, y: torch.addcdiv(x, x, y * y + 1, value=3), [(3, 4)] * 2),
     "variance and mean": (
         lambda x: (*torch.var_mean(x, 1), *torch.var_mean(x, 0, correction=0)),
         [(3, 4)],
@@ -175,6 +215,37 @@ def test_a_transformer_block_as_people_write_it() -> None:
         return x + (F.silu(gate) * value) @ down
 
     same(block, (5, 8), (8, 8), (8, 16), (8, 8), (8, 24), (12, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_epsilon_of_rms_norm_is_that_of_what_it_computes_in(
+    dtype: torch.dtype,
+) -> None:
+    """PyTorch computes narrower types in f32, and takes the epsilon of that."""
+    (x,) = tensors((3, 8))
+    x = (1e-3 * x).to(dtype)
+    found = mirage.kernel(lambda x: F.rms_norm(x, (8,)))(x)
+    torch.testing.assert_close(found, F.rms_norm(x, (8,)))
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 3, 4, 2)])
+def test_an_axis_that_is_not_given_is_the_one_that_pytorch_takes(
+    shape: tuple[int, ...],
+) -> None:
+    same(lambda x: (F.softmax(x), F.log_softmax(x)), shape)
+
+
+def test_a_dtype_may_stand_third() -> None:
+    (x,) = tensors((3, 4))
+
+    def both(x: Any) -> Any:
+        return torch.softmax(x, -1, torch.float32), torch.log_softmax(
+            x, 0, torch.float16
+        )
+
+    found = mirage.kernel(both)(x.half())
+    assert [t.dtype for t in found] == [torch.float32, torch.float16]
 
 
 def test_scales_without_axes_do_not_promote() -> None:
@@ -276,5 +347,28 @@ def test_arguments_that_are_not_supported_are_named() -> None:
         lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
         UnsupportedError,
     )
+    assert "a condition" in failure(
+        lambda x: F.scaled_dot_product_attention(x, x, x, 1 - (x[:, :3] > 0)[None]),
+        UnsupportedError,
+    )
+    assert "order 2" in failure(lambda x: torch.linalg.norm(x, 2), UnsupportedError)
+    assert "order 2" in failure(lambda x: np.linalg.norm(x, 2), UnsupportedError)
+    assert "order -1" in failure(lambda x: x.norm(-1), UnsupportedError)
+    assert "method norm" in failure(lambda x: x.norm(axis=0), UnsupportedError)
+    assert "method softmax" in failure(lambda x: x.softmax(1, 2, 3), UnsupportedError)
+    assert "keepdims of mean" in failure(lambda x: x.mean(0, np.float32), TraceError)
+    assert "rank 3" in failure(lambda x: x.dot(x[None]), UnsupportedError)
+    assert "rank 3" in failure(lambda x: np.dot(x, x[None]), UnsupportedError)
+    assert "batchmean" in failure(
+        lambda x: F.mse_loss(x, x, reduction="batchmean"), UnsupportedError
+    )
+    assert "torch.nn.functional.batch_norm" in failure(
+        lambda x: torch.batch_norm(x, None, None, x, x, False, 0.1, 1e-5, False),
+        UnsupportedError,
+    )
+    rows = torch.tensor([0, 2])
+    assert "where()" in failure(lambda x: x[rows], UnsupportedError)
+    assert "where()" in failure(lambda x: x[rows.numpy()], UnsupportedError)
+    assert "where()" in failure(lambda x: x[[0, 2]], UnsupportedError)
     assert "np.sum" in failure(lambda x: np.sum(x, 0, initial=5), UnsupportedError)
     assert "inplace" in failure(lambda x: F.relu(x, inplace=True), UnsupportedError)
