@@ -36,6 +36,7 @@ class Allowance:
 
     Attributes:
         seconds: After so long nothing more is timed; the search before it counts.
+        search: How many of them a search may take.
         least: But there are so many, however long the search has taken.
         each: How long one candidate may take to be run and timed.
         sizes: Sizes of each structure in the first round; each comes in two forms.
@@ -47,6 +48,7 @@ class Allowance:
     """
 
     seconds: float
+    search: float
     least: float
     each: float
     sizes: int
@@ -59,6 +61,7 @@ class Allowance:
 ALLOWANCES: Mapping[str, Allowance] = {
     "quick": Allowance(
         seconds=13.0,
+        search=6.0,
         least=5.0,
         each=5.0,
         sizes=8,
@@ -69,6 +72,7 @@ ALLOWANCES: Mapping[str, Allowance] = {
     ),
     "full": Allowance(
         seconds=88.0,
+        search=60.0,
         least=20.0,
         each=20.0,
         sizes=12,

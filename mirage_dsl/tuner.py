@@ -31,7 +31,12 @@ from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100, Hardware
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
+from mirage_dsl.settings import (
+    ASSERT_CACHE_HIT,
+    BUDGET_SECONDS,
+    DETERMINISTIC,
+    DISALLOW_SEARCH,
+)
 from mirage_dsl.timings import (
     Measured,
     stored_timings,
@@ -72,6 +77,16 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def search_seconds(effort: str) -> float | None:
+    """How long a search may take that a tuning follows; None where none does.
+
+    What the settings say goes before.
+    """
+    if effort == "none" or not has_gpu() or DETERMINISTIC.get():
+        return None
+    return BUDGET_SECONDS.get() or ALLOWANCES[effort].search
 
 
 class Ahead:

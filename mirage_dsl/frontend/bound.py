@@ -151,12 +151,12 @@ class BoundKernel:
 
         Args:
             effort: `none`, `quick` or `full`.
-            budget_seconds: Time limit.
+            budget_seconds: Time limit of the search; 6 or 60 seconds before a tuning.
             progress: Told of progress.
             **config: Further arguments of `superoptimize`.
         """
         from mirage_dsl.superoptimizer import superoptimize
-        from mirage_dsl.tuner import Ahead, has_gpu, tuned
+        from mirage_dsl.tuner import Ahead, has_gpu, search_seconds, tuned
 
         effort = effort or self._options.effort or EFFORT.get()
         config = {**self._options.config, **config}
@@ -171,7 +171,9 @@ class BoundKernel:
             result = superoptimize(
                 program,
                 effort=effort,
-                budget_seconds=budget_seconds or self._options.budget_seconds,
+                budget_seconds=budget_seconds
+                or self._options.budget_seconds
+                or search_seconds(effort),
                 progress=progress,
                 **config,
             )

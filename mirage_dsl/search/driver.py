@@ -44,6 +44,9 @@ from mirage_dsl.verify.shifts import maxima_as_shifts
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
 
+TO_FIND = 0.85
+"""Share of the budget for finding plans; the rest is left to verify them."""
+
 SPARE = 2
 """Plans at hand for each one wanted, where that decides what is searched no more."""
 
@@ -91,18 +94,21 @@ def search(
     _require_extents(program)
     started = time.monotonic()
     deadline = None if budget_seconds is None else started + budget_seconds
+    found_by = None if budget_seconds is None else started + TO_FIND * budget_seconds
     segments = Remembering(
-        structural_search(seed, threads, deadline, progress or silent),
+        structural_search(seed, threads, found_by, progress or silent),
         hardware,
         constraints or Constraints(),
-        deadline=deadline,
+        deadline=found_by,
         split=max_kernels != 1,
         checkpoint=checkpoint,
         executor=executor,
         seed=seed,
     )
     driver = _Driver(program, segments, k, seed, max_kernels, progress or silent)
-    candidates = driver.candidates(driver.plans(), verify=verify)
+    plans = driver.plans()
+    segments.deadline = deadline
+    candidates = driver.candidates(plans, verify=verify)
     return SearchResult(
         program,
         tuple(candidates),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from mirage_dsl.ir.printer import to_text
+from mirage_dsl.search import driver
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.union import multi_kernel
 from mirage_dsl.search.union import search as union_search
@@ -26,6 +28,36 @@ def test_ctrl_c_keeps_what_was_sized(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(result.best.mugraph.blocks) == 2
     assert result.best.certificate is not None
     assert result.best.certificate.ok
+
+
+def test_a_proof_that_takes_its_time_leaves_some_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+
+    def endless(*_: Any, seconds: float, **__: Any) -> None:
+        given.append(seconds)
+        time.sleep(seconds)
+
+    monkeypatch.setattr(union_search, "prove", endless)
+    started = time.monotonic()
+    result = search(decode(), max_kernels=2, k=4, budget_seconds=6.0)
+    assert 0.0 < given[0] < 3.0
+    assert time.monotonic() - started < 6.5
+    assert len(result) == 4
+
+
+def test_what_was_found_is_verified_when_finding_took_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(stage: str, done: int, *_: object) -> None:
+        time.sleep(1.0 if (stage, done) == ("union", 0) else 0.0)
+
+    monkeypatch.setattr(driver, "TO_FIND", 0.1)
+    result = search(decode(), max_kernels=2, k=4, budget_seconds=9.0, progress=slow)
+    assert result.cut_short
+    assert len(result) > 1
+    assert all(c.certificate is not None and c.certificate.ok for c in result)
 
 
 def test_the_same_list_on_any_number_of_threads() -> None:

@@ -172,7 +172,7 @@ class _Search:
     def run(self, keep: int) -> None:
         """Size the heuristic's programs, prove the cheapest, and size that one too.
 
-        In this order, for a proof may take all the time that is left.
+        In this order, for a proof may take long; it gets half of the time that is left.
         """
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
         planner = Planner(sizer, self.unshifted, self.halfway, self.found.counters)
@@ -195,6 +195,7 @@ class _Search:
         if unions:
             last = unions[-1]
             own = [d for r in runs if r.rebuilder is last for d in r.dags]
+            self.divide_time()
             proved = self._proved(last.union, min(own, key=_by_cost, default=None))
             began = self.found.spend("proof", began)
             self.divide_time()
@@ -340,8 +341,8 @@ class _Search:
         """The proof's DAG, if it comes to one; takes note of the bound."""
         self.found.heuristic = self.found.cost = None if known is None else known.cost
         seconds = math.inf
-        if self.deadline is not None:
-            seconds = self.deadline - time.monotonic()
+        if self.until is not None:
+            seconds = self.until - time.monotonic()
         proof = None
         if seconds > 0:
             proof = prove(
