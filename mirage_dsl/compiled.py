@@ -126,8 +126,3 @@ once: Any = _njit(no_cpython_wrapper=True, inline="always", **_OPTIONS)
 
 A function of its own takes Numba and LLVM some 20 ms more.
 """
-
-
-def is_compiled() -> bool:
-    """Whether an earlier search has left its compiled code."""
-    return next(_DIRECTORY.glob("*/astar.search-*.nbc"), None) is not None

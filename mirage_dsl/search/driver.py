@@ -96,7 +96,7 @@ def search(
     deadline = None if budget_seconds is None else started + budget_seconds
     found_by = None if budget_seconds is None else started + TO_FIND * budget_seconds
     segments = Remembering(
-        structural_search(seed, threads, found_by, progress or silent),
+        structural_search(seed, threads, found_by),
         hardware,
         constraints or Constraints(),
         deadline=found_by,

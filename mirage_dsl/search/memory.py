@@ -31,7 +31,7 @@ from mirage_dsl.search.segments import (
     Sizing,
     one_kernel,
 )
-from mirage_dsl.search.structural import silent, structural_search
+from mirage_dsl.search.structural import structural_search
 from mirage_dsl.spread import spread
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class _Task:
         deadline = None if self.seconds is None else time.monotonic() + self.seconds
         keep, enough, split = self.options
         search = Remembering(
-            structural_search(self.seed, 1, deadline, silent),
+            structural_search(self.seed, 1, deadline),
             self.hardware,
             self.constraints,
             deadline=deadline,

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.stabilise import strip_shifts
 from mirage_dsl.search.segments import Found, Structures
 
-_log = logging.getLogger(__name__)
-
 Progress = Callable[[str, int, int, float | None], None]
 """Called with the stage, how much of it is done, of how much, and the best µs."""
 
 
 def structural_search(
-    seed: int, threads: int | None, deadline: float | None, progress: Progress
+    seed: int, threads: int | None, deadline: float | None
 ) -> Structures:
     """The closure search of a segment without the shifts that keep it in range."""
-    from mirage_dsl.compiled import is_compiled
     from mirage_dsl.search.structures import structures
 
     def run(segment: KernelGraph) -> Found:
-        if not is_compiled():
-            _log.info("compiling the search (once after an installation)")
-            progress("compiling the search (once)", 0, 1, None)
         plain = strip_shifts(segment)
         found = structures(plain, threads=threads, deadline=deadline, seed=seed)
         return Found(

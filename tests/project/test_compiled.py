@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from mirage_dsl import compiled
+from mirage_dsl.first_use import compile_search
 from mirage_dsl.search.driver import search
 from mirage_dsl.verify.modular import add, matmul, multiply, subtract
 from tests.search import programs
@@ -92,21 +92,19 @@ def test_what_is_compiled_is_little_and_is_kept(tmp_path: Path) -> None:
     assert known < again
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_compiling_is_told(
-    known: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_compiling_is_told_once_for_each_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compiled, "is_compiled", lambda: known)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     stages: list[str] = []
-    with caplog.at_level(logging.INFO, "mirage_dsl.search"):
-        search(programs.gated(), k=1, progress=lambda stage, *_: stages.append(stage))
-    assert (TOLD in stages) != known
-    assert ("compiling" in caplog.text) != known
-
-
-def test_a_search_leaves_its_compiled_code() -> None:
-    search(programs.gated(), k=1, verify=False)
-    assert compiled.is_compiled()
+    for _ in range(2):
+        compile_search("1.0 abc", lambda stage, *_: stages.append(stage))
+    assert stages == [TOLD]
+    assert not caplog.records
+    for _ in range(2):
+        compile_search("1.1 abc", None)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert [f.name for f in tmp_path.iterdir()] == ["compiled-1.1-abc"]
 
 
 @pytest.mark.parametrize("name", programs.PROGRAMS)
