@@ -16,6 +16,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import torch_functions
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.conditions import LOGICAL
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.location import user_location
@@ -76,6 +77,7 @@ def _rank(x: Any) -> int:
 
 
 _COMMON: dict[str, Function] = {
+    **LOGICAL,
     **{name: function_named(name) for name in _SAME.split()},
     "absolute": f.abs,
     "negative": f.neg,

@@ -8,59 +8,25 @@ thin: what they compute is in `functions`, and recording is the recorder's.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from mirage_dsl.errors import TraceError, UnsupportedError
+from mirage_dsl.errors import TraceError
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.indexing import indexed
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.methods import (
+    call,
+    logical,
+    method,
+    refuse_value,
+    refused,
+    unknown,
+)
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.steps import Handle, shape_text
 from mirage_dsl.types import DType
-
-
-def _call(name: str, *args: Any, **kwargs: Any) -> Any:
-    # The functions build on this class, so they are looked up when they are called.
-    from mirage_dsl.frontend.interop import called
-    from mirage_dsl.frontend.namespace import function_named
-
-    return called(f"the method {name}", function_named(name), *args, **kwargs)
-
-
-def _method(name: str, complete: Callable[..., None] | None = None) -> Any:
-    """A method that calls the function of the same name."""
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if complete is not None:
-            complete(name, kwargs)
-        return _call(name, self, *args, **kwargs)
-
-    method.__name__ = name
-    method.__doc__ = f"`mirage.{name}` of this tensor."
-    return method
-
-
-def _refused(sign: str, advice: str) -> Callable[..., NoReturn]:
-    """An operator of Python that no operator row has."""
-
-    def method(_: Tensor, *__: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"the operator {sign} on a tensor cannot be traced; {advice}",
-            user_location(),
-        )
-
-    return method
-
-
-def _unknown(what: str) -> Callable[..., NoReturn]:
-    """A method that is refused: there are no values yet."""
-
-    def method(_: Tensor, *__: Any, **___: Any) -> NoReturn:
-        _refuse_value(what, "compute with the tensor itself")
-
-    return method
 
 
 class Tensor:
@@ -112,76 +78,76 @@ class Tensor:
         return Tensor(self.recorder, handle)
 
     def __add__(self, other: Any) -> Any:
-        return _call("add", self, other)
+        return call("add", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _call("add", other, self)
+        return call("add", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return _call("sub", self, other)
+        return call("sub", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _call("sub", other, self)
+        return call("sub", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return _call("mul", self, other)
+        return call("mul", self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return _call("mul", other, self)
+        return call("mul", other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return _call("div", self, other)
+        return call("div", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return _call("div", other, self)
+        return call("div", other, self)
 
     def __lt__(self, other: Any) -> Any:
-        return _call("less", self, other)
+        return call("less", self, other)
 
     def __le__(self, other: Any) -> Any:
-        return _call("less_equal", self, other)
+        return call("less_equal", self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return _call("less", other, self)
+        return call("less", other, self)
 
     def __ge__(self, other: Any) -> Any:
-        return _call("less_equal", other, self)
+        return call("less_equal", other, self)
 
     def __eq__(self, other: object) -> Any:
-        return _call("equal", self, other)
+        return call("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
-        return _call("not_equal", self, other)
+        return call("not_equal", self, other)
 
     __hash__ = object.__hash__
 
     def __neg__(self) -> Any:
-        return _call("neg", self)
+        return call("neg", self)
 
     def __pos__(self) -> Any:
         return self
 
     def __abs__(self) -> Any:
-        return _call("abs", self)
+        return call("abs", self)
 
     def __pow__(self, other: Any) -> Any:
-        return _call("pow", self, other)
+        return call("pow", self, other)
 
     def __rpow__(self, other: Any) -> Any:
-        return _call("pow", other, self)
+        return call("pow", other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        return _call("matmul", self, other)
+        return call("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _call("matmul", other, self)
+        return call("matmul", other, self)
 
-    __mod__ = __rmod__ = _refused("%", "tensors hold floats")
-    __floordiv__ = __rfloordiv__ = _refused("//", "use /")
-    __and__ = __rand__ = _refused("&", "conditions are 0 and 1: use *")
-    __or__ = __ror__ = _refused("|", "conditions are 0 and 1: use maximum(a, b)")
-    __xor__ = __rxor__ = _refused("^", "conditions are 0 and 1: use not_equal(a, b)")
-    __invert__ = _refused("~", "conditions are 0 and 1: use 1 - x")
+    __mod__ = __rmod__ = refused("%", "tensors hold floats")
+    __floordiv__ = __rfloordiv__ = refused("//", "use /")
+    __and__ = __rand__ = logical("&")
+    __or__ = __ror__ = logical("|")
+    __xor__ = __rxor__ = logical("^")
+    __invert__ = logical("~")
 
     def __getitem__(self, index: Any) -> Tensor:
         return self._view(indexed(self.recorder, self.handle, index))
@@ -237,31 +203,31 @@ class Tensor:
         return self.astype("float32")
 
     def __bool__(self) -> bool:
-        _refuse_value(
+        refuse_value(
             "the truth of a tensor", "use where(condition, a, b) instead of if or and"
         )
 
-    __float__ = __int__ = __complex__ = _unknown("a tensor as a Python number")
-    item = _unknown("item() of a tensor")
-    tolist = _unknown("tolist() of a tensor")
-    numpy = _unknown("numpy() of a tensor")
+    __float__ = __int__ = __complex__ = unknown("a tensor as a Python number")
+    item = unknown("item() of a tensor")
+    tolist = unknown("tolist() of a tensor")
+    numpy = unknown("numpy() of a tensor")
 
     def __index__(self) -> NoReturn:
-        _refuse_value(
+        refuse_value(
             "a tensor as an index or a range", "use a Python integer, or where()"
         )
 
     def __iter__(self) -> Iterator[Any]:
-        _refuse_value(
+        refuse_value(
             "iterating over a tensor",
             "use whole-tensor operators, or index it: x[i] for i in range(x.shape[0])",
         )
 
     def __contains__(self, item: object) -> bool:
-        _refuse_value("`in` of a tensor", "compare with == and reduce with max")
+        refuse_value("`in` of a tensor", "compare with == and reduce with max")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        _refuse_value(
+        refuse_value(
             "a tensor as a NumPy array",
             "call functions of mirage, NumPy or PyTorch on the tensor itself",
         )
@@ -324,62 +290,62 @@ class Tensor:
 
     def where(self, condition: Any, other: Any) -> Tensor:
         """This tensor where the condition is not 0, else the other."""
-        return _call("where", condition, self, other)
+        return call("where", condition, self, other)
 
     def __repr__(self) -> str:
         return f"<traced {shape_text(self.handle)}>"
 
-    matmul = _method("matmul")
+    matmul = method("matmul")
     bmm = mm = matmul
-    exp = _method("exp")
-    exp2 = _method("exp2")
-    log = _method("log")
-    sqrt = _method("sqrt")
-    rsqrt = _method("rsqrt")
-    square = _method("square")
-    reciprocal = _method("reciprocal")
-    abs = _method("abs")
-    neg = negative = _method("neg")
-    relu = _method("relu")
-    silu = _method("silu")
-    gelu = _method("gelu")
-    sigmoid = _method("sigmoid")
-    tanh = _method("tanh")
-    erf = _method("erf")
-    pow = _method("pow")
-    add = _method("add")
-    sub = subtract = _method("sub")
-    mul = multiply = _method("mul")
-    div = divide = true_divide = _method("div")
-    maximum = _method("maximum")
-    minimum = _method("minimum")
-    clamp = clip = _method("clamp")
-    masked_fill = _method("masked_fill")
-    lt = less = _method("less")
-    le = less_equal = _method("less_equal")
-    gt = greater = _method("greater")
-    ge = greater_equal = _method("greater_equal")
-    eq = _method("equal")
-    ne = _method("not_equal")
-    sum = _method("sum")
-    mean = _method("mean")
-    amax = _method("amax")
-    amin = _method("amin")
-    var = _method("var", shapes.with_correction)
-    std = _method("std", shapes.with_correction)
-    softmax = _method("softmax")
-    squeeze = _method("squeeze")
-    unsqueeze = expand_dims = _method("expand_dims")
-    flatten = _method("flatten")
-    ravel = _method("flatten")
-    unflatten = _method("unflatten")
-    expand = broadcast_to = _method("expand")
-    repeat_interleave = _method("repeat_interleave")
-    chunk = _method("chunk")
-    split = _method("split")
-    unbind = _method("unbind")
-    narrow = _method("narrow")
-    astype = to = type = _method("astype")
+    exp = method("exp")
+    exp2 = method("exp2")
+    log = method("log")
+    sqrt = method("sqrt")
+    rsqrt = method("rsqrt")
+    square = method("square")
+    reciprocal = method("reciprocal")
+    abs = method("abs")
+    neg = negative = method("neg")
+    relu = method("relu")
+    silu = method("silu")
+    gelu = method("gelu")
+    sigmoid = method("sigmoid")
+    tanh = method("tanh")
+    erf = method("erf")
+    pow = method("pow")
+    add = method("add")
+    sub = subtract = method("sub")
+    mul = multiply = method("mul")
+    div = divide = true_divide = method("div")
+    maximum = method("maximum")
+    minimum = method("minimum")
+    clamp = clip = method("clamp")
+    masked_fill = method("masked_fill")
+    lt = less = method("less")
+    le = less_equal = method("less_equal")
+    gt = greater = method("greater")
+    ge = greater_equal = method("greater_equal")
+    eq = method("equal")
+    ne = method("not_equal")
+    sum = method("sum")
+    mean = method("mean")
+    amax = method("amax")
+    amin = method("amin")
+    var = method("var", shapes.with_correction)
+    std = method("std", shapes.with_correction)
+    softmax = method("softmax")
+    squeeze = method("squeeze")
+    unsqueeze = expand_dims = method("expand_dims")
+    flatten = method("flatten")
+    ravel = method("flatten")
+    unflatten = method("unflatten")
+    expand = broadcast_to = method("expand")
+    repeat_interleave = method("repeat_interleave")
+    chunk = method("chunk")
+    split = method("split")
+    unbind = method("unbind")
+    narrow = method("narrow")
+    astype = to = type = method("astype")
 
 
 def _extreme(
@@ -387,10 +353,4 @@ def _extreme(
 ) -> Any:
     from mirage_dsl.frontend.extremes import extreme
 
-    return extreme(_call(name, x, *args, **kwargs), name, args, kwargs)
-
-
-def _refuse_value(what: str, advice: str) -> NoReturn:
-    raise TraceError(
-        f"{what} is not known while the function is traced; {advice}", user_location()
-    )
+    return extreme(call(name, x, *args, **kwargs), name, args, kwargs)

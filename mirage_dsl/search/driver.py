@@ -93,8 +93,7 @@ def search(
     """
     _require_extents(program)
     started = time.monotonic()
-    deadline = None if budget_seconds is None else started + budget_seconds
-    found_by = None if budget_seconds is None else started + TO_FIND * budget_seconds
+    found_by = _after(started, budget_seconds, TO_FIND)
     segments = Remembering(
         structural_search(seed, threads, found_by),
         hardware,
@@ -107,7 +106,7 @@ def search(
     )
     driver = _Driver(program, segments, k, seed, max_kernels, progress or silent)
     plans = driver.plans()
-    segments.deadline = deadline
+    segments.deadline = _after(started, budget_seconds)
     candidates = driver.candidates(plans, verify=verify)
     return SearchResult(
         program,
@@ -118,6 +117,11 @@ def search(
         cut_short=driver.segments.cut_short,
         proof=driver.proof,
     )
+
+
+def _after(started: float, seconds: float | None, share: float = 1.0) -> float | None:
+    """When a share of the time is over; None without a limit."""
+    return None if seconds is None else started + share * seconds
 
 
 def _require_extents(program: KernelGraph) -> None:

@@ -74,6 +74,16 @@ TORCH: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         [(3, 4), (3, 2, 4)],
     ),
     "where": (lambda x: torch.where(x > 0, x, 0.5 * x), [(3, 4)]),
+    "conditions": (
+        lambda x, y: (
+            torch.where((x > 0) & (y < 1), x, y),
+            torch.where((x > 0) | (x < -1), x, y),
+            torch.where((x > 0) ^ (y > 0), x, y),
+            torch.where(~(x > y), x, y),
+            torch.where(torch.logical_and(x, y > 0).logical_not(), x, y),
+        ),
+        [(3, 4)] * 2,
+    ),
     "masked_fill": (lambda x: x.masked_fill(x > 0, 1.5), [(3, 4)]),
     "clamp": (lambda x: torch.clamp(x, min=-0.5) + x.clamp(-1, 1), [(3, 4)]),
     "reductions": (
@@ -282,6 +292,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "reduce": lambda a: np.add.reduce(a, axis=0) + np.maximum.reduce(a, axis=0),
     "where": lambda a: np.where(a > 0, a, 0.0),
     "clip": lambda a: np.clip(a, -0.5, 0.5),
+    "logical": lambda a: np.where(np.logical_or(a > 1, ~(a > 0)) & (a < 2), a, 0.0),
     "concatenate": lambda a: np.concatenate([a, 2 * a], axis=1),
     "split": lambda a: np.split(a, 2, axis=1)[1],
     "split at": lambda a: np.split(a, [1, 3], axis=1)[1],
@@ -351,6 +362,8 @@ def test_arguments_that_are_not_supported_are_named() -> None:
         lambda x: F.scaled_dot_product_attention(x, x, x, 1 - (x[:, :3] > 0)[None]),
         UnsupportedError,
     )
+    assert "operator &" in failure(lambda x: x & (x > 0), UnsupportedError)
+    assert "operator ~" in failure(lambda x: ~x, UnsupportedError)
     assert "order 2" in failure(lambda x: torch.linalg.norm(x, 2), UnsupportedError)
     assert "order 2" in failure(lambda x: np.linalg.norm(x, 2), UnsupportedError)
     assert "order -1" in failure(lambda x: x.norm(-1), UnsupportedError)

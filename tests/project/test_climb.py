@@ -1,13 +1,18 @@
-"""What a tuner times after its first round, and what it says."""
+"""What a tuner times after its first round, for how long, and what it says."""
 
 from __future__ import annotations
 
 import pytest
 
+import mirage_dsl as mirage
+from mirage_dsl import climb, superoptimizer
 from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.hardware import H100
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.settings import BUDGET_SECONDS, DETERMINISTIC
 from mirage_dsl.tuner import tuned
-from tests.project.test_tuner import Device, _result, library_first
+from tests.project.test_tuner import Device, _result, gated, library_first
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -45,3 +50,31 @@ def test_who_is_not_told_of_progress_is_told_how_long_it_takes(
     assert len(lines) == (not told)
     tuned(result)
     assert len(caplog.records) == len(lines), "what is in the cache takes no time"
+
+
+def test_a_search_leaves_time_to_the_tuning_that_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound = gated.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96)))
+    budgets: list[float | None] = []
+
+    def searched(
+        *_: object, budget_seconds: float | None, **__: object
+    ) -> SearchResult:
+        budgets.append(budget_seconds)
+        return _result()
+
+    monkeypatch.setattr(superoptimizer, "superoptimize", searched)
+    bound.search()
+    Device(monkeypatch, library_first)
+    monkeypatch.setattr("mirage_dsl.frontend.bound._current_hardware", lambda: H100)
+    bound.search()
+    bound.search(effort="none")
+    bound.search(budget_seconds=2.0)
+    with BUDGET_SECONDS.scope(3.0):
+        bound.search()
+    with DETERMINISTIC.scope(True):
+        bound.search()
+    own = climb.ALLOWANCES["quick"]
+    assert budgets == [None, own.search, None, 2.0, 3.0, None]
+    assert own.search + own.least < own.seconds

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl import climb, superoptimizer, timings, tuner
+from mirage_dsl import climb, timings, tuner
 from mirage_dsl.backends.triton.messages import Task, Timing
 from mirage_dsl.backends.triton.tune import Marks
 from mirage_dsl.cache import TIMINGS, Cache
@@ -25,12 +25,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.settings import (
-    ASSERT_CACHE_HIT,
-    BUDGET_SECONDS,
-    DETERMINISTIC,
-    DISALLOW_SEARCH,
-)
+from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.superoptimizer import superoptimize
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.timings import timings_key
@@ -110,34 +105,6 @@ def test_without_a_gpu_the_order_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _result()
     assert tuned(result).result is result
     assert Cache().entries(TIMINGS) == []
-
-
-def test_a_search_leaves_time_to_the_tuning_that_follows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bound = gated.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96)))
-    budgets: list[float | None] = []
-
-    def searched(
-        *_: object, budget_seconds: float | None, **__: object
-    ) -> SearchResult:
-        budgets.append(budget_seconds)
-        return _result()
-
-    monkeypatch.setattr(superoptimizer, "superoptimize", searched)
-    bound.search()
-    Device(monkeypatch, library_first)
-    monkeypatch.setattr("mirage_dsl.frontend.bound._current_hardware", lambda: H100)
-    bound.search()
-    bound.search(effort="none")
-    bound.search(budget_seconds=2.0)
-    with BUDGET_SECONDS.scope(3.0):
-        bound.search()
-    with DETERMINISTIC.scope(True):
-        bound.search()
-    own = climb.ALLOWANCES["quick"]
-    assert budgets == [None, own.search, None, 2.0, 3.0, None]
-    assert own.search + own.least < own.seconds
 
 
 def test_the_gpu_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
