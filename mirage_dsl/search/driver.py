@@ -107,16 +107,7 @@ def search(
     driver = _Driver(program, segments, k, seed, max_kernels, progress or silent)
     plans = driver.plans()
     segments.deadline = _after(started, budget_seconds)
-    candidates = driver.candidates(plans, verify=verify)
-    return SearchResult(
-        program,
-        tuple(candidates),
-        complete=driver.segments.complete,
-        seconds=time.monotonic() - started,
-        ledger=driver.ledger,
-        cut_short=driver.segments.cut_short,
-        proof=driver.proof,
-    )
+    return driver.result(driver.candidates(plans, verify=verify), started)
 
 
 def _after(started: float, seconds: float | None, share: float = 1.0) -> float | None:
@@ -146,6 +137,18 @@ class _Driver:
     @property
     def ledger(self) -> Ledger:
         return self.segments.ledger
+
+    def result(self, found: Sequence[Candidate], started: float) -> SearchResult:
+        """What was found since a reading of `time.monotonic()`."""
+        return SearchResult(
+            self.program,
+            tuple(found),
+            complete=self.segments.complete,
+            seconds=time.monotonic() - started,
+            ledger=self.ledger,
+            cut_short=self.segments.cut_short,
+            proof=self.proof,
+        )
 
     # -- Plans ---------------------------------------------------------------------
 
