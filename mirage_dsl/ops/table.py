@@ -35,6 +35,8 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(ROWS)
 """All rows by name."""
 
 _one, _half = scalar(1), scalar(0.5)
+_NAN = "propagate_nan=tl.PropagateNan.ALL"
+"""Triton's largest of a number and NaN is otherwise the number."""
 
 # -- Arithmetic ------------------------------------------------------------------
 
@@ -88,7 +90,7 @@ DIV = binary(
 MAXIMUM = binary(
     "maximum",
     np.maximum,
-    "tl.maximum({0}, {1})",
+    f"tl.maximum({{0}}, {{1}}, {_NAN})",
     torch="torch.maximum({0}, {1})",
     field=lambda f, a, b: f.maximum(a, b),
     field_note=ORDER,
@@ -97,7 +99,7 @@ MAXIMUM = binary(
 MINIMUM = binary(
     "minimum",
     np.minimum,
-    "tl.minimum({0}, {1})",
+    f"tl.minimum({{0}}, {{1}}, {_NAN})",
     torch="torch.minimum({0}, {1})",
     field=lambda f, a, b: f.sub(
         f.constant(scalar(0)),
@@ -159,7 +161,7 @@ ABS = unary("abs", np.abs, "tl.abs({0})", torch="torch.abs({0})", domain=(0.25, 
 RELU = unary(
     "relu",
     lambda x: np.maximum(x, 0),
-    "tl.maximum({0}, 0.0)",
+    f"tl.maximum({{0}}, 0.0, {_NAN})",
     torch="torch.relu({0})",
     field=lambda f, x: f.maximum(x, f.constant(scalar(0))),
     domain=(0.25, 4.0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import string
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -205,8 +206,17 @@ class Tile(np.ndarray):
         return self.astype(dtype)
 
 
+class PropagateNan(Enum):
+    """Whether the larger of a number and NaN is NaN."""
+
+    NONE = np.fmax, np.fmin
+    ALL = np.maximum, np.minimum
+
+
 class Language:
     """`triton.language` on arrays: NumPy's functions, and those that it lacks."""
+
+    PropagateNan = PropagateNan
 
     def __getattr__(self, name: str) -> Any:
         return np.float64 if name == "float32" else getattr(np, name)
@@ -218,6 +228,14 @@ class Language:
     @staticmethod
     def sigmoid(x: Array) -> Array:
         return 1 / (1 + np.exp(-x))
+
+    @staticmethod
+    def maximum(x: Array, y: Array, propagate_nan: Any = PropagateNan.NONE) -> Array:
+        return propagate_nan.value[0](x, y)
+
+    @staticmethod
+    def minimum(x: Array, y: Array, propagate_nan: Any = PropagateNan.NONE) -> Array:
+        return propagate_nan.value[1](x, y)
 
     erf = staticmethod(OPERATORS["erf"].numpy)
 
@@ -259,6 +277,17 @@ def test_library_expression_computes_the_reference(op: Operator) -> None:
     found = eval(text, scope, names)
     expected = op.numpy(*operands, (1,)) if reduces else op.numpy(*operands)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
+@named([o for o in ELEMENTWISE if o.arity and o.name != "where"])
+def test_template_does_with_nan_what_the_reference_does(op: Operator) -> None:
+    operands = [np.array([np.nan, 1.0, np.nan]), np.array([1.0, np.nan, np.nan])]
+    names = {f"x{i}": a.view(Tile) for i, a in enumerate(operands[: op.arity])}
+    found = eval(op.triton.format(*names), {"tl": Language()}, names)
+    np.testing.assert_array_equal(
+        np.isnan(np.asarray(found, np.float64)),
+        np.isnan(np.asarray(op.numpy(*operands[: op.arity]), np.float64)),
+    )
 
 
 @named([*ELEMENTWISE, *REDUCTIONS])
