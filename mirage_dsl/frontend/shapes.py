@@ -111,10 +111,21 @@ def normal_axis(axis: object, rank: int, what: str) -> int:
 
 
 def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
-    """One axis, several, or (for None) all of them, counted from the front."""
+    """One axis, several, or (for None) all of them, counted from the front.
+
+    Raises:
+        ShapeError: There is no such axis, or it is given twice.
+        TraceError: Nothing tells how many there are.
+    """
     if axis is None:
         return tuple(range(rank))
     given = axis if is_sequence(axis) else (axis,)
+    if not given:
+        raise TraceError(
+            f"{what} over no axes, which are all in PyTorch and none in NumPy; state "
+            "the axes, or None for all",
+            user_location(),
+        )
     axes = tuple(normal_axis(a, rank, what) for a in given)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{what}: an axis is given twice: {axes}", user_location())

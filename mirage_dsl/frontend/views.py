@@ -215,20 +215,27 @@ def unbind(x: Any, axis: Any = 0) -> Any:
 
 
 @public
-def astype(x: Any, dtype: Any, *_: Any, **__: Any) -> Any:
-    """Another element format; anything but a dtype (a device) changes nothing."""
+def astype(x: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
+    """Another element format; a device, before it or alone, changes nothing."""
     x = as_tensor("astype", x)
+    if _is_device(dtype) or (dtype is None and "device" in options):
+        # PyTorch's `to(device, dtype, ...)`.
+        if not rest or isinstance(rest[0], bool):
+            return x
+        dtype = rest[0]
     if isinstance(dtype, Tensor):
         dtype = dtype.dtype
     found = dtype_of(dtype)
     if found is None:
-        if type(dtype).__name__ == "device" or str(dtype).split(":")[0] in _DEVICES:
-            return x
         raise DTypeError(
             f"cannot convert to {dtype}; expected float16, bfloat16 or float32",
             user_location(),
         )
     return Tensor(x.recorder, x.recorder.cast(x.handle, found))
+
+
+def _is_device(value: object) -> bool:
+    return type(value).__name__ == "device" or str(value).split(":")[0] in _DEVICES
 
 
 _DEVICES = ("cpu", "cuda")
