@@ -189,7 +189,8 @@ tuned with `effort="{effort}"`.
   measured in the same run. **of floor**: the floor over our time.
 - **vs eager**, **vs best**: eager's time, and that of the fastest peer with the right
   result, over ours. More than 1 is faster.
-- **host**: host time of one call outside of CUDA graphs, ours and eager's.
+- **host**: host time of one call outside of CUDA graphs, ours and eager's, longer where
+  the machine does other work too; `python -m benchmarks.host` measures it by itself.
 - **error**: ‖out − ref‖ / ‖ref‖, ref computed in float64, the worst of {draws} draws of
   random inputs, ours and eager's. More than twice eager's error counts as wrong.
 - **seconds**: of the search and the tuning.

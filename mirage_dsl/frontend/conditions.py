@@ -26,17 +26,20 @@ def is_condition(x: object) -> bool:
     """Whether a tensor is a comparison, or made of comparisons only."""
     if not isinstance(x, Tensor):
         return False
-    steps = {s.result: s for s in x.recorder.steps if isinstance(s, Step)}
+    found: set[Value] = set()
 
-    def holds(value: Value | Number) -> bool:
-        if isinstance(value, Number):
-            return value.value in (0, 1) and not value.powers
-        step = steps.get(value)
-        if step is None or step.op.name in COMPARISONS:
-            return step is not None
-        return step.op.name in KEEPING and all(map(holds, step.operands))
+    def holds(operand: Value | Number) -> bool:
+        if isinstance(operand, Number):
+            return operand.value in (0, 1) and not operand.powers
+        return operand in found
 
-    return holds(x.handle.value)
+    for step in x.recorder.steps:
+        if isinstance(step, Step) and (
+            step.op.name in COMPARISONS
+            or (step.op.name in KEEPING and all(map(holds, step.operands)))
+        ):
+            found.add(step.result)
+    return x.handle.value in found
 
 
 def _not(a: Any) -> Any:

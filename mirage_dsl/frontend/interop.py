@@ -20,7 +20,7 @@ from mirage_dsl.frontend.conditions import LOGICAL
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.namespace import function_named
+from mirage_dsl.frontend.namespace import NAMES, function_named
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import leaves_of
 from mirage_dsl.types import f32
@@ -346,9 +346,10 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except TypeError as error:
+        name = getattr(function, "__name__", "")
+        advice = f"; see mirage.{name}" if name in NAMES else ""
         raise UnsupportedError(
-            f"{what} with these arguments is not supported ({error}); see "
-            f"mirage.{getattr(function, '__name__', what)}",
+            f"{what} with these arguments is not supported ({error}){advice}",
             user_location(),
         ) from error
 

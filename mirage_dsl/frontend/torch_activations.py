@@ -117,7 +117,7 @@ def hardtanh(
 def threshold(x: Any, threshold: float, value: float, inplace: bool = False) -> Any:
     """The tensor where it is larger than the threshold, else the value."""
     refuse_inplace("threshold", inplace)
-    return f.where(f.greater(x, threshold), x, value)
+    return f.where(f.less_equal(x, threshold), value, x)
 
 
 def softsign(x: Any) -> Any:
@@ -132,7 +132,7 @@ def tanhshrink(x: Any) -> Any:
 
 def hardshrink(x: Any, lambd: float = 0.5) -> Any:
     """The tensor, and 0 where it is that close to 0."""
-    return f.where(f.greater(f.abs(x), lambd), x, 0)
+    return f.where(f.less_equal(f.abs(x), lambd), 0, x)
 
 
 def softshrink(x: Any, lambd: float = 0.5) -> Any:

@@ -257,6 +257,16 @@ def test_a_dtype_may_stand_third() -> None:
     assert [t.dtype for t in found] == [torch.float32, torch.float16]
 
 
+def test_activations_pass_nan_on() -> None:
+    def activated(x: Any) -> Any:
+        shrunk = F.hardshrink(x), F.softshrink(x), F.threshold(x, 0.1, 7.0)
+        return (*shrunk, F.hardtanh(x), F.leaky_relu(x), F.celu(x), F.relu6(x))
+
+    x = torch.tensor([float("nan"), 1.0, -1.0])
+    for found, expected in zip(mirage.kernel(activated)(x), activated(x), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 def test_a_device_changes_nothing_and_a_dtype_after_it_does() -> None:
     def moved(x: Any) -> Any:
         half = torch.float16

@@ -102,6 +102,12 @@ REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
 """What the message names, and what is refused so."""
 
 
+def test_only_functions_that_there_are_are_named() -> None:
+    message = failure(lambda x: np.moveaxis(x, [0, 1], [1, 0]), UnsupportedError)
+    assert "mirage." not in message.replace("mirage_dsl.", "")
+    assert "see mirage.sum" in failure(lambda x: x.sum(0, initial=5), UnsupportedError)
+
+
 @pytest.mark.parametrize("named", REFUSED)
 def test_arguments_that_are_not_supported_are_named(named: str) -> None:
     kind, functions = REFUSED[named]

@@ -172,7 +172,7 @@ def _load() -> None:
     """What every child needs.
 
     Triton's hash of its own files, which names each entry of its cache, takes as long
-    as two or three small kernels; compiled here first, children find it done.
+    as compiling a candidate, or longer; children find it done.
     """
     for name in LOADED:
         importlib.import_module(name)
