@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+import mirage_dsl as mirage
 from mirage_dsl.backends.triton import binding, direct, starter
 from mirage_dsl.backends.triton.direct import Direct, direct_call
 from mirage_dsl.backends.triton.emit import plan
+from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.screen import compile_kernel
 from mirage_dsl.errors import CompileError
 from mirage_dsl.ir.builder import KernelBuilder
@@ -211,6 +213,28 @@ def test_library_kernels_between(driver: Driver) -> None:
     assert rest[0]["given"][0] == product.data_ptr() + 16
     assert rest[0]["given"][1] == rest[1]["given"][0]
     assert rest[1]["given"][1] == out.data_ptr()
+
+
+def test_library_calls_alone_are_not_rehearsed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch imports a second's worth of modules for the first call without data."""
+    monkeypatch.delattr(binding, "rehearse")
+
+    @mirage.kernel
+    def weights(q: Any, k: Any, v: Any) -> Any:
+        return mirage.softmax(q @ k, -1) @ v, (q * 2)[1:]
+
+    shapes = (6, 8), (8, 12), (12, 8)
+    given = [torch.randn(s).half() for s in shapes]
+    graph = weights.trace(*map(mirage.spec, shapes))
+    call = made(graph, given).call
+    found = call(*given)
+    assert found is not None
+    right = Executable(graph, interpret=True)(*given)
+    assert all(torch.equal(*pair) for pair in zip(found, right, strict=True))
+    assert call(*[t.float() for t in given]) is None
+    assert not driver.launches
 
 
 def test_parts_are_stored_into_their_whole(driver: Driver) -> None:
