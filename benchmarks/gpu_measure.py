@@ -30,7 +30,9 @@ DEVICE = "cuda"
 DRAWS = 3
 LONG = 100.0
 """From so many µs on, what a call takes depends on the clocks that power allows."""
-TURNS = 5
+TURNS = 9
+REPLAYS = 5
+"""In each turn."""
 MATRIX = 8192
 """Side of the product whose rate is the arithmetic's."""
 FAILURES = (mirage.MirageError, RuntimeError, AssertionError, ValueError, TypeError)
@@ -206,7 +208,7 @@ def _time_in_turns(row: Row, right: Sequence[Peer], tensors: Sequence[Tensor]) -
     inputs = {peer.name: list(peer.prepare(tensors)) for peer in right}
     for _ in range(TURNS):
         for peer in right:
-            once = time_call(peer.call, inputs[peer.name], replays=TURNS)
+            once = time_call(peer.call, inputs[peer.name], replays=REPLAYS)
             found[peer.name].append(once)
     for name, times in found.items():
         row.systems[name].cold = Spread(

@@ -6,6 +6,8 @@ A peer gets its inputs in the layouts that it likes, prepared outside of what is
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,32 +64,37 @@ def peers(workload: Workload, names: Sequence[str]) -> Iterator[Peer]:
     products = PRODUCTS.get(workload.name)
     if products is not None and "cublas" in names:
         yield Peer("cublas", _bare(workload, products), whole=False)
-    for name, functions in OPTIONAL.items():
-        if name in names and workload.name in functions():
-            yield Peer(name, functions()[workload.name])
+    for name in OPTIONAL:
+        if name in names:
+            yield from optional_peer(workload, name)
 
 
-def _liger() -> Mapping[str, Call]:
+def optional_peer(workload: Workload, name: str) -> Iterator[Peer]:
+    """A peer that need not be installed, nor have the workload.
+
+    Where it is installed and cannot be imported, the call says why.
+    """
+    package, module = OPTIONAL[name]
+    if importlib.util.find_spec(package) is None:
+        return
     try:
-        from benchmarks.liger_functions import LIGER
-    except ImportError:
-        return {}
-    return LIGER
+        functions: Mapping[str, Call] = importlib.import_module(module).FUNCTIONS
+    except Exception as error:
+        yield Peer(name, functools.partial(_refuse, package, error))
+    else:
+        if workload.name in functions:
+            yield Peer(name, functions[workload.name])
 
 
-def _helion() -> Mapping[str, Call]:
-    try:
-        from benchmarks.helion_functions import HELION
-    except ImportError:
-        return {}
-    return HELION
+def _refuse(package: str, error: Exception, *_: Tensor) -> Tensor:
+    raise RuntimeError(f"{package} cannot be imported: {error}") from error
 
 
-OPTIONAL: Mapping[str, Callable[[], Mapping[str, Call]]] = {
-    "liger": _liger,
-    "helion": _helion,
+OPTIONAL: Mapping[str, tuple[str, str]] = {
+    "liger": ("liger_kernel", "benchmarks.liger_functions"),
+    "helion": ("helion", "benchmarks.helion_functions"),
 }
-"""The workloads that each optional peer has, none where it is not installed."""
+"""The package of each optional peer, and where its workloads are written with it."""
 
 
 def _compiled(call: Call) -> Call:

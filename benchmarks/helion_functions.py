@@ -62,4 +62,4 @@ def ntrans(x: Tensor, h: Tensor, alpha: Tensor) -> Tensor:
     return out
 
 
-HELION = {"rmsnorm_linear": rmsnorm_linear, "gated_mlp": gated_mlp, "ntrans": ntrans}
+FUNCTIONS = {"rmsnorm_linear": rmsnorm_linear, "gated_mlp": gated_mlp, "ntrans": ntrans}

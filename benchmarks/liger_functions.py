@@ -30,6 +30,6 @@ def norm_lora(x: Tensor, w: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return y @ w + (y @ a) @ b
 
 
-LIGER = {
+FUNCTIONS = {
     f.__name__: f for f in (rmsnorm_linear, gated_mlp, norm_gain_linear, norm_lora)
 }

@@ -2,7 +2,7 @@
 
 First the structures that a search found, each at its best sizes by estimate and in
 several forms, and the program by library kernels.  Then, while time is left, the steps
-in sizes and schedule around the fastest, and those few once more, at greater length.
+in sizes and schedule around the fastest, and those few once more, in turns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.backends.triton.tune import Tuner
@@ -89,7 +90,8 @@ CLIMBERS = 3
 MOST_OF_ONE = 0.7
 """Share of a round's neighbours of one μGraph that differ in the same kernel."""
 FINALISTS = 3
-FINAL_REPLAYS = 15
+FINAL_REPLAYS = 5
+FINAL_TURNS = 3
 GAIN = 0.995
 """What a round makes of the best time, at most, if it was a gain."""
 PATIENCE = 2
@@ -115,6 +117,9 @@ class Climb:
     def run(self, tuner: Tuner, began: float) -> list[Measured]:
         """All that was timed, the fastest first, the program by library kernels too.
 
+        Ahead of all others are those that were timed once more: the clock may have
+        fallen in the meantime.
+
         Args:
             tuner: What times them.
             began: Reading of `time.monotonic()` from which the seconds count.
@@ -132,9 +137,9 @@ class Climb:
             self._time(tuner, graphs)
             before, best = best, self._best()
             patience = PATIENCE if best <= GAIN * before else patience - 1
-        self._time_again(tuner)
+        last = self._time_again(tuner)
         found = [Measured(g, t) for g, t in self.timings.items()]
-        return sorted(found, key=_rank)
+        return sorted(found, key=lambda m: (m.mugraph not in last, *_rank(m)))
 
     def _first(self) -> list[KernelGraph]:
         """The program, and the structures at their best sizes by estimate."""
@@ -245,15 +250,36 @@ class Climb:
 
         tuner.times(graphs, progress=tell)
 
-    def _time_again(self, tuner: Tuner) -> None:
-        """The first few, at greater length: small differences may be noise."""
+    def _time_again(self, tuner: Tuner) -> frozenset[KernelGraph]:
+        """The first few, in turns: small differences may be noise, or a lower clock.
+
+        Those of them that turned out wrong are not among what is returned.
+        """
         graphs = self._fastest(FINALISTS)
         if not self.timings[self.result.program].reason:
             graphs.append(self.result.program)
-        for graph in graphs:
-            timing = tuner.again(graph, replays=FINAL_REPLAYS)
-            if timing is not None:
-                self.timings[graph] = timing
+        turns: list[list[Timing]] = []
+        for _ in range(FINAL_TURNS):
+            turn = [tuner.again(g, replays=FINAL_REPLAYS) for g in graphs]
+            whole = [timing for timing in turn if timing is not None]
+            if len(whole) < len(turn):
+                break
+            turns.append(whole)
+        if not turns:
+            return frozenset()
+        for at, graph in enumerate(graphs):
+            self.timings[graph] = _joined([turn[at] for turn in turns])
+        return frozenset(g for g in graphs if not self.timings[g].reason)
+
+
+def _joined(found: Sequence[Timing]) -> Timing:
+    """Several timings of one candidate as one: the median, the worst error."""
+    wrong = [timing for timing in found if timing.reason]
+    if wrong:
+        return wrong[0]
+    times = [t.microseconds for t in found if t.microseconds is not None]
+    errors = [t.error for t in found if t.error is not None]
+    return replace(found[0], microseconds=median(times), error=max(errors))
 
 
 def _tiles(graph: KernelGraph, at: int) -> object:

@@ -57,7 +57,8 @@ class Tuned:
     Attributes:
         result: The fastest candidate that is right; then the others, those that were
             timed first.
-        measured: What became of each, the fastest first; nothing without a GPU.
+        measured: What became of each, the fastest first, but ahead of all others those
+            that were timed once more; nothing without a GPU.
     """
 
     result: SearchResult
@@ -259,7 +260,7 @@ def _target() -> str:
 def _chosen(
     measured: Sequence[Measured], result: SearchResult, hardware: Hardware
 ) -> list[Candidate]:
-    """The fastest candidate that has a certificate, or gets one; none if there is none.
+    """The first candidate that has a certificate, or gets one; none if there is none.
 
     A certificate names the sizes that it was given for.
     """
@@ -267,7 +268,9 @@ def _chosen(
     from mirage_dsl.verify.verifier import verify
 
     known = {c.mugraph: c for c in result.candidates}
-    for item in _preferred(measured):
+    for item in measured:
+        if item.timing.reason:
+            continue
         graph = item.mugraph
         candidate = known.get(graph)
         if candidate is None:
@@ -281,12 +284,6 @@ def _chosen(
             candidate = replace(candidate, certificate=certificate)
         return [candidate]
     return []
-
-
-def _preferred(measured: Sequence[Measured]) -> list[Measured]:
-    """Those that are right, the fastest first."""
-    good = [m for m in measured if not m.timing.reason]
-    return sorted(good, key=lambda m: m.timing.microseconds or math.inf)
 
 
 def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate, ...]:

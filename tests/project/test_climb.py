@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import mirage_dsl as mirage
@@ -11,21 +13,81 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import BUDGET_SECONDS, DETERMINISTIC
-from mirage_dsl.tuner import tuned
+from mirage_dsl.tuner import Tuned, tuned
 from tests.project.test_tuner import Device, _result, gated, library_first
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
-def test_the_last_word_is_of_the_longer_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+Again = Callable[..., Timing | None]
+
+
+def _finals(monkeypatch: pytest.MonkeyPatch, again: Again) -> tuple[Tuned, Device]:
+    """A tuning whose finalists are timed by `again`, which gets their numbers.
+
+    The estimate's best, which the first round likes least, is the last of them.
+    """
     result, device = _result(), Device(monkeypatch, library_first)
+    numbers: dict[KernelGraph, int] = {}
 
-    def again(candidate: KernelGraph, *, replays: int) -> Timing:
-        assert replays > 5
-        return Timing(0, 1.0 if candidate.blocks else 50.0, 1e-4)
+    def numbered(candidate: KernelGraph, *, replays: int) -> Timing | None:
+        assert replays > 1
+        return again(numbers.setdefault(candidate, len(numbers)))
 
-    monkeypatch.setattr(device, "again", again)
-    assert tuned(result).result.best.mugraph.blocks
+    monkeypatch.setattr(device, "again", numbered)
+    return tuned(result), device
+
+
+def test_the_last_word_is_of_the_timings_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock falls all the while; each time, the second finalist is the fastest."""
+    calls: list[int] = []
+
+    def again(number: int) -> Timing:
+        calls.append(number)
+        return Timing(0, len(calls) + (1.0 if number == 1 else 10.0), 1e-4)
+
+    found, _ = _finals(monkeypatch, again)
+    count = max(calls) + 1
+    assert calls == climb.FINAL_TURNS * list(range(count))
+    assert count > 2
+    best, second = found.measured[:2]
+    assert found.result.best.mugraph == best.mugraph
+    # The median of the turns, of which each takes as many calls as there are finalists.
+    assert best.timing.microseconds == 2 + count * (climb.FINAL_TURNS // 2) + 1.0
+    assert second.timing.microseconds == 1 + count * (climb.FINAL_TURNS // 2) + 10.0
+
+
+def test_what_is_wrong_in_one_turn_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def again(number: int) -> Timing:
+        calls.append(number)
+        if len(calls) == 5 and number == 0:
+            return Timing(0, reason="wrong results: error 1.0e+00")
+        return Timing(0, 1.0 + number, 1e-4)
+
+    found, _ = _finals(monkeypatch, again)
+    assert calls[4] == 0, "the second turn begins with the first finalist"
+    assert found.measured[0].timing.microseconds == 2.0
+    assert found.measured[-1].timing.reason
+
+
+def test_a_turn_that_is_cut_short_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def again(number: int) -> Timing | None:
+        calls.append(number)
+        return Timing(0, 100.0 - number, 1e-4) if len(calls) < 3 else None
+
+    found, device = _finals(monkeypatch, again)
+    assert set(calls) == set(range(max(calls) + 1)), "the first turn only"
+    first = {m.mugraph: m.timing for m in found.measured}
+    assert all(first[g].microseconds == library_first(g).microseconds for g in first)
+    assert device.timed
 
 
 def test_no_round_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

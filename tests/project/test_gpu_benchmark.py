@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import replace
@@ -126,6 +127,26 @@ def test_all_published_batches_are_measured() -> None:
     found = gpu.cases(parse(named))
     assert len(found) == 9 * len(gpu.BATCHES)
     assert len({tuple(c.shapes.items()) for c in found}) == len(found)
+
+
+def test_peers_that_cannot_be_imported_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helion.py").write_text("import a_module_that_is_missing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("helion", "benchmarks.helion_functions"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    (peer,) = gpu_peers.peers(WORKLOADS[0], ["helion"])
+    with pytest.raises(RuntimeError, match=r"helion cannot .*a_module_that_is_miss"):
+        peer.out([torch.ones(2, 2)])
+
+
+def test_peers_that_are_not_installed_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = {"helion": ("a_module_that_is_missing", "benchmarks.helion_functions")}
+    monkeypatch.setattr(gpu_peers, "OPTIONAL", missing)
+    assert not list(gpu_peers.peers(WORKLOADS[0], ["helion"]))
 
 
 @pytest.mark.parametrize("name", gpu_peers.ATTENTION)
