@@ -85,13 +85,21 @@ ALLOWANCES: Mapping[str, Allowance] = {
 }
 FINAL_SECONDS = 1.0
 """What is left at the end for the few that are timed once more."""
+LONG = 100.0
+"""From so many µs on, what a call takes depends on the clocks that power allows."""
+LONG_FINAL_SECONDS = 2.5
 CLIMBERS = 3
 """How many of the fastest have their neighbours timed in a round."""
 MOST_OF_ONE = 0.7
 """Share of a round's neighbours of one μGraph that differ in the same kernel."""
 FINALISTS = 3
+OTHER_FINALISTS = 2
+"""Those of other library calls, which take another share of the power."""
+NEAR = 1.05
+"""Multiple of the best time up to which they are finalists."""
 FINAL_REPLAYS = 5
 FINAL_TURNS = 3
+LONG_FINAL_TURNS = 5
 GAIN = 0.995
 """What a round makes of the best time, at most, if it was a gain."""
 PATIENCE = 2
@@ -129,6 +137,8 @@ class Climb:
         tuner.seconds_each = self.allowance.each
         tuner.together = self._together
         self._time(tuner, self._first())
+        if self._best() > LONG:
+            tuner.reserve = LONG_FINAL_SECONDS
         best, patience = self._best(), PATIENCE
         for _ in range(self.allowance.rounds):
             graphs = [] if tuner.late else self._next()
@@ -182,8 +192,8 @@ class Climb:
     def _climbers(self) -> Iterator[tuple[KernelGraph, int]]:
         """The fastest of each choice of tiles, and the kernel that takes most of it."""
         seen: set[object] = set()
-        for graph in self._fastest(len(self.timings)):
-            at = costliest(graph, self.hardware)
+        for graph in self._fastest():
+            at = costliest(graph, self.hardware) if graph.blocks else None
             if at is not None and (tiles := _tiles(graph, at)) not in seen:
                 seen.add(tiles)
                 yield graph, at
@@ -230,10 +240,10 @@ class Climb:
             if part.blocks
         )
 
-    def _fastest(self, count: int) -> list[KernelGraph]:
+    def _fastest(self) -> list[KernelGraph]:
+        """All that is right, the fastest first."""
         good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]
-        ranked = sorted((m for m in good if m.mugraph.blocks), key=_rank)
-        return [m.mugraph for m in ranked[:count]]
+        return [m.mugraph for m in sorted(good, key=_rank)]
 
     def _best(self) -> float:
         known = [t.microseconds for t in self.timings.values() if not t.reason]
@@ -250,16 +260,29 @@ class Climb:
 
         tuner.times(graphs, progress=tell)
 
+    def _finalists(self) -> list[KernelGraph]:
+        """The fastest, those of other library calls that are near, and the program."""
+        ranked = self._fastest()
+        limit = NEAR * self._best()
+        others: dict[object, KernelGraph] = {}
+        for graph in ranked:
+            if (self.timings[graph].microseconds or math.inf) <= limit:
+                others.setdefault(_library_calls(graph), graph)
+        found = ranked[:FINALISTS]
+        found += [g for g in others.values() if g not in found][:OTHER_FINALISTS]
+        program = self.result.program
+        if program not in found and not self.timings[program].reason:
+            found.append(program)
+        return found
+
     def _time_again(self, tuner: Tuner) -> frozenset[KernelGraph]:
         """The first few, in turns: small differences may be noise, or a lower clock.
 
         Those of them that turned out wrong are not among what is returned.
         """
-        graphs = self._fastest(FINALISTS)
-        if not self.timings[self.result.program].reason:
-            graphs.append(self.result.program)
+        graphs = self._finalists()
         turns: list[list[Timing]] = []
-        for _ in range(FINAL_TURNS):
+        for _ in range(LONG_FINAL_TURNS if self._best() > LONG else FINAL_TURNS):
             turn = [tuner.again(g, replays=FINAL_REPLAYS) for g in graphs]
             whole = [timing for timing in turn if timing is not None]
             if len(whole) < len(turn):
@@ -280,6 +303,11 @@ def _joined(found: Sequence[Timing]) -> Timing:
     times = [t.microseconds for t in found if t.microseconds is not None]
     errors = [t.error for t in found if t.error is not None]
     return replace(found[0], microseconds=median(times), error=max(errors))
+
+
+def _library_calls(graph: KernelGraph) -> object:
+    """What library calls it has, in what order."""
+    return tuple(n.op.name for n in graph.nodes if not isinstance(n, BlockGraph))
 
 
 def _tiles(graph: KernelGraph, at: int) -> object:
