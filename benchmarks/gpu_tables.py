@@ -166,7 +166,8 @@ run. `--seconds` ends a run in time, `--workloads`, `--batches`, `--rows` and `-
 choose parts of it, and `--merge a.json b.json --json all.json` joins parts that ran on
 one machine. `python -m benchmarks.gpu --help` has the rest. The chart wants the extra
 `bench`: `pip install mirage_dsl[bench]`. Liger is measured where `liger-kernel` is
-installed, and Helion where it is and `--peers` names it, for its tuning takes minutes.
+installed, and Helion where it is and `--peers` names it, for its tuning takes minutes;
+`benchmarks/results/helion_h200.json` is a run beside it, with its quick effort.
 
 ## What is measured
 

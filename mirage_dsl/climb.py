@@ -95,7 +95,7 @@ MOST_OF_ONE = 0.7
 FINALISTS = 3
 OTHER_FINALISTS = 2
 """Those of other library calls, which take another share of the power."""
-NEAR = 1.05
+NEAR = 1.1
 """Multiple of the best time up to which they are finalists."""
 FINAL_REPLAYS = 5
 FINAL_TURNS = 3
