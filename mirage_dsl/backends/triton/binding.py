@@ -74,8 +74,6 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
     Raises:
         CompileError: Triton refuses a kernel, or the device does not take it.
     """
-    if not plan.kernels:
-        return _library_calls(plan)
     rehearsal = rehearse(plan, tensors)
     emitted, visible = _visible(plan, rehearsal)
     places = _Places(plan, rehearsal, visible)
@@ -87,16 +85,6 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
             return None
         launches.append(launch)
     return Binding(rehearsal, emitted, visible, places.space, places.roots, launches)
-
-
-def _library_calls(plan: ModulePlan) -> Binding:
-    """A module without kernels, which needs no places and hence no rehearsal.
-
-    PyTorch imports symbolic shapes and more for the first library call without data.
-    That takes a second, and four where its files are not compiled.
-    """
-    results = frozenset(n.result for n in plan.graph.nodes if isinstance(n, Apply))
-    return Binding(Rehearsal({}, []), results, frozenset(), 0, [""], [])
 
 
 def _visible(

@@ -4,6 +4,10 @@ The emitted `run` is executed on tensors of the right shapes and strides that ha
 memory (PyTorch's `meta` device), and its kernels only note what they are given.  That
 tells of every value where it lies, views included, and of every kernel its grid, its
 strides and its sizes.
+
+Library calls are left out: their results are new tensors in row-major order.  For the
+first one without data PyTorch would import its symbolic shapes and more, which takes a
+second, and four where its files are not compiled.
 """
 
 # PyTorch's and Triton's inner functions have no types.
@@ -17,8 +21,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.backends.triton.launcher import Launcher
-from mirage_dsl.backends.triton.library import HELPERS
+from mirage_dsl.backends.triton.library import torch_dtype
 from mirage_dsl.backends.triton.plan import ModulePlan
+from mirage_dsl.ir.graph import Apply
+from mirage_dsl.ops.definition import Kind
 
 if TYPE_CHECKING:
     import torch
@@ -77,10 +83,21 @@ def out_name(at: int) -> str:
 
 
 class _Script(Launcher):
-    """Writes `run` so that it returns its variables."""
+    """Writes `run` so that it returns its variables, without library calls."""
 
     def lines(self, plan: ModulePlan) -> list[str]:
         return [*self.write(plan.kernels)[:-1], "    return locals()"]
+
+    def _library(self, node: Apply) -> None:
+        made = node.result in self._inner or node.result in self._built
+        if made or node.op.kind is Kind.VIEW:
+            super()._library(node)
+            return
+        kind = self._types[node.result]
+        text = f"torch.empty({self._shape(kind.axes)}, dtype={torch_dtype(kind.dtype)}"
+        self._variables[node.result] = self._writer.assign(
+            self._names.fresh(node.result), f"{text}, device=device)"
+        )
 
     @property
     def variables(self) -> dict[str, str]:
@@ -107,8 +124,6 @@ def rehearse(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Rehearsal:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         scope["TensorDescriptor"] = TensorDescriptor
-    for helper in script.helpers:
-        exec(HELPERS[helper], scope)
     exec("\n".join(lines), scope)
     inputs = [
         torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
