@@ -29,6 +29,7 @@ from mirage_dsl.search.orientation import (
 from mirage_dsl.search.rows import (
     MATRIX_TILE,
     VectorProduct,
+    rows_beside,
     vector_products,
     with_a_row,
 )
@@ -94,6 +95,16 @@ class BlockFacts:
     def _vectors(self) -> list[VectorProduct]:
         return vector_products(self.block, self.types, self.outer)
 
+    @cached_property
+    def _beside(self) -> Mapping[str, str]:
+        """The vectors that become rows for one product each, by its result."""
+        found = rows_beside(self.block, self.types)
+        return {
+            result: next(iter(product.tensors))
+            for result, product in found.items()
+            if self._has_lanes(product) and self._rowed.isdisjoint(product.tensors)
+        }
+
     def _has_lanes(self, product: VectorProduct) -> bool:
         """Whether the tile of a vector's matrix is what the matrix unit takes."""
         return all(
@@ -116,7 +127,7 @@ class BlockFacts:
     def orientations(self) -> tuple[Orientation, Orientation]:
         """Which side of each product has the rows: as they are, and swapped."""
         as_is, swapped = (
-            Orientation(self.block, self.types, self._rowed, swap=swap)
+            Orientation(self.block, self.types, self._rowed, self._beside, swap=swap)
             for swap in (False, True)
         )
         return as_is, swapped
@@ -124,11 +135,13 @@ class BlockFacts:
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """The contractions, in order."""
-        return tuple(
-            _product(n, self.types, self.dims)
-            for n in self.block.nodes
-            if isinstance(n, Apply) and is_product(n)
-        )
+        found: list[Product] = []
+        for node in self.block.nodes:
+            if isinstance(node, Apply) and is_product(node):
+                row = self._beside.get(node.result)
+                added = {row: (*self.dims[row], ROW)} if row else {}
+                found.append(_product(node, self.types, {**self.dims, **added}))
+        return tuple(found)
 
     @cached_property
     def sides(self) -> tuple[tuple[Dim, ...], ...]:
@@ -275,7 +288,9 @@ def facts_of(
 
 def _small(block: BlockGraph, outer: Mapping[str, TensorType]) -> frozenset[str]:
     """None where no vector could become a row, whose facts are one for all tiles."""
-    if not any(() in outer[s].axes for s in block.sources if s in outer):
+    vectors = any(sum(map(len, load.axes)) == 1 for load in block.loads)
+    rows = any(() in outer[s].axes for s in block.sources if s in outer)
+    if not rows and not (vectors and sum(map(is_product, block.nodes)) > 1):
         return frozenset()
     splits = [*block.grid, *([block.loop] if block.loop else [])]
     return frozenset(s.dim for s in splits if s.tile < MATRIX_TILE)

@@ -1,0 +1,188 @@
+"""Products of a vector with a matrix that a matrix product reads as well.
+
+The vector becomes a row, so that the matrix unit reads the tile of the matrix for both.
+Registers would want a copy of their own: the tile would be moved twice.
+
+    t = matmul w, v over(k)         v_row = load v with a dim of one row
+    s = accumulate t           →    t = matmul w, v_row over(k)
+                                    s_row = accumulate t
+                                    s = sum s_row over(row)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mirage_dsl.backends.triton.pieces import SMALLEST_DOT
+from mirage_dsl.backends.triton.plan import Surroundings
+from mirage_dsl.backends.triton.rows import lanes_of
+from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, BlockNode, Load, Store
+from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import SUM
+from mirage_dsl.types import Dim, TensorType
+
+
+def with_rows_beside(
+    block: BlockGraph, around: Surroundings
+) -> tuple[BlockGraph, Surroundings]:
+    """The block with a row for each vector that shares its matrix."""
+    types = block_types(block, around.types)
+    found = dict(_vectors_beside(block, types, around))
+    if not found:
+        return block, around
+    writer = _Rows(block, types, around)
+    gone = {
+        load.result
+        for load in found.values()
+        if all(
+            isinstance(u, Apply) and u.result in found
+            for u in writer.users[load.result]
+        )
+    }
+    for node in block.nodes:
+        # Stores make tensors, whose names are others.
+        if isinstance(node, Store):
+            writer.nodes.append(node)
+        elif node.result not in gone:
+            writer.add(node, found.get(node.result))
+    return replace(block, nodes=tuple(writer.nodes)), writer.around
+
+
+def _vectors_beside(
+    block: BlockGraph, types: Mapping[str, TensorType], around: Surroundings
+) -> Iterator[tuple[str, Load]]:
+    """The products that get a row, each with the load of its vector."""
+    loads = {n.result: n for n in block.loads}
+    products = [
+        n
+        for n in block.nodes
+        if isinstance(n, Apply) and n.op.kind is Kind.CONTRACTION and len(n.values) == 2
+    ]
+    dims = {v: types[v].dims for n in products for v in n.values}
+    shared = {
+        v
+        for n in products
+        for v in n.values
+        if not set(dims[n.values[0]]) <= set(dims[n.values[1]])
+        and not set(dims[n.values[1]]) <= set(dims[n.values[0]])
+    }
+    for node in products:
+        for vector, matrix in (node.values, node.values[::-1]):
+            over = [d for d in dims[vector] if d.name in node.over]
+            columns = [d for d in dims[matrix] if d not in dims[vector]]
+            formats = {types[v].dtype for v in node.values}
+            if (
+                vector in loads
+                and matrix in shared
+                and len(over) == len(dims[vector])
+                and len(formats) == 1
+                and types[vector].dtype.itemsize == 2
+                and lanes_of(over, block, around) >= SMALLEST_DOT
+                and lanes_of(columns, block, around) >= SMALLEST_DOT
+            ):
+                yield node.result, loads[vector]
+
+
+class _Rows:
+    """Rewrites the nodes of a block, one after the other."""
+
+    def __init__(
+        self, block: BlockGraph, types: Mapping[str, TensorType], around: Surroundings
+    ) -> None:
+        self.around = around
+        self.nodes: list[BlockNode] = []
+        self._taken = set(types) | set(around.types)
+        self._row = Dim(_fresh("row", set(around.extents)))
+        self.users = _users(block.nodes)
+        self._summed: dict[str, str] = {}
+        self._loads: dict[str, str] = {}
+
+    def add(self, node: BlockNode, vector: Load | None) -> None:
+        """Add what becomes of a node.
+
+        Args:
+            node: The node.
+            vector: The load of the vector of a product that gets a row.
+        """
+        if vector is not None:
+            assert isinstance(node, Apply)
+            self._product(node, vector)
+        elif isinstance(node, Accumulate) and node.operand in self._summed:
+            operand = self._summed[node.operand]
+            name = self._name(f"{node.result}_row")
+            self.nodes.append(replace(node, result=name, operand=operand))
+            self._sum(name, node.result)
+        else:
+            self.nodes.append(node)
+
+    def _product(self, node: Apply, vector: Load) -> None:
+        row = self._loaded(vector)
+        operands = tuple(row if o == vector.result else o for o in node.operands)
+        name = self._name(f"{node.result}_row")
+        self.nodes.append(replace(node, operands=operands, result=name))
+        users = self.users[node.result]
+        if len(users) == 1 and _sums_up(users[0]):
+            # The sum over the row once, after the loop.
+            self._summed[node.result] = name
+        else:
+            self._sum(name, node.result)
+
+    def _sum(self, operand: str, result: str) -> None:
+        over = (("over", (self._row.name,)),)
+        self.nodes.append(Apply(result, SUM, (operand,), over))
+
+    def _loaded(self, vector: Load) -> str:
+        """The vector as a row, by a load of its own."""
+        if vector.result not in self._loads:
+            around, row = self.around, self._row
+            kind, source = (
+                around.types[vector.source],
+                self._name(f"{vector.source}/row"),
+            )
+            layout = kind.layout and (*kind.layout, len(kind.axes))
+            rowed = replace(kind, axes=(*kind.axes, (row,)), layout=layout)
+            self.around = replace(
+                around,
+                types={**around.types, source: rowed},
+                extents={**around.extents, row.name: 1},
+                rows={**around.rows, source: vector.source},
+            )
+            name = self._loads[vector.result] = self._name(f"{vector.result}_row")
+            axes = (*vector.axes, (row,))
+            self.nodes.append(replace(vector, result=name, source=source, axes=axes))
+        return self._loads[vector.result]
+
+    def _name(self, wanted: str) -> str:
+        name = _fresh(wanted, self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _sums_up(node: BlockNode) -> bool:
+    return isinstance(node, Accumulate) and node.kind == "sum" and not node.rescale
+
+
+def _users(nodes: Sequence[BlockNode]) -> dict[str, list[BlockNode]]:
+    users: dict[str, list[BlockNode]] = {
+        n.result: [] for n in nodes if not isinstance(n, Store)
+    }
+    for node in nodes:
+        if isinstance(node, Apply):
+            for value in dict.fromkeys(node.values):
+                users[value].append(node)
+        elif not isinstance(node, Load):
+            users[node.operand].append(node)
+    return users
+
+
+def _fresh(wanted: str, taken: set[str]) -> str:
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}{count}"
+    return name
+
+
+__all__ = ["with_rows_beside"]

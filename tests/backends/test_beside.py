@@ -1,0 +1,72 @@
+"""Vectors that share the tile of a matrix with a matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.facts import facts_of
+from mirage_dsl.types import f16
+from tests.backends.running import check
+
+
+def normed(schedule: Schedule, **extents: int) -> KernelGraph:
+    """A layer norm folded into a product: the weights meet a vector as well."""
+    g = KernelBuilder("normed", **{"m": 16, "k": 96, "n": 160} | extents)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    gain, bias = g.input("gain", f16, "k"), g.input("bias", f16, "k")
+    with g.block(grid={"n": 64}, loop=("k", 32), schedule=schedule) as b:
+        xt, wt = b.load(x, "m, k/loop"), b.load(w, "k/loop, n/grid")
+        row, shift = b.load(gain, "k/loop"), b.load(bias, "k/loop")
+        scaled = b.cast(b.mul(xt, row), dtype="f16")
+        product = b.accumulate(b.matmul(scaled, wt, over="k"))
+        sums = b.accumulate(b.matmul(wt, row, over="k"))
+        added = b.accumulate(b.sigmoid(b.matmul(wt, shift, over="k")))
+        mean = b.sum(b.accumulate(xt), over="k")
+        y = b.add(b.sub(product, b.mul(sums, mean)), added)
+        out = b.store(y, "m, n/grid")
+    return g.returns(out).build()
+
+
+@pytest.mark.parametrize("extents", [{}, {"m": 3, "k": 70, "n": 100}])
+@pytest.mark.parametrize("flags", [{}, {"swap_operands": True}, {"descriptors": True}])
+def test_a_vector_beside_a_matrix_product_becomes_a_row(
+    flags: dict[str, bool], extents: dict[str, int]
+) -> None:
+    """So that the weights are moved once."""
+    graph = normed(Schedule(**flags), **extents)
+    source = emit(graph)
+    assert source.count("tl.dot") == 3
+    assert "once more" not in source
+    assert source.count("= load bias") == 1
+    check(graph)
+
+
+def test_the_cost_model_knows_of_these_rows() -> None:
+    graph = normed(Schedule())
+    extents = derived_extents(graph, graph.extent_of)
+    block, types = graph.blocks[0], kernel_types(graph)
+    products = facts_of(block, types, extents).products
+    assert [p.is_vector for p in products] == [False] * 3
+    small = replace(block, grid=(replace(block.grid[0], tile=8),))
+    products = facts_of(small, types, extents).products
+    assert [p.is_vector for p in products] == [False, True, True]
+    fewer = replace(graph, nodes=(small,))
+    assert emit(fewer).count("tl.dot") == 1
+
+
+def test_vectors_stay_vectors_where_no_matrix_product_shares_the_tile() -> None:
+    g = KernelBuilder("alone", k=64, n=128)
+    w, v = g.input("w", f16, "k, n"), g.input("v", f16, "k")
+    with g.block(grid={"n": 64}, loop=("k", 32)) as b:
+        product = b.matmul(b.load(w, "k/loop, n/grid"), b.load(v, "k/loop"), over="k")
+        out = b.store(b.accumulate(product), "n/grid")
+    graph = g.returns(out).build()
+    assert "tl.dot" not in emit(graph)
+    check(graph)
