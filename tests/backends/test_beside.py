@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.screen import compile_only
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
@@ -46,6 +47,15 @@ def test_a_vector_beside_a_matrix_product_becomes_a_row(
     assert "once more" not in source
     assert source.count("= load bias") == 1
     check(graph)
+
+
+def test_hopper_reads_one_tile_for_all_products() -> None:
+    """Those have 64 rows each, of the weights."""
+    (report,) = compile_only(normed(Schedule(swap_operands=True, descriptors=True)))
+    assert report.products == "wgmma"
+    assert report.spills == report.sync_loads == 0
+    # Two tiles: x, and the weights; two vectors as rows, and one for the gain.
+    assert report.pipelined_loads == 5
 
 
 def test_the_cost_model_knows_of_these_rows() -> None:
