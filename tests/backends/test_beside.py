@@ -13,7 +13,7 @@ from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.facts import facts_of
-from mirage_dsl.types import f16
+from mirage_dsl.types import bf16, f16
 from tests.backends.running import check
 
 
@@ -69,6 +69,27 @@ def test_the_cost_model_knows_of_these_rows() -> None:
     assert [p.is_vector for p in products] == [False, True, True]
     fewer = replace(graph, nodes=(small,))
     assert emit(fewer).count("tl.dot") == 1
+
+
+def test_a_row_that_the_kernel_ahead_makes_is_waited_for() -> None:
+    g = KernelBuilder("ahead", m=16, k=64, n=128)
+    x, w = g.input("x", bf16, "m, k"), g.input("w", bf16, "k, n")
+    v = g.input("v", bf16, "k")
+    with g.block(grid={"k": 32}) as b:
+        made = b.store(b.square(b.load(v, "k/grid")), "k/grid", dtype=bf16)
+    early = Schedule(pdl=True)
+    with g.block(grid={"n": 64}, loop=("k", 32), schedule=early) as b:
+        wt = b.load(w, "k/loop, n/grid")
+        product = b.matmul(b.load(x, "m, k/loop"), wt, over="k")
+        sums = b.matmul(wt, b.load(made, "k/loop"), over="k")
+        y = b.add(b.accumulate(product), b.accumulate(sums))
+        out = b.store(y, "m, n/grid")
+    graph = g.returns(out).build()
+    source = emit(graph)
+    second = source[source.index("def ahead_kernel1") :]
+    assert second.count("tl.dot") == 2
+    assert second.index("gdc_wait()") < second.index("for it in")
+    check(graph)
 
 
 def test_vectors_stay_vectors_where_no_matrix_product_shares_the_tile() -> None:
