@@ -19,6 +19,7 @@ import mirage_dsl as mirage
 from benchmarks.floor import read_floor
 from benchmarks.gpu_peers import Peer, peers, unfused
 from benchmarks.gpu_rows import OURS, Choice, Floor, Row, Spread, System
+from mirage_dsl.climb import LONG
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.settings import Effort
@@ -28,8 +29,6 @@ from mirage_dsl.timing import Time, host_microseconds, time_call
 
 DEVICE = "cuda"
 DRAWS = 3
-LONG = 100.0
-"""From so many µs on, what a call takes depends on the clocks that power allows."""
 TURNS = 9
 REPLAYS = 5
 """In each turn."""

@@ -61,6 +61,33 @@ def norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     return f.sqrt(f.sum(f.square(x), axis, keepdims))
 
 
+def euclidean(
+    what: str, x: Any, order: Any, dim: Any, keepdim: bool, *, matrices: bool = False
+) -> Any:
+    """The Euclidean norm, if that is what is asked for.
+
+    Args:
+        what: What it is called in an error.
+        x: The tensor.
+        order: In PyTorch's and NumPy's terms.
+        dim: One axis, some, or None for all.
+        keepdim: Leave the axes there, with extent 1.
+        matrices: Of two axes a norm of order 2 is another one, the largest singular
+            value.
+
+    Raises:
+        UnsupportedError: It is another norm.
+    """
+    count = x.ndim if dim is None else 1 if isinstance(dim, int) else len(dim)
+    spectral = matrices and order == 2 and count == 2
+    if order not in (None, 2, "fro") or spectral:
+        raise UnsupportedError(
+            f"{what} cannot be traced; use the Euclidean norm, of no stated order",
+            user_location(),
+        )
+    return norm(x, dim, keepdim)
+
+
 def _last_axes(x: Any, normalized_shape: Any, what: str) -> tuple[int, ...]:
     """The trailing axes that `normalized_shape` describes; None is the last one."""
     if normalized_shape is None:

@@ -245,7 +245,7 @@ def _numpy_norm(
     x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
 ) -> Any:
     what = f"np.linalg.norm of order {order}"
-    return torch_functions.euclidean(what, x, order, axis, keepdims, matrices=True)
+    return c.euclidean(what, x, order, axis, keepdims, matrices=True)
 
 
 _NUMPY: dict[str, Function] = {

@@ -47,39 +47,12 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     return found if keepdim else v.squeeze(found, shapes.normal_axes(dim, x.ndim, "it"))
 
 
-def euclidean(
-    what: str, x: Any, order: Any, dim: Any, keepdim: bool, *, matrices: bool = False
-) -> Any:
-    """The Euclidean norm, if that is what is asked for.
-
-    Args:
-        what: What it is called in an error.
-        x: The tensor.
-        order: As PyTorch and NumPy have it.
-        dim: One axis, some, or None for all.
-        keepdim: Leave the axes there, with extent 1.
-        matrices: Of two axes a norm of order 2 is another one, the largest singular
-            value.
-
-    Raises:
-        UnsupportedError: It is another norm.
-    """
-    count = x.ndim if dim is None else 1 if isinstance(dim, int) else len(dim)
-    spectral = matrices and order == 2 and count == 2
-    if order not in (None, 2, "fro") or spectral:
-        raise UnsupportedError(
-            f"{what} cannot be traced; use the Euclidean norm, of no stated order",
-            user_location(),
-        )
-    return c.norm(x, dim, keepdim)
-
-
 def vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """The Euclidean norm of a tensor's elements."""
     x = x if dtype is None else v.astype(x, dtype)
-    return euclidean(f"a norm of order {ord}", x, ord, dim, keepdim)
+    return c.euclidean(f"a norm of order {ord}", x, ord, dim, keepdim)
 
 
 def linalg_norm(
@@ -93,7 +66,7 @@ def linalg_norm(
     """The Euclidean norm of vectors, or of all elements."""
     x = x if dtype is None else v.astype(x, dtype)
     what = f"torch.linalg.norm of order {ord}"
-    return euclidean(what, x, ord, dim, keepdim, matrices=True)
+    return c.euclidean(what, x, ord, dim, keepdim, matrices=True)
 
 
 def norm(

@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ir.vectors import Beside, vectors_beside
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.liveness import Live, in_order, live_tiles
 from mirage_dsl.search.orientation import (
@@ -29,7 +30,6 @@ from mirage_dsl.search.orientation import (
 from mirage_dsl.search.rows import (
     MATRIX_TILE,
     VectorProduct,
-    rows_beside,
     vector_products,
     with_a_row,
 )
@@ -98,14 +98,13 @@ class BlockFacts:
     @cached_property
     def _beside(self) -> Mapping[str, str]:
         """The vectors that become rows for one product each, by its result."""
-        found = rows_beside(self.block, self.types)
         return {
-            result: next(iter(product.tensors))
-            for result, product in found.items()
-            if self._has_lanes(product) and self._rowed.isdisjoint(product.tensors)
+            result: beside.vector
+            for result, beside in vectors_beside(self.block, self.types).items()
+            if self._has_lanes(beside) and beside.vector not in self._rowed
         }
 
-    def _has_lanes(self, product: VectorProduct) -> bool:
+    def _has_lanes(self, product: VectorProduct | Beside) -> bool:
         """Whether the tile of a vector's matrix is what the matrix unit takes."""
         return all(
             math.prod(map(self._least, side)) >= MATRIX_TILE
@@ -135,13 +134,11 @@ class BlockFacts:
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """The contractions, in order."""
-        found: list[Product] = []
-        for node in self.block.nodes:
-            if isinstance(node, Apply) and is_product(node):
-                row = self._beside.get(node.result)
-                added = {row: (*self.dims[row], ROW)} if row else {}
-                found.append(_product(node, self.types, {**self.dims, **added}))
-        return tuple(found)
+        return tuple(
+            _product(n, self.types, self.dims, self._beside.get(n.result))
+            for n in self.block.nodes
+            if isinstance(n, Apply) and is_product(n)
+        )
 
     @cached_property
     def sides(self) -> tuple[tuple[Dim, ...], ...]:
@@ -359,8 +356,10 @@ def _product(
     node: Apply,
     types: Mapping[str, TensorType],
     dims: Mapping[str, tuple[Dim, ...]],
+    row: str | None,
 ) -> Product:
-    left, right = (dims[v] for v in node.values)
+    """What a contraction is; `row` is the vector that becomes a row for it."""
+    left, right = ((*dims[v], ROW) if v == row else dims[v] for v in node.values)
     shared = {d.name for d in left} & {d.name for d in right}
     over = set(node.over)
     return Product(

@@ -66,41 +66,6 @@ def vector_products(
     return found
 
 
-def rows_beside(
-    block: BlockGraph, types: Mapping[str, TensorType]
-) -> dict[str, VectorProduct]:
-    """Products of loaded vectors with matrices that a product of matrices reads too.
-
-    The lowering makes a row of such a vector whatever axes its tensor has, so that the
-    tile of the matrix is moved once.
-
-    Returns:
-        Each by its result; its `tensors` is the value of the vector.
-    """
-    loads = {n.result for n in block.loads}
-    products = [
-        n
-        for n in block.nodes
-        if isinstance(n, Apply) and is_product(n) and len(n.values) == 2
-    ]
-    dims = {v: frozenset(types[v].dims) for n in products for v in n.values}
-    shared: set[str] = set()
-    for node in products:
-        first, second = (dims[v] for v in node.values)
-        if not first <= second and not second <= first:
-            shared.update(node.values)
-    found: dict[str, VectorProduct] = {}
-    for node in products:
-        formats = {types[v].dtype for v in node.values}
-        narrow = len(formats) == 1 and all(f.itemsize == 2 for f in formats)
-        for vector, matrix in (node.values, node.values[::-1]):
-            over = frozenset(d for d in dims[vector] if d.name in node.over)
-            if narrow and vector in loads and matrix in shared and over == dims[vector]:
-                columns = dims[matrix] - dims[vector]
-                found[node.result] = VectorProduct(frozenset({vector}), over, columns)
-    return found
-
-
 def with_a_row(block: BlockGraph, tensors: Iterable[str]) -> frozenset[str]:
     """Values that are computed from tensors to which a row is added."""
     added = set(tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,29 @@ def test_a_row_that_the_kernel_ahead_makes_is_waited_for() -> None:
     second = source[source.index("def ahead_kernel1") :]
     assert second.count("tl.dot") == 2
     assert second.index("gdc_wait()") < second.index("for it in")
+    check(graph)
+
+
+def test_copies_of_a_row_have_pointers_of_their_own() -> None:
+    """Or the compiler would merge them, where the matrix unit needs one to itself."""
+    g = KernelBuilder("copies", m=16, k=64, n=128, r=16)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    a, v = g.input("a", f16, "k, r"), g.input("v", f16, "k")
+    schedule = Schedule(swap_operands=True)
+    with g.block(grid={"n": 64}, loop=("k", 32), schedule=schedule) as b:
+        xt, vt = b.load(x, "m, k/loop"), b.load(v, "k/loop")
+        wide, narrow = b.load(w, "k/loop, n/grid"), b.load(a, "k/loop, r")
+        pairs = [(xt, wide), (vt, wide), (xt, narrow), (vt, narrow)]
+        one, two, three, four = (
+            b.accumulate(b.matmul(*pair, over="k")) for pair in pairs
+        )
+        y = b.add(b.add(one, two), b.sum(b.mul(three, four), over="r"))
+        out = b.store(y, "m, n/grid")
+    graph = g.returns(out).build()
+    source = emit(graph)
+    assert source.count("tl.dot") == 4
+    copies = re.findall(r"_row\w*_first\w* = (\w+) \+", source)
+    assert len(copies) == len(set(copies)) == 2
     check(graph)
 
 

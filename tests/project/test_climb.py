@@ -22,11 +22,8 @@ pytestmark = pytest.mark.usefixtures("fresh_cache")
 Again = Callable[..., Timing | None]
 
 
-def _finals(monkeypatch: pytest.MonkeyPatch, again: Again) -> tuple[Tuned, Device]:
-    """A tuning whose finalists are timed by `again`, which gets their numbers.
-
-    The estimate's best, which the first round likes least, is the last of them.
-    """
+def _finals(monkeypatch: pytest.MonkeyPatch, again: Again) -> Tuned:
+    """A tuning whose finalists are timed by `again`, which gets their numbers."""
     result, device = _result(), Device(monkeypatch, library_first)
     numbers: dict[KernelGraph, int] = {}
 
@@ -35,7 +32,7 @@ def _finals(monkeypatch: pytest.MonkeyPatch, again: Again) -> tuple[Tuned, Devic
         return again(numbers.setdefault(candidate, len(numbers)))
 
     monkeypatch.setattr(device, "again", numbered)
-    return tuned(result), device
+    return tuned(result)
 
 
 def test_the_last_word_is_of_the_timings_in_turns(
@@ -48,7 +45,7 @@ def test_the_last_word_is_of_the_timings_in_turns(
         calls.append(number)
         return Timing(0, len(calls) + (1.0 if number == 1 else 10.0), 1e-4)
 
-    found, _ = _finals(monkeypatch, again)
+    found = _finals(monkeypatch, again)
     count = max(calls) + 1
     assert calls == climb.FINAL_TURNS * list(range(count))
     assert count > 2
@@ -125,7 +122,7 @@ def test_what_is_wrong_in_one_turn_is_out(monkeypatch: pytest.MonkeyPatch) -> No
             return Timing(0, reason="wrong results: error 1.0e+00")
         return Timing(0, 1.0 + number, 1e-4)
 
-    found, _ = _finals(monkeypatch, again)
+    found = _finals(monkeypatch, again)
     assert calls.count(0) == climb.FINAL_TURNS
     assert found.measured[0].timing.microseconds == 2.0
     assert found.measured[-1].timing.reason
@@ -140,11 +137,10 @@ def test_a_turn_that_is_cut_short_does_not_count(
         calls.append(number)
         return Timing(0, 100.0 - number, 1e-4) if len(calls) < 3 else None
 
-    found, device = _finals(monkeypatch, again)
+    found = _finals(monkeypatch, again)
     assert set(calls) == set(range(max(calls) + 1)), "the first turn only"
     first = {m.mugraph: m.timing for m in found.measured}
     assert all(first[g].microseconds == library_first(g).microseconds for g in first)
-    assert device.timed
 
 
 def test_no_round_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,16 @@ Registers would want a copy of their own: the tile would be moved twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mirage_dsl.backends.triton.pieces import SMALLEST_DOT
 from mirage_dsl.backends.triton.plan import Surroundings
+from mirage_dsl.backends.triton.rewrite import fresh, sums_up, users_of
 from mirage_dsl.backends.triton.rows import lanes_of
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, BlockNode, Load, Store
 from mirage_dsl.ir.infer import block_types
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ir.vectors import vectors_beside
 from mirage_dsl.ops.table import SUM
 from mirage_dsl.types import Dim, TensorType
 
@@ -29,7 +30,7 @@ def with_rows_beside(
 ) -> tuple[BlockGraph, Surroundings]:
     """The block with a row for each vector that shares its matrix."""
     types = block_types(block, around.types)
-    found = dict(_vectors_beside(block, types, around))
+    found = _rows_of(block, types, around)
     if not found:
         return block, around
     writer = _Rows(block, types, around)
@@ -50,39 +51,19 @@ def with_rows_beside(
     return replace(block, nodes=tuple(writer.nodes)), writer.around
 
 
-def _vectors_beside(
+def _rows_of(
     block: BlockGraph, types: Mapping[str, TensorType], around: Surroundings
-) -> Iterator[tuple[str, Load]]:
+) -> dict[str, Load]:
     """The products that get a row, each with the load of its vector."""
     loads = {n.result: n for n in block.loads}
-    products = [
-        n
-        for n in block.nodes
-        if isinstance(n, Apply) and n.op.kind is Kind.CONTRACTION and len(n.values) == 2
-    ]
-    dims = {v: types[v].dims for n in products for v in n.values}
-    shared = {
-        v
-        for n in products
-        for v in n.values
-        if not set(dims[n.values[0]]) <= set(dims[n.values[1]])
-        and not set(dims[n.values[1]]) <= set(dims[n.values[0]])
+    return {
+        result: loads[beside.vector]
+        for result, beside in vectors_beside(block, types).items()
+        if all(
+            lanes_of(side, block, around) >= SMALLEST_DOT
+            for side in (beside.over, beside.columns)
+        )
     }
-    for node in products:
-        for vector, matrix in (node.values, node.values[::-1]):
-            over = [d for d in dims[vector] if d.name in node.over]
-            columns = [d for d in dims[matrix] if d not in dims[vector]]
-            formats = {types[v].dtype for v in node.values}
-            if (
-                vector in loads
-                and matrix in shared
-                and len(over) == len(dims[vector])
-                and len(formats) == 1
-                and types[vector].dtype.itemsize == 2
-                and lanes_of(over, block, around) >= SMALLEST_DOT
-                and lanes_of(columns, block, around) >= SMALLEST_DOT
-            ):
-                yield node.result, loads[vector]
 
 
 class _Rows:
@@ -94,8 +75,8 @@ class _Rows:
         self.around = around
         self.nodes: list[BlockNode] = []
         self._taken = set(types) | set(around.types)
-        self._row = Dim(_fresh("row", set(around.extents)))
-        self.users = _users(block.nodes)
+        self._row = Dim(fresh("row", set(around.extents)))
+        self.users = users_of(block)
         self._summed: dict[str, str] = {}
         self._loads: dict[str, str] = {}
 
@@ -123,7 +104,7 @@ class _Rows:
         name = self._name(f"{node.result}_row")
         self.nodes.append(replace(node, operands=operands, result=name))
         users = self.users[node.result]
-        if len(users) == 1 and _sums_up(users[0]):
+        if len(users) == 1 and sums_up(users[0]):
             # The sum over the row once, after the loop.
             self._summed[node.result] = name
         else:
@@ -137,10 +118,8 @@ class _Rows:
         """The vector as a row, by a load of its own."""
         if vector.result not in self._loads:
             around, row = self.around, self._row
-            kind, source = (
-                around.types[vector.source],
-                self._name(f"{vector.source}/row"),
-            )
+            kind = around.types[vector.source]
+            source = self._name(f"{vector.source}/row")
             layout = kind.layout and (*kind.layout, len(kind.axes))
             rowed = replace(kind, axes=(*kind.axes, (row,)), layout=layout)
             self.around = replace(
@@ -155,34 +134,9 @@ class _Rows:
         return self._loads[vector.result]
 
     def _name(self, wanted: str) -> str:
-        name = _fresh(wanted, self._taken)
+        name = fresh(wanted, self._taken)
         self._taken.add(name)
         return name
-
-
-def _sums_up(node: BlockNode) -> bool:
-    return isinstance(node, Accumulate) and node.kind == "sum" and not node.rescale
-
-
-def _users(nodes: Sequence[BlockNode]) -> dict[str, list[BlockNode]]:
-    users: dict[str, list[BlockNode]] = {
-        n.result: [] for n in nodes if not isinstance(n, Store)
-    }
-    for node in nodes:
-        if isinstance(node, Apply):
-            for value in dict.fromkeys(node.values):
-                users[value].append(node)
-        elif not isinstance(node, Load):
-            users[node.operand].append(node)
-    return users
-
-
-def _fresh(wanted: str, taken: set[str]) -> str:
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}{count}"
-    return name
 
 
 __all__ = ["with_rows_beside"]

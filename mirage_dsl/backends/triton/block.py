@@ -107,7 +107,7 @@ class _BlockEmitter:
     ) -> None:
         block, around = _as_triton_has_it(block, around)
         self.block, self.name = block, name
-        self.late = None if made is None else after_wait(block, around.made(made))
+        self.late = None if made is None else after_wait(block, around.and_rows(made))
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
         pieces = Pieces(block, self.types, around.extents)

@@ -58,7 +58,8 @@ class Signature:
         """The pointer and the strides of a tensor or of an alias."""
         source = key.removesuffix(_ALIAS)
         if source in self.around.rows:
-            pointer, strides = self.access(self.around.rows[source])
+            alias = key[len(source) :]
+            pointer, strides = self.access(self.around.rows[source] + alias)
             return pointer, (*strides, 0)
         if key not in self._pointers:
             name = self._names.fresh(key.replace("/", "_") + "_ptr")

@@ -46,7 +46,7 @@ class Surroundings:
         """Whether a type tells how a tensor lies in memory; not so for views."""
         return tensor in self.packed or tensor in self.inputs
 
-    def made(self, tensors: AbstractSet[str]) -> AbstractSet[str]:
+    def and_rows(self, tensors: AbstractSet[str]) -> AbstractSet[str]:
         """Some tensors, and the rows that are the same ones."""
         return tensors | {r for r, tensor in self.rows.items() if tensor in tensors}
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.backends.triton.launcher import Launcher
-from mirage_dsl.backends.triton.library import torch_dtype
 from mirage_dsl.backends.triton.plan import ModulePlan
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind
@@ -93,10 +92,9 @@ class _Script(Launcher):
         if made or node.op.kind is Kind.VIEW:
             super()._library(node)
             return
-        kind = self._types[node.result]
-        text = f"torch.empty({self._shape(kind.axes)}, dtype={torch_dtype(kind.dtype)}"
+        text = self._allocation(self._types[node.result])
         self._variables[node.result] = self._writer.assign(
-            self._names.fresh(node.result), f"{text}, device=device)"
+            self._names.fresh(node.result), text
         )
 
     @property
