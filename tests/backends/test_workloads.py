@@ -117,6 +117,25 @@ def test_tensors_that_descriptors_cannot_express_use_pointers() -> None:
     check(graph, [x, torch.nn.functional.pad(w, (1, 0))[:, 1:]])
 
 
+@pytest.mark.parametrize("tile_k", [32, 64])
+def test_tiles_lie_in_shared_memory_where_the_copy_engine_may_write(
+    tile_k: int,
+) -> None:
+    """The second stage of a tile of 64 bytes would not be at a multiple of 128."""
+    g = KernelBuilder("scaled", m=16, k=256, n=96)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    gain = g.input("gain", f16, "k")
+    tma = Schedule(descriptors=True, num_stages=3)
+    with g.block(grid={"n": 32}, loop=("k", tile_k), schedule=tma) as b:
+        xt, gt = b.load(x, "m, k/loop"), b.load(gain, "k/loop")
+        scaled = b.cast(b.mul(xt, gt), dtype="f16")
+        total = b.matmul(scaled, b.load(w, "k/loop, n/grid"), over="k")
+        y = b.store(b.accumulate(total), "m, n/grid")
+    graph = g.returns(y).build()
+    assert ("gain_desc" in emit(graph)) == (tile_k == 64)
+    check(graph)
+
+
 # -- Compiled without a GPU ----------------------------------------------------------
 
 HOPPER: dict[str, Callable[[], KernelGraph]] = {

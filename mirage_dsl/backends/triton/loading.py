@@ -19,6 +19,8 @@ LARGEST_BOX = 256
 """Elements of one axis that the copy engine moves at once."""
 ALIGNMENT = 16
 """Bytes to which its addresses and strides are aligned."""
+SHARED_ALIGNMENT = 128
+"""The same in shared memory, where the tiles of all stages lie one behind the other."""
 MOST_AXES = 5
 
 
@@ -121,7 +123,11 @@ class Loader:
             return None
         widths = [self._tiles.pieces[d].width for d in box]
         size = kind.dtype.itemsize
-        fits = max(widths) <= LARGEST_BOX and widths[-1] * size >= ALIGNMENT
+        fits = (
+            max(widths) <= LARGEST_BOX
+            and widths[-1] * size >= ALIGNMENT
+            and prod(widths) * size % SHARED_ALIGNMENT == 0
+        )
         last = self._tiles.pieces[box[-1]]
         steps = [t for t in (last.grid_tile, last.loop_tile) if t and t != last.extent]
         aligned = all(s * size % ALIGNMENT == 0 for s in (*strides[:-1], *steps))
