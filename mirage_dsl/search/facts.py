@@ -18,7 +18,6 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.infer import block_types
-from mirage_dsl.ir.vectors import Beside, vectors_beside
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.liveness import Live, in_order, live_tiles
 from mirage_dsl.search.orientation import (
@@ -95,16 +94,7 @@ class BlockFacts:
     def _vectors(self) -> list[VectorProduct]:
         return vector_products(self.block, self.types, self.outer)
 
-    @cached_property
-    def _beside(self) -> Mapping[str, str]:
-        """The vectors that become rows for one product each, by its result."""
-        return {
-            result: beside.vector
-            for result, beside in vectors_beside(self.block, self.types).items()
-            if self._has_lanes(beside) and beside.vector not in self._rowed
-        }
-
-    def _has_lanes(self, product: VectorProduct | Beside) -> bool:
+    def _has_lanes(self, product: VectorProduct) -> bool:
         """Whether the tile of a vector's matrix is what the matrix unit takes."""
         return all(
             math.prod(map(self._least, side)) >= MATRIX_TILE
@@ -126,7 +116,7 @@ class BlockFacts:
     def orientations(self) -> tuple[Orientation, Orientation]:
         """Which side of each product has the rows: as they are, and swapped."""
         as_is, swapped = (
-            Orientation(self.block, self.types, self._rowed, self._beside, swap=swap)
+            Orientation(self.block, self.types, self._rowed, swap=swap)
             for swap in (False, True)
         )
         return as_is, swapped
@@ -135,7 +125,7 @@ class BlockFacts:
     def products(self) -> tuple[Product, ...]:
         """The contractions, in order."""
         return tuple(
-            _product(n, self.types, self.dims, self._beside.get(n.result))
+            _product(n, self.types, self.dims)
             for n in self.block.nodes
             if isinstance(n, Apply) and is_product(n)
         )
@@ -285,9 +275,7 @@ def facts_of(
 
 def _small(block: BlockGraph, outer: Mapping[str, TensorType]) -> frozenset[str]:
     """None where no vector could become a row, whose facts are one for all tiles."""
-    vectors = any(sum(map(len, load.axes)) == 1 for load in block.loads)
-    rows = any(() in outer[s].axes for s in block.sources if s in outer)
-    if not rows and not (vectors and sum(map(is_product, block.nodes)) > 1):
+    if not any(() in outer[s].axes for s in block.sources if s in outer):
         return frozenset()
     splits = [*block.grid, *([block.loop] if block.loop else [])]
     return frozenset(s.dim for s in splits if s.tile < MATRIX_TILE)
@@ -356,10 +344,8 @@ def _product(
     node: Apply,
     types: Mapping[str, TensorType],
     dims: Mapping[str, tuple[Dim, ...]],
-    row: str | None,
 ) -> Product:
-    """What a contraction is; `row` is the vector that becomes a row for it."""
-    left, right = ((*dims[v], ROW) if v == row else dims[v] for v in node.values)
+    left, right = (dims[v] for v in node.values)
     shared = {d.name for d in left} & {d.name for d in right}
     over = set(node.over)
     return Product(

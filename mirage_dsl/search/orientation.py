@@ -57,13 +57,6 @@ class Orientation:
         rows: For each product, by its result, the dims of its rows.
         left: For each product, the operand that has them.
         imposed: The order of dims of values that products decide on.
-
-    Args:
-        block: The block.
-        types: Of its values.
-        rowed: Values that have a row.
-        beside: Vectors that become a row for one product, by its result.
-        swap: Whether the schedule swaps operands.
     """
 
     def __init__(
@@ -71,11 +64,9 @@ class Orientation:
         block: BlockGraph,
         types: Mapping[str, TensorType],
         rowed: frozenset[str],
-        beside: Mapping[str, str],
         *,
         swap: bool,
     ) -> None:
-        self._beside = beside
         self._dims = {
             v: (*t.dims, ROW) if v in rowed else t.dims for v, t in types.items()
         }
@@ -114,8 +105,7 @@ class Orientation:
 
     def _product(self, node: Apply) -> None:
         values = node.values if len(node.values) == 2 else node.values * 2
-        row = self._beside.get(node.result)
-        sides = [(*self._dims[v], ROW) if v == row else self._dims[v] for v in values]
+        sides = [self._dims[v] for v in values]
         alone = [tuple(d for d in sides[i] if d not in sides[1 - i]) for i in (0, 1)]
         left = self._left(node, alone)
         shared = [d for d in sides[0] if d in sides[1]]
@@ -134,8 +124,7 @@ class Orientation:
         wished = 1 if first and first[0] in alone[1] else 0
         if wish is not None and wish.strong:
             return wished
-        row = self._beside.get(node.result)
-        computed = [v not in self._loads or v == row for v in node.values]
+        computed = [v not in self._loads for v in node.values]
         if len(computed) == 2 and computed[0] != computed[1]:
             wished = computed.index(True)
         return 1 - wished if self._swap else wished

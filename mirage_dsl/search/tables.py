@@ -196,7 +196,6 @@ class _Builder:
         self.facts = facts
         found = dict.fromkeys(d for own in facts.dims.values() for d in own)
         found.update((d, None) for s in facts.block.stores for d in dims_of(s.axes))
-        found.update((d, None) for side in facts.sides for d in side)
         self.place = {d: at for at, d in enumerate(found)}
         self.sets: dict[tuple[Dim, ...], int] = {}
         self.value = {v: self.row(dims) for v, dims in facts.dims.items()}

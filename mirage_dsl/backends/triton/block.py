@@ -13,7 +13,6 @@ from typing import Literal
 
 from mirage_dsl.backends.triton.accumulate import Accumulators
 from mirage_dsl.backends.triton.arith import Arithmetic
-from mirage_dsl.backends.triton.beside import with_rows_beside
 from mirage_dsl.backends.triton.concats import split_concats
 from mirage_dsl.backends.triton.layout import Layout
 from mirage_dsl.backends.triton.loading import Loader
@@ -91,7 +90,7 @@ def _as_triton_has_it(
 ) -> tuple[BlockGraph, Surroundings]:
     """The block without what Triton lacks, or does slowly."""
     block = split_concats(block, block_types(block, around.types))
-    block, around = with_rows_beside(*with_rows(block, around))
+    block, around = with_rows(block, around)
     block = widen_joins(block, block_types(block, around.types))
     types = block_types(block, around.types)
     return defer_sums(block, types, Pieces(block, types, around.extents)), around
@@ -107,11 +106,11 @@ class _BlockEmitter:
     ) -> None:
         block, around = _as_triton_has_it(block, around)
         self.block, self.name = block, name
-        self.late = None if made is None else after_wait(block, around.and_rows(made))
+        self.late = None if made is None else after_wait(block, made)
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
         pieces = Pieces(block, self.types, around.extents)
-        layout = self.layout = Layout(block, self.types, pieces, around.rows)
+        layout = self.layout = Layout(block, self.types, pieces)
         self.wiring = Wiring(block, layout)
         signature = self.signature = Signature(around, names)
         self.axes = launch_order(block, around.extents)

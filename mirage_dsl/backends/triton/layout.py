@@ -8,7 +8,7 @@ loads beside it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -79,20 +79,10 @@ class Layout:
         orders: Axes of each value; for a load, of the copy that matrix products read.
         register_orders: Axes of the copy of a load that other operators read.
         products: The product of each contraction, by its result.
-
-    Args:
-        block: The block.
-        types: Of its values.
-        pieces: Of its dims.
-        rows: Tensors that are vectors as rows, beside matrix products.
     """
 
     def __init__(
-        self,
-        block: BlockGraph,
-        types: Mapping[str, TensorType],
-        pieces: Pieces,
-        rows: Container[str],
+        self, block: BlockGraph, types: Mapping[str, TensorType], pieces: Pieces
     ) -> None:
         self._block = block
         self._types = types
@@ -103,7 +93,6 @@ class Layout:
         self.register_orders: dict[str, Order] = {}
         self.products: dict[str, Product] = {}
         self._loads = {n.result for n in block.loads}
-        self._rows = {n.result for n in block.loads if n.source in rows}
         for node in reversed(block.nodes):
             self._backward(node)
         for node in block.nodes:
@@ -204,8 +193,7 @@ class Layout:
 
         What another product insists on is obeyed.  Otherwise a computed operand is
         better left, where it may stay in registers; else the result comes in the order
-        of the store.  `swap_operands` turns this round.  A row beside a matrix product
-        goes where the computed operand of that one goes.
+        of the store.  `swap_operands` turns this round.
         """
         wished = 0
         for dim in wish.order if wish else ():
@@ -214,7 +202,7 @@ class Layout:
                 break
         if wish is not None and wish.strong:
             return wished
-        computed = [v not in self._loads or v in self._rows for v in node.values]
+        computed = [v not in self._loads for v in node.values]
         if len(computed) == 2 and computed[0] != computed[1]:
             wished = computed.index(True)
         return 1 - wished if self._block.schedule.swap_operands else wished

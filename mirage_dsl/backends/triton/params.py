@@ -57,10 +57,6 @@ class Signature:
     def access(self, key: str) -> tuple[str, Strides]:
         """The pointer and the strides of a tensor or of an alias."""
         source = key.removesuffix(_ALIAS)
-        if source in self.around.rows:
-            alias = key[len(source) :]
-            pointer, strides = self.access(self.around.rows[source] + alias)
-            return pointer, (*strides, 0)
         if key not in self._pointers:
             name = self._names.fresh(key.replace("/", "_") + "_ptr")
             self._pointers[key] = name

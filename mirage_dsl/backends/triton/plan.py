@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
@@ -29,7 +28,6 @@ class Surroundings:
             there at once, each with the number of its output.
         wide: Offsets need 64 bits.
         pointers: Use no tensor descriptors, whatever the schedule says.
-        rows: Tensors that are others with a dim of one row behind their axes.
     """
 
     types: Mapping[str, TensorType]
@@ -40,15 +38,10 @@ class Surroundings:
     given: Mapping[str, int] | None
     wide: bool
     pointers: bool
-    rows: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def has_layout(self, tensor: str) -> bool:
         """Whether a type tells how a tensor lies in memory; not so for views."""
         return tensor in self.packed or tensor in self.inputs
-
-    def and_rows(self, tensors: AbstractSet[str]) -> AbstractSet[str]:
-        """Some tensors, and the rows that are the same ones."""
-        return tensors | {r for r, tensor in self.rows.items() if tensor in tensors}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -35,10 +35,10 @@ def defer_sums(
 
     A reduction in every iteration makes threads wait for each other every time.
     """
-    users = users_of(block)
+    users = _users(block)
     found: dict[str, Apply] = {}
     for node in block.nodes:
-        if isinstance(node, Accumulate) and sums_up(node):
+        if isinstance(node, Accumulate) and node.kind == "sum" and not node.rescale:
             summed = _reduction(block, node.operand)
             if summed is not None and users[summed.result] == [node]:
                 lanes = prod(pieces[d].width for d in types[summed.values[0]].dims)
@@ -49,7 +49,7 @@ def defer_sums(
     for node in block.nodes:
         if isinstance(node, Accumulate) and node.result in found:
             summed = found[node.result]
-            tile = fresh(f"{node.result}_tile", types)
+            tile = _fresh(f"{node.result}_tile", types)
             nodes.append(replace(node, operand=summed.values[0], result=tile))
             nodes.append(replace(summed, operands=(tile,), result=node.result))
         elif isinstance(node, Store) or node.result not in gone:
@@ -78,7 +78,7 @@ def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGrap
     the second reading comes out of the cache.  A joined value that is only stored
     stays: it is stored piece by piece.
     """
-    users = users_of(block)
+    users = _users(block)
     joined = [
         n
         for n in block.nodes
@@ -121,7 +121,7 @@ class _Widened:
 
     def _copied(self, value: str) -> str | None:
         node = self._makers[value]
-        name = fresh(f"{value}_all", self._types)
+        name = _fresh(f"{value}_all", self._types)
         match node:
             case Load():
                 axes = tuple(tuple(_unlooped(d) for d in axis) for axis in node.axes)
@@ -158,13 +158,7 @@ def _with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
             return replace(node, operand=names.get(node.operand, node.operand))
 
 
-def sums_up(node: BlockNode) -> bool:
-    """Whether a node adds up a value over the loop as it is."""
-    return isinstance(node, Accumulate) and node.kind == "sum" and not node.rescale
-
-
-def users_of(block: BlockGraph) -> dict[str, list[BlockNode]]:
-    """The nodes that read each value of a block."""
+def _users(block: BlockGraph) -> dict[str, list[BlockNode]]:
     users: dict[str, list[BlockNode]] = {
         n.result: [] for n in block.nodes if not isinstance(n, Store)
     }
@@ -180,8 +174,7 @@ def users_of(block: BlockGraph) -> dict[str, list[BlockNode]]:
     return users
 
 
-def fresh(wanted: str, taken: Container[str]) -> str:
-    """The name that is wanted, or one like it that is not taken."""
+def _fresh(wanted: str, taken: Mapping[str, TensorType]) -> str:
     name, count = wanted, 1
     while name in taken:
         count += 1
@@ -189,4 +182,4 @@ def fresh(wanted: str, taken: Container[str]) -> str:
     return name
 
 
-__all__ = ["defer_sums", "fresh", "sums_up", "users_of", "widen_joins"]
+__all__ = ["defer_sums", "widen_joins"]

@@ -7,7 +7,7 @@ which is widened like any other short dim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mirage_dsl.backends.triton.pieces import SMALLEST_DOT
@@ -82,7 +82,7 @@ def _vectors(
     vector, matrix = node.values if alone[1] else reversed(node.values)
     over = [d for d in types[vector].dims if d.name in node.over]
     for group in (over, alone[0] or alone[1]):
-        if lanes_of(group, block, around) < SMALLEST_DOT:
+        if _lanes(group, block, around) < SMALLEST_DOT:
             return set()
     found = _sources(vector, makers) - _sources(matrix, makers)
     summed = {d.name for d in over}
@@ -95,7 +95,7 @@ def _vectors(
     }
 
 
-def lanes_of(dims: Sequence[Dim], block: BlockGraph, around: Surroundings) -> int:
+def _lanes(dims: list[Dim], block: BlockGraph, around: Surroundings) -> int:
     """Elements of a tile of these dims; symbolic extents count as one."""
     known = {n: e or 1 for n, e in around.extents.items()}
     lanes = 1
