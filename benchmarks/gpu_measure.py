@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,13 +24,17 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.settings import Effort
 from mirage_dsl.superoptimizer import superoptimize
 from mirage_dsl.testing.workloads import PAPER, Shape, Workload
-from mirage_dsl.timing import Time, host_microseconds, time_call
+from mirage_dsl.timing import (
+    Time,
+    host_microseconds,
+    rotating,
+    time_call,
+    time_in_turns,
+)
 
 DEVICE = "cuda"
 DRAWS = 3
-TURNS = 9
-REPLAYS = 5
-"""In each turn."""
+TURNS = 101
 MATRIX = 8192
 """Side of the product whose rate is the arithmetic's."""
 FAILURES = (mirage.MirageError, RuntimeError, AssertionError, ValueError, TypeError)
@@ -203,18 +206,9 @@ def _time(system: System, peer: Peer, tensors: Sequence[Tensor]) -> None:
 
 def _time_in_turns(row: Row, right: Sequence[Peer], tensors: Sequence[Tensor]) -> None:
     """Cold times once more, so that each system sees the clocks that the others see."""
-    found: dict[str, list[Time]] = {peer.name: [] for peer in right}
-    inputs = {peer.name: list(peer.prepare(tensors)) for peer in right}
-    for _ in range(TURNS):
-        for peer in right:
-            once = time_call(peer.call, inputs[peer.name], replays=REPLAYS)
-            found[peer.name].append(once)
-    for name, times in found.items():
-        row.systems[name].cold = Spread(
-            statistics.median(t.median for t in times),
-            min(t.low for t in times),
-            max(t.high for t in times),
-        )
+    calls = [(p.call, rotating(list(p.prepare(tensors)))) for p in right]
+    for peer, found in zip(right, time_in_turns(calls, turns=TURNS), strict=True):
+        row.systems[peer.name].cold = _spread(found)
 
 
 def _spread(found: Time) -> Spread:

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.backends.triton.tune import Tuner
@@ -83,7 +82,7 @@ ALLOWANCES: Mapping[str, Allowance] = {
         worst=6.0,
     ),
 }
-FINAL_SECONDS = 1.0
+FINAL_SECONDS = 1.2
 """What is left at the end for the few that are timed once more."""
 LONG = 100.0
 """From so many µs on, what a call takes depends on the clocks that power allows."""
@@ -92,14 +91,11 @@ CLIMBERS = 3
 """How many of the fastest have their neighbours timed in a round."""
 MOST_OF_ONE = 0.7
 """Share of a round's neighbours of one μGraph that differ in the same kernel."""
-FINALISTS = 3
-OTHER_FINALISTS = 2
+FINALISTS = 4
+OTHER_FINALISTS = 3
 """Those of other library calls, which take another share of the power."""
 NEAR = 1.1
 """Multiple of the best time up to which they are finalists."""
-FINAL_REPLAYS = 5
-FINAL_TURNS = 3
-LONG_FINAL_TURNS = 5
 GAIN = 0.995
 """What a round makes of the best time, at most, if it was a gain."""
 PATIENCE = 2
@@ -281,28 +277,13 @@ class Climb:
         Those of them that turned out wrong are not among what is returned.
         """
         graphs = self._finalists()
-        turns: list[list[Timing]] = []
-        for _ in range(LONG_FINAL_TURNS if self._best() > LONG else FINAL_TURNS):
-            turn = [tuner.again(g, replays=FINAL_REPLAYS) for g in graphs]
-            whole = [timing for timing in turn if timing is not None]
-            if len(whole) < len(turn):
-                break
-            turns.append(whole)
-        if not turns:
+        timings = tuner.finals(graphs)
+        if timings is None:
             return frozenset()
-        for at, graph in enumerate(graphs):
-            self.timings[graph] = _joined([turn[at] for turn in turns])
+        for graph, timing in zip(graphs, timings, strict=True):
+            error = max(timing.error or 0.0, self.timings[graph].error or 0.0)
+            self.timings[graph] = replace(timing, error=error)
         return frozenset(g for g in graphs if not self.timings[g].reason)
-
-
-def _joined(found: Sequence[Timing]) -> Timing:
-    """Several timings of one candidate as one: the median, the worst error."""
-    wrong = [timing for timing in found if timing.reason]
-    if wrong:
-        return wrong[0]
-    times = [t.microseconds for t in found if t.microseconds is not None]
-    errors = [t.error for t in found if t.error is not None]
-    return replace(found[0], microseconds=median(times), error=max(errors))
 
 
 def _library_calls(graph: KernelGraph) -> object:

@@ -10,10 +10,12 @@ Cold: the calls rotate over copies of the inputs that together exceed the L2 cac
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.errors import CompileError
@@ -34,7 +36,15 @@ HOST_CALLS = 20
 HOST_BOUND = 100.0
 """A plain call may take the host so many µs; below, it says nothing of the GPU."""
 
+TURNS = 41
+SETTLING = 3
+"""Turns that do not count: the clock falls until the power suits."""
+TURN = 2_000.0
+"""µs that a chain takes of a turn, about, where calls are not short."""
+
 Run = Callable[..., Any]
+Sets = Sequence[Sequence[Any]]
+"""Arguments of several calls."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,7 @@ def time_call(
 
 def time_sets(
     call: Run,
-    sets: Sequence[Sequence[Any]],
+    sets: Sets,
     *,
     replays: int = REPLAYS,
     limit: float = math.inf,
@@ -138,29 +148,117 @@ def time_sets(
     """
     import torch
 
-    # One stream for all: libraries keep a workspace for each stream, and one that is
-    # allocated during a capture dies with its graph.
+    stream = _beside_current()
+    rough = _rough(call, sets, stream)
+    if min(rough) > max(limit, HOST_BOUND):
+        return _time(rough)
+    length = chain_length(min(rough), len(sets), chain)
+    captured = _Chain(call, sets, length, stream)
+    with torch.cuda.stream(stream):
+        captured.replay()
+        times = [_between(captured.replay, stream) / length for _ in range(replays)]
+    if look is not None:
+        captured.show(look)
+    return _time(times)
+
+
+def time_in_turns(
+    calls: Sequence[tuple[Run, Sets]],
+    *,
+    turns: int = TURNS,
+    seconds: float = math.inf,
+    look: Callable[[int, Any], None] | None = None,
+) -> list[Time]:
+    """Time several calls in short chains, in turn, so that all meet the same clocks.
+
+    A GPU whose power is limited changes its clock by a tenth and more within a second.
+    Each turn takes the chains in an order of its own, without a pause in between.
+
+    Args:
+        calls: Each with the sets of arguments that it takes in turn.
+        turns: How often each chain is timed.
+        seconds: After so long no more turns begin, once there was one.
+        look: Is shown what the last few calls of each chain have returned, with the
+            position of the call.
+    """
+    import torch
+
+    began = time.perf_counter()
+    stream = _beside_current()
+    chains: list[_Chain] = []
+    for call, sets in calls:
+        length = chain_length(min(_rough(call, sets, stream)), len(sets), TURN)
+        chains.append(_Chain(call, sets, length, stream))
+    found: list[list[float]] = [[] for _ in chains]
+    order, generator = list(range(len(chains))), random.Random(0)
+    for turn in range(-SETTLING, turns):
+        if turn > 0 and time.perf_counter() - began > seconds:
+            break
+        generator.shuffle(order)
+        with torch.cuda.stream(stream):
+            marks = {at: _marked(chains[at].replay, stream) for at in order}
+        stream.synchronize()
+        for at, (start, end) in marks.items() if turn >= 0 else ():
+            found[at].append(1000.0 * start.elapsed_time(end) / chains[at].length)
+    if look is not None:
+        for at, chain in enumerate(chains):
+            chain.show(partial(look, at))
+    return [_time(times) for times in found]
+
+
+class _Chain:
+    """Calls that take some sets in turn, in a CUDA graph.
+
+    Attributes:
+        length: How many calls.
+        replay: Enqueues them all on the current stream.
+    """
+
+    def __init__(
+        self, call: Run, sets: Sets, length: int, stream: torch.cuda.Stream
+    ) -> None:
+        import torch
+
+        self.length = length
+        self._last: list[Any] = []
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for index in range(length):
+                self._last = [*self._last[-3:], call(*sets[index % len(sets)])]
+        self.replay = graph.replay
+
+    def show(self, look: Callable[[Any], None]) -> None:
+        """Show what the last few calls have returned."""
+        for outputs in self._last:
+            look(outputs)
+
+
+def _beside_current() -> torch.cuda.Stream:
+    """A stream that begins after what the current one has been given.
+
+    One for all that follows: libraries keep a workspace for each stream, and one that
+    is allocated during a capture dies with its graph.
+    """
+    import torch
+
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
+    return stream
+
+
+def _rough(call: Run, sets: Sets, stream: torch.cuda.Stream) -> list[float]:
+    """µs of a few plain calls, of which no first one is timed."""
+    import torch
+
     with torch.cuda.stream(stream):
         for chosen in sets[:PROBES]:
             call(*chosen)
-        rough = [_between(lambda: call(*sets[0]), stream) for _ in range(PROBES)]
+        found = [_between(lambda: call(*sets[0]), stream) for _ in range(PROBES)]
     torch.cuda.current_stream().wait_stream(stream)
-    if min(rough) > max(limit, HOST_BOUND):
-        return Time(statistics.median(rough), min(rough), max(rough))
-    length = chain_length(min(rough), len(sets), chain)
-    graph = torch.cuda.CUDAGraph()
-    kept: list[Any] = []
-    with torch.cuda.graph(graph, stream=stream):
-        for index in range(length):
-            kept = [*kept[-3:], call(*sets[index % len(sets)])]
-    with torch.cuda.stream(stream):
-        graph.replay()
-        times = [_between(graph.replay, stream) / length for _ in range(replays)]
-    if look is not None:
-        for outputs in kept:
-            look(outputs)
+    return found
+
+
+def _time(times: Sequence[float]) -> Time:
     return Time(statistics.median(times), min(times), max(times))
 
 
@@ -174,13 +272,23 @@ def _between(work: Callable[[], object], stream: torch.cuda.Stream) -> float:
     """µs that the GPU takes for some work on a stream."""
     import torch
 
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
+    start, end = _marked(work, stream)
+    torch.cuda.synchronize()
+    return 1000.0 * start.elapsed_time(end)
+
+
+def _marked(
+    work: Callable[[], object], stream: torch.cuda.Stream
+) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Enqueue some work on a stream between two events."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record(stream)
     work()
     end.record(stream)
-    torch.cuda.synchronize()
-    return 1000.0 * start.elapsed_time(end)
+    return start, end
 
 
 def host_microseconds(call: Run, inputs: Sequence[torch.Tensor]) -> float:
@@ -254,5 +362,6 @@ __all__ = [
     "rotating",
     "time_both",
     "time_call",
+    "time_in_turns",
     "time_sets",
 ]

@@ -25,6 +25,7 @@ from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.messages import (
     CompileJob,
+    Final,
     InputSpec,
     Task,
     Timing,
@@ -65,7 +66,7 @@ def test_right_and_wrong_candidates() -> None:
 FAKE_JUDGE = """
 import os, sys, time
 from mirage_dsl.backends.triton.channel import receive, send
-from mirage_dsl.backends.triton.messages import Task, Timing
+from mirage_dsl.backends.triton.messages import Final, Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
     if request is None:
@@ -74,6 +75,15 @@ while True:
         if request.program.name == "large":
             time.sleep(1.5)
         send(sys.stdout.buffer, time.monotonic())
+        continue
+    if isinstance(request, Final):
+        names = [graph.name for graph in request.graphs]
+        if "crash" in names:
+            os._exit(7)
+        if "hang" in names:
+            time.sleep(60)
+        found = [] if "none" in names else [Timing(0, 10.0 * len(n)) for n in names]
+        send(sys.stdout.buffer, found)
         continue
     name = request.graph.name
     if name == "crash":
@@ -119,9 +129,9 @@ def test_crashes_and_hangs_cost_only_themselves() -> None:
     graphs = [named(n) for n in names] + [named("library", kernels=False)]
     with Tuner(Task(GRAPH, INPUTS), "sm_90", seconds_each=3, jobs=3) as tuner:
         found = tuner.times(graphs, progress=seen.append)
-        again = tuner.again(graphs[0], replays=3)
-        assert again is not None
-        assert again.microseconds == 7
+        again = tuner.finals([graphs[0], graphs[-2]])
+    assert again is not None
+    assert [(t.index, t.microseconds) for t in again] == [(0, 70), (1, 40)]
     assert [t.index for t in found] == list(range(8))
     assert {t.index for t in seen} == set(range(8))
     assert [t.microseconds for t in found if not t.reason] == [7, 4, 7]
@@ -149,7 +159,7 @@ def test_a_trial_ends_with_the_time() -> None:
     graphs = [named("good", kernels=False), named("hang", kernels=False)]
     with Tuner(Task(GRAPH, INPUTS), "sm_90", deadline=started + 2.0) as tuner:
         good, hanging = tuner.times(graphs)
-        assert tuner.again(graphs[0], replays=3) is None, "a new process takes seconds"
+        assert tuner.finals(graphs[:1]) is None, "a new process takes seconds"
         (late,) = tuner.times(graphs[:1])
     assert good.microseconds == 4
     assert hanging.reason == late.reason == tuning.NO_TIME
@@ -181,10 +191,23 @@ def test_the_last_seconds_are_for_the_best() -> None:
         tuner.reserve = 60.0
         assert tuner.late
         (found,) = tuner.times([graph])
-        again = tuner.again(graph, replays=3)
+        again = tuner.finals([graph])
     assert found.reason == tuning.NO_TIME
     assert again is not None
-    assert not again.reason
+    assert not again[0].reason
+
+
+@pytest.mark.usefixtures("helpers")
+@pytest.mark.parametrize("end", ["crash", "hang", "none"])
+def test_finals_that_end_badly_say_nothing(end: str) -> None:
+    """What is known of the candidates already stands."""
+    good = named("good", kernels=False)
+    with Tuner(Task(GRAPH, INPUTS), "sm_90") as tuner:
+        tuner.times([good])
+        tuner.deadline = time.monotonic() + 2.0
+        assert tuner.finals([good, named(end)]) is None
+        if end == "none":
+            assert tuner.finals([good]) is not None, "the process is well"
 
 
 @pytest.mark.usefixtures("helpers")
@@ -264,6 +287,30 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
     assert (timing.microseconds is None) == (factor != 1.0)
 
 
+def test_each_finalist_has_to_be_right_in_its_chain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)(*judge.draws[0])
+
+    def time_in_turns(
+        calls: Sequence[object], *, seconds: float, look: Callable[[int, Any], None]
+    ) -> list[Time]:
+        assert seconds == 0.5
+        look(0, right)
+        look(1, [out * 1.1 for out in right])
+        look(1, right)
+        return [Time(5.0, 4.0, 6.0) for _ in calls]
+
+    monkeypatch.setattr(tune_worker, "Executable", lambda graph: graph)
+    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(tune_worker, "time_in_turns", time_in_turns)
+    good, wrong = judge.finals(Final((GRAPH, named("wrong")), 0.5))
+    assert (good.microseconds, good.reason) == (5.0, "")
+    assert wrong.microseconds is None
+    assert "wrong in a chain of calls" in wrong.reason
+
+
 def test_chains_of_long_calls_are_short() -> None:
     assert chain_length(5.0, 4, 10_000.0) == 40
     assert chain_length(1000.0, 4, 10_000.0) == 10
@@ -283,12 +330,15 @@ def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
         raise SystemExit(status)
 
     judge = Judge(Task(GRAPH, INPUTS), "cpu")
-    trial = Trial(GRAPH, float("inf"), 1)
+    trial, final = Trial(GRAPH, float("inf"), 1), Final((GRAPH,), 1.0)
     assert "CompileError" in judge.judge(trial).reason
+    assert judge.finals(final) == []
     monkeypatch.setattr(torch, "get_device_module", lambda _: Lost)
     monkeypatch.setattr(os, "_exit", ended)
     with pytest.raises(SystemExit, match=str(LOST)):
         judge.judge(trial)
+    with pytest.raises(SystemExit, match=str(LOST)):
+        judge.finals(final)
 
 
 def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,41 +19,28 @@ from tests.project.test_tuner import Device, _result, gated, library_first
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
-Again = Callable[..., Timing | None]
+Finals = Callable[[Sequence[KernelGraph]], list[Timing] | None]
 
 
-def _finals(monkeypatch: pytest.MonkeyPatch, again: Again) -> Tuned:
-    """A tuning whose finalists are timed by `again`, which gets their numbers."""
+def _finals(monkeypatch: pytest.MonkeyPatch, finals: Finals) -> Tuned:
+    """A tuning whose finalists are timed by `finals`."""
     result, device = _result(), Device(monkeypatch, library_first)
-    numbers: dict[KernelGraph, int] = {}
-
-    def numbered(candidate: KernelGraph, *, replays: int) -> Timing | None:
-        assert replays > 1
-        return again(numbers.setdefault(candidate, len(numbers)))
-
-    monkeypatch.setattr(device, "again", numbered)
+    monkeypatch.setattr(device, "finals", finals)
     return tuned(result)
 
 
-def test_the_last_word_is_of_the_timings_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The clock falls all the while; each time, the second finalist is the fastest."""
-    calls: list[int] = []
+def test_the_finalists_have_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they and others took before."""
 
-    def again(number: int) -> Timing:
-        calls.append(number)
-        return Timing(0, len(calls) + (1.0 if number == 1 else 10.0), 1e-4)
+    def finals(graphs: Sequence[KernelGraph]) -> list[Timing]:
+        assert len(graphs) > 2
+        return [Timing(i, 100.0 - (i == 1), 1e-5) for i in range(len(graphs))]
 
-    found = _finals(monkeypatch, again)
-    count = max(calls) + 1
-    assert calls == climb.FINAL_TURNS * list(range(count))
-    assert count > 2
+    found = _finals(monkeypatch, finals)
     best, second = found.measured[:2]
     assert found.result.best.mugraph == best.mugraph
-    # The median of the turns, of which each takes as many calls as there are finalists.
-    assert best.timing.microseconds == 2 + count * (climb.FINAL_TURNS // 2) + 1.0
-    assert second.timing.microseconds == 1 + count * (climb.FINAL_TURNS // 2) + 10.0
+    assert (best.timing.microseconds, second.timing.microseconds) == (99.0, 100.0)
+    assert best.timing.error == 1e-4, "the worst of all that is known"
 
 
 @mirage.kernel
@@ -77,70 +64,50 @@ def test_one_of_each_choice_of_library_calls_is_a_finalist(
     kinds = {calls(c.mugraph) for c in result} | {calls(result.program)}
     assert kinds > {0, 1}, "kernels of its own, and a library product beside them"
     device = Device(monkeypatch, first)
-    finalists: dict[KernelGraph, None] = {}
+    finalists: list[KernelGraph] = []
 
-    def again(candidate: KernelGraph, *, replays: int) -> Timing:
-        assert replays > 1
-        finalists[candidate] = None
-        return Timing(0, 100.0 - (calls(candidate) == 1), 1e-4)
+    def finals(graphs: Sequence[KernelGraph]) -> list[Timing]:
+        finalists.extend(graphs)
+        return [Timing(0, 100.0 - (calls(g) == 1), 1e-4) for g in graphs]
 
-    monkeypatch.setattr(device, "again", again)
+    monkeypatch.setattr(device, "finals", finals)
     best = tuned(result).result.best.mugraph
     assert {calls(g) for g in finalists} == kinds
     assert len(finalists) <= climb.FINALISTS + climb.OTHER_FINALISTS + 1
     assert calls(best) == 1
 
 
-def test_long_calls_are_timed_for_longer_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("longer", [False, True])
+def test_long_calls_have_more_time_at_the_end(
+    longer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = _result()
-
-    def turns(microseconds: float) -> tuple[int, float]:
-        device = Device(monkeypatch, lambda _: Timing(0, microseconds, 1e-4))
-        calls: list[KernelGraph] = []
-
-        def again(candidate: KernelGraph, *, replays: int) -> Timing:
-            assert replays > 1
-            calls.append(candidate)
-            return device.judge(candidate)
-
-        monkeypatch.setattr(device, "again", again)
-        tuned(result, use_cache=False)
-        return len(calls) // len(set(calls)), device.reserve
-
-    assert turns(climb.LONG) == (climb.FINAL_TURNS, climb.FINAL_SECONDS)
-    assert turns(climb.LONG + 1) == (climb.LONG_FINAL_TURNS, climb.LONG_FINAL_SECONDS)
+    device = Device(monkeypatch, lambda _: Timing(0, climb.LONG + longer, 1e-4))
+    tuned(result)
+    assert device.reserve == (
+        climb.LONG_FINAL_SECONDS if longer else climb.FINAL_SECONDS
+    )
 
 
-def test_what_is_wrong_in_one_turn_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+def test_a_finalist_that_turns_out_wrong_is_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def finals(graphs: Sequence[KernelGraph]) -> list[Timing]:
+        good = [Timing(i, 1.0 + i, 1e-4) for i in range(1, len(graphs))]
+        return [Timing(0, error=1.0, reason="wrong in a chain of calls"), *good]
 
-    def again(number: int) -> Timing:
-        calls.append(number)
-        if calls.count(0) == 2 and number == 0:
-            return Timing(0, reason="wrong results: error 1.0e+00")
-        return Timing(0, 1.0 + number, 1e-4)
-
-    found = _finals(monkeypatch, again)
-    assert calls.count(0) == climb.FINAL_TURNS
+    found = _finals(monkeypatch, finals)
     assert found.measured[0].timing.microseconds == 2.0
     assert found.measured[-1].timing.reason
 
 
-def test_a_turn_that_is_cut_short_does_not_count(
+def test_without_finals_the_first_timings_stand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls: list[int] = []
-
-    def again(number: int) -> Timing | None:
-        calls.append(number)
-        return Timing(0, 100.0 - number, 1e-4) if len(calls) < 3 else None
-
-    found = _finals(monkeypatch, again)
-    assert set(calls) == set(range(max(calls) + 1)), "the first turn only"
+    found = _finals(monkeypatch, lambda _: None)
     first = {m.mugraph: m.timing for m in found.measured}
     assert all(first[g].microseconds == library_first(g).microseconds for g in first)
+    assert found.result.best.mugraph == found.measured[0].mugraph
 
 
 def test_no_round_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

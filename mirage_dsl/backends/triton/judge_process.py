@@ -10,9 +10,10 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from mirage_dsl.backends.triton.channel import Helper
-from mirage_dsl.backends.triton.messages import Task, Timing, Trial
+from mirage_dsl.backends.triton.messages import Final, Task, Timing, Trial
 from mirage_dsl.backends.triton.spare import SPARES
 
 JUDGE = ("-m", "mirage_dsl.backends.triton.tune_worker")
@@ -66,19 +67,35 @@ class JudgeProcess:
         Raises:
             TimeoutError: It took longer; the process is gone.
         """
-        assert self._helper is not None
-        assert self.ready_at is not None
         started = time.monotonic()
         try:
-            with _deadline(self._helper, seconds):
-                self._helper.send(trial)
-                timing: Timing = self._helper.receive()
+            timing: Timing = self._answer(trial, seconds)
         except (EOFError, BrokenPipeError):
             return Timing(0, reason=self._ended())
+        return replace(timing, seconds=time.monotonic() - started)
+
+    def finals(self, final: Final, seconds: float) -> list[Timing] | None:
+        """Run candidates in turns in the process, which is ready; None if that fails.
+
+        Raises:
+            TimeoutError: It took longer; the process is gone.
+        """
+        try:
+            return self._answer(final, seconds)
+        except (EOFError, BrokenPipeError):
+            self.stop()
+            return None
+
+    def _answer(self, request: Trial | Final, seconds: float) -> Any:
+        assert self._helper is not None
+        assert self.ready_at is not None
+        try:
+            with _deadline(self._helper, seconds):
+                self._helper.send(request)
+                return self._helper.receive()
         except TimeoutError:
             self.stop()
             raise
-        return replace(timing, seconds=time.monotonic() - started)
 
     def _ended(self) -> str:
         return f"the process that ran it ended with {self.stop()}"

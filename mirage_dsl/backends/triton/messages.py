@@ -77,6 +77,19 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Final:
+    """A request to time candidates that have passed once more, in turns.
+
+    Attributes:
+        graphs: The candidates.
+        seconds: After so long no more turns begin.
+    """
+
+    graphs: tuple[KernelGraph, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Timing:
     """What became of one candidate.
 
@@ -95,4 +108,12 @@ class Timing:
     seconds: float = 0.0
 
 
-__all__ = ["CompileJob", "Compiled", "InputSpec", "Task", "Timing", "Trial"]
+__all__ = [
+    "CompileJob",
+    "Compiled",
+    "Final",
+    "InputSpec",
+    "Task",
+    "Timing",
+    "Trial",
+]

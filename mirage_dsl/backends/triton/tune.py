@@ -22,6 +22,7 @@ from mirage_dsl.backends.triton.judge_process import JudgeProcess
 from mirage_dsl.backends.triton.messages import (
     Compiled,
     CompileJob,
+    Final,
     Task,
     Timing,
     Trial,
@@ -43,6 +44,8 @@ COMPILER = ("-m", "mirage_dsl.backends.triton.compile_worker")
 """What Python runs."""
 
 NO_TIME = "the time for tuning was over"
+TURNS_SHARE = 0.7
+"""Of the time that is left, the share after which no more turns begin."""
 SLOW = 2.0
 """Beyond this multiple of the best time a candidate is not timed precisely."""
 
@@ -88,7 +91,7 @@ class Tuner:
 
     Attributes:
         deadline: It may be set while nothing is timed.
-        reserve: Seconds before the deadline that are left to `again`.
+        reserve: Seconds before the deadline that are left to `finals`.
         least: Seconds that there are at least once the processes are ready.
         seconds_each: As given.
         together: Tells how many blocks of each kernel of a candidate have to share a
@@ -190,19 +193,23 @@ class Tuner:
                 progress(found[index])
         return [found[i] for i in range(len(candidates))]
 
-    def again(self, candidate: KernelGraph, *, replays: int) -> Timing | None:
-        """Judge one candidate that has passed, at greater length; None without time.
+    def finals(self, candidates: Sequence[KernelGraph]) -> list[Timing] | None:
+        """Time candidates that have passed once more, in turns; None without time.
 
         No process is started for it.
         """
         left = self.deadline - time.monotonic()
         if left <= 0 or self._judge.ready_at is None:
             return None
-        trial = Trial(candidate, float("inf"), replays)
+        left = min(left, self.seconds_each * len(candidates))
+        final = Final(tuple(candidates), TURNS_SHARE * left)
         try:
-            return self._judge.judge(trial, min(self.seconds_each, left))
+            found = self._judge.finals(final, left)
         except TimeoutError:
             return None
+        if not found:
+            return None
+        return [replace(t, index=i) for i, t in enumerate(found)]
 
     def _judged(self, trial: Trial) -> Timing:
         """What became of one candidate, which may be that the time was over."""
