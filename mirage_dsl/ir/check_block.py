@@ -11,6 +11,7 @@ from mirage_dsl.ir.block_view import BlockView, operands_of
 from mirage_dsl.ir.check_stages import check_stages
 from mirage_dsl.ir.diagnostics import Diagnostic
 from mirage_dsl.ir.graph import (
+    PREFETCHED,
     Apply,
     Store,
     dims_of,
@@ -308,6 +309,14 @@ def _schedule(view: BlockView) -> Iterator[Diagnostic]:
             None,
             f"num_warps({warps}), expected one of {', '.join(map(str, WARPS))}",
             "take one of these",
+        )
+    prefetch = view.block.schedule.prefetch
+    if prefetch not in PREFETCHED:
+        yield view.problem(
+            "schedule",
+            None,
+            f"prefetch({prefetch}), expected one of {', '.join(map(str, PREFETCHED))}",
+            "take 0 to ask for nothing ahead",
         )
     if stages < 1:
         yield view.problem(

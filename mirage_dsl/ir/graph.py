@@ -167,6 +167,10 @@ class Store:
 BlockNode = Load | Apply | Accumulate | RunningMax | Store
 
 
+PREFETCHED = (0, 1, 2, 4, 8)
+"""Numbers of tiles that `Schedule.prefetch` may have."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How a block graph is lowered; but for `allow_tf32` it never changes results.
@@ -179,6 +183,8 @@ class Schedule:
         descriptors: Load through tensor descriptors (TMA) instead of pointers.
         second_load: Load a tile again for register code if a matmul also reads it.
         pdl: Programmatic dependent launch.
+        prefetch: Where the loop has to wait for the kernel ahead, so many tiles of each
+            matrix that it reads besides are asked into the L2 cache before that.
         allow_tf32: Round the operands of f32 products to TF32, whose significands have
             11 bits, and use the matrix unit.  Nothing but a user chooses this.
     """
@@ -189,6 +195,7 @@ class Schedule:
     descriptors: bool = False
     second_load: bool = True
     pdl: bool = False
+    prefetch: int = 0
     allow_tf32: bool = False
 
 

@@ -74,6 +74,34 @@ def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | No
     return frozenset(late)
 
 
+def loads_beside(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
+    """Matrices that a loop reads which has to wait, though these are there already.
+
+    Args:
+        block: A kernel behind another one.
+        made: Tensors that kernels of the μGraph made.
+    """
+    schedule = block.schedule
+    if not schedule.pdl or block.loop is None or after_wait(block, made) is not None:
+        return ()
+    stages = stages_of(block)
+    return tuple(
+        n
+        for n in block.loads
+        if stages[n.result] == "body" and n.source not in made and len(n.axes) > 1
+    )
+
+
+def asked_ahead(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
+    """Those of them whose first tiles are asked for before the wait."""
+    return loads_beside(block, made) if block.schedule.prefetch else ()
+
+
+def has_work_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
+    """Whether a kernel has something to do before it waits for the kernel ahead."""
+    return runs_ahead(block, made) or bool(asked_ahead(block, made))
+
+
 def runs_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
     """Whether a kernel runs its loop before it waits for the kernel ahead."""
     return block.loop is not None and after_wait(block, made) is not None

@@ -140,6 +140,7 @@ def _launch(
         ", products transposed": schedule.swap_operands,
         ", loads through tensor descriptors": schedule.descriptors,
         ", starts before the kernel ahead has ended": schedule.pdl,
+        f", asks for {schedule.prefetch} tiles meanwhile": schedule.prefetch > 0,
     }
     others = "".join(words for words, chosen in how.items() if chosen)
     return [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
+from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.waiting import behind_kernels, loads_beside
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate, launched
 from mirage_dsl.search.facts import BlockFacts, facts_of
@@ -150,10 +152,11 @@ def neighbours(
     types = kernel_types(mugraph)
     extents = derived_extents(mugraph, mugraph.extent_of)
     found: dict[KernelGraph, Cost] = {}
+    made = dict(behind_kernels(mugraph))
     for at, node in enumerate(mugraph.nodes):
         if not isinstance(node, BlockGraph):
             continue
-        for block in _steps(facts_of(node, types, extents)):
+        for block in _steps(facts_of(node, types, extents), made.get(node)):
             graph = _with_node(mugraph, at, block)
             cost = estimate(graph, hardware)
             if cost.feasible and limits.admits(graph):
@@ -189,7 +192,7 @@ def with_others_of(
     return changed if estimate(changed, hardware).feasible else mugraph
 
 
-def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
+def _steps(facts: BlockFacts, made: AbstractSet[str] | None) -> Iterator[BlockGraph]:
     block = facts.block
     axes = block.axes
     for at, axis in enumerate(axes):
@@ -213,6 +216,9 @@ def _steps(facts: BlockFacts) -> Iterator[BlockGraph]:
                 yield _scheduled(changed, replace(block.schedule, num_stages=count))
     for schedule in _schedules_beside(facts):
         yield _scheduled(block, schedule)
+    if made is not None and loads_beside(block, made):
+        for tiles in _beside_number(block.schedule.prefetch, PREFETCHED):
+            yield _scheduled(block, replace(block.schedule, prefetch=tiles))
 
 
 def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
@@ -296,7 +302,13 @@ def _schedules_beside(facts: BlockFacts) -> Iterator[Schedule]:
                 yield replace(old, num_stages=stages)
         yield replace(old, descriptors=not old.descriptors)
     if old.pdl:
-        yield replace(old, pdl=False)
+        yield replace(old, pdl=False, prefetch=0)
+
+
+def _beside_number(number: int, numbers: Sequence[int]) -> list[int]:
+    """The one before and the one behind it."""
+    at = numbers.index(number)
+    return [numbers[i] for i in (at - 1, at + 1) if 0 <= i < len(numbers)]
 
 
 def _scheduled(block: BlockGraph, schedule: Schedule) -> BlockGraph:

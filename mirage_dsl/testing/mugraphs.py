@@ -221,6 +221,35 @@ def _join_splits(b: BlockBuilder, parts: tuple[str, ...], dtype: DType) -> str:
     return b.store(y, "h/grid, m/grid, e", dtype=dtype, name="y")
 
 
+def norm_ahead(
+    m: int,
+    k: int,
+    n: int,
+    *,
+    tile_n: int = 64,
+    tile_k: int = 64,
+    columns: bool = False,
+    schedule: Schedule | None = None,
+) -> KernelGraph:
+    """X / rms(X) @ w, where a small kernel computes the norm.
+
+    `schedule` is the large one's; with `columns`, those of w lie together.
+    """
+    g = KernelBuilder("norm_ahead", m=m, k=k, n=n)
+    x = g.input("x", f16, "m, k")
+    w = g.input("w", f16, "k, n", layout=(1, 0) if columns else None)
+    with g.block(grid={"m": 1}) as b:
+        xt = b.load(x, "m/grid, k")
+        scale = inverse_rms(b, b.sum(b.square(xt), over="k"), "k")
+        normed = b.store(b.mul(xt, scale), "m/grid, k", dtype=f16, name="normed")
+    grid = {"n": tile_n}
+    with g.block(grid=grid, loop=("k", tile_k), schedule=schedule) as b:
+        nt, wt = b.load(normed, "m, k/loop"), b.load(w, "k/loop, n/grid")
+        product = b.accumulate(b.matmul(nt, wt, over="k"))
+        y = b.store(product, "m, n/grid", dtype=f16, name="y")
+    return g.returns(y).build()
+
+
 def side_product(
     m: int,
     k: int,

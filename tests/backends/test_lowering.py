@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_dsl.backends.triton.emit import plan
+from mirage_dsl.backends.triton.emit import emit, plan
 from mirage_dsl.backends.triton.screen import compile_kernel
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -118,6 +118,51 @@ def test_a_loop_that_needs_nothing_of_the_kernel_ahead_does_not_wait(
     if early:
         assert first.index("gdc_wait") < told < first.index("tl.load")
     check(side_product(early=early))
+
+
+def norm_ahead(n: int = 256, *, columns: bool = False, **schedule: int) -> KernelGraph:
+    early = Schedule(pdl=True, **schedule)
+    return mugraphs.norm_ahead(20, 320, n, columns=columns, schedule=early)
+
+
+@pytest.mark.parametrize("descriptors", [0, 1])
+@pytest.mark.parametrize("columns", [False, True])
+def test_first_tiles_are_asked_for_before_the_wait(
+    columns: bool, descriptors: int
+) -> None:
+    """One element of each line of 128 bytes; the kernel ahead lets it start at once."""
+    graph = norm_ahead(columns=columns, prefetch=2, descriptors=bool(descriptors))
+    first, second = kernels(graph)
+    order = ["prefetch(", "gdc_wait", "for it in"]
+    places = [second.index(mark) for mark in order]
+    assert places == sorted(places)
+    if columns:
+        lanes = "w_k = tl.arange(0, 2) * 64", "w_n = n_id * 64 + tl.arange(0, 64)\n"
+    else:
+        lanes = "w_k = tl.arange(0, 128)\n", "w_n = n_id * 64 + tl.arange(0, 1) * 64"
+    assert all(lane in second for lane in lanes)
+    assert "prefetch(w_ptr + w_k[:, None] * w_stride0 + w_n[None, :]" in second
+    assert first.index("gdc_launch_dependents") < first.index("tl.load")
+    emitted = plan(graph)
+    assert emitted.source.count("def prefetch(") == 1
+    ptx = str(compile_kernel(emitted, emitted.kernels[1], 90).asm["ptx"])
+    assert 1 <= ptx.count("prefetch.global.L2") <= 4
+    assert ptx.index("prefetch.global.L2") < ptx.index("griddepcontrol.wait")
+    check(graph)
+
+
+def test_nothing_is_asked_for_that_may_lie_outside() -> None:
+    for graph in (norm_ahead(n=250, prefetch=2), norm_ahead(prefetch=0)):
+        assert "prefetch" not in emit(graph)
+        check(graph)
+    told = kernels(norm_ahead(prefetch=0))[0]
+    assert told.index("gdc_launch_dependents") > told.index("tl.load")
+
+
+def test_no_more_tiles_are_asked_for_than_there_are() -> None:
+    graph = norm_ahead(prefetch=8)
+    assert "w_k = tl.arange(0, 256)\n" in kernels(graph)[1], "4 of 5 tiles"
+    check(graph)
 
 
 def test_in_a_chain_each_tells_the_next_after_its_own_wait() -> None:

@@ -27,6 +27,9 @@ STARTS: dict[str, KernelGraph] = {
     "side_product": mugraphs.side_product(
         20, 96, 160, 16, tile_k=32, schedule=Schedule(pdl=True)
     ),
+    "norm_ahead": mugraphs.norm_ahead(
+        20, 96, 128, tile_k=32, schedule=Schedule(pdl=True)
+    ),
     "ntrans": mugraphs.ntrans(5, 30, tile_m=2),
     "split_k": mugraphs.split_k(
         20, 100, 40, tile_m=16, tile_n=16, part_k=48, tile_k=16

@@ -67,6 +67,7 @@ def test_grid() -> None:
     ("schedule", "text"),
     [
         (Schedule(num_warps=3), "num_warps(3), expected one of 1, 2, 4, 8, 16, 32"),
+        (Schedule(prefetch=3), "prefetch(3), expected one of 0, 1, 2, 4, 8"),
         (Schedule(num_warps=64), "num_warps(64)"),
         (Schedule(num_warps=0), "num_warps(0)"),
         (Schedule(num_stages=0), "num_stages(0), expected 1 or more"),

@@ -59,6 +59,7 @@ SCHEDULES = st.builds(
     num_stages=st.integers(1, 6),
     swap_operands=st.booleans(),
     pdl=st.booleans(),
+    prefetch=st.sampled_from([0, 1, 2]),
 )
 
 

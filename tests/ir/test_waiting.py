@@ -8,7 +8,14 @@ import pytest
 
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
-from mirage_dsl.ir.waiting import after_wait, behind_kernels, runs_ahead
+from mirage_dsl.ir.waiting import (
+    after_wait,
+    asked_ahead,
+    behind_kernels,
+    has_work_ahead,
+    loads_beside,
+    runs_ahead,
+)
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16, f32
 
@@ -30,6 +37,20 @@ def test_what_is_needed_after_the_loop_waits_there() -> None:
     loads = {n.result for n in block.loads}
     assert late & loads == {"parts_t"}
     assert runs_ahead(block, made)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_else_a_loop_reads_that_waits(prefetch: int) -> None:
+    schedule = Schedule(pdl=True, prefetch=prefetch)
+    ((block, made),) = behind(mugraphs.norm_ahead(16, 128, 64, schedule=schedule))
+    assert [n.source for n in loads_beside(block, made)] == ["w"]
+    assert not runs_ahead(block, made)
+    assert has_work_ahead(block, made) == bool(asked_ahead(block, made))
+    assert bool(asked_ahead(block, made)) == (prefetch > 0)
+    late = replace(block, schedule=Schedule(prefetch=prefetch))
+    assert not loads_beside(late, made)
+    ((block, made),) = behind(mugraphs.side_product(16, 128, 64, 16, schedule=schedule))
+    assert not loads_beside(block, made), "its loop does not wait"
 
 
 def test_kernels_that_do_not_start_early_do_not_wait() -> None:

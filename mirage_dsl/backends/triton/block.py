@@ -22,6 +22,7 @@ from mirage_dsl.backends.triton.params import Signature
 from mirage_dsl.backends.triton.pieces import Pieces, launch_order
 from mirage_dsl.backends.triton.places import Places
 from mirage_dsl.backends.triton.plan import PARAM_KINDS, KernelPlan, Surroundings
+from mirage_dsl.backends.triton.prefetch import Prefetcher
 from mirage_dsl.backends.triton.rewrite import defer_sums, widen_joins
 from mirage_dsl.backends.triton.rows import with_rows
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
@@ -39,7 +40,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import looped_dims
 from mirage_dsl.ir.printer import block_node_text as node_text
-from mirage_dsl.ir.waiting import after_wait
+from mirage_dsl.ir.waiting import after_wait, asked_ahead
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Scalar, axis_text
 
@@ -106,6 +107,7 @@ class _BlockEmitter:
     ) -> None:
         block, around = _as_triton_has_it(block, around)
         self.block, self.name = block, name
+        self.made = made
         self.late = None if made is None else after_wait(block, made)
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
@@ -145,6 +147,7 @@ class _BlockEmitter:
         self.places.emit_ids()
         self.places.emit_positions()
         waits = self.block.schedule.pdl
+        self._prefetch()
         if waits and self.late is None:
             self._wait()
             waits = False
@@ -165,6 +168,11 @@ class _BlockEmitter:
                 self._store(store, self._register_value(store.operand))
         self.writer.dedent()
         return self._plan()
+
+    def _prefetch(self) -> None:
+        if self.made is not None:
+            code = Prefetcher(self.tiles, self.places, self.memory, self.signature)
+            code.ask(asked_ahead(self.block, self.made), self.block.schedule.prefetch)
 
     def _wait(self) -> None:
         self.writer.line("gdc_wait()  # until the kernel before is done")

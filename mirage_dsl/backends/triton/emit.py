@@ -13,12 +13,13 @@ from mirage_dsl.backends.triton.library import HELPERS
 from mirage_dsl.backends.triton.names import identifier
 from mirage_dsl.backends.triton.params import check_rank
 from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Surroundings
+from mirage_dsl.backends.triton.prefetch import FUNCTION
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.placing import Place, built, places
-from mirage_dsl.ir.waiting import behind_kernels, runs_ahead
+from mirage_dsl.ir.waiting import behind_kernels, has_work_ahead
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import TensorType
 
@@ -105,7 +106,7 @@ def _announced(
     """
     if not isinstance(following, BlockGraph) or not following.schedule.pdl:
         return ""
-    return "start" if runs_ahead(following, behind[following]) else "loop"
+    return "start" if has_work_ahead(following, behind[following]) else "loop"
 
 
 def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
@@ -122,6 +123,8 @@ def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
         )
     if any(p.kind == "descriptor" for k in kernels for p in k.params):
         lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")
+    if any(k.prefetches for k in kernels):
+        lines += ["", *FUNCTION.rstrip("\n").split("\n")]
     return lines
 
 

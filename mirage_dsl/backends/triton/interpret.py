@@ -35,7 +35,7 @@ import numpy as np
 from mirage_dsl.errors import CompileError
 from mirage_dsl.settings import CACHE_DIR
 
-EARLY_LAUNCHES = ("gdc_wait", "gdc_launch_dependents")
+EARLY_LAUNCHES = ("gdc_wait", "gdc_launch_dependents", "prefetch")
 """Instructions of kernels that overlap."""
 _LOCK = RLock()
 
@@ -88,7 +88,7 @@ def load_module(source: str, *, interpret: bool = False) -> ModuleType:
     return module
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """In the place of an instruction."""
 
 

@@ -58,14 +58,28 @@ class Memory:
         return self._tiles.names
 
     def address(
-        self, pointer: str, axes: Sequence[Axis], strides: Strides, order: Sequence[Dim]
+        self,
+        pointer: str,
+        axes: Sequence[Axis],
+        strides: Strides,
+        order: Sequence[Dim],
+        *,
+        starts: Mapping[Dim, str] | None = None,
     ) -> Address:
-        """The address of a tile whose axes have the order `order`."""
+        """The address of a tile whose axes have the order `order`.
+
+        Args:
+            pointer: Of the tensor.
+            axes: Of the tensor.
+            strides: Of the axes.
+            order: Dims of the tile.
+            starts: Positions in the first iteration, where they are not the tile's.
+        """
         first, step = [pointer], list[str]()
         for axis, stride in zip(axes, strides, strict=True):
             factors: list[str | int] = [stride]
             for dim in reversed(axis):
-                index, moved = self._index(dim, order)
+                index, moved = self._index(dim, order, starts or {})
                 if index:
                     first.append(times(index, factors))
                 if moved:
@@ -74,12 +88,14 @@ class Memory:
                 factors = [*factors, self._size(dim.name) if extent is None else extent]
         return Address(" + ".join(first), " + ".join(step))
 
-    def _index(self, dim: Dim, order: Sequence[Dim]) -> tuple[str, str]:
+    def _index(
+        self, dim: Dim, order: Sequence[Dim], starts: Mapping[Dim, str]
+    ) -> tuple[str, str]:
         """Positions along a dim, and what an iteration adds to them."""
         base = partial_of(dim, self._block)
         if base is not None:
             return self._number(dim, base), ""
-        index = self._places.start(dim)
+        index = starts.get(dim) or self._places.start(dim)
         moved = self._places.advance(dim)
         if dim in order:
             index += subscript((dim,), order)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import keyword
 import re
 
-RESERVED = frozenset({"tl", "triton", "torch", "libdevice", "it", "run", "grid"})
+RESERVED = frozenset(
+    {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch"}
+)
 """Names that an emitted module uses itself."""
 
 

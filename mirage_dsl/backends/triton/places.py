@@ -92,6 +92,15 @@ class Places:
             identifier if piece.grid_tile == 1 else f"{identifier} * {piece.grid_tile}"
         )
 
+    def positions(self, dim: Dim, lanes: int, step: int) -> str:
+        """Every so many elements from the first one of the block's part on."""
+        wide = ".to(tl.int64)" if self._wide else ""
+        terms = [f"tl.arange(0, {lanes}){wide}"]
+        if step != 1:
+            terms[0] += f" * {step}"
+        first = self._first(self._pieces[dim])
+        return " + ".join([first, *terms] if first else terms)
+
     def start(self, dim: Dim) -> str:
         """Positions in the first iteration: a vector, a scalar, or nothing for 0."""
         return self._starts[dim]

@@ -100,6 +100,11 @@ class KernelPlan:
         """How it is launched."""
         return self.block.schedule
 
+    @property
+    def prefetches(self) -> bool:
+        """Whether it calls `prefetch`."""
+        return any(line.lstrip().startswith("prefetch(") for line in self.lines)
+
 
 @dataclass(frozen=True)
 class ModulePlan:
