@@ -106,8 +106,7 @@ class _BlockEmitter:
         made: AbstractSet[str] | None,
     ) -> None:
         block, around = _as_triton_has_it(block, around)
-        self.block, self.name = block, name
-        self.made = made
+        self.block, self.name, self.made = block, name, made
         self.late = None if made is None else after_wait(block, made)
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
@@ -170,6 +169,7 @@ class _BlockEmitter:
         return self._plan()
 
     def _prefetch(self) -> None:
+        """Ask for the first tiles of what the loop reads, if it has to wait."""
         if self.made is not None:
             code = Prefetcher(self.tiles, self.places, self.memory, self.signature)
             code.ask(asked_ahead(self.block, self.made), self.block.schedule.prefetch)
