@@ -196,9 +196,10 @@ tuned with `effort="{effort}"`.
   random inputs, ours and eager's. More than twice eager's error counts as wrong.
 - **seconds**: of the search and the tuning.
 
-Long calls of large products run at the clocks that the GPU's power allows, which fall
+Long calls of large products run at the clocks that the GPU's power allows, which change
 while it is measured; theirs is most of the spread. Calls of more than 100 µs are
-therefore timed once more, in turns with their peers.
+therefore timed once more, in turns of short chains with those of their peers, so that all
+meet the same clocks: medians can be compared within less than the spread.
 
 {summary}
 
