@@ -198,8 +198,8 @@ tuned with `effort="{effort}"`.
 
 Long calls of large products run at the clocks that the GPU's power allows, which change
 while it is measured; theirs is most of the spread. Calls of more than 100 µs are
-therefore timed once more, in turns of short chains with those of their peers, so that all
-meet the same clocks: medians can be compared within less than the spread.
+therefore timed once more, in short chains in turn with those of their peers: all meet
+the same clocks, so their medians can be compared more closely than the spread tells.
 
 {summary}
 

@@ -10,6 +10,7 @@ from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents, grid_parts
 from mirage_dsl.ir.placing import places
 from mirage_dsl.ir.unshifted import unshifted
+from mirage_dsl.ir.waiting import asked_ahead, behind_kernels
 from mirage_dsl.search.cost import Cost, KernelCost, launched
 from mirage_dsl.search.facts import facts_of
 from mirage_dsl.search.finish import synchronisations
@@ -140,9 +141,9 @@ def _launch(
         ", products transposed": schedule.swap_operands,
         ", loads through tensor descriptors": schedule.descriptors,
         ", starts before the kernel ahead has ended": schedule.pdl,
-        f", asks for {schedule.prefetch} tiles meanwhile": schedule.prefetch > 0,
     }
     others = "".join(words for words, chosen in how.items() if chosen)
+    others += _asked(node, graph)
     return [
         f"  grid {grid or '1'} = {part.blocks} blocks of {32 * schedule.num_warps} "
         f"threads; {loop}{others}",
@@ -153,6 +154,18 @@ def _launch(
         f"  fuses {_fused(node)}",
         *_inside(node, graph, known),
     ]
+
+
+def _asked(node: BlockGraph, graph: KernelGraph) -> str:
+    """What a kernel asks for while it waits for the one ahead."""
+    made = dict(behind_kernels(graph)).get(node)
+    asked = () if made is None else asked_ahead(node, made)
+    if not asked:
+        return ""
+    matrices = " and ".join(load.source for load in asked)
+    return (
+        f", asks meanwhile for the first {node.schedule.prefetch} tiles of {matrices}"
+    )
 
 
 def _inside(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mirage_dsl import explanation
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.expand import expand
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
@@ -119,6 +121,15 @@ def test_what_runs_beside_the_next_kernel_is_told() -> None:
     text = explain(graph, graph)
     assert "beside the next kernel's loop" in text.split("kernel 2:")[0]
     assert "beside the next" not in text.split("kernel 2:")[1]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_is_asked_for_ahead_is_told(prefetch: int) -> None:
+    schedule = Schedule(pdl=True, prefetch=prefetch)
+    graph = mugraphs.norm_ahead(16, 4096, 4096, schedule=schedule)
+    first, second = explain(graph, graph).split("kernel 2:")
+    assert "asks" not in first
+    assert ("asks meanwhile for the first 2 tiles of w" in second) == (prefetch > 0)
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -197,8 +197,8 @@ class Judge:
             _log.warning("no turns: %s: %s", type(failure).__name__, failure)
             return []
         return [
-            self._chained(time.median, error)
-            for time, error in zip(found, errors, strict=True)
+            self._chained(one.median, error)
+            for one, error in zip(found, errors, strict=True)
         ]
 
     def _chained(self, microseconds: float, error: float) -> Timing:
