@@ -19,9 +19,10 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.ir.printer import to_text
+from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.variants import launched_early, neighbours
+from mirage_dsl.search.variants import neighbours
 from mirage_dsl.testing.workloads import PAPER, WORKLOADS
 
 FLAGS = ("swap_operands", "descriptors", "pdl")

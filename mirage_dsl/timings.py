@@ -42,8 +42,13 @@ def timings_key(
     effort: str,
     constraints: Constraints | None,
     hardware: Hardware,
+    *,
+    overlap: bool = False,
 ) -> Key:
-    """What timings are stored under: the candidates, the inputs, and the machine."""
+    """What timings are stored under: the candidates, the inputs, and the machine.
+
+    Calls that overlap (`tuner.Ahead`) have timings of their own.
+    """
     program = result.program
     hashes = [canonical_hash(c.mugraph, schedule=True)[:16] for c in result.candidates]
     parts = {
@@ -54,6 +59,7 @@ def timings_key(
         "effort": effort,
         "constraints": str(constraints or Constraints()),
         "hardware": hardware.name,
+        "overlap": str(overlap),
         **_surroundings(),
         "code": code_version("ops", "ir", "backends", "search"),
     }

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 from mirage_dsl.backends.triton.messages import InputSpec, Task
@@ -26,6 +27,7 @@ from mirage_dsl.cache import Cache, Key
 from mirage_dsl.climb import ALLOWANCES, Climb, Progress
 from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph
+from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
@@ -100,14 +102,20 @@ class Ahead:
         program: What will be searched and tuned.
         untold: The effort, where nobody is told of the progress: a line says then how
             long it takes.
+        overlap: Whether the first kernel of a call may start before what is ahead of it
+            has ended: then so it is timed.
 
     Attributes:
+        overlap: As given.
         began: Reading of `time.monotonic()`.
         searched: The same, when the search had ended.
         chosen: The same, when the choice was made; None before.
     """
 
-    def __init__(self, program: KernelGraph, untold: str | None = None) -> None:
+    def __init__(
+        self, program: KernelGraph, untold: str | None = None, *, overlap: bool = False
+    ) -> None:
+        self.overlap = overlap
         self.began = self.searched = time.monotonic()
         self.chosen: float | None = None
         self._program = program
@@ -131,7 +139,8 @@ class Ahead:
                 seconds = ALLOWANCES[self._untold].seconds
                 text = "%s: finding kernels for this GPU, once; up to about %.0f s"
                 _log.warning(text, self._program.name, seconds)
-            tuner = Tuner(task_of(self._program), _target())
+            form = partial(launched_early, first=True) if self.overlap else None
+            tuner = Tuner(task_of(self._program), _target(), form=form)
             self._tuner = tuner.__enter__()
         return self._tuner
 
@@ -194,9 +203,10 @@ def tuned(
     """
     if DETERMINISTIC.get() or not has_gpu():
         return Tuned(result)
-    program = result.program
-    key = timings_key(result, task_of(program).inputs, effort, constraints, hardware)
-    store = Cache()
+    program, store = result.program, Cache()
+    inputs = task_of(program).inputs
+    overlap = ahead is not None and ahead.overlap
+    key = timings_key(result, inputs, effort, constraints, hardware, overlap=overlap)
     kept = stored_timings(store, key, program) if use_cache else None
     if kept is None:
         if ASSERT_CACHE_HIT.get():
@@ -207,8 +217,7 @@ def tuned(
         screened, told = hardware.screened(), progress or _ignore
         climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
         own = Ahead(program, None if progress else effort)
-        known = nullcontext(ahead) if ahead is not None else own
-        with known as ahead:
+        with own if ahead is None else nullcontext(ahead) as ahead:
             ahead.searched = time.monotonic()
             with _TURN:
                 # Another thread may have tuned it.

@@ -19,8 +19,9 @@ from mirage_dsl.frontend.reference import evaluate_trace
 from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
 from mirage_dsl.frontend.tree import leaves_of
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
+from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.settings import EFFORT, INTERPRET, Effort
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class BoundKernel:
 
     def _set(self, mugraph: KernelGraph) -> None:
         early = self._options.overlap
-        self._chosen = _launched_early(mugraph) if early else mugraph
+        self._chosen = launched_early(mugraph, first=True) if early else mugraph
         self._executables.clear()
         self._on_change()
 
@@ -165,7 +166,8 @@ class BoundKernel:
             config.setdefault("hardware", _current_hardware())
         self._hardware = config.get("hardware")
         program, tuning = self._sized_program(), None
-        with Ahead(program, None if progress else effort) as ahead:
+        overlap = self._options.overlap
+        with Ahead(program, None if progress else effort, overlap=overlap) as ahead:
             if effort != "none":
                 config.setdefault("begin", ahead.start)
             result = superoptimize(
@@ -342,17 +344,6 @@ class BoundKernel:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)
         state = "not searched yet" if self._chosen is None else "ready"
         return f"<BoundKernel {self.program.name}({inputs}), {state}>"
-
-
-def _launched_early(graph: KernelGraph) -> KernelGraph:
-    """With dependent launches of all generated kernels, the first one too."""
-    nodes = [
-        replace(n, schedule=replace(n.schedule, pdl=True))
-        if isinstance(n, BlockGraph)
-        else n
-        for n in graph.nodes
-    ]
-    return replace(graph, nodes=tuple(nodes))
 
 
 def _current_hardware() -> Hardware:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -24,6 +25,23 @@ from mirage_dsl.ir.graph import (
     Load,
     stages_of,
 )
+
+
+def launched_early(graph: KernelGraph, *, first: bool = False) -> KernelGraph:
+    """Every kernel may start before the one ahead of it has ended.
+
+    Args:
+        graph: A μGraph.
+        first: Also the first one, which is then ahead of what a call follows.
+    """
+    at = next((i for i, n in enumerate(graph.nodes) if isinstance(n, BlockGraph)), 0)
+    nodes = [
+        replace(n, schedule=replace(n.schedule, pdl=True))
+        if isinstance(n, BlockGraph) and (first or i > at)
+        else n
+        for i, n in enumerate(graph.nodes)
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def behind_kernels(graph: KernelGraph) -> Iterator[tuple[BlockGraph, AbstractSet[str]]]:

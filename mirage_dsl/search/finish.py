@@ -30,6 +30,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.facts import BlockFacts, facts_of
@@ -38,7 +39,6 @@ from mirage_dsl.search.hardware import Hardware
 from mirage_dsl.search.orientation import operands_of
 from mirage_dsl.search.resources import resources
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.variants import launched_early
 
 STAGES: tuple[str, ...] = ("before", "body", "after")
 

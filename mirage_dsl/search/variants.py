@@ -11,7 +11,7 @@ from dataclasses import replace
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.waiting import behind_kernels, loads_beside
+from mirage_dsl.ir.waiting import behind_kernels, launched_early, loads_beside
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate, launched
 from mirage_dsl.search.facts import BlockFacts, facts_of
@@ -104,18 +104,6 @@ def _different(sized: Sequence[Sized], count: int) -> list[Sized]:
         turn = turns[item.block.grid] = turns.get(item.block.grid, -1) + 1
         order.append((item.microseconds * LATER**turn, at))
     return [sized[at] for _, at in sorted(order)[:count]]
-
-
-def launched_early(graph: KernelGraph) -> KernelGraph:
-    """Every kernel but the first may start before the one before it has ended."""
-    at = next((i for i, n in enumerate(graph.nodes) if isinstance(n, BlockGraph)), 0)
-    nodes = [
-        replace(n, schedule=replace(n.schedule, pdl=True))
-        if isinstance(n, BlockGraph) and i > at
-        else n
-        for i, n in enumerate(graph.nodes)
-    ]
-    return replace(graph, nodes=tuple(nodes))
 
 
 def _with_descriptors(graph: KernelGraph) -> KernelGraph:

@@ -8,7 +8,8 @@ import pytest
 
 from mirage_dsl.backends.triton.emit import emit
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
-from mirage_dsl.search.variants import launched_early, neighbours, proposals
+from mirage_dsl.ir.waiting import launched_early
+from mirage_dsl.search.variants import neighbours, proposals
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f32
 from tests.backends.running import check

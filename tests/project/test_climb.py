@@ -14,7 +14,7 @@ from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import BUDGET_SECONDS, DETERMINISTIC
 from mirage_dsl.tuner import Tuned, tuned
-from tests.project.test_tuner import Device, _result, gated, library_first
+from tests.project.tuning import Device, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -24,7 +24,7 @@ Finals = Callable[[Sequence[KernelGraph]], list[Timing] | None]
 
 def _finals(monkeypatch: pytest.MonkeyPatch, finals: Finals) -> Tuned:
     """A tuning whose finalists are timed by `finals`."""
-    result, device = _result(), Device(monkeypatch, library_first)
+    result, device = searched(), Device(monkeypatch, library_first)
     monkeypatch.setattr(device, "finals", finals)
     return tuned(result)
 
@@ -81,7 +81,7 @@ def test_one_of_each_choice_of_library_calls_is_a_finalist(
 def test_long_calls_have_more_time_at_the_end(
     longer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, lambda _: Timing(0, climb.LONG + longer, 1e-4))
     tuned(result)
     assert device.reserve == (
@@ -111,7 +111,7 @@ def test_without_finals_the_first_timings_stand(
 
 
 def test_no_round_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, device = _result(), Device(monkeypatch, library_first)
+    result, device = searched(), Device(monkeypatch, library_first)
     device.late = True
     tuned(result)
     first = len(device.timed)
@@ -125,7 +125,7 @@ def test_no_round_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_is_not_told_of_progress_is_told_how_long_it_takes(
     told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = _result()
+    result = searched()
     Device(monkeypatch, library_first)
     tuned(result, progress=(lambda *_: None) if told else None)
     lines = [r.message for r in caplog.records if "up to about 13 s" in r.message]
@@ -134,19 +134,41 @@ def test_who_is_not_told_of_progress_is_told_how_long_it_takes(
     assert len(caplog.records) == len(lines), "what is in the cache takes no time"
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_calls_are_timed_as_they_will_be_launched(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, device = searched(), Device(monkeypatch, library_first)
+    kernel = mirage.kernel(overlap=overlap)(gated.function)
+    bound = kernel.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96)))
+    monkeypatch.setattr(superoptimizer, "superoptimize", lambda *_, **__: result)
+    monkeypatch.setattr("mirage_dsl.frontend.bound._current_hardware", lambda: H100)
+    bound.search()
+    graph = next(g for g in device.timed if g.blocks)
+    assert not graph.blocks[0].schedule.pdl, "what is kept says nothing of it"
+    assert (device.form is not None) == overlap
+    if device.form is not None:
+        assert all(b.schedule.pdl for b in device.form(graph).blocks)
+    timed = len(device.timed)
+    device.timed.clear()
+    other = mirage.kernel(overlap=not overlap)(gated.function)
+    other.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96))).search()
+    assert len(device.timed) == timed, "these are timings of their own"
+
+
 def test_a_search_leaves_time_to_the_tuning_that_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bound = gated.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96)))
     budgets: list[float | None] = []
 
-    def searched(
+    def superoptimize(
         *_: object, budget_seconds: float | None, **__: object
     ) -> SearchResult:
         budgets.append(budget_seconds)
-        return _result()
+        return searched()
 
-    monkeypatch.setattr(superoptimizer, "superoptimize", searched)
+    monkeypatch.setattr(superoptimizer, "superoptimize", superoptimize)
     bound.search()
     Device(monkeypatch, library_first)
     monkeypatch.setattr("mirage_dsl.frontend.bound._current_hardware", lambda: H100)

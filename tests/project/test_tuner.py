@@ -6,18 +6,15 @@ import importlib.metadata
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import pytest
 import torch
 
 import mirage_dsl as mirage
 from mirage_dsl import climb, timings, tuner
-from mirage_dsl.backends.triton.messages import Task, Timing
-from mirage_dsl.backends.triton.tune import Marks
+from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.cache import TIMINGS, Cache
 from mirage_dsl.errors import CacheError
 from mirage_dsl.ir.canonical import canonical_hash
@@ -26,89 +23,23 @@ from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
-from mirage_dsl.superoptimizer import superoptimize
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.timings import timings_key
 from mirage_dsl.tuner import tuned
+from tests.project.tuning import Device, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
-@mirage.kernel
-def gated(x, w):
-    return mirage.silu(x @ w.T)
-
-
-def _result(rows: int = 16) -> SearchResult:
-    w = mirage.spec((96, 64), strides=(1, 96))
-    return superoptimize(gated.trace(mirage.spec((rows, 64)), w))
-
-
-Judge = Callable[[KernelGraph], Timing]
-
-
-def library_first(graph: KernelGraph) -> Timing:
-    """The fewer kernels of its own, the faster."""
-    return Timing(0, 10.0 + len(graph.blocks), 1e-4)
-
-
-class Device:
-    """A GPU that says of each candidate what `judge` says."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
-        self.tasks: list[Task] = []
-        self.timed: list[KernelGraph] = []
-        self.running = 0
-        self.failures: list[type[BaseException] | None] = []
-        self.marks = Marks()
-        self.judge = judge
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-        monkeypatch.setattr(tuner, "Tuner", self.tuner)
-
-    def tuner(self, task: Task, target: str) -> Device:
-        assert target == "sm_90"
-        self.tasks.append(task)
-        return self
-
-    def __enter__(self) -> Self:
-        self.running += 1
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.running -= 1
-        self.failures.append(kind)
-
-    late = False
-    deadline = reserve = least = seconds_each = 0.0
-    together: Callable[[KernelGraph], tuple[int, ...]]
-
-    def times(
-        self, candidates: Sequence[KernelGraph], *, progress: Callable[[Timing], None]
-    ) -> None:
-        assert len(set(candidates)) == len(candidates)
-        assert not set(candidates) & set(self.timed)
-        for index, graph in enumerate(candidates):
-            self.timed.append(graph)
-            progress(replace(self.judge(graph), index=index))
-
-    def finals(self, candidates: Sequence[KernelGraph]) -> list[Timing] | None:
-        assert set(candidates) <= set(self.timed)
-        return [replace(self.judge(g), index=i) for i, g in enumerate(candidates)]
-
-
 def test_without_a_gpu_the_order_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    result = _result()
+    result = searched()
     assert tuned(result).result is result
     assert Cache().entries(TIMINGS) == []
 
 
 def test_the_gpu_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, library_first)
     found = tuned(result)
     assert not found.result.best.mugraph.blocks
@@ -122,7 +53,7 @@ def test_the_gpu_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what the estimate thinks little of: it may be wrong."""
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, library_first)
     allowance = replace(climb.ALLOWANCES["quick"], first=0, rounds=0, worst=0.0)
     monkeypatch.setitem(climb.ALLOWANCES, "quick", allowance)
@@ -131,7 +62,7 @@ def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_many_sizes_and_schedules_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, library_first)
     seen: list[tuple[str, int, int, float | None]] = []
     tuned(result, progress=lambda *news: seen.append(news))
@@ -151,7 +82,7 @@ def test_steps_lead_to_the_best_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         stages = sum(b.schedule.num_stages for b in graph.blocks)
         return Timing(0, 20.0 - stages if graph.blocks else 30.0, 1e-4)
 
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, judge)
     best = tuned(result).result.best
     known = {c.mugraph for c in result}
@@ -167,7 +98,7 @@ def test_blocks_that_run_together_by_estimate_have_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = Device(monkeypatch, library_first)
-    tuned(_result())
+    tuned(searched())
     one_wave = mugraphs.attention(32, 256, 4096, tile_m=64, splits=2)
     assert [k.waves for k in estimate(one_wave).kernels] == [1, 1]
     # 256 blocks on 132 multiprocessors.
@@ -177,7 +108,7 @@ def test_blocks_that_run_together_by_estimate_have_to(
 
 
 def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _result()
+    result = searched()
 
     def judge(graph: KernelGraph) -> Timing:
         if graph == result.best.mugraph:
@@ -192,7 +123,7 @@ def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, library_first)
     first, second = tuned(result), tuned(result)
     assert first.result.best == second.result.best
@@ -211,7 +142,7 @@ def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_timings_are_those_of_one_machine(
     part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    result = _result()
+    result = searched()
     Device(monkeypatch, library_first)
     before = dict(timings_key(result, (), "quick", None, H100).parts)
     driver = tmp_path / "version"
@@ -237,7 +168,7 @@ def test_timings_are_those_of_one_machine(
 
 def test_threads_tune_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one has timed the other takes from the cache; another program waits."""
-    result, at_once = _result(), list[int]()
+    result, at_once = searched(), list[int]()
     device = Device(monkeypatch, library_first)
     judge = device.judge
     busy = threading.Lock()
@@ -250,7 +181,7 @@ def test_threads_tune_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         return judge(graph)
 
     device.judge = slow
-    other = _result(rows=32)
+    other = searched(rows=32)
     found: list[SearchResult] = []
     threads = [
         threading.Thread(target=lambda r=r: found.append(tuned(r).result))
@@ -266,7 +197,7 @@ def test_threads_tune_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_forbid_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _result()
+    result = searched()
     device = Device(monkeypatch, library_first)
     with DETERMINISTIC.scope(True):
         assert tuned(result).result is result
@@ -283,7 +214,7 @@ def test_settings_forbid_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_nothing_can_be_timed_the_order_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = _result()
+    result = searched()
     Device(monkeypatch, lambda _: Timing(0, reason="it hangs"))
     assert tuned(result).result is result
     assert "no candidate could be timed" in caplog.text
@@ -356,7 +287,7 @@ def test_the_wait_for_others_does_not_count(
 ) -> None:
     """The time is neither shorter nor longer for it; it is no part of the search."""
     caplog.set_level("INFO", "mirage_dsl.tuner")
-    device, result = Device(monkeypatch, library_first), _result()
+    device, result = Device(monkeypatch, library_first), searched()
 
     def run() -> None:
         if searching:
@@ -390,7 +321,7 @@ def test_a_search_without_tuning_has_no_timings(
 
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
-    found = tuned(_result())
+    found = tuned(searched())
     best = found.measured[0].timing
     assert not best.reason
     assert best.microseconds is not None

@@ -8,9 +8,9 @@ import pytest
 
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.search.cost import _covered, estimate
 from mirage_dsl.search.hardware import A100, H100, H200, hardware_named
-from mirage_dsl.search.variants import launched_early
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
 from tests.search import blocks

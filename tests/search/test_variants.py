@@ -9,12 +9,12 @@ import pytest
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, Split
+from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.variants import (
     costliest,
-    launched_early,
     neighbours,
     proposals,
     with_others_of,

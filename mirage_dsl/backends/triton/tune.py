@@ -88,6 +88,7 @@ class Tuner:
         slow: Beyond this multiple of the best time a rough figure will do.
         screened: Leave out what the compiler's report says is not worth timing.
         turn: Held while a candidate runs, by tuners that share a GPU.
+        form: What a candidate is compiled and run as, where it is not as it is.
 
     Attributes:
         deadline: It may be set while nothing is timed.
@@ -111,7 +112,9 @@ class Tuner:
         slow: float = SLOW,
         screened: bool = True,
         turn: AbstractContextManager[object] | None = None,
+        form: Callable[[KernelGraph], KernelGraph] | None = None,
     ) -> None:
+        self._form = form or _as_it_is
         self.deadline = deadline
         self.reserve = 0.0
         self.least = 0.0
@@ -183,7 +186,8 @@ class Tuner:
             if reason:
                 timing = Timing(index, reason=reason)
             else:
-                trial = Trial(candidates[index], self._slow * self._best, replays)
+                graph = self._form(candidates[index])
+                trial = Trial(graph, self._slow * self._best, replays)
                 with self._turn:
                     timing = self._judged(trial)
             found[index] = replace(timing, index=index)
@@ -202,7 +206,7 @@ class Tuner:
         if left <= 0 or self._judge.ready_at is None:
             return None
         left = min(left, self.seconds_each * len(candidates))
-        final = Final(tuple(candidates), TURNS_SHARE * left)
+        final = Final(tuple(map(self._form, candidates)), TURNS_SHARE * left)
         try:
             found = self._judge.finals(final, left)
         except TimeoutError:
@@ -247,7 +251,7 @@ class Tuner:
         assert self._compiler is not None
         left = set(range(len(candidates)))
         jobs = [
-            CompileJob(i, c, self._target, self._screened, self.together(c))
+            CompileJob(i, self._form(c), self._target, self._screened, self.together(c))
             for i, c in enumerate(candidates)
             if c.blocks
         ]
@@ -268,6 +272,10 @@ class Tuner:
         reason = NO_TIME if self.late else "the process that compiles ended"
         for index in sorted(left):
             yield index, reason
+
+
+def _as_it_is(graph: KernelGraph) -> KernelGraph:
+    return graph
 
 
 def _any_number(_: KernelGraph) -> tuple[int, ...]:

@@ -1,0 +1,172 @@
+"""What the process that runs candidates says of them: right or wrong, how fast."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_dsl.backends.triton import tune_worker
+from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.messages import Final, InputSpec, Task, Trial
+from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.testing import mugraphs
+from mirage_dsl.timing import Time, chain_length
+from mirage_dsl.types import f16
+
+GRAPH = mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16)
+INPUTS = (
+    InputSpec((8, 64), (64, 1), "float16"),
+    InputSpec((64, 96), (1, 64), "float16", 0.5),
+)
+
+
+def test_right_and_wrong_candidates() -> None:
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)
+    assert judge.error_of(right) <= judge.tolerance()
+
+    def wrong(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [right(*tensors)[0] * 1.1]
+
+    assert judge.error_of(wrong) > judge.tolerance()
+    assert relative_error(torch.tensor([float("nan")]), torch.ones(1)) == float("inf")
+
+
+@pytest.mark.parametrize("stopped", [(), (1,), range(99)], ids=["no", "once", "slow"])
+def test_what_is_far_too_slow_runs_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, stopped: Sequence[int]
+) -> None:
+    """But not what was slow once, when the host did something else."""
+    slow = len(stopped) > 1
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)
+    known = {t[0].data_ptr(): right(*t) for t in judge.draws}
+    calls: list[torch.Tensor] = []
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        time.sleep(0.01 if len(calls) in stopped else 0.0)
+        calls.append(tensors[0])
+        return known[tensors[0].data_ptr()]
+
+    def time_sets(*_: object, **options: Any) -> Time:
+        assert options["chain"] < 1e6
+        return Time(5.0, 5.0, 5.0)
+
+    monkeypatch.setattr(tune_worker, "Executable", lambda _: run)
+    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(tune_worker, "time_sets", time_sets)
+    timing = judge.judge(Trial(GRAPH, 20.0, 5))
+    assert not timing.reason
+    assert timing.microseconds is not None
+    assert (timing.microseconds > 9000) == slow
+    few = 1 + tune_worker.ROUGH_CALLS + len(judge.draws)
+    assert (len(calls) <= few) == slow
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, float("nan")])
+def test_what_a_chain_of_calls_returns_has_to_be_right(
+    monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """A kernel that is right alone may be wrong where calls overlap."""
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)
+
+    def time_sets(
+        run: Executable, *_: object, look: Callable[[Any], None], **__: object
+    ) -> Time:
+        look(run(*judge.draws[0]))
+        look([out * factor for out in run(*judge.draws[0])])
+        return Time(5.0, 5.0, 5.0)
+
+    monkeypatch.setattr(tune_worker, "Executable", lambda _: right)
+    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(tune_worker, "time_sets", time_sets)
+    timing = judge.judge(Trial(GRAPH, float("inf"), 5))
+    assert ("wrong in a chain of calls" in timing.reason) == (factor != 1.0)
+    assert (timing.microseconds is None) == (factor != 1.0)
+
+
+def test_each_finalist_has_to_be_right_in_its_chain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    right = Executable(GRAPH, interpret=True)(*judge.draws[0])
+
+    def time_in_turns(
+        calls: Sequence[object], *, seconds: float, look: Callable[[int, Any], None]
+    ) -> list[Time]:
+        assert seconds == 0.5
+        look(0, right)
+        look(1, [out * 1.1 for out in right])
+        look(1, right)
+        return [Time(5.0, 4.0, 6.0) for _ in calls]
+
+    monkeypatch.setattr(tune_worker, "Executable", lambda graph: graph)
+    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(tune_worker, "time_in_turns", time_in_turns)
+    good, wrong = judge.finals(Final((GRAPH, replace(GRAPH, name="wrong")), 0.5))
+    assert (good.microseconds, good.reason) == (5.0, "")
+    assert wrong.microseconds is None
+    assert "wrong in a chain of calls" in wrong.reason
+
+
+def test_chains_of_long_calls_are_short() -> None:
+    assert chain_length(5.0, 4, 10_000.0) == 40
+    assert chain_length(1000.0, 4, 10_000.0) == 10
+    assert chain_length(1000.0, 16, 10_000.0) == 16, "each input once"
+    assert chain_length(1000.0, 4, float("inf")) == 40
+
+
+def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next candidate gets a new one."""
+
+    class Lost:
+        @staticmethod
+        def synchronize() -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def ended(status: int) -> None:
+        raise SystemExit(status)
+
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    trial, final = Trial(GRAPH, float("inf"), 1), Final((GRAPH,), 1.0)
+    assert "CompileError" in judge.judge(trial).reason
+    assert judge.finals(final) == []
+    monkeypatch.setattr(torch, "get_device_module", lambda _: Lost)
+    monkeypatch.setattr(os, "_exit", ended)
+    with pytest.raises(SystemExit, match=str(LOST)):
+        judge.judge(trial)
+    with pytest.raises(SystemExit, match=str(LOST)):
+        judge.finals(final)
+
+
+def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs the program, and what fails is not lost on the candidates."""
+    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    ran: list[KernelGraph] = []
+
+    def refuse(graph: KernelGraph) -> None:
+        ran.append(graph)
+        raise RuntimeError
+
+    monkeypatch.setattr(tune_worker, "Executable", refuse)
+    judge.warm_up()
+    assert ran == [GRAPH]
+
+
+def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:
+    g = KernelBuilder("root", m=4, k=8)
+    x = g.input("x", f16, "m, k")
+    program = g.returns(g.mul(g.sqrt(x), 2.0**15)).build()
+    judge = Judge(Task(program, (InputSpec((4, 8), (8, 1), "float16"),)), "cpu")
+    for (drawn,), (right,) in zip(judge.draws, judge.right, strict=True):
+        assert bool((drawn >= 0).all())
+        assert float(right.max()) < torch.finfo(torch.float16).max
