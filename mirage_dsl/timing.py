@@ -308,7 +308,7 @@ def host_microseconds(call: Run, inputs: Sequence[torch.Tensor]) -> float:
 
 
 def time_both(mugraph: Run, program: Run, graph: KernelGraph) -> Benchmark:
-    """Time two implementations of a program on random inputs.
+    """Time two implementations of a program on random inputs, in turns.
 
     Raises:
         CompileError: There is no CUDA device.
@@ -323,12 +323,9 @@ def time_both(mugraph: Run, program: Run, graph: KernelGraph) -> Benchmark:
     inputs = _random_inputs(graph)
     pairs = zip(mugraph(*inputs), program(*inputs), strict=True)
     error = max(_relative(a.float(), b.float()) for a, b in pairs)
-    return Benchmark(
-        time_call(mugraph, inputs),
-        time_call(program, inputs),
-        error,
-        torch.cuda.get_device_name(),
-    )
+    sets = rotating(inputs)
+    ours, others = time_in_turns([(mugraph, sets), (program, sets)])
+    return Benchmark(ours, others, error, torch.cuda.get_device_name())
 
 
 def _relative(found: Any, expected: Any) -> float:
