@@ -10,7 +10,12 @@ import torch
 
 from mirage_dsl.backends.triton.emit import emit, plan
 from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.screen import KernelReport, compile_only, reject
+from mirage_dsl.backends.triton.screen import (
+    KernelReport,
+    compile_kernel,
+    compile_only,
+    reject,
+)
 from mirage_dsl.errors import CompileError, DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -156,6 +161,22 @@ HOPPER: dict[str, Callable[[], KernelGraph]] = {
         64, 4096, 4096, tile_m=64, tile_n=64, part_k=1024, tile_k=64
     ),
 }
+
+
+@pytest.mark.parametrize("descriptors", [False, True])
+def test_offsets_of_64_bits_are_compiled_for_hopper(descriptors: bool) -> None:
+    """With pieces that move in the grid, in the loop, in both, and not at all."""
+    schedule = Schedule(descriptors=descriptors, pdl=True, prefetch=2)
+    graphs = [
+        mugraphs.norm_ahead(16, 256, 128, schedule=schedule),
+        mugraphs.side_product(16, 256, 128, 16, schedule=schedule),
+        mugraphs.attention(2, 64, 128, 64, splits=2, schedule=schedule),
+    ]
+    for graph in graphs:
+        emitted = plan(graph, wide=True)
+        assert "int64" in emitted.source
+        for kernel in emitted.kernels:
+            compile_kernel(emitted, kernel, 90)
 
 
 @pytest.mark.parametrize("name", HOPPER)

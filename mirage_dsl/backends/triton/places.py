@@ -115,8 +115,10 @@ class Places:
     def offset(self, dim: Dim) -> str:
         """The first position of this iteration's piece, as a 32-bit number."""
         terms = [t for t in (self._first(self._pieces[dim]), self.advance(dim)) if t]
-        text = " + ".join(terms) or "0"
-        return f"({text}).to(tl.int32)" if self._wide and terms[:1] != ["it"] else text
+        if not terms:
+            return "0"
+        text = " + ".join(terms)
+        return f"({text}).to(tl.int32)" if self._wide and terms[0] != "it" else text
 
     # -- Masks ---------------------------------------------------------------------
 
