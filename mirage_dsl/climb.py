@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.backends.triton.tune import Tuner
@@ -65,7 +66,7 @@ ALLOWANCES: Mapping[str, Allowance] = {
         least=5.0,
         each=5.0,
         sizes=8,
-        first=64,
+        first=40,
         beside=20,
         rounds=8,
         worst=1.8,
@@ -91,6 +92,8 @@ CLIMBERS = 3
 """How many of the fastest have their neighbours timed in a round."""
 MOST_OF_ONE = 0.7
 """Share of a round's neighbours of one μGraph that differ in the same kernel."""
+ALIKE = 2
+"""Structures in the first round that are launched alike: most differ by little."""
 FINALISTS = 4
 OTHER_FINALISTS = 3
 """Those of other library calls, which take another share of the power."""
@@ -113,6 +116,9 @@ class Climb:
     progress: Progress
     timings: dict[KernelGraph, Timing] = field(
         default_factory=dict[KernelGraph, Timing]
+    )
+    _alike: dict[object, list[KernelGraph]] = field(
+        default_factory=dict[object, list[KernelGraph]]
     )
     _stepped: dict[KernelGraph, list[KernelGraph]] = field(
         default_factory=dict[KernelGraph, list[KernelGraph]]
@@ -160,14 +166,25 @@ class Climb:
                     constraints=self.constraints,
                 )
                 found.update(forms)
-        ranked = sorted(found, key=lambda g: found[g].microseconds)
-        ranked = ranked[: self.allowance.first]
         own = [c.mugraph for c in self.result.candidates]
-        return list(dict.fromkeys([self.result.program, *own, *ranked]))
+        count = Counter(map(_launches, own))
+        first: list[KernelGraph] = []
+        for graph in sorted(found, key=lambda g: found[g].microseconds):
+            launches = _launches(graph)
+            if count[launches] >= ALIKE:
+                self._alike.setdefault(launches, []).append(graph)
+            elif len(first) < self.allowance.first:
+                count[launches] += 1
+                first.append(graph)
+        return list(dict.fromkeys([self.result.program, *own, *first]))
 
     def _next(self) -> list[KernelGraph]:
-        """The neighbours of the fastest of different tiles that were not timed yet."""
-        found: dict[KernelGraph, None] = {}
+        """The neighbours of the fastest of different tiles that were not timed yet.
+
+        And what was left out of the first round for it was launched like the fastest.
+        """
+        alike = [self._alike.pop(_launches(g), []) for g in self._fastest()[:1]]
+        found = dict.fromkeys(g for g in chain(*alike) if g not in self.timings)
         left = CLIMBERS
         best: KernelGraph | None = None
         for graph, at in self._climbers():
@@ -289,6 +306,14 @@ class Climb:
 def _library_calls(graph: KernelGraph) -> object:
     """What library calls it has, in what order."""
     return tuple(n.op.name for n in graph.nodes if not isinstance(n, BlockGraph))
+
+
+def _launches(graph: KernelGraph) -> object:
+    """Tiles and schedule of each kernel, and the library calls beside them."""
+    return tuple(
+        (n.grid, n.loop, n.schedule) if isinstance(n, BlockGraph) else n.op.name
+        for n in graph.nodes
+    )
 
 
 def _tiles(graph: KernelGraph, at: int) -> object:

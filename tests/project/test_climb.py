@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl import climb, superoptimizer
 from mirage_dsl.backends.triton.messages import Timing
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.settings import BUDGET_SECONDS, DETERMINISTIC
@@ -75,6 +77,40 @@ def test_one_of_each_choice_of_library_calls_is_a_finalist(
     assert {calls(g) for g in finalists} == kinds
     assert len(finalists) <= climb.FINALISTS + climb.OTHER_FINALISTS + 1
     assert calls(best) == 1
+
+
+def _launches(graph: KernelGraph) -> object:
+    return tuple(
+        (n.grid, n.loop, n.schedule) if isinstance(n, BlockGraph) else n.op.name
+        for n in graph.nodes
+    )
+
+
+def test_structures_that_are_launched_alike_wait_until_their_launch_is_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most differ by little; the first round is for different sizes."""
+    shapes = mirage.spec((16, 256)), mirage.spec((256, 512))
+    result = superoptimizer.superoptimize(many_rows.trace(*shapes))
+
+    def launched(rounds: int, fastest: object = None) -> Counter[object]:
+        """How many were timed of each launch, but for those that the search chose."""
+
+        def judge(graph: KernelGraph) -> Timing:
+            return Timing(0, 1.0 if _launches(graph) == fastest else 10.0, 1e-4)
+
+        allowance = replace(climb.ALLOWANCES["quick"], rounds=rounds)
+        monkeypatch.setitem(climb.ALLOWANCES, "quick", allowance)
+        device = Device(monkeypatch, judge)
+        tuned(result, use_cache=False)
+        own = {c.mugraph for c in result.candidates}
+        return Counter(_launches(g) for g in device.timed if g not in own)
+
+    first = launched(rounds=0)
+    assert len(first) > 20
+    assert max(first.values()) == climb.ALIKE
+    full = [launches for launches, count in first.items() if count == climb.ALIKE]
+    assert any(launched(1, launches)[launches] > climb.ALIKE for launches in full)
 
 
 @pytest.mark.parametrize("longer", [False, True])
