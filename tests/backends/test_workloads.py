@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.emit import emit, plan
+from mirage_dsl.backends.triton.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.launch import Executable
 from mirage_dsl.backends.triton.screen import (
     KernelReport,
@@ -19,9 +20,16 @@ from mirage_dsl.backends.triton.screen import (
 from mirage_dsl.errors import CompileError, DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import bf16, f16, f32
-from tests.backends.running import check, random_inputs
+from tests.backends.running import (
+    allowed,
+    as_array,
+    check,
+    compare,
+    random_inputs,
+)
 
 SWAP = Schedule(swap_operands=True)
 
@@ -164,7 +172,7 @@ HOPPER: dict[str, Callable[[], KernelGraph]] = {
 
 
 @pytest.mark.parametrize("descriptors", [False, True])
-def test_offsets_of_64_bits_are_compiled_for_hopper(descriptors: bool) -> None:
+def test_offsets_of_64_bits_compute_the_same(descriptors: bool) -> None:
     """With pieces that move in the grid, in the loop, in both, and not at all."""
     schedule = Schedule(descriptors=descriptors, pdl=True, prefetch=2)
     graphs = [
@@ -177,6 +185,11 @@ def test_offsets_of_64_bits_are_compiled_for_hopper(descriptors: bool) -> None:
         assert "int64" in emitted.source
         for kernel in emitted.kernels:
             compile_kernel(emitted, kernel, 90)
+        inputs = random_inputs(graph)
+        with interpreting():
+            found = load_module(emitted.source, interpret=True).run(*inputs)
+        right = evaluate_numpy(graph, *[as_array(t) for t in inputs])
+        compare(graph, found, right, allowed(graph))
 
 
 @pytest.mark.parametrize("name", HOPPER)

@@ -114,11 +114,10 @@ class Places:
 
     def offset(self, dim: Dim) -> str:
         """The first position of this iteration's piece, as a 32-bit number."""
-        terms = [t for t in (self._first(self._pieces[dim]), self.advance(dim)) if t]
-        if not terms:
-            return "0"
-        text = " + ".join(terms)
-        return f"({text}).to(tl.int32)" if self._wide and terms[0] != "it" else text
+        first = self._first(self._pieces[dim])
+        text = " + ".join(t for t in (first, self.advance(dim)) if t) or "0"
+        # Only the coordinates of the grid have 64 bits.
+        return f"({text}).to(tl.int32)" if self._wide and first else text
 
     # -- Masks ---------------------------------------------------------------------
 
