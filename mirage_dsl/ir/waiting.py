@@ -44,6 +44,17 @@ def launched_early(graph: KernelGraph, *, first: bool = False) -> KernelGraph:
     return replace(graph, nodes=tuple(nodes))
 
 
+def launched_in_turn(graph: KernelGraph) -> KernelGraph:
+    """No kernel starts before the one ahead of it has ended."""
+    nodes = [
+        replace(n, schedule=replace(n.schedule, pdl=False, prefetch=0))
+        if isinstance(n, BlockGraph)
+        else n
+        for n in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
 def behind_kernels(graph: KernelGraph) -> Iterator[tuple[BlockGraph, AbstractSet[str]]]:
     """Block graphs that follow another one, each with what the μGraph made so far."""
     made: set[str] = set()

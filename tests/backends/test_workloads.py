@@ -211,6 +211,20 @@ def test_compiled_for_ampere(dtype: object) -> None:
     assert report.sync_loads == 0
 
 
+def test_kernels_start_in_turn_where_the_architecture_knows_no_other_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A text from a newer GPU runs there as well."""
+    schedule = Schedule(pdl=True, prefetch=2, descriptors=True)
+    graph = mugraphs.norm_ahead(16, 256, 128, schedule=schedule)
+    assert len(compile_only(graph, "sm_80")) == 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for capability, early in (((8, 0), False), ((9, 0), True), ((12, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
+        assert ("gdc_wait" in Executable(graph).source) == early
+        assert Executable(graph).graph == graph
+
+
 def test_programmatic_launch_and_ragged_tiles_compile() -> None:
     compile_only(mugraphs.rmsnorm_linear(3, 500, 500, schedule=Schedule(pdl=True)))
     compile_only(mugraphs.attention(2, 50, 300, 24, tile_m=16, tile_n=32, splits=3))

@@ -19,6 +19,7 @@ from mirage_dsl.backends.triton.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import ModulePlan
 from mirage_dsl.backends.triton.prepared import prepared_run
+from mirage_dsl.backends.triton.screen import for_architecture
 from mirage_dsl.errors import CompileError, DTypeError, MirageError, ShapeError
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
@@ -68,6 +69,7 @@ class Executable:
     def __init__(self, graph: KernelGraph, *, interpret: bool = False) -> None:
         self.graph = graph
         self.interpret = interpret
+        self._launched = graph if interpret else _launchable(graph)
         self._plans: dict[Variant, ModulePlan] = {}
         self._modules: dict[str, ModuleType] = {}
         self._prepared: dict[Key, Run] = {}
@@ -79,7 +81,7 @@ class Executable:
     def _plan(self, variant: Variant) -> ModulePlan:
         if variant not in self._plans:
             self._plans[variant] = plan(
-                self.graph,
+                self._launched,
                 wide=variant.wide,
                 pointers=variant.pointers,
                 out=variant.out,
@@ -253,6 +255,16 @@ class Executable:
             )
         if any(s < 0 for s in tensor.stride()):
             raise ShapeError(f"{what} has negative strides {tensor.stride()}")
+
+
+def _launchable(graph: KernelGraph) -> KernelGraph:
+    """As the current GPU can launch it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return graph
+    major, minor = torch.cuda.get_device_capability()
+    return for_architecture(graph, 10 * major + minor)
 
 
 def _span(tensor: torch.Tensor) -> int:

@@ -24,12 +24,15 @@ from mirage_dsl.backends.triton.interpret import load_module
 from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan, Param
 from mirage_dsl.errors import CompileError, UnsupportedError
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.waiting import launched_in_turn
 
 ELEMENT = {"f16": "fp16", "bf16": "bf16", "f32": "fp32"}
 TOLERATED_SPILLS = 64
 """Bytes of stack that cost nothing measurable: a few values parked outside loops."""
 ALIGNED = [["tt.divisibility", 16]]
 
+EARLY_LAUNCHES = 90
+"""The first architecture that has them."""
 REGISTERS = 65_536
 """Of a multiprocessor; a warp takes a multiple of `REGISTERS_AT_ONCE`."""
 REGISTERS_AT_ONCE = 256
@@ -99,7 +102,7 @@ def compile_only(graph: KernelGraph, target: str = "sm_90") -> list[KernelReport
         UnsupportedError: An unknown target, or something that Triton cannot express.
         CompileError: Triton refuses a kernel.
     """
-    emitted = plan(graph)
+    emitted = plan(for_architecture(graph, architecture(target)))
     return [_report(emitted, kernel, target) for kernel in emitted.kernels]
 
 
@@ -134,6 +137,11 @@ def reject(report: KernelReport, least: int = 0) -> str | None:
 
 def _kilobytes(target: str) -> int:
     return SHARED_KILOBYTES.get(architecture(target), NEWEST_KILOBYTES)
+
+
+def for_architecture(graph: KernelGraph, arch: int) -> KernelGraph:
+    """Without early launches where the architecture, such as 80, has none."""
+    return graph if arch >= EARLY_LAUNCHES else launched_in_turn(graph)
 
 
 def architecture(target: str) -> int:
@@ -281,5 +289,6 @@ __all__ = [
     "architecture",
     "compile_kernel",
     "compile_only",
+    "for_architecture",
     "reject",
 ]
