@@ -35,6 +35,7 @@ from mirage_dsl.timing import (
 DEVICE = "cuda"
 DRAWS = 3
 TURNS = 101
+"""Of long calls: more than a tuner takes, for here the figures are the result."""
 MATRIX = 8192
 """Side of the product whose rate is the arithmetic's."""
 FAILURES = (mirage.MirageError, RuntimeError, AssertionError, ValueError, TypeError)

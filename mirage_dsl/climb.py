@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from mirage_dsl.backends.triton.messages import Timing
 from mirage_dsl.backends.triton.tune import Tuner
@@ -181,10 +180,11 @@ class Climb:
     def _next(self) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet.
 
-        And what was left out of the first round for it was launched like the fastest.
+        Ahead of them what the first round left out that is launched as the fastest is.
         """
-        alike = [self._alike.pop(_launches(g), []) for g in self._fastest()[:1]]
-        found = dict.fromkeys(g for g in chain(*alike) if g not in self.timings)
+        fastest = self._fastest()
+        alike = self._alike.pop(_launches(fastest[0]), []) if fastest else []
+        found = dict.fromkeys(g for g in alike if g not in self.timings)
         left = CLIMBERS
         best: KernelGraph | None = None
         for graph, at in self._climbers():

@@ -37,6 +37,7 @@ HOST_BOUND = 100.0
 """A plain call may take the host so many µs; below, it says nothing of the GPU."""
 
 TURNS = 41
+"""How often each chain is timed where several are timed in turn."""
 SETTLING = 3
 """Turns that do not count: the clock falls until the power suits."""
 TURN = 2_000.0
@@ -247,7 +248,7 @@ def _beside_current() -> torch.cuda.Stream:
 
 
 def _rough(call: Run, sets: Sets, stream: torch.cuda.Stream) -> list[float]:
-    """µs of a few plain calls, of which no first one is timed."""
+    """µs of a few plain calls, behind a few that are not timed."""
     import torch
 
     with torch.cuda.stream(stream):

@@ -14,7 +14,7 @@ Structural nodes are a closed set of frozen dataclasses, to be handled by `match
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -302,6 +302,14 @@ class KernelGraph:
         """The same graph at other sizes; dims not listed stay as they are."""
         merged = {**self.extent_of, **extents}
         return replace(self, extents=tuple(sorted(merged.items())))
+
+    def with_schedules(self, change: Callable[[BlockGraph], Schedule]) -> KernelGraph:
+        """The same graph with each kernel lowered as `change` says."""
+        nodes = [
+            replace(n, schedule=change(n)) if isinstance(n, BlockGraph) else n
+            for n in self.nodes
+        ]
+        return replace(self, nodes=tuple(nodes))
 
     def __str__(self) -> str:
         """The graph as `.mu` text, which `parse` reads back."""

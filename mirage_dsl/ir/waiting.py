@@ -23,6 +23,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     KernelGraph,
     Load,
+    Schedule,
     stages_of,
 )
 
@@ -34,25 +35,17 @@ def launched_early(graph: KernelGraph, *, first: bool = False) -> KernelGraph:
         graph: A μGraph.
         first: Also the first one, which is then ahead of what a call follows.
     """
-    at = next((i for i, n in enumerate(graph.nodes) if isinstance(n, BlockGraph)), 0)
-    nodes = [
-        replace(n, schedule=replace(n.schedule, pdl=True))
-        if isinstance(n, BlockGraph) and (first or i > at)
-        else n
-        for i, n in enumerate(graph.nodes)
-    ]
-    return replace(graph, nodes=tuple(nodes))
+
+    def early(block: BlockGraph) -> Schedule:
+        waits = first or block is not graph.blocks[0]
+        return replace(block.schedule, pdl=True) if waits else block.schedule
+
+    return graph.with_schedules(early)
 
 
 def launched_in_turn(graph: KernelGraph) -> KernelGraph:
     """No kernel starts before the one ahead of it has ended."""
-    nodes = [
-        replace(n, schedule=replace(n.schedule, pdl=False, prefetch=0))
-        if isinstance(n, BlockGraph)
-        else n
-        for n in graph.nodes
-    ]
-    return replace(graph, nodes=tuple(nodes))
+    return graph.with_schedules(lambda b: replace(b.schedule, pdl=False, prefetch=0))
 
 
 def behind_kernels(graph: KernelGraph) -> Iterator[tuple[BlockGraph, AbstractSet[str]]]:

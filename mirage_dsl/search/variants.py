@@ -108,13 +108,11 @@ def _different(sized: Sequence[Sized], count: int) -> list[Sized]:
 
 def _with_descriptors(graph: KernelGraph) -> KernelGraph:
     """The kernels with loops load through tensor descriptors."""
-    nodes = [
-        replace(n, schedule=replace(n.schedule, descriptors=True))
-        if isinstance(n, BlockGraph) and n.loop is not None
-        else n
-        for n in graph.nodes
-    ]
-    return replace(graph, nodes=tuple(nodes))
+    return graph.with_schedules(
+        lambda b: (
+            b.schedule if b.loop is None else replace(b.schedule, descriptors=True)
+        )
+    )
 
 
 def neighbours(

@@ -17,15 +17,9 @@ from mirage_dsl.backends.triton.messages import Final, InputSpec, Task, Trial
 from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.testing import mugraphs
 from mirage_dsl.timing import Time, chain_length
 from mirage_dsl.types import f16
-
-GRAPH = mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16)
-INPUTS = (
-    InputSpec((8, 64), (64, 1), "float16"),
-    InputSpec((64, 96), (1, 64), "float16", 0.5),
-)
+from tests.backends.judged import GRAPH, INPUTS
 
 
 def test_right_and_wrong_candidates() -> None:

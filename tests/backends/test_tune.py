@@ -19,7 +19,6 @@ from mirage_dsl.backends.triton.channel import Helper
 from mirage_dsl.backends.triton.compile_worker import compiled
 from mirage_dsl.backends.triton.messages import (
     CompileJob,
-    InputSpec,
     Task,
     Timing,
 )
@@ -27,12 +26,7 @@ from mirage_dsl.backends.triton.screen import compile_only
 from mirage_dsl.backends.triton.tune import Tuner
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.testing import mugraphs
-
-GRAPH = mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16)
-INPUTS = (
-    InputSpec((8, 64), (64, 1), "float16"),
-    InputSpec((64, 96), (1, 64), "float16", 0.5),
-)
+from tests.backends.judged import GRAPH, INPUTS
 
 
 def test_graphs_survive_pickling() -> None:

@@ -39,8 +39,8 @@ class _Gpu:
 
     def synchronize(self) -> None: ...
 
-    def _chain(self, call: _Call, sets: Any, length: int, _: object) -> _Chain:
-        return _Chain(self, call, max(length, len(sets)))
+    def _chain(self, call: _Call, _sets: Any, length: int, _stream: object) -> _Chain:
+        return _Chain(self, call, length)
 
     def _marked(self, work: Callable[[], None], _: object) -> tuple[_Event, _Event]:
         start = _Event(self.clock)

@@ -95,11 +95,9 @@ class Places:
     def positions(self, dim: Dim, lanes: int, step: int) -> str:
         """Every so many elements from the first one of the block's part on."""
         wide = ".to(tl.int64)" if self._wide else ""
-        terms = [f"tl.arange(0, {lanes}){wide}"]
-        if step != 1:
-            terms[0] += f" * {step}"
+        text = f"tl.arange(0, {lanes}){wide}" + (f" * {step}" if step != 1 else "")
         first = self._first(self._pieces[dim])
-        return " + ".join([first, *terms] if first else terms)
+        return f"{first} + {text}" if first else text
 
     def start(self, dim: Dim) -> str:
         """Positions in the first iteration: a vector, a scalar, or nothing for 0."""

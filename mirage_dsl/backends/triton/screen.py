@@ -31,8 +31,8 @@ TOLERATED_SPILLS = 64
 """Bytes of stack that cost nothing measurable: a few values parked outside loops."""
 ALIGNED = [["tt.divisibility", 16]]
 
-EARLY_LAUNCHES = 90
-"""The first architecture that has them."""
+HOPPER = 90
+"""The first architecture whose kernels can be launched early."""
 REGISTERS = 65_536
 """Of a multiprocessor; a warp takes a multiple of `REGISTERS_AT_ONCE`."""
 REGISTERS_AT_ONCE = 256
@@ -141,7 +141,7 @@ def _kilobytes(target: str) -> int:
 
 def for_architecture(graph: KernelGraph, arch: int) -> KernelGraph:
     """Without early launches where the architecture, such as 80, has none."""
-    return graph if arch >= EARLY_LAUNCHES else launched_in_turn(graph)
+    return graph if arch >= HOPPER else launched_in_turn(graph)
 
 
 def architecture(target: str) -> int:

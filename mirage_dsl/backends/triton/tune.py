@@ -114,7 +114,6 @@ class Tuner:
         turn: AbstractContextManager[object] | None = None,
         form: Callable[[KernelGraph], KernelGraph] | None = None,
     ) -> None:
-        self._form = form or _as_it_is
         self.deadline = deadline
         self.reserve = 0.0
         self.least = 0.0
@@ -127,6 +126,7 @@ class Tuner:
         self._slow = slow
         self._screened = screened
         self._turn = turn or nullcontext()
+        self._form = form or _as_it_is
         self._best = float("inf")
         self._compiler: Helper | None = None
         self._settled = True
