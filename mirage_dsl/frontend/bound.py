@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.errors import CompileError, EquivalenceError, SearchError, ShapeError
+from mirage_dsl.frontend.dynamic import Executables, free_dims, numbers, resized
 from mirage_dsl.frontend.given import (
     check_dtypes,
     copied,
@@ -16,13 +16,14 @@ from mirage_dsl.frontend.given import (
     is_torch,
 )
 from mirage_dsl.frontend.reference import evaluate_trace
-from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
+from mirage_dsl.frontend.trace import Leaf, Trace
 from mirage_dsl.frontend.tree import leaves_of
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.maps import bind_extents, derived_extents
+from mirage_dsl.ir.maps import bind_extents
 from mirage_dsl.ir.waiting import launched_early
 from mirage_dsl.settings import EFFORT, INTERPRET, Effort
+from mirage_dsl.types import TensorSpec
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 TUNER_OPTIONS = ("constraints", "hardware", "use_cache")
 """Arguments that a search shares with the tuner."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class BoundKernel:
     def __init__(
         self,
         trace: Trace,
-        arguments: Arguments,
+        specs: Sequence[TensorSpec],
         options: Options,
         on_change: Callable[[], None],
     ) -> None:
@@ -81,8 +80,8 @@ class BoundKernel:
         self._result: SearchResult | None = None
         self._tuning: Tuned | None = None
         self._chosen: KernelGraph | None = None
-        self._executables: dict[object, Executable] = {}
-        self._shapes = [s.shape for s in arguments.specs]
+        self._executables: Executables | None = None
+        self._shapes = numbers(specs)
         self._hardware: Hardware | None = options.config.get("hardware")
 
     @property
@@ -120,7 +119,7 @@ class BoundKernel:
     def _set(self, mugraph: KernelGraph) -> None:
         early = self._options.overlap
         self._chosen = launched_early(mugraph, first=True) if early else mugraph
-        self._executables.clear()
+        self._executables = None
         self._on_change()
 
     def _sized_program(self) -> KernelGraph:
@@ -131,13 +130,18 @@ class BoundKernel:
         """
         if all(extent is not None for _, extent in self.program.extents):
             return self.program
-        shapes = [tuple(e for e in s if isinstance(e, int)) for s in self._shapes]
-        if any(len(a) != len(b) for a, b in zip(shapes, self._shapes, strict=True)):
+        if self._shapes is None:
             raise SearchError(
                 f"{self.program.name} was bound with symbolic extents; bind it with "
                 "tensors, or specs of typical sizes, to search or run it"
             )
-        return self.program.with_extents(bind_extents(self.program, shapes))
+        return self.program.with_extents(bind_extents(self.program, self._shapes))
+
+    def _typical(self, candidate: KernelGraph) -> KernelGraph:
+        """A μGraph at the extents of dynamic dims that it was bound with."""
+        if self._shapes is None:
+            return candidate
+        return resized(candidate, free_dims(candidate, self.program), self._shapes)
 
     def search(
         self,
@@ -193,7 +197,7 @@ class BoundKernel:
         """Use a given μGraph, once it is checked and verified against the program.
 
         Args:
-            mugraph: A μGraph or its text.
+            mugraph: A μGraph or its text.  Its extents of dynamic dims do not count.
 
         Raises:
             ParseError: The text is not in the language.
@@ -203,6 +207,7 @@ class BoundKernel:
         from mirage_dsl.ir.parser import parse
 
         candidate = parse(mugraph) if isinstance(mugraph, str) else mugraph
+        candidate = self._typical(candidate)
         check_or_raise(candidate)
         certificate = self._verify(candidate)
         if not certificate.ok:
@@ -318,27 +323,15 @@ class BoundKernel:
         return several
 
     def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
-        from mirage_dsl.backends.triton.launch import Executable
-
+        if self._executables is None:
+            self._executables = Executables(self.program, self.mugraph)
         shapes = tuple(tuple(t.shape) for t in tensors)
-        key = (interpret, shapes)
-        if key not in self._executables:
-            if not interpret:
-                _refuse_in_capture(self.program.name)
-            graph = self._at(shapes)
-            self._executables[key] = Executable(graph, interpret=interpret)
-        return self._executables[key]
-
-    def _at(self, shapes: Sequence[tuple[int, ...]]) -> KernelGraph:
-        """The chosen μGraph at the extents of a call."""
-        mugraph = self.mugraph
-        free = {n for n, extent in self.program.extents if extent is None}
-        if not free:
-            return mugraph
-        known = {n: None if n in free else e for n, e in mugraph.extents}
-        open_graph = replace(mugraph, extents=tuple(sorted(known.items())))
-        bound = bind_extents(open_graph, shapes)
-        return mugraph.with_extents(derived_extents(mugraph, bound))
+        known = self._executables.at(shapes, interpret=interpret)
+        if known is not None:
+            return known
+        if not interpret:
+            _refuse_in_capture(self.program.name)
+        return self._executables.make(shapes, interpret=interpret)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)

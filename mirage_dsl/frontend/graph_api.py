@@ -21,7 +21,7 @@ from mirage_dsl.errors import SearchError
 from mirage_dsl.frontend.block_api import ThreadblockGraph
 from mirage_dsl.frontend.bound import BoundKernel, Options
 from mirage_dsl.frontend.graph_builder import GraphBuilder
-from mirage_dsl.frontend.trace import Arguments, Leaf, Trace
+from mirage_dsl.frontend.trace import Leaf, Trace
 from mirage_dsl.ir.graph import KernelGraph
 
 if TYPE_CHECKING:
@@ -41,14 +41,8 @@ class Graph(GraphBuilder):
     def _bound(self, options: Options) -> BoundKernel:
         program = self.program
         structure = [Leaf(i) for i in range(len(program.returns))]
-        arguments = Arguments(
-            {},
-            tuple(i.name for i in self._inputs),
-            tuple(self._specs),
-            tuple((None,) * len(s.shape) for s in self._specs),
-            tuple(self._specs),
-        )
-        return BoundKernel(Trace(program, structure), arguments, options, _nothing)
+        trace = Trace(program, structure)
+        return BoundKernel(trace, self._specs, options, _nothing)
 
     def __call__(self, inputs: Sequence[Any], **_: Any) -> list[Any]:
         """Run the graph as it is; the outputs in the order in which they were marked.

@@ -14,6 +14,7 @@ from typing import Any, overload
 from mirage_dsl.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend.bound import BoundKernel, Options
 from mirage_dsl.frontend.calls import ShortCall, call_key, tensor_places
+from mirage_dsl.frontend.dynamic import rounded, typical
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.reads import Reads
 from mirage_dsl.frontend.reference import call_by_reference
@@ -163,12 +164,13 @@ class Kernel:
         return self._bind(bind_arguments(self.function, args, kwargs))
 
     def _bind(self, arguments: Arguments) -> BoundKernel:
-        arguments = _with_copies(arguments)
-        sizes = tuple(_dispatch_shape(a) for a in _open_specs(arguments, self.options))
-        key = (sizes, _frozen(dict(arguments.values)), self._read())
+        given = _with_copies(arguments)
+        found = rounded(given, self.options.dynamic)
+        key = (found.specs, _frozen(dict(found.values)), self._read())
         if key not in self._bound:
-            trace = trace_call(self.function, arguments, dynamic=self.options.dynamic)
-            self._bound[key] = BoundKernel(trace, arguments, self.options, self._forget)
+            trace = trace_call(self.function, found, dynamic=self.options.dynamic)
+            specs = typical(trace.program, found, given)
+            self._bound[key] = BoundKernel(trace, specs, self.options, self._forget)
         return self._bound[key]
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelGraph:
@@ -260,7 +262,8 @@ def kernel(
         budget_seconds: Time limit of a search.
         config: Further arguments of `mirage.superoptimize`, by name.
         mugraph: A μGraph or its text to use in place of a search.
-        dynamic: Annotated dims whose extent may change from call to call.
+        dynamic: Annotated dims whose extent may change from call to call.  One search,
+            at extents rounded up to powers of two, serves all that round to the same.
         overlap: Let the first kernel of a call start before the kernel ahead of it in
             the stream has ended (programmatic dependent launch): it waits there before
             it reads or writes.  Of use where calls follow each other, as in a model.
@@ -306,23 +309,6 @@ def _refuse_gradients(arguments: Arguments) -> None:
                 f"{name}.detach()",
                 user_location(),
             )
-
-
-def _open_specs(arguments: Arguments, options: Options) -> list[TensorSpec]:
-    """Specs with the names of dynamic dims in the place of their extents."""
-    opened: list[TensorSpec] = []
-    for given, hints in zip(arguments.specs, arguments.hints, strict=True):
-        shape = tuple(
-            hint if hint is not None and hint in options.dynamic else extent
-            for extent, hint in zip(given.shape, hints, strict=True)
-        )
-        opened.append(replace(given, shape=shape))
-    return opened
-
-
-def _dispatch_shape(given: TensorSpec) -> object:
-    named = any(isinstance(e, str) for e in given.shape)
-    return given.dtype, given.shape, None if named else given.strides
 
 
 def _with_copies(arguments: Arguments) -> Arguments:

@@ -56,6 +56,7 @@ LAYERS: dict[str, int] = {
 CONNECTING = {
     "mirage_dsl.frontend.kernel",
     "mirage_dsl.frontend.bound",
+    "mirage_dsl.frontend.dynamic",
     "mirage_dsl.frontend.graph_api",
     "mirage_dsl",
 }

@@ -70,7 +70,7 @@ def plan(
         placed=placed,
         given=given,
         inputs=frozenset(i.name for i in graph.inputs),
-        wide=wide or any(_is_far(t, extents) for t in types.values()),
+        wide=wide or any(is_far(t, extents) for t in types.values()),
         pointers=pointers,
     )
     kernels = _kernels(graph, around)
@@ -157,7 +157,8 @@ def _given(
     return found
 
 
-def _is_far(kind: TensorType, extents: dict[str, int | None]) -> bool:
+def is_far(kind: TensorType, extents: Mapping[str, int | None]) -> bool:
+    """Whether a packed tensor has too many elements for 32 bits, by what is known."""
     sizes = [extents.get(n) for n in kind.names]
     known = [s for s in sizes if s is not None]
     return prod(known) >= FAR

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mirage_dsl.backends.triton.direct import Direct, direct_call
-from mirage_dsl.backends.triton.emit import FAR, plan
+from mirage_dsl.backends.triton.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.loading import ALIGNMENT
 from mirage_dsl.backends.triton.plan import ModulePlan
@@ -191,20 +191,23 @@ class Executable:
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
     ) -> Variant:
         """The variant for these tensors, once they are known to fit."""
-        extents = bind_extents(self.graph, [tuple(t.shape) for t in tensors])
+        shapes = [tuple(t.shape) for t in tensors]
+        extents = derived_extents(self.graph, bind_extents(self.graph, shapes))
         for item, tensor in zip(self.graph.inputs, tensors, strict=True):
             what = f"input {item.name} of {self.graph.name}"
             self._check_one(what, item.type, tensor, tensors[0])
         if out:
-            self._check_out(out, tensors, derived_extents(self.graph, extents))
+            self._check_out(out, tensors, extents)
+        made = self._plan(Variant())
         described = {
             p.source
-            for kernel in self._plan(Variant()).kernels
+            for kernel in made.kernels
             for p in kernel.params
             if p.kind == "descriptor"
         }
         return Variant(
-            wide=any(_span(t) >= FAR for t in (*tensors, *out)),
+            wide=any(_span(t) >= FAR for t in (*tensors, *out))
+            or any(is_far(kind, extents) for kind in made.around.types.values()),
             pointers=not all(
                 _fits_descriptor(item, tensor)
                 for item, tensor in zip(self.graph.inputs, tensors, strict=True)

@@ -16,6 +16,7 @@ from mirage_dsl.backends.triton.library import (
 from mirage_dsl.backends.triton.names import Names, Writer
 from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
+from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return, partial_dim
 from mirage_dsl.ir.placing import built
 from mirage_dsl.ops.definition import Kind
@@ -78,11 +79,20 @@ class Launcher:
     # -- Sizes ---------------------------------------------------------------------
 
     def _bind_sizes(self) -> None:
-        """Read symbolic extents off the inputs' shapes."""
+        """Read symbolic extents off the inputs' shapes.
+
+        Raises:
+            UnsupportedError: A symbolic extent follows from others, by a view.
+        """
         for _ in self._graph.inputs:
             for item in self._graph.inputs:
                 for axis, dims in enumerate(item.type.axes):
                     self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
+        for name in self._extents:
+            if self._unknown(name) and name not in map(partial_dim, self._extents):
+                raise UnsupportedError(
+                    f"dim {name} is symbolic, and no axis of an input tells its extent"
+                )
 
     def _bind_axis(self, shape: str, dims: Axis) -> None:
         unknown = [d.name for d in dims if self._unknown(d.name)]
@@ -274,7 +284,8 @@ class Launcher:
         along, start = order.index(to), 0
         for value, dim in zip(node.values, joined, strict=True):
             count = self._extents[dim]
-            assert count is not None
+            if count is None:
+                raise UnsupportedError(f"dim {dim} is symbolic and concatenated")
             place = self._placed.get(value)
             if place is None or (place.whole, place.start) != (node.result, start):
                 kind = self._types[value]

@@ -1,0 +1,191 @@
+"""Dynamic dims: one search for many extents, and one compiled kernel where that can be.
+
+Extents are rounded up to powers of two.  What is found for these serves all extents
+that come to the same, each time once it is verified there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.frontend.specs import TensorSpec, layout_of
+from mirage_dsl.frontend.trace import Arguments
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import KernelGraph, dims_of
+from mirage_dsl.ir.maps import bind_extents, derived_extents
+from mirage_dsl.ir.opening import opened
+
+if TYPE_CHECKING:
+    from mirage_dsl.backends.triton.launch import Executable
+
+Shapes = Sequence[tuple[int, ...]]
+
+log = logging.getLogger(__name__)
+
+
+def rounded(arguments: Arguments, dynamic: Collection[str]) -> Arguments:
+    """The arguments with extents of dynamic dims rounded up to powers of two."""
+    if not dynamic:
+        return arguments
+    pairs = zip(arguments.specs, arguments.hints, strict=True)
+    return replace(arguments, specs=tuple(_rounded(s, h, dynamic) for s, h in pairs))
+
+
+def _rounded(
+    given: TensorSpec, hints: Sequence[str | None], dynamic: Collection[str]
+) -> TensorSpec:
+    extents = [
+        1 << (extent - 1).bit_length()
+        if isinstance(extent, int) and hint in dynamic
+        else extent
+        for extent, hint in zip(given.shape, hints, strict=True)
+    ]
+    strides = given.strides
+    known = [e for e in given.shape if isinstance(e, int)]
+    if strides is not None and len(known) == len(extents):
+        order = layout_of(known, strides) or range(len(extents))
+        step, found = 1, dict[int, int]()
+        for axis in reversed(order):
+            found[axis] = step
+            step *= int(extents[axis])
+        strides = tuple(found[axis] for axis in range(len(extents)))
+    return replace(given, shape=tuple(extents), strides=strides)
+
+
+def numbers(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]] | None:
+    """The shapes of specs; None if there are names of dims among the extents."""
+    shapes = [tuple(e for e in s.shape if isinstance(e, int)) for s in specs]
+    same = all(len(a) == len(s.shape) for a, s in zip(shapes, specs, strict=True))
+    return shapes if same else None
+
+
+def typical(
+    program: KernelGraph, found: Arguments, given: Arguments
+) -> tuple[TensorSpec, ...]:
+    """Specs of the sizes to search for: the rounded ones, if they fit each other.
+
+    They do not where one dim is as long as two others together, for one.
+
+    Args:
+        program: What is computed.
+        found: The arguments, rounded.
+        given: The arguments of a call.
+    """
+    shapes = numbers(found.specs)
+    if shapes is not None:
+        try:
+            bind_extents(program, shapes)
+        except ShapeError:
+            return given.specs
+    return found.specs
+
+
+def free_dims(graph: KernelGraph, program: KernelGraph) -> frozenset[str]:
+    """What the program's symbolic dims are called in a graph with the same inputs."""
+    return frozenset(
+        ours.name
+        for mine, its in zip(graph.inputs, program.inputs, strict=False)
+        for ours, other in zip(
+            dims_of(mine.type.axes), dims_of(its.type.axes), strict=False
+        )
+        if program.extent_of[other.name] is None
+    )
+
+
+def resized(graph: KernelGraph, free: Collection[str], shapes: Shapes) -> KernelGraph:
+    """The graph with the extents of `free` dims, and what follows, that shapes tell.
+
+    Raises:
+        ShapeError: The shapes contradict the inputs' types or each other.
+    """
+    if not free:
+        return graph
+    bound = bind_extents(graph.with_extents(dict.fromkeys(free)), shapes)
+    return graph.with_extents(derived_extents(graph, bound))
+
+
+class Executables:
+    """What runs one μGraph, at its extents and at others.
+
+    Args:
+        program: What it computes, with symbolic extents where they may change.
+        mugraph: How, verified at its own extents.
+    """
+
+    def __init__(self, program: KernelGraph, mugraph: KernelGraph) -> None:
+        self._program = program
+        self._mugraph = mugraph
+        self._free = free_dims(mugraph, program)
+        self._known: dict[object, Executable] = {}
+        self._any: dict[bool, Executable | None] = {}
+
+    def at(self, shapes: Shapes, *, interpret: bool) -> Executable | None:
+        """What is known to serve inputs of these shapes."""
+        return self._known.get((interpret, tuple(shapes)))
+
+    def make(self, shapes: Shapes, *, interpret: bool) -> Executable:
+        """What serves inputs of these shapes, verified at their extents."""
+        found = self._made(shapes, interpret)
+        self._known[interpret, tuple(shapes)] = found
+        return found
+
+    def _made(self, shapes: Shapes, interpret: bool) -> Executable:
+        from mirage_dsl.backends.triton.launch import Executable
+
+        sized = resized(self._mugraph, self._free, shapes)
+        if sized == self._mugraph:
+            return Executable(sized, interpret=interpret)
+        program = self._program.with_extents(bind_extents(self._program, shapes))
+        if sized == program:
+            return Executable(sized, interpret=interpret)
+        general = self._of_any_size(interpret)
+        graph = sized if general is None else general.graph
+        if not _holds(resized(graph, self._free, shapes), program):
+            return Executable(program, interpret=interpret)
+        return general or Executable(sized, interpret=interpret)
+
+    def _of_any_size(self, interpret: bool) -> Executable | None:
+        """What serves all extents of the free dims; None if nothing does."""
+        from mirage_dsl.backends.triton.launch import Executable
+
+        if interpret not in self._any:
+            graph = opened(self._mugraph, self._free)
+            self._any[interpret] = None
+            if not check(graph):
+                try:
+                    self._any[interpret] = Executable(graph, interpret=interpret)
+                except UnsupportedError as error:
+                    log.info("%s: compiled for each size: %s", graph.name, error)
+        return self._any[interpret]
+
+
+def _holds(graph: KernelGraph, program: KernelGraph) -> bool:
+    """Whether a graph computes the program at these extents; a warning says why not.
+
+    How accurate it is was measured where it was chosen, with sums at least as long.
+    """
+    from mirage_dsl.verify.verifier import verify
+
+    problems = check(graph)
+    reason = str(problems[0]) if problems else ""
+    if not problems:
+        certificate = verify(graph, program)
+        stability = certificate.stability
+        finite = stability is None or math.isfinite(stability.worst_ratio)
+        if certificate.equivalent and finite:
+            return True
+        reason = str(certificate)
+    sizes = ", ".join(f"{name} = {extent}" for name, extent in program.extents)
+    log.warning(
+        "%s with %s is left to library kernels; the μGraph for these sizes rounded up "
+        "does not serve: %s",
+        program.name,
+        sizes,
+        reason,
+    )
+    return False
