@@ -17,8 +17,7 @@ from mirage_dsl.frontend.specs import TensorSpec, layout_of
 from mirage_dsl.frontend.trace import Arguments
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, dims_of
-from mirage_dsl.ir.maps import bind_extents, derived_extents
-from mirage_dsl.ir.opening import opened
+from mirage_dsl.ir.maps import bind_extents, derived_extents, with_symbolic
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
@@ -121,8 +120,10 @@ class Executables:
         self._program = program
         self._mugraph = mugraph
         self._free = free_dims(mugraph, program)
+        extents = derived_extents(mugraph, mugraph.extent_of)
+        self._most = {n: e for n, e in extents.items() if e is not None}
         self._known: dict[object, Executable] = {}
-        self._any: dict[bool, Executable | None] = {}
+        self._shared: dict[bool, Executable | None] = {}
 
     def at(self, shapes: Shapes, *, interpret: bool) -> Executable | None:
         """What is known to serve inputs of these shapes."""
@@ -138,30 +139,29 @@ class Executables:
         from mirage_dsl.backends.triton.launch import Executable
 
         sized = resized(self._mugraph, self._free, shapes)
-        if sized == self._mugraph:
-            return Executable(sized, interpret=interpret)
         program = self._program.with_extents(bind_extents(self._program, shapes))
-        if sized == program:
+        if sized in (self._mugraph, program):
             return Executable(sized, interpret=interpret)
-        general = self._of_any_size(interpret)
-        graph = sized if general is None else general.graph
-        if not _holds(resized(graph, self._free, shapes), program):
+        if not _holds(sized, program):
             return Executable(program, interpret=interpret)
-        return general or Executable(sized, interpret=interpret)
+        shorter = all((e or 0) <= self._most.get(n, 0) for n, e in sized.extents)
+        shared = self._of_shorter(interpret) if shorter else None
+        return shared or Executable(sized, interpret=interpret)
 
-    def _of_any_size(self, interpret: bool) -> Executable | None:
-        """What serves all extents of the free dims; None if nothing does."""
+    def _of_shorter(self, interpret: bool) -> Executable | None:
+        """What serves all extents up to the μGraph's own; None if nothing does."""
         from mirage_dsl.backends.triton.launch import Executable
 
-        if interpret not in self._any:
-            graph = opened(self._mugraph, self._free)
-            self._any[interpret] = None
-            if not check(graph):
-                try:
-                    self._any[interpret] = Executable(graph, interpret=interpret)
-                except UnsupportedError as error:
-                    log.info("%s: compiled for each size: %s", graph.name, error)
-        return self._any[interpret]
+        if interpret not in self._shared:
+            graph = with_symbolic(self._mugraph, self._free)
+            self._shared[interpret] = None
+            try:
+                self._shared[interpret] = Executable(
+                    graph, interpret=interpret, most=self._most
+                )
+            except UnsupportedError as error:
+                log.info("%s: compiled for each extent: %s", graph.name, error)
+        return self._shared[interpret]
 
 
 def _holds(graph: KernelGraph, program: KernelGraph) -> bool:

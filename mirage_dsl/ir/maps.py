@@ -14,7 +14,7 @@ What lies at or beyond `N` is padding, and so is what lies beyond the grid part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mirage_dsl.errors import ShapeError
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, partial_dim
@@ -96,6 +96,13 @@ def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | Non
                 _learn(known, _made_by(inner, known, split))
         _learn(known, _partial_extents(node, known))
     return known
+
+
+def with_symbolic(graph: KernelGraph, dims: Collection[str]) -> KernelGraph:
+    """The graph with symbolic extents of some dims of its inputs, and what follows."""
+    given = {d.name for i in graph.inputs for axis in i.type.axes for d in axis}
+    known = {n: None if n in dims else e for n, e in graph.extents if n in given}
+    return graph.with_extents(derived_extents(graph, known))
 
 
 def _learn(known: dict[str, int | None], made: Extents) -> None:

@@ -60,6 +60,14 @@ def gram(x: mirage.f16["m", "k"]) -> Any:
     return torch.softmax(x @ x.T, -1) @ x
 
 
+def lengthened(x: mirage.f16["m", "k"], y: mirage.f16[8, "k"]) -> Any:
+    return torch.cat([torch.erf(x), y]) * 2.0
+
+
+def total(x: mirage.f16["m", "k"]) -> Any:
+    return x.sum(-1)
+
+
 def close(found: Any, kernel: mirage.Kernel, *tensors: Any) -> None:
     expected = kernel.reference(*(t.numpy() for t in tensors))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-2, atol=1e-2)
@@ -157,6 +165,39 @@ where i = 16, j = 64, l = 48 {
 """
 
 
+JOINED = """
+mirage 1
+mugraph lengthened(x: f16[m, k], y: f16[n, k]) -> f16[h, k] where m = 8, n = 8, k = 64 {
+  u = block grid(k / 16) {
+    x_t: f16[m, k/grid] = load x
+    e: f32[m, k/grid] = erf x_t
+    d: f32[m, k/grid] = mul e, 2
+    store u: f16[m, k/grid] = d
+  }
+  v: f16[n, k] = mul y, 2
+  both: f16[h, k] = concat u, v dims(m, n) to(h)
+  return both
+}
+"""
+
+PARTS = """
+mirage 1
+mugraph total(x: f16[m, k]) -> f16[m] where m = 16, k = 64 {
+  parts = block grid(k / 16) {
+    x_t: f16[m, k/grid] = load x
+    p: f32[m] = sum x_t over(k)
+    store parts: f32[k#/grid, m] = p
+  }
+  y = block grid(m / 8) {
+    p_t: f32[k#, m/grid] = load parts
+    s: f32[m/grid] = sum p_t over(k#)
+    store y: f16[m/grid] = s
+  }
+  return y
+}
+"""
+
+
 def linear(x: mirage.f16["m", "k"], w: mirage.f16["k", "n"]) -> Any:
     return x @ w
 
@@ -182,16 +223,56 @@ def test_other_extents_share_a_compiled_kernel() -> None:
         np.testing.assert_allclose(found, x.float() @ w.float(), rtol=1e-2, atol=1e-2)
 
 
-def test_what_is_held_whole_is_compiled_for_each_extent(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kernel = mirage.kernel(dynamic=("m",))(centred)
+@pytest.mark.parametrize("function", [centred, gram])
+def test_dims_that_blocks_hold_whole(function: Any) -> None:
+    kernel = mirage.kernel(dynamic=("m",))(function)
     bound = kernel.bind(mirage.spec((8, K)))
     made = Executables(bound.program, bound.mugraph)
-    with caplog.at_level(logging.INFO):
-        graphs = [made.make([(m, K)], interpret=True).graph for m in (8, 7, 6)]
+    run = [made.make([(m, K)], interpret=True) for m in (8, 7, 5, 1)]
+    assert run[1] is run[2] is run[3]
+    assert [r.graph.extent_of["m"] for r in run] == [8, None, None, None]
+    for m, executable in zip((8, 7, 5, 1), run, strict=True):
+        x = half(m, K)
+        close(executable(x)[0], kernel, x)
+
+
+def test_parts_of_a_dim_that_is_summed_across_blocks() -> None:
+    kernel = mirage.kernel(dynamic=("k",), mugraph=PARTS)(total)
+    for k in (64, 49, 48, 33, 20):
+        x = half(16, k)
+        close(kernel(x), kernel, x)
+    bound = kernel.bind(half(16, 64))
+    made = Executables(bound.program, bound.mugraph)
+    run = [made.make([(16, k)], interpret=True) for k in (49, 33)]
+    assert run[0] is run[1]
+
+
+def test_longer_extents_than_it_was_compiled_for_are_refused() -> None:
+    shared = executables().make(shape_of(9), interpret=True)
+    with pytest.raises(mirage.MirageError, match=r"dim i .* extent 17.* 16 at most"):
+        shared(half(17, K), half(K, N))
+
+
+def test_longer_extents_than_the_typical_ones_have_their_own_kernel() -> None:
+    """Where rounded extents contradict each other, those of the first call count."""
+    kernel = mirage.kernel(dynamic=("m", "n"))(joined)
+    for m in (9, 16, 12):
+        tensors = half(m, K), half(8, K), half(m + 8, K)
+        found = kernel(*tensors)[1]
+        expected = kernel.reference(*(t.numpy() for t in tensors))[1]
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_what_cannot_be_shared_is_compiled_for_each_extent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernel = mirage.kernel(dynamic=("m",), mugraph=JOINED)(lengthened)
+    bound = kernel.bind(mirage.spec((8, K)), mirage.spec((8, K)))
+    made = Executables(bound.program, bound.mugraph)
+    with caplog.at_level(logging.INFO, logger="mirage_dsl"):
+        graphs = [made.make([(m, K), (8, K)], interpret=True).graph for m in (8, 7, 6)]
     assert [g.extent_of["m"] for g in graphs] == [8, 7, 6]
-    assert len([r for r in caplog.records if "for each size" in r.message]) == 1
+    assert len([r for r in caplog.records if "for each extent" in r.message]) == 1
 
 
 # -- Given μGraphs ---------------------------------------------------------------------

@@ -94,7 +94,8 @@ def _as_triton_has_it(
     block, around = with_rows(block, around)
     block = widen_joins(block, block_types(block, around.types))
     types = block_types(block, around.types)
-    return defer_sums(block, types, Pieces(block, types, around.extents)), around
+    pieces = Pieces(block, types, around.extents, around.most)
+    return defer_sums(block, types, pieces), around
 
 
 class _BlockEmitter:
@@ -110,7 +111,7 @@ class _BlockEmitter:
         self.late = None if made is None else after_wait(block, made)
         self.types = block_types(block, around.types)
         self.writer, names = Writer(), Names()
-        pieces = Pieces(block, self.types, around.extents)
+        pieces = Pieces(block, self.types, around.extents, around.most)
         layout = self.layout = Layout(block, self.types, pieces)
         self.wiring = Wiring(block, layout)
         signature = self.signature = Signature(around, names)

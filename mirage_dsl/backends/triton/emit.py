@@ -45,6 +45,7 @@ def plan(
     wide: bool = False,
     pointers: bool = False,
     out: bool = False,
+    most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
     """The emitted module with its parts.
 
@@ -55,17 +56,20 @@ def plan(
         pointers: Use no tensor descriptors, as for inputs whose strides or addresses
             they cannot express.
         out: `run` takes tensors for the outputs too, of any strides.
+        most: The largest extents of symbolic dims: blocks can hold these whole.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
     extents = derived_extents(graph, graph.extent_of)
-    types = laid_out(graph, kernel_types(graph), extents)
+    most = {n: e for n, e in (most or {}).items() if extents.get(n) is None}
+    types = laid_out(graph, kernel_types(graph), {**extents, **most})
     placed = places(graph, types, extents)
     given = _given(graph, types, placed) if out else None
     around = Surroundings(
         types,
         extents,
+        most,
         packed=_packed(graph) - placed.keys() - (given or {}).keys(),
         placed=placed,
         given=given,

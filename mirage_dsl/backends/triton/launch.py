@@ -61,14 +61,23 @@ class Executable:
     Args:
         graph: What to run.
         interpret: Run the emitted kernels on the CPU, in Triton's interpreter.
+        most: The largest extents of symbolic dims: blocks can hold these whole, and
+            longer ones are refused.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
 
-    def __init__(self, graph: KernelGraph, *, interpret: bool = False) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        *,
+        interpret: bool = False,
+        most: Mapping[str, int] | None = None,
+    ) -> None:
         self.graph = graph
         self.interpret = interpret
+        self._most = dict(most or {})
         self._launched = graph if interpret else _launchable(graph)
         self._plans: dict[Variant, ModulePlan] = {}
         self._modules: dict[str, ModuleType] = {}
@@ -85,6 +94,7 @@ class Executable:
                 wide=variant.wide,
                 pointers=variant.pointers,
                 out=variant.out,
+                most=self._most,
             )
         return self._plans[variant]
 
@@ -193,6 +203,12 @@ class Executable:
         """The variant for these tensors, once they are known to fit."""
         shapes = [tuple(t.shape) for t in tensors]
         extents = derived_extents(self.graph, bind_extents(self.graph, shapes))
+        for name, most in self._most.items():
+            if (extents.get(name) or 0) > most:
+                raise ShapeError(
+                    f"dim {name} of {self.graph.name} has extent {extents[name]}; "
+                    f"it was compiled for {most} at most"
+                )
         for item, tensor in zip(self.graph.inputs, tensors, strict=True):
             what = f"input {item.name} of {self.graph.name}"
             self._check_one(what, item.type, tensor, tensors[0])

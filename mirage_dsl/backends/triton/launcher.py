@@ -88,6 +88,10 @@ class Launcher:
             for item in self._graph.inputs:
                 for axis, dims in enumerate(item.type.axes):
                     self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
+        inner = (n for b in self._graph.blocks for n in b.nodes)
+        for node in (*self._graph.nodes, *inner):
+            if isinstance(node, Apply):
+                self._bind_renamed(node)
         for name in self._extents:
             if self._unknown(name) and name not in map(partial_dim, self._extents):
                 raise UnsupportedError(
@@ -103,6 +107,15 @@ class Launcher:
         self._sizes[unknown[0]] = self._writer.assign(
             self._names.fresh(f"{unknown[0]}_size"), text
         )
+
+    def _bind_renamed(self, node: Apply) -> None:
+        """Dims of a renamed view have the extents of those in whose place they are."""
+        attrs = dict(node.attrs)
+        old, new = attrs.get("dims"), attrs.get("to")
+        if isinstance(old, tuple) and isinstance(new, tuple):
+            for dim, name in zip(old, new, strict=True):
+                if self._unknown(name) and not self._unknown(dim):
+                    self._sizes[name] = self.size(dim)
 
     def _unknown(self, dim: str) -> bool:
         return self._extents.get(dim) is None and dim not in self._sizes

@@ -169,5 +169,5 @@ def ends_with_tensor(piece: Piece) -> bool:
         and piece.loop_tile is not None
         and piece.grid_tile % piece.loop_tile != 0
     )
-    whole = not piece.padded or piece.size == piece.extent
+    whole = not piece.padded or piece.size in (piece.extent, piece.most)
     return whole and not inside_part

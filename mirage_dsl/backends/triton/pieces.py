@@ -37,6 +37,7 @@ class Piece:
     Attributes:
         dim: The dim with its flags.
         extent: Of the whole dim, None where symbolic.
+        most: The largest extent, if it is symbolic and the block holds it whole.
         grid_tile: Elements of a block's part; None without grid split.
         loop_tile: Elements of an iteration's part; None without loop split.
         width: Lanes of the tile, a power of two.
@@ -49,11 +50,12 @@ class Piece:
     loop_tile: int | None
     width: int
     excess: bool = False
+    most: int | None = None
 
     @property
     def size(self) -> int:
         """Elements that a tile holds when it is not ragged."""
-        tile = self.loop_tile or self.grid_tile or self.extent
+        tile = self.loop_tile or self.grid_tile or self.extent or self.most
         assert tile is not None
         return tile
 
@@ -64,8 +66,8 @@ class Piece:
 
     @property
     def padded(self) -> bool:
-        """Whether a tile has more lanes than elements."""
-        return self.width != self.size
+        """Whether a tile may have more lanes than elements."""
+        return self.width != self.size or self.most is not None
 
     @property
     def ragged_grid(self) -> bool:
@@ -137,16 +139,25 @@ def partial_of(dim: Dim, block: BlockGraph) -> str | None:
 
 
 class Pieces:
-    """All pieces of one block, by dim."""
+    """All pieces of one block, by dim.
+
+    Args:
+        block: The block.
+        types: Types of its values.
+        extents: Extents of all dims, None where symbolic.
+        most: The largest extents of symbolic dims that blocks may hold whole.
+    """
 
     def __init__(
         self,
         block: BlockGraph,
         types: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
+        most: Mapping[str, int],
     ) -> None:
         self.block = block
         self._extents = extents
+        self._most = most
         self._by_dim: dict[Dim, Piece] = {}
         for dim in dict.fromkeys(_all_dims(block, types)):
             self._by_dim[dim] = self._piece(dim)
@@ -182,12 +193,14 @@ class Pieces:
                 raise UnsupportedError(f"{dim}: the loop does not split {dim.name}")
             loop = _clamp(split.tile, extent if grid is None else grid)
         size = loop or grid or extent
-        if size is None:
+        most = self._most.get(dim.name) if size is None else None
+        if size is None and most is None:
             raise UnsupportedError(
                 f"dim {dim.name} is symbolic and whole in a block; "
                 f"split it by the grid or by the loop"
             )
-        piece = Piece(dim, extent, grid, loop, power_of_two(size), excess)
+        width = power_of_two(size or most or 1)
+        piece = Piece(dim, extent, grid, loop, width, excess, most)
         # A part that can lie wholly outside needs an axis that carries its mask.
         return replace(piece, width=2) if piece.unit and piece.loose else piece
 

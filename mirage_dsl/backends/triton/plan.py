@@ -21,6 +21,7 @@ class Surroundings:
     Attributes:
         types: Types of the kernel-level tensors.
         extents: Extents of all dims, None where symbolic.
+        most: The largest extents of symbolic dims that blocks may hold whole.
         packed: Tensors that are row-major and contiguous by construction.
         placed: Tensors that are made inside of a concatenation.
         inputs: Tensors of the caller, whose layout their types tell.
@@ -32,6 +33,7 @@ class Surroundings:
 
     types: Mapping[str, TensorType]
     extents: Mapping[str, int | None]
+    most: Mapping[str, int]
     packed: frozenset[str]
     placed: Mapping[str, Place]
     inputs: frozenset[str]

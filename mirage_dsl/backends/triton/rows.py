@@ -96,8 +96,8 @@ def _vectors(
 
 
 def _lanes(dims: list[Dim], block: BlockGraph, around: Surroundings) -> int:
-    """Elements of a tile of these dims; symbolic extents count as one."""
-    known = {n: e or 1 for n, e in around.extents.items()}
+    """Elements of a tile of these dims; extents of which nothing is known are one."""
+    known = {n: e or around.most.get(n, 1) for n, e in around.extents.items()}
     lanes = 1
     for dim in dims:
         lanes *= piece_extent(dim, block, known)
