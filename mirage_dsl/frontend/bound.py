@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mirage_dsl.errors import CompileError, EquivalenceError, SearchError, ShapeError
 from mirage_dsl.frontend.dynamic import Executables, free_dims, numbers, resized
 from mirage_dsl.frontend.given import (
+    as_torch,
     check_dtypes,
     copied,
-    dense,
     device_kind,
     is_torch,
 )
@@ -278,7 +278,7 @@ class BoundKernel:
             check_dtypes(self.program, tensors)
             found = evaluate_trace(self._trace, tensors)
             return found if out is None else copied(leaves_of(found), taken, out)
-        prepared = [dense(t) for t in tensors]
+        prepared = [as_torch(t) for t in tensors]
         executable = self._executable(prepared, interpret=not cuda)
         return self._trace.rebuild(executable(*prepared, out=taken))
 
@@ -287,12 +287,6 @@ class BoundKernel:
 
         It takes `out` as `run` does.
         """
-        if any(dense(t) is not t for t in tensors):
-
-            def copying(*given: Any, out: Any = None) -> Any:
-                return self.run(given, out)
-
-            return copying
         executable = self._executable(tensors, interpret=False)
         single = isinstance(self._trace.structure, Leaf)
 
@@ -307,8 +301,6 @@ class BoundKernel:
 
         It returns None, and does nothing, for other tensors.
         """
-        if any(dense(t) is not t for t in tensors):
-            return None
         direct = self._executable(tensors, interpret=False).direct
         if direct is None:
             return None

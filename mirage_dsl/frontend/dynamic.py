@@ -1,7 +1,7 @@
 """Dynamic dims: one search for many extents, and one compiled kernel where that can be.
 
 Extents are rounded up to powers of two.  What is found for these serves all extents
-that come to the same, each time once it is verified there.
+that come to the same, once it is verified at extents of their kind.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirage_dsl.errors import ShapeError, UnsupportedError
-from mirage_dsl.frontend.specs import TensorSpec, layout_of
+from mirage_dsl.frontend.specs import TensorSpec, order_of, packed
 from mirage_dsl.frontend.trace import Arguments
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, dims_of
-from mirage_dsl.ir.maps import bind_extents, derived_extents, with_symbolic
+from mirage_dsl.ir.maps import (
+    bind_extents,
+    derived_extents,
+    parts,
+    with_symbolic,
+)
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
@@ -47,12 +52,7 @@ def _rounded(
     strides = given.strides
     known = [e for e in given.shape if isinstance(e, int)]
     if strides is not None and len(known) == len(extents):
-        order = layout_of(known, strides) or range(len(extents))
-        step, found = 1, dict[int, int]()
-        for axis in reversed(order):
-            found[axis] = step
-            step *= int(extents[axis])
-        strides = tuple(found[axis] for axis in range(len(extents)))
+        strides = packed([int(e) for e in extents], order_of(known, strides))
     return replace(given, shape=tuple(extents), strides=strides)
 
 
@@ -123,6 +123,7 @@ class Executables:
         extents = derived_extents(mugraph, mugraph.extent_of)
         self._most = {n: e for n, e in extents.items() if e is not None}
         self._known: dict[object, Executable] = {}
+        self._verified: dict[object, bool] = {}
         self._shared: dict[bool, Executable | None] = {}
 
     def at(self, shapes: Shapes, *, interpret: bool) -> Executable | None:
@@ -130,7 +131,7 @@ class Executables:
         return self._known.get((interpret, tuple(shapes)))
 
     def make(self, shapes: Shapes, *, interpret: bool) -> Executable:
-        """What serves inputs of these shapes, verified at their extents."""
+        """What serves inputs of these shapes, verified at extents of their kind."""
         found = self._made(shapes, interpret)
         self._known[interpret, tuple(shapes)] = found
         return found
@@ -142,7 +143,10 @@ class Executables:
         program = self._program.with_extents(bind_extents(self._program, shapes))
         if sized in (self._mugraph, program):
             return Executable(sized, interpret=interpret)
-        if not _holds(sized, program):
+        kind = _kind(sized)
+        if kind not in self._verified:
+            self._verified[kind] = _holds(sized, program)
+        if not self._verified[kind]:
             return Executable(program, interpret=interpret)
         shorter = all((e or 0) <= self._most.get(n, 0) for n, e in sized.extents)
         shared = self._of_shorter(interpret) if shorter else None
@@ -162,6 +166,21 @@ class Executables:
             except UnsupportedError as error:
                 log.info("%s: compiled for each extent: %s", graph.name, error)
         return self._shared[interpret]
+
+
+def _kind(graph: KernelGraph) -> object:
+    """What a verification tells extents apart by; it has small extents of its own.
+
+    That is which of them are 1 and, of each split, whether it has one part, two, or
+    more of them, and whether the last one is ragged.
+    """
+    extents = graph.extent_of
+    splits = [s for b in graph.blocks for s in (*b.grid, b.loop) if s is not None]
+    found = [(extents[s.dim] or 1, s.tile) for s in splits]
+    return (
+        tuple(name for name, extent in graph.extents if extent == 1),
+        tuple((min(parts(e, tile), 3), e % tile == 0) for e, tile in found),
+    )
 
 
 def _holds(graph: KernelGraph, program: KernelGraph) -> bool:

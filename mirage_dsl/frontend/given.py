@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from mirage_dsl.errors import CompileError, DTypeError, ShapeError
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.specs import layout_of
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.types import dtype_of
-
-log = logging.getLogger(__name__)
 
 
 def is_torch(value: object) -> bool:
@@ -61,24 +57,13 @@ def check_dtypes(program: KernelGraph, tensors: Sequence[Any]) -> None:
             )
 
 
-def dense(tensor: Any) -> Any:
-    """The tensor, or a row-major copy where its memory has gaps or overlaps."""
-    if not is_torch(tensor):
-        from mirage_dsl.frontend.reference import to_torch
+def as_torch(tensor: Any) -> Any:
+    """The tensor, or PyTorch's view of an array."""
+    if is_torch(tensor):
+        return tensor
+    from mirage_dsl.frontend.reference import to_torch
 
-        return to_torch(tensor)
-    if tensor.is_contiguous():
-        return tensor
-    strides = tuple(tensor.stride())
-    if layout_of(tuple(tensor.shape), strides) is not None:
-        return tensor
-    log.info(
-        "copying a tensor of shape %s: its strides %s are no dense array in any order "
-        "of axes",
-        tuple(tensor.shape),
-        strides,
-    )
-    return tensor.contiguous()
+    return to_torch(tensor)
 
 
 def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:

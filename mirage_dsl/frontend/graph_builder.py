@@ -14,7 +14,7 @@ from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.naming import build_graph
 from mirage_dsl.frontend.nodes import TracedInput
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.specs import layout_of, spec
+from mirage_dsl.frontend.specs import order_of, packed, spec
 from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.check import check_or_raise
@@ -71,13 +71,7 @@ class GraphBuilder:
         self.recorder.dims.unify(group=atoms)
         layout = None
         if given.strides is not None:
-            layout = layout_of(extents, given.strides)
-            if layout is None:
-                raise TraceError(
-                    f"new_input with dims {tuple(dims)} and strides {given.strides}, "
-                    "which are no dense array in any order of the axes",
-                    user_location(),
-                )
+            layout = order_of(extents, given.strides)
         handle = Handle(Value(atoms, given.dtype), axes)
         plain = layout == tuple(range(len(axes)))
         traced = TracedInput(
@@ -97,8 +91,10 @@ class GraphBuilder:
                 user_location(),
             )
         if strides is not None:
-            layout = layout_of([int(e) for e in tensor.shape], strides)
-            if layout != tuple(range(tensor.ndim)):
+            shape = [int(e) for e in tensor.shape]
+            dense = packed(shape, range(tensor.ndim))
+            pairs = zip(shape, strides, dense, strict=True)
+            if any(e != 1 and given != wanted for e, given, wanted in pairs):
                 raise TraceError(
                     f"mark_output with strides {tuple(strides)}: outputs are "
                     "row-major; transpose the tensor instead",

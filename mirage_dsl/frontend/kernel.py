@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
 
@@ -18,7 +18,6 @@ from mirage_dsl.frontend.dynamic import rounded, typical
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.reads import Reads
 from mirage_dsl.frontend.reference import call_by_reference
-from mirage_dsl.frontend.specs import layout_of
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import (
     Arguments,
@@ -164,12 +163,11 @@ class Kernel:
         return self._bind(bind_arguments(self.function, args, kwargs))
 
     def _bind(self, arguments: Arguments) -> BoundKernel:
-        given = _with_copies(arguments)
-        found = rounded(given, self.options.dynamic)
+        found = rounded(arguments, self.options.dynamic)
         key = (found.specs, _frozen(dict(found.values)), self._read())
         if key not in self._bound:
             trace = trace_call(self.function, found, dynamic=self.options.dynamic)
-            specs = typical(trace.program, found, given)
+            specs = typical(trace.program, found, arguments)
             self._bound[key] = BoundKernel(trace, specs, self.options, self._forget)
         return self._bound[key]
 
@@ -309,20 +307,6 @@ def _refuse_gradients(arguments: Arguments) -> None:
                 f"{name}.detach()",
                 user_location(),
             )
-
-
-def _with_copies(arguments: Arguments) -> Arguments:
-    """Specs without strides where the memory is not dense: those will be copied."""
-    specs: list[TensorSpec] = []
-    for given in arguments.specs:
-        extents = [e for e in given.shape if isinstance(e, int)]
-        if given.strides is not None and (
-            len(extents) != len(given.shape)
-            or layout_of(extents, given.strides) is None
-        ):
-            given = replace(given, strides=None)
-        specs.append(given)
-    return replace(arguments, specs=tuple(specs))
 
 
 def _frozen(node: Any) -> object:

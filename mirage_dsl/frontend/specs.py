@@ -105,30 +105,37 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
 
 
 def _strides(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides in elements; None where the array is row-major."""
+    """Strides of a dense array with the same order of axes; None if it is row-major.
+
+    Gaps between elements do not count: kernels take tensors of any strides.
+    """
     if hasattr(value, "stride"):
         strides = tuple(int(s) for s in value.stride())
     elif getattr(value, "strides", None) is not None:
         strides = tuple(int(s) // int(value.itemsize) for s in value.strides)
     else:
         return None
-    layout = layout_of(shape, strides)
-    return None if layout == tuple(range(len(shape))) else strides
+    order = order_of(shape, strides)
+    return None if order == tuple(range(len(shape))) else packed(shape, order)
 
 
-def layout_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """Axes from the slowest to the fastest, or None where memory is not dense."""
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Axes from the slowest to the fastest; first those that repeat the same memory."""
     units = [i for i, extent in enumerate(shape) if extent == 1]
     order = [i for i, extent in enumerate(shape) if extent != 1]
-    order.sort(key=lambda i: (-strides[i], i))
-    expected = 1
-    for i in reversed(order):
-        if strides[i] != expected:
-            return None
-        expected *= shape[i]
+    order.sort(key=lambda i: (strides[i] != 0, -abs(strides[i]), i))
     if order == sorted(order):
         return tuple(range(len(shape)))
     return (*units, *order)
+
+
+def packed(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides without gaps, with axes from the slowest to the fastest in `order`."""
+    step, found = 1, dict[int, int]()
+    for axis in reversed(order):
+        found[axis] = step
+        step *= shape[axis]
+    return tuple(found[axis] for axis in range(len(shape)))
 
 
 def static_argument(value: Any, name: str, location: SourceLocation | None) -> Static:

@@ -18,7 +18,7 @@ from mirage_dsl.frontend.specs import (
     AnnotationCheck,
     annotations_of,
     is_tensor_like,
-    layout_of,
+    order_of,
     spec_of,
     static_argument,
 )
@@ -189,7 +189,7 @@ def trace_call(
     recorder = Recorder()
     symbolic = _known_names(arguments, dynamic, location)
     inputs = [
-        TracedInput(n, _input(recorder, s, h, symbolic), _layout(s, n, location))
+        TracedInput(n, _input(recorder, s, h, symbolic), _layout(s))
         for n, s, h in zip(
             arguments.names, arguments.specs, arguments.hints, strict=True
         )
@@ -285,21 +285,13 @@ def _input(
     return Handle(Value(atoms, given.dtype), tuple(axes))
 
 
-def _layout(
-    given: TensorSpec, name: str, location: SourceLocation | None
-) -> tuple[int, ...] | None:
+def _layout(given: TensorSpec) -> tuple[int, ...] | None:
     """The memory order of an input; None for row-major."""
     shape = [e for e in given.shape if isinstance(e, int)]
     if given.strides is None or len(shape) != len(given.shape):
         return None
-    layout = layout_of(shape, given.strides)
-    if layout is None:
-        raise UnsupportedError(
-            f"argument {name} with shape {given.shape} and strides {given.strides} is "
-            "no dense array in some order of its axes; pass a contiguous copy",
-            location,
-        )
-    return None if layout == tuple(range(len(shape))) else layout
+    order = order_of(shape, given.strides)
+    return None if order == tuple(range(len(shape))) else order
 
 
 def _outputs(

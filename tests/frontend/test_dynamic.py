@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.frontend.dynamic import Executables, free_dims, resized, rounded
 from mirage_dsl.frontend.trace import bind_arguments
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.parser import parse
 from mirage_dsl.settings import INTERPRET
 from mirage_dsl.types import TensorSpec
+from mirage_dsl.verify.verifier import verify
 
 torch = pytest.importorskip("torch")
 K, N = 64, 48
@@ -245,6 +248,22 @@ def test_parts_of_a_dim_that_is_summed_across_blocks() -> None:
     made = Executables(bound.program, bound.mugraph)
     run = [made.make([(16, k)], interpret=True) for k in (49, 33)]
     assert run[0] is run[1]
+
+
+def test_extents_of_one_kind_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+
+    def spy(candidate: KernelGraph, program: KernelGraph) -> Any:
+        seen.append(candidate.extent_of["k"])
+        return verify(candidate, program)
+
+    monkeypatch.setattr(sys.modules[verify.__module__], "verify", spy)
+    kernel = mirage.kernel(dynamic=("k",))(total)
+    made = Executables(kernel.trace(mirage.spec((16, 64))), parse(PARTS))
+    for k in (64, 63, 50, 49, 48, 33, 32, 31, 17, 16, 15, 9, 2, 1):
+        made.make([(16, k)], interpret=True)
+    # Parts of 16: ragged or not, of three and more, two, and one; one element.
+    assert seen == [63, 48, 32, 31, 16, 15, 1]
 
 
 def test_longer_extents_than_it_was_compiled_for_are_refused() -> None:

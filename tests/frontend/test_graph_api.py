@@ -82,8 +82,8 @@ def test_errors_name_the_line() -> None:
     with pytest.raises(TraceError, match="mark_output takes a tensor"):
         g.mark_output(3)  # type: ignore[arg-type]
     with pytest.raises(TraceError, match="strides"):
-        g.new_input(dims=(3, 4), strides=(8, 2))
-    g.mark_output(g.exp(x))
+        g.mark_output(g.exp(x), strides=(8, 2))
+    g.mark_output(g.exp(x), strides=(4, 1))
     _ = g.program
     with pytest.raises(TraceError, match="no more operators"):
         g.exp(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -288,21 +287,43 @@ def test_a_wrong_mugraph_is_refused() -> None:
         bound.use(MUGRAPH.replace("load w[k/loop", "load w[k"))
 
 
-def test_strides_that_are_a_permutation_are_kept_others_copied(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kernel = mirage.kernel(effort="none")(rms_linear.function)
+def views(w: Any) -> dict[str, Any]:
+    """Tensors equal to a matrix, that lie in memory in other ways."""
+    found = {
+        "columns": torch.from_numpy(np.ascontiguousarray(w.T)).T,
+        "every other element": torch.from_numpy(np.repeat(w, 2, 1))[:, ::2],
+        "every other row": torch.from_numpy(np.repeat(w, 2, 0))[::2],
+        "a part of wider rows": torch.from_numpy(np.tile(w, (1, 3)))[:, 16:32],
+        "columns of a part": torch.from_numpy(np.tile(w.T, (1, 3)))[:, 32:64].T,
+    }
+    assert all(np.array_equal(v.numpy(), w) for v in found.values())
+    return found
+
+
+def test_tensors_of_any_strides_are_read_where_they_are() -> None:
+    kernel = mirage.kernel(rms_linear.function)
     x, w = half(4, 32), half(32, 16)
-    expected = rms_linear(x, w)
-    columns = torch.from_numpy(np.ascontiguousarray(w.T)).T
-    assert kernel.bind(torch.from_numpy(x), columns).program.inputs[1].type.layout
-    spaced = torch.from_numpy(np.repeat(w, 2, 1))[:, ::2]
-    with INTERPRET.scope(value=True), caplog.at_level(logging.INFO, "mirage_dsl"):
-        for other in (columns, spaced):
-            found = kernel(torch.from_numpy(x), other).numpy()
-            np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
-    (record,) = caplog.records
-    assert "copying a tensor of shape (32, 16)" in record.getMessage()
+    rows = mirage.kernel(rms_linear.function).bind(torch.from_numpy(x), w)
+    for name, view in views(w).items():
+        bound = kernel.bind(torch.from_numpy(x), view)
+        layout = bound.program.inputs[1].type.layout
+        assert (layout is not None) == ("columns" in name)
+        with INTERPRET.scope(value=True):
+            found = kernel(torch.from_numpy(x), view).numpy()
+        expected = rms_linear(x, w)
+        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+    assert rows.mugraph.blocks
+
+
+def test_repeated_rows_are_read_where_they_are() -> None:
+    kernel = mirage.kernel(rms_linear.function)
+    x = torch.from_numpy(half(1, 32)).expand(4, 32)
+    w = torch.from_numpy(half(32, 1)).expand(32, 16)
+    assert kernel.bind(x, w).program.inputs[1].type.layout == (1, 0)
+    with INTERPRET.scope(value=True):
+        found = kernel(x, w).numpy()
+    expected = rms_linear(x.numpy(), w.numpy())
+    np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_tensors_on_another_device_are_refused() -> None:
@@ -318,6 +339,33 @@ def test_benchmark_needs_a_gpu() -> None:
     bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
     with pytest.raises(CompileError, match="CUDA"):
         bound.benchmark()
+
+
+@pytest.mark.gpu
+def test_a_gpu_reads_tensors_of_any_strides_where_they_are() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    kernel = mirage.kernel(rms_linear.function)
+    x, w = half(16, 256), half(256, 512)
+    exact = torch.from_numpy(np.asarray(rms_linear(x, w))).float()
+    rows = torch.from_numpy(x).cuda()
+    wide = torch.zeros(256, 3 * 512, dtype=torch.float16, device="cuda")
+    spaced = torch.zeros(256, 2 * 512, dtype=torch.float16, device="cuda")
+    turned = torch.zeros(512, 3 * 256, dtype=torch.float16, device="cuda")
+    parts = [wide[:, 512:1024], wide[:, 1:513], spaced[:, ::2], turned[:, :256].T]
+    for part in parts:
+        part.copy_(torch.from_numpy(w))
+        kernel(rows, part)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(2):
+            found = kernel(rows, part)
+        torch.cuda.synchronize()
+        # Nothing as large as the part was allocated.
+        used = torch.cuda.max_memory_allocated() - before
+        assert used < part.numel() * part.element_size() / 2
+        torch.testing.assert_close(found.float().cpu(), exact, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.gpu

@@ -295,14 +295,17 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _fits_descriptor(item: Input, tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in memory as its type says, aligned for the copy engine."""
+    """Whether a tensor lies in memory as its type says, aligned for the copy engine.
+
+    There may be gaps between its rows, but no row that is repeated.
+    """
     order = item.type.layout or tuple(range(tensor.dim()))
     *outer, last = (tensor.stride(a) for a in order)
     size = tensor.element_size()
     return (
         last == 1
         and tensor.data_ptr() % ALIGNMENT == 0
-        and all(s * size % ALIGNMENT == 0 for s in outer)
+        and all(s != 0 and s * size % ALIGNMENT == 0 for s in outer)
     )
 
 
