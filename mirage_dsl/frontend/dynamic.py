@@ -1,7 +1,7 @@
 """Dynamic dims: one search for many extents, and one compiled kernel where that can be.
 
-Extents are rounded up to powers of two.  What is found for these serves all extents
-that come to the same, once it is verified at extents of their kind.
+Extents are rounded up.  What is found for these serves all extents that come to the
+same, once it is verified at extents of their kind.
 """
 
 from __future__ import annotations
@@ -32,8 +32,24 @@ Shapes = Sequence[tuple[int, ...]]
 log = logging.getLogger(__name__)
 
 
+EXACT = 64
+"""Extents up to here are rounded to powers of two."""
+STEPS = 4
+"""Beyond, there are so many steps from one power of two to the next.
+
+A long extent fills many tiles, and a size a third longer takes a third more time.
+"""
+
+
+def round_up(extent: int) -> int:
+    """The extent that a search is made for."""
+    power = 1 << (extent - 1).bit_length()
+    step = power if extent <= EXACT else power // (2 * STEPS)
+    return -(-extent // step) * step
+
+
 def rounded(arguments: Arguments, dynamic: Collection[str]) -> Arguments:
-    """The arguments with extents of dynamic dims rounded up to powers of two."""
+    """The arguments with extents of dynamic dims rounded up."""
     if not dynamic:
         return arguments
     pairs = zip(arguments.specs, arguments.hints, strict=True)
@@ -44,9 +60,7 @@ def _rounded(
     given: TensorSpec, hints: Sequence[str | None], dynamic: Collection[str]
 ) -> TensorSpec:
     extents = [
-        1 << (extent - 1).bit_length()
-        if isinstance(extent, int) and hint in dynamic
-        else extent
+        round_up(extent) if isinstance(extent, int) and hint in dynamic else extent
         for extent, hint in zip(given.shape, hints, strict=True)
     ]
     strides = given.strides
@@ -159,6 +173,8 @@ class Executables:
         if interpret not in self._shared:
             graph = with_symbolic(self._mugraph, self._free)
             self._shared[interpret] = None
+            if _is_fastest(graph):
+                return None
             try:
                 self._shared[interpret] = Executable(
                     graph, interpret=interpret, most=self._most
@@ -166,6 +182,19 @@ class Executables:
             except UnsupportedError as error:
                 log.info("%s: compiled for each extent: %s", graph.name, error)
         return self._shared[interpret]
+
+
+def _is_fastest(graph: KernelGraph) -> bool:
+    """Whether elements lie next to each other along a symbolic dim of the caller's.
+
+    A kernel that does not know such an extent loads them one by one.
+    """
+    for item in (*graph.inputs, *graph.returns):
+        order = item.type.layout or range(len(item.type.axes))
+        dims = [d.name for axis in order for d in item.type.axes[axis]]
+        if dims and graph.extent_of[dims[-1]] is None:
+            return True
+    return False
 
 
 def _kind(graph: KernelGraph) -> object:

@@ -261,7 +261,7 @@ def kernel(
         config: Further arguments of `mirage.superoptimize`, by name.
         mugraph: A μGraph or its text to use in place of a search.
         dynamic: Annotated dims whose extent may change from call to call.  One search,
-            at extents rounded up to powers of two, serves all that round to the same.
+            at extents rounded up, serves all that round to the same.
         overlap: Let the first kernel of a call start before the kernel ahead of it in
             the stream has ended (programmatic dependent launch): it waits there before
             it reads or writes.  Of use where calls follow each other, as in a model.

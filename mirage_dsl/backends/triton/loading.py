@@ -118,8 +118,7 @@ class Loader:
         if not self._signature.around.has_layout(node.source):
             return None
         box = memory_order(node, kind)
-        strides = self._strides(box)
-        if strides is None or len(box) > MOST_AXES or not box:
+        if len(box) > MOST_AXES or not box:
             return None
         widths = [self._tiles.pieces[d].width for d in box]
         size = kind.dtype.itemsize
@@ -130,16 +129,14 @@ class Loader:
         )
         last = self._tiles.pieces[box[-1]]
         steps = [t for t in (last.grid_tile, last.loop_tile) if t and t != last.extent]
-        aligned = all(s * size % ALIGNMENT == 0 for s in (*strides[:-1], *steps))
+        strides = self._strides(box)[:-1]
+        aligned = all(s * size % ALIGNMENT == 0 for s in (*strides, *steps))
         return box if fits and aligned else None
 
-    def _strides(self, box: tuple[Dim, ...]) -> list[int] | None:
-        """Strides of the packed tensor, or None if they are not all known."""
-        extents = [self._tiles.pieces[d].extent for d in box]
-        inner = [e for e in extents[1:] if e is not None]
-        if len(inner) < len(extents) - 1:
-            return None
-        return [prod(inner[i:]) for i in range(len(extents))]
+    def _strides(self, box: tuple[Dim, ...]) -> list[int]:
+        """Strides of the packed tensor, or what divides them if not all is known."""
+        inner = [self._tiles.pieces[d].extent or 1 for d in box[1:]]
+        return [prod(inner[i:]) for i in range(len(box))]
 
     def _load_box(self, node: Load, copy: Copy, name: str) -> Tile:
         descriptor, box = self._boxes[copy.key]
