@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from mirage_dsl.backends.triton.emit import emit, plan
 from mirage_dsl.backends.triton.screen import compile_kernel
@@ -70,6 +71,31 @@ def test_a_scaled_value_that_others_read_is_computed() -> None:
         scaled = b.mul(b.load(x, "m/grid, k"), scalar("1/8"))
         y = b.store(b.add(b.exp(scaled), scaled), "m/grid, k")
     check(g.returns(y).build())
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("n", [64, 75, 77, 129])
+def test_below_a_shift_lanes_outside_are_masked_once(n: int, splits: int) -> None:
+    graph = mugraphs.attention(1, 32, n, d=16, tile_m=16, tile_n=32, splits=splits)
+    loop = kernels(graph)[0].partition("for it in")[2].partition("\n    #")[0]
+    ragged = bool(n % (32 * splits))
+    assert loop.count("tl.where(n_in") == ragged
+    assert loop.count(', float("-inf"))') == ragged
+    check(graph)
+
+
+def test_lanes_outside_are_masked_where_the_subtrahend_may_be_infinite() -> None:
+    g = KernelBuilder("differences", m=4, n=5)
+    x, y = g.input("x", f32, "m, n"), g.input("y", f32, "m")
+    with g.block(grid={"m": 2}) as b:
+        e = b.exp(b.sub(b.load(x, "m/grid, n"), b.load(y, "m/grid")))
+        out = b.store(b.sum(e, over="n"), "m/grid")
+    graph = g.returns(out).build()
+    (kernel,) = kernels(graph)
+    assert "tl.where(n_in[None, :], " in kernel
+    assert '"-inf"' not in kernel
+    y = torch.tensor([0.0, float("inf"), 1.0, -2.0])
+    check(graph, [torch.randn(4, 5), y])
 
 
 def overlapping(*early: bool) -> KernelGraph:

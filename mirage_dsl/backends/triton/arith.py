@@ -101,20 +101,30 @@ class Arithmetic:
         name = self._bind(node.result, node.op.triton.format(*forms))
         return Tile(name, order, f32, self._fills(node, operands, order))
 
-    def shifted_exp(self, node: Apply, whole: Tile, row: Tile) -> Tile:
+    def shifted_exp(self, node: Apply, whole: Tile, row: Tile, *, finite: bool) -> Tile:
         """exp(whole - row) as exp2(whole * log2(e) - row * log2(e)).
 
         The second product is one for each row, so a multiply and add per element
-        remains.
+        remains.  Below a shift, lanes outside are taken as -inf, as the shift has
+        taken them: their exponentials are 0, and no sum has to mask them again.
+
+        Args:
+            node: The exponential.
+            whole: The minuend.
+            row: The subtrahend.
+            finite: It is a shift, which is finite where all lanes are outside too.
         """
         order = self._layout.orders[node.result]
         self._tiles.shape(order)
-        row = self._tiles.as_f32(row)
+        row, whole = self._tiles.as_f32(row), self._tiles.as_f32(whole)
+        along = [d for d in whole.axes if d not in row.axes] if finite else []
+        whole = self._tiles.masked(whole, along, float("-inf"))
+        fills = {d: 0.0 for d in along if whole.fills.get(d) == float("-inf")}
         scaled = self._bind(f"{row.name}_log2", f"{row.name} * {LOG2_E}")
-        a = self._tiles.aligned(self._tiles.as_f32(whole), order)
+        a = self._tiles.aligned(whole, order)
         b = self._tiles.aligned(replace(row, name=scaled), order)
         name = self._bind(node.result, f"tl.exp2({a} * {LOG2_E} - {b})")
-        return Tile(name, order)
+        return Tile(name, order, f32, fills)
 
     def scaled_exp(self, node: Apply, factors: Sequence[Tile | Scalar]) -> Tile:
         """exp(a * b) as exp2(a * (b * log2(e))), b the smaller one."""

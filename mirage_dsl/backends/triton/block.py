@@ -343,7 +343,8 @@ class _BlockEmitter:
         if node.result in self.wiring.shifted:
             difference = self.wiring.shifted[node.result]
             whole, row = (self._register_value(v) for v in difference.values)
-            return self.arithmetic.shifted_exp(node, whole, row)
+            finite = self.wiring.is_shift(difference.values[1])
+            return self.arithmetic.shifted_exp(node, whole, row, finite=finite)
         product = self.wiring.scaled.get(node.result)
         if product is not None:
             return self.arithmetic.scaled_exp(node, self._operands(product))

@@ -18,7 +18,7 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ops.definition import Kind, Term
-from mirage_dsl.ops.table import EXP, MUL, SUB
+from mirage_dsl.ops.table import EXP, MUL, ROWSHIFT, SUB
 
 Stage = Literal["before", "body", "after"]
 
@@ -170,6 +170,13 @@ class Wiring:
             and node.op.kind is Kind.CONTRACTION
             and self._layout.products[node.result].is_matrix
         )
+
+    def is_shift(self, value: str) -> bool:
+        """Whether it is the maximum of a row of exponents, or 0 where that is -inf."""
+        maker = self._makers[value]
+        if isinstance(maker, Apply):
+            return maker.op is ROWSHIFT and self.needs_guard(value)
+        return isinstance(maker, RunningMax)
 
     def needs_guard(self, value: str) -> bool:
         """Whether anything but a running maximum, which guards itself, reads it."""
