@@ -31,7 +31,6 @@ Shapes = Sequence[tuple[int, ...]]
 
 log = logging.getLogger(__name__)
 
-
 EXACT = 64
 """Extents up to here are rounded to powers of two."""
 STEPS = 4
@@ -132,9 +131,9 @@ class Executables:
 
     def __init__(self, program: KernelGraph, mugraph: KernelGraph) -> None:
         self._program = program
-        self._mugraph = mugraph
         self._free = free_dims(mugraph, program)
         extents = derived_extents(mugraph, mugraph.extent_of)
+        self._mugraph = mugraph.with_extents(extents) if self._free else mugraph
         self._most = {n: e for n, e in extents.items() if e is not None}
         self._known: dict[object, Executable] = {}
         self._verified: dict[object, bool] = {}

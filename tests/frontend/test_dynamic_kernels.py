@@ -79,6 +79,14 @@ def test_dims_that_blocks_hold_whole(function: Any) -> None:
         close(executable(x)[0], kernel, x)
 
 
+def test_its_own_extents_have_their_own_kernel() -> None:
+    """Also where the text leaves out extents that follow, as that of k#."""
+    program = mirage.kernel(dynamic=("k",))(total).trace(mirage.spec((64, 16)))
+    own = Executables(program, parse(PARTS)).make([(64, 16)], interpret=True)
+    assert own.graph.nodes == parse(PARTS).nodes
+    assert own.graph.extent_of["k"] == 64
+
+
 def test_parts_of_a_dim_that_is_summed_across_blocks() -> None:
     kernel = mirage.kernel(dynamic=("k",), mugraph=PARTS)(total)
     for k in (64, 49, 48, 33, 20):
@@ -86,8 +94,9 @@ def test_parts_of_a_dim_that_is_summed_across_blocks() -> None:
         close(kernel(x), kernel, x)
     bound = kernel.bind(half(64, 16))
     made = Executables(bound.program, bound.mugraph)
-    run = [made.make([(k, 16)], interpret=True) for k in (49, 33)]
-    assert run[0] is run[1]
+    run = [made.make([(k, 16)], interpret=True) for k in (64, 49, 33)]
+    assert [r.graph.extent_of["k"] for r in run] == [64, None, None]
+    assert run[1] is run[2]
 
 
 def test_extents_of_one_kind_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
