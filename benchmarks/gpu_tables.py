@@ -173,7 +173,8 @@ installed, and Helion where it is and `--peers` names it, for its tuning takes m
 
 Times are of one call in a chain of calls inside a CUDA graph, medians of repeated
 replays, in µs. Each workload is a decorated function that goes down the public road,
-tuned with `effort="{effort}"`.
+tuned with `effort="{effort}"`. Rows may come from several runs, on GPUs of one kind;
+each was measured in one run with its peers.
 
 - **ours**: the tuned kernels with cold inputs: calls rotate over copies of the inputs
   that exceed the L2 cache several times. **spread**: the largest less the least of the

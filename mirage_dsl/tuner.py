@@ -45,6 +45,7 @@ from mirage_dsl.timings import (
     timings_document,
     timings_key,
 )
+from mirage_dsl.types import packed
 
 _log = logging.getLogger(__name__)
 
@@ -312,11 +313,7 @@ def input_spec(item: Input, program: KernelGraph) -> InputSpec:
     """Shape and strides as the type tells; elements so that products stay in range."""
     sizes = {d.name: program.extent_of[d.name] or 1 for d in item.type.dims}
     shape = tuple(math.prod(sizes[d.name] for d in axis) for axis in item.type.axes)
-    strides = [0] * len(shape)
-    step = 1
-    for axis in reversed(item.type.layout or tuple(range(len(shape)))):
-        strides[axis] = step
-        step *= shape[axis]
+    strides = packed(shape, item.type.layout or range(len(shape)))
     summed = {
         name
         for node in program.nodes
@@ -324,6 +321,4 @@ def input_spec(item: Input, program: KernelGraph) -> InputSpec:
         for name in node.over
     }
     terms = math.prod(size for name, size in sizes.items() if name in summed)
-    return InputSpec(
-        shape, tuple(strides), item.type.dtype.long_name, float(terms) ** -0.25
-    )
+    return InputSpec(shape, strides, item.type.dtype.long_name, float(terms) ** -0.25)

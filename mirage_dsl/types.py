@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -94,6 +94,15 @@ class TensorSpec:
     dtype: DType
     shape: tuple[int | str, ...]
     strides: tuple[int, ...] | None = None
+
+
+def packed(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides without gaps, with axes from the slowest to the fastest in `order`."""
+    step, found = 1, dict[int, int]()
+    for axis in reversed(order):
+        found[axis] = step
+        step *= shape[axis]
+    return tuple(found[axis] for axis in range(len(shape)))
 
 
 class MemorySpace(Enum):

@@ -13,16 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirage_dsl.errors import ShapeError, UnsupportedError
-from mirage_dsl.frontend.specs import TensorSpec, order_of, packed
+from mirage_dsl.frontend.specs import order_of
 from mirage_dsl.frontend.trace import Arguments
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import KernelGraph, dims_of
+from mirage_dsl.ir.extents import complete_extents
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (
     bind_extents,
     derived_extents,
     parts,
     with_symbolic,
 )
+from mirage_dsl.types import TensorSpec, packed
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.launch import Executable
@@ -36,7 +38,7 @@ EXACT = 64
 STEPS = 4
 """Beyond, there are so many steps from one power of two to the next.
 
-A long extent fills many tiles, and a size a third longer takes a third more time.
+A long extent has many tiles: what is best for twice as many is often not best for it.
 """
 
 
@@ -100,12 +102,10 @@ def typical(
 def free_dims(graph: KernelGraph, program: KernelGraph) -> frozenset[str]:
     """What the program's symbolic dims are called in a graph with the same inputs."""
     return frozenset(
-        ours.name
+        ours
         for mine, its in zip(graph.inputs, program.inputs, strict=False)
-        for ours, other in zip(
-            dims_of(mine.type.axes), dims_of(its.type.axes), strict=False
-        )
-        if program.extent_of[other.name] is None
+        for ours, other in zip(mine.type.names, its.type.names, strict=False)
+        if program.extent_of[other] is None
     )
 
 
@@ -132,9 +132,8 @@ class Executables:
     def __init__(self, program: KernelGraph, mugraph: KernelGraph) -> None:
         self._program = program
         self._free = free_dims(mugraph, program)
-        extents = derived_extents(mugraph, mugraph.extent_of)
-        self._mugraph = mugraph.with_extents(extents) if self._free else mugraph
-        self._most = {n: e for n, e in extents.items() if e is not None}
+        self._mugraph = complete_extents(mugraph, mugraph.extent_of)
+        self._most = {n: e for n, e in self._mugraph.extents if e is not None}
         self._known: dict[object, Executable] = {}
         self._verified: dict[object, bool] = {}
         self._shared: dict[bool, Executable | None] = {}
@@ -153,9 +152,11 @@ class Executables:
         from mirage_dsl.backends.triton.launch import Executable
 
         sized = resized(self._mugraph, self._free, shapes)
-        program = self._program.with_extents(bind_extents(self._program, shapes))
-        if sized in (self._mugraph, program):
+        if sized == self._mugraph:
             return Executable(sized, interpret=interpret)
+        program = self._program.with_extents(bind_extents(self._program, shapes))
+        if sized == program:
+            return Executable(program, interpret=interpret)
         kind = _kind(sized)
         if kind not in self._verified:
             self._verified[kind] = _holds(sized, program)
@@ -172,7 +173,7 @@ class Executables:
         if interpret not in self._shared:
             graph = with_symbolic(self._mugraph, self._free)
             self._shared[interpret] = None
-            if _is_fastest(graph):
+            if _lies_along_symbolic(graph):
                 return None
             try:
                 self._shared[interpret] = Executable(
@@ -183,8 +184,8 @@ class Executables:
         return self._shared[interpret]
 
 
-def _is_fastest(graph: KernelGraph) -> bool:
-    """Whether elements lie next to each other along a symbolic dim of the caller's.
+def _lies_along_symbolic(graph: KernelGraph) -> bool:
+    """Whether elements of an input or a result lie along a symbolic dim in memory.
 
     A kernel that does not know such an extent loads them one by one.
     """
@@ -203,7 +204,7 @@ def _kind(graph: KernelGraph) -> object:
     more of them, and whether the last one is ragged.
     """
     extents = graph.extent_of
-    splits = [s for b in graph.blocks for s in (*b.grid, b.loop) if s is not None]
+    splits = [s for b in graph.blocks for s in b.splits]
     found = [(extents[s.dim] or 1, s.tile) for s in splits]
     return (
         tuple(name for name, extent in graph.extents if extent == 1),

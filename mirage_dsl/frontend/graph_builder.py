@@ -14,12 +14,12 @@ from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.naming import build_graph
 from mirage_dsl.frontend.nodes import TracedInput
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.specs import order_of, packed, spec
+from mirage_dsl.frontend.specs import order_of, spec
 from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import DType, TensorSpec, f16
+from mirage_dsl.types import DType, TensorSpec, f16, packed
 
 
 def _operator(name: str) -> Callable[..., Tensor]:

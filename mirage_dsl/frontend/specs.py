@@ -16,7 +16,7 @@ from mirage_dsl.errors import (
     TraceError,
     UnsupportedError,
 )
-from mirage_dsl.types import DType, TensorSpec, dtype_named, dtype_of
+from mirage_dsl.types import DType, TensorSpec, dtype_named, dtype_of, packed
 
 NUMBERS = ("inf", "nan")
 """Identifiers that are numbers in texts, and so name nothing."""
@@ -127,15 +127,6 @@ def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     if order == sorted(order):
         return tuple(range(len(shape)))
     return (*units, *order)
-
-
-def packed(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides without gaps, with axes from the slowest to the fastest in `order`."""
-    step, found = 1, dict[int, int]()
-    for axis in reversed(order):
-        found[axis] = step
-        step *= shape[axis]
-    return tuple(found[axis] for axis in range(len(shape)))
 
 
 def static_argument(value: Any, name: str, location: SourceLocation | None) -> Static:

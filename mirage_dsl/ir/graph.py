@@ -250,6 +250,11 @@ class BlockGraph:
                 found.append([split])
         return tuple(map(tuple, found))
 
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits of the grid, and that of the loop."""
+        return self.grid if self.loop is None else (*self.grid, self.loop)
+
     def grid_split(self, dim: str) -> Split | None:
         """The grid's split of `dim`, or None."""
         return next((s for s in self.grid if s.dim == dim), None)

@@ -72,8 +72,8 @@ def _order(
     readers = _readers(store.result, graph)
     if readers is None or len(store.axes) > MOST_AXES:
         return usual
-    split = (_split_dims(b) for b in (block, *(reader for _, reader in readers)))
-    if not sizes.keys() >= set(kind.names).union(*split):
+    blocks = (block, *(reader for _, reader in readers))
+    if not sizes.keys() >= {*kind.names, *(s.dim for b in blocks for s in b.splits)}:
         return usual
     accesses = [_access(store.axes, block, sizes)]
     accesses += [_access(load.axes, reader, sizes) for load, reader in readers]
@@ -105,10 +105,6 @@ def _readers(name: str, graph: KernelGraph) -> list[tuple[Load, BlockGraph]] | N
         for load in block.loads
         if load.source == name
     ]
-
-
-def _split_dims(block: BlockGraph) -> set[str]:
-    return {s.dim for s in (block.loop, *block.grid) if s is not None}
 
 
 def _access(

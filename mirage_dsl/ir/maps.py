@@ -14,10 +14,11 @@ What lies at or beyond `N` is padding, and so is what lies beyond the grid part.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mirage_dsl.errors import ShapeError
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, partial_dim
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, Dim, axis_text
 
 Extents = Mapping[str, int | None]
@@ -100,9 +101,31 @@ def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | Non
 
 def with_symbolic(graph: KernelGraph, dims: Collection[str]) -> KernelGraph:
     """The graph with symbolic extents of some dims of its inputs, and what follows."""
-    given = {d.name for i in graph.inputs for axis in i.type.axes for d in axis}
+    given = {name for i in graph.inputs for name in i.type.names}
     known = {n: None if n in dims else e for n, e in graph.extents if n in given}
     return graph.with_extents(derived_extents(graph, known))
+
+
+def view_nodes(graph: KernelGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
+    """Views and joins at both levels, each with the dims that its block splits."""
+    for node in graph.nodes:
+        if isinstance(node, Apply):
+            inner, split = (node,), frozenset[str]()
+        else:
+            inner = tuple(n for n in node.nodes if isinstance(n, Apply))
+            split = frozenset(s.dim for s in node.splits)
+        for item in inner:
+            if item.op.kind in (Kind.VIEW, Kind.CONCAT):
+                yield item, split
+
+
+def renamings(graph: KernelGraph) -> Iterator[tuple[str, str]]:
+    """Pairs of dims that a view renames: they have the same extent."""
+    for node, _ in view_nodes(graph):
+        attrs = dict(node.attrs)
+        old, new = attrs.get("dims"), attrs.get("to")
+        if isinstance(old, tuple) and isinstance(new, tuple):
+            yield from zip(old, new, strict=True)
 
 
 def _learn(known: dict[str, int | None], made: Extents) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import view_nodes
 
 Key = tuple[int, str]
 """Side (0: program, 1: candidate) and name of a dim."""
@@ -49,29 +49,6 @@ class Part:
     start: int
     stop: int
     target: Key
-
-
-def view_nodes(graph: KernelGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
-    """Views and joins at both levels, each with the dims that its block splits."""
-    for node in graph.nodes:
-        if isinstance(node, Apply):
-            inner, split = (node,), frozenset[str]()
-        else:
-            inner = tuple(n for n in node.nodes if isinstance(n, Apply))
-            split = frozenset(s.dim for s in node.grid)
-            split |= frozenset([node.loop.dim] if node.loop else [])
-        for item in inner:
-            if item.op.kind in (Kind.VIEW, Kind.CONCAT):
-                yield item, split
-
-
-def renamings(graph: KernelGraph) -> Iterator[tuple[str, str]]:
-    """Pairs of dims that a view renames."""
-    for node, _ in view_nodes(graph):
-        attrs = dict(node.attrs)
-        old, new = attrs.get("dims"), attrs.get("to")
-        if isinstance(old, tuple) and isinstance(new, tuple):
-            yield from zip(old, new, strict=True)
 
 
 def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:

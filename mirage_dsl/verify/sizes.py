@@ -24,10 +24,15 @@ from mirage_dsl.ir.graph import (
     Split,
     dims_of,
 )
-from mirage_dsl.ir.maps import derived_extents, loops_inside_grid, partial_base
+from mirage_dsl.ir.maps import (
+    derived_extents,
+    loops_inside_grid,
+    partial_base,
+    renamings,
+)
 from mirage_dsl.types import Axis
 from mirage_dsl.verify.interface import corresponding_axes
-from mirage_dsl.verify.relations import Classes, Key, Segments, parts_of, renamings
+from mirage_dsl.verify.relations import Classes, Key, Segments, parts_of
 
 _WHOLE = (2, 3, 4, 5, 7, 11, 13)
 _SPLIT = (6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22)

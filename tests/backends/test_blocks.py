@@ -371,3 +371,16 @@ def test_one_row_takes_the_matrix_unit(flags: dict[str, bool]) -> None:
     graph = g.returns(out).build()
     assert emit(graph).count("tl.dot") == 3
     check(graph)
+
+
+def test_offsets_are_wide_where_symbolic_extents_call_for_it() -> None:
+    """What lies far may be neither an input nor known when the kernel is written."""
+    g = KernelBuilder("outer", m=None, n=None)
+    x, y = g.input("x", f16, "m"), g.input("y", f16, "n")
+    with g.block(grid={"m": 8, "n": 8}) as b:
+        out = b.store(b.mul(b.load(x, "m/grid"), b.load(y, "n/grid")), "m/grid, n/grid")
+    executable = Executable(g.returns(out).build(), interpret=True)
+    one = torch.ones(1, dtype=torch.float16)
+    for extent, wide in ((1 << 15, False), (1 << 16, True)):
+        given = [one.expand(extent), one.expand(extent)]
+        assert executable._check(given, ()).wide == wide

@@ -221,9 +221,10 @@ class Executable:
             for p in kernel.params
             if p.kind == "descriptor"
         }
+        far = any(_span(t) >= FAR for t in (*tensors, *out))
+        far = far or any(is_far(k, extents) for k in made.around.types.values())
         return Variant(
-            wide=any(_span(t) >= FAR for t in (*tensors, *out))
-            or any(is_far(kind, extents) for kind in made.around.types.values()),
+            wide=far and not made.around.wide,
             pointers=not all(
                 _fits_descriptor(item, tensor)
                 for item, tensor in zip(self.graph.inputs, tensors, strict=True)

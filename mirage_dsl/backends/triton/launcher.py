@@ -18,6 +18,7 @@ from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return, partial_dim
+from mirage_dsl.ir.maps import renamings
 from mirage_dsl.ir.placing import built
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, Scalar, TensorType
@@ -82,16 +83,15 @@ class Launcher:
         """Read symbolic extents off the inputs' shapes.
 
         Raises:
-            UnsupportedError: A symbolic extent follows from others, by a view.
+            UnsupportedError: A symbolic extent follows from others, as of a join.
         """
         for _ in self._graph.inputs:
             for item in self._graph.inputs:
                 for axis, dims in enumerate(item.type.axes):
                     self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
-        inner = (n for b in self._graph.blocks for n in b.nodes)
-        for node in (*self._graph.nodes, *inner):
-            if isinstance(node, Apply):
-                self._bind_renamed(node)
+        for dim, name in renamings(self._graph):
+            if self._unknown(name) and not self._unknown(dim):
+                self._sizes[name] = self.size(dim)
         for name in self._extents:
             if self._unknown(name) and name not in map(partial_dim, self._extents):
                 raise UnsupportedError(
@@ -107,15 +107,6 @@ class Launcher:
         self._sizes[unknown[0]] = self._writer.assign(
             self._names.fresh(f"{unknown[0]}_size"), text
         )
-
-    def _bind_renamed(self, node: Apply) -> None:
-        """Dims of a renamed view have the extents of those in whose place they are."""
-        attrs = dict(node.attrs)
-        old, new = attrs.get("dims"), attrs.get("to")
-        if isinstance(old, tuple) and isinstance(new, tuple):
-            for dim, name in zip(old, new, strict=True):
-                if self._unknown(name) and not self._unknown(dim):
-                    self._sizes[name] = self.size(dim)
 
     def _unknown(self, dim: str) -> bool:
         return self._extents.get(dim) is None and dim not in self._sizes
