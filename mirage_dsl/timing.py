@@ -346,7 +346,7 @@ def _random_inputs(graph: KernelGraph) -> list[Any]:
         ]
         dtype = getattr(torch, item.type.dtype.long_name)
         random = torch.rand(shape, generator=generator, device="cuda") * 0.1 + 0.01
-        order = item.type.layout or tuple(range(len(shape)))
+        order = item.type.order
         memory = random.permute(order).contiguous()
         back = sorted(range(len(order)), key=order.__getitem__)
         tensors.append(memory.permute(back).to(dtype))

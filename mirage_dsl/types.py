@@ -169,6 +169,11 @@ class TensorType:
         """Names of all dims, in axis order."""
         return tuple(d.name for d in self.dims)
 
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Axes from the slowest to the fastest in memory."""
+        return self.layout or tuple(range(len(self.axes)))
+
     def dim(self, name: str) -> Dim | None:
         """The dim called `name`, or None where the type has none."""
         return next((d for d in self.dims if d.name == name), None)

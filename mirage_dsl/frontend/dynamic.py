@@ -190,8 +190,7 @@ def _lies_along_symbolic(graph: KernelGraph) -> bool:
     A kernel that does not know such an extent loads them one by one.
     """
     for item in (*graph.inputs, *graph.returns):
-        order = item.type.layout or range(len(item.type.axes))
-        dims = [d.name for axis in order for d in item.type.axes[axis]]
+        dims = [d.name for axis in item.type.order for d in item.type.axes[axis]]
         if dims and graph.extent_of[dims[-1]] is None:
             return True
     return False

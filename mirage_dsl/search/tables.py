@@ -382,8 +382,7 @@ def _operands(products: Sequence[Product]) -> Iterator[tuple[int, str, bool]]:
 def in_memory(load: Load, facts: BlockFacts) -> tuple[Dim, ...]:
     """The dims of a load in the order of memory, the innermost first."""
     kind = facts.outer[load.source]
-    order = kind.layout or tuple(range(len(load.axes)))
-    return tuple(d for axis in reversed(order) for d in reversed(load.axes[axis]))
+    return tuple(d for axis in reversed(kind.order) for d in reversed(load.axes[axis]))
 
 
 def _all_awaited(load: str, facts: BlockFacts) -> bool:

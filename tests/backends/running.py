@@ -38,7 +38,7 @@ def random_inputs(
     made: list[torch.Tensor] = []
     for index, item in enumerate(graph.inputs):
         shape = shape_of(graph, index, sizes)
-        order = item.type.layout or tuple(range(len(shape)))
+        order = item.type.order
         stored = [shape[a] for a in order]
         x = torch.randn(stored, generator=generator)
         if low is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 from math import prod
@@ -45,6 +45,7 @@ def plan(
     wide: bool = False,
     pointers: bool = False,
     out: bool = False,
+    dense: Collection[str] = (),
     most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
     """The emitted module with its parts.
@@ -56,6 +57,8 @@ def plan(
         pointers: Use no tensor descriptors, as for inputs whose strides or addresses
             they cannot express.
         out: `run` takes tensors for the outputs too, of any strides.
+        dense: Inputs and outputs that have no gaps between their elements: strides
+            that follow from symbolic extents are computed and not compiled in.
         most: The largest extents of symbolic dims: blocks can hold these whole.
 
     Raises:
@@ -76,6 +79,7 @@ def plan(
         inputs=frozenset(i.name for i in graph.inputs),
         wide=wide or any(is_far(t, extents) for t in types.values()),
         pointers=pointers,
+        dense=dense,
     )
     kernels = _kernels(graph, around)
     launcher = Launcher(graph, around)

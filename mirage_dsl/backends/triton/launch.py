@@ -23,7 +23,7 @@ from mirage_dsl.backends.triton.screen import for_architecture
 from mirage_dsl.errors import CompileError, DTypeError, MirageError, ShapeError
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents
-from mirage_dsl.types import TensorType
+from mirage_dsl.types import TensorType, packed
 
 if TYPE_CHECKING:
     import torch
@@ -44,11 +44,13 @@ class Variant:
         wide: Offsets have 64 bits.
         pointers: Pointers take the place of descriptors.
         out: The caller gives tensors for the outputs.
+        dense: Tensors whose strides are computed from symbolic extents.
     """
 
     wide: bool = False
     pointers: bool = False
     out: bool = False
+    dense: frozenset[str] = frozenset()
 
 
 class Executable:
@@ -94,6 +96,7 @@ class Executable:
                 wide=variant.wide,
                 pointers=variant.pointers,
                 out=variant.out,
+                dense=variant.dense,
                 most=self._most,
             )
         return self._plans[variant]
@@ -231,7 +234,29 @@ class Executable:
                 if item.name in described
             ),
             out=bool(out),
+            dense=self._dense(tensors, out),
         )
+
+    def _dense(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    ) -> frozenset[str]:
+        """What has no gaps between elements, if its strides have symbolic extents."""
+        around = self._plan(Variant()).around
+        names = [i.name for i in self.graph.inputs]
+        axes = [i.type.axes for i in self.graph.inputs]
+        if out:
+            names += [r.value for r in self.graph.returns]
+            axes += [r.type.axes for r in self.graph.returns]
+        found, others = set[str](), set[str]()
+        for name, mine, tensor in zip(names, axes, (*tensors, *out), strict=True):
+            kind = around.types[name]
+            inner = kind.order[1:]
+            follows = any(
+                around.extents.get(d.name) is None for a in inner for d in kind.axes[a]
+            )
+            fits = follows and mine == kind.axes and _has_no_gaps(tensor, kind.order)
+            (found if fits else others).add(name)
+        return frozenset(found - others)
 
     def _check_out(
         self,
@@ -295,13 +320,18 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in sizes)
 
 
+def _has_no_gaps(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether its axes follow each other in memory, from the slowest to the fastest."""
+    sizes = zip(tensor.shape, tensor.stride(), packed(tensor.shape, order), strict=True)
+    return all(extent == 1 or mine == dense for extent, mine, dense in sizes)
+
+
 def _fits_descriptor(item: Input, tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in memory as its type says, aligned for the copy engine.
 
     There may be gaps between its rows, but no row that is repeated.
     """
-    order = item.type.layout or tuple(range(tensor.dim()))
-    *outer, last = (tensor.stride(a) for a in order)
+    *outer, last = (tensor.stride(a) for a in item.type.order)
     size = tensor.element_size()
     return (
         last == 1

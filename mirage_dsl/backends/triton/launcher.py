@@ -188,7 +188,7 @@ class Launcher:
 
     def _allocation(self, kind: TensorType) -> str:
         """A new tensor, in memory as its layout says."""
-        order = kind.layout or tuple(range(len(kind.axes)))
+        order = kind.order
         shape = self._shape([kind.axes[a] for a in order])
         text = f"torch.empty({shape}, dtype={torch_dtype(kind.dtype)}, device=device)"
         if kind.layout is not None:

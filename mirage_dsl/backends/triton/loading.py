@@ -153,8 +153,7 @@ class Loader:
 
 def memory_order(node: Load, kind: TensorType) -> tuple[Dim, ...]:
     """The dims of a loaded tensor from the slowest to the fastest."""
-    order = kind.layout or tuple(range(len(kind.axes)))
-    return tuple(d for axis in order for d in node.axes[axis])
+    return tuple(d for axis in kind.order for d in node.axes[axis])
 
 
 def ends_with_tensor(piece: Piece) -> bool:

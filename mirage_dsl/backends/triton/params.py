@@ -22,8 +22,9 @@ class Signature:
     """Collects the parameters that a kernel turns out to need.
 
     Known extents are written into the code, symbolic ones are parameters.  Strides of
-    packed tensors are written into the code, others are compile-time parameters, so
-    accesses vectorise whenever the tensor at hand allows it.
+    packed tensors are written into the code, as products of extents; others are
+    compile-time parameters, so accesses vectorise whenever the tensor at hand allows
+    it.
     """
 
     def __init__(self, around: Surroundings, names: Names) -> None:
@@ -90,7 +91,7 @@ class Signature:
         if place is not None and not self._is_given(place):
             return place.strides
         packed = self._row_major(source)
-        if source in self.around.packed:
+        if source in self.around.packed or source in self.around.dense:
             return packed
         found: list[str | int] = []
         for axis, dims in enumerate(self._types[source].axes):
@@ -114,10 +115,9 @@ class Signature:
     def _row_major(self, source: str) -> tuple[str | int, ...]:
         """Strides of the packed tensor, in the order of axes that its layout says."""
         kind = self._types[source]
-        order = kind.layout or tuple(range(len(kind.axes)))
         strides: dict[int, str | int] = {}
         numbers, names = 1, list[str]()
-        for axis in reversed(order):
+        for axis in reversed(kind.order):
             text = " * ".join([*names, *([str(numbers)] if numbers != 1 else [])])
             strides[axis] = text if names else numbers
             for dim in kind.axes[axis]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,8 @@ class Surroundings:
             there at once, each with the number of its output.
         wide: Offsets need 64 bits.
         pointers: Use no tensor descriptors, whatever the schedule says.
+        dense: Tensors of the caller that lie in memory as their types say, without
+            gaps.
     """
 
     types: Mapping[str, TensorType]
@@ -40,6 +42,7 @@ class Surroundings:
     given: Mapping[str, int] | None
     wide: bool
     pointers: bool
+    dense: Collection[str]
 
     def has_layout(self, tensor: str) -> bool:
         """Whether a type tells how a tensor lies in memory; not so for views."""
