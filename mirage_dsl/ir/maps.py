@@ -109,23 +109,37 @@ def with_symbolic(graph: KernelGraph, dims: Collection[str]) -> KernelGraph:
 def view_nodes(graph: KernelGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
     """Views and joins at both levels, each with the dims that its block splits."""
     for node in graph.nodes:
-        if isinstance(node, Apply):
-            inner, split = (node,), frozenset[str]()
-        else:
-            inner = tuple(n for n in node.nodes if isinstance(n, Apply))
-            split = frozenset(s.dim for s in node.splits)
-        for item in inner:
-            if item.op.kind in (Kind.VIEW, Kind.CONCAT):
-                yield item, split
+        yield from _views(node)
+
+
+def _views(node: Apply | BlockGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
+    if isinstance(node, Apply):
+        inner, split = (node,), frozenset[str]()
+    else:
+        inner = tuple(n for n in node.nodes if isinstance(n, Apply))
+        split = frozenset(s.dim for s in node.splits)
+    for item in inner:
+        if item.op.kind in (Kind.VIEW, Kind.CONCAT):
+            yield item, split
+
+
+def sums(node: Apply | BlockGraph) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Dims that views and joins make, each behind those that it is as long as."""
+    for view, split in _views(node):
+        attrs = dict(view.attrs)
+        old, new = attrs.get("dims"), attrs.get("to")
+        if isinstance(old, tuple) and isinstance(new, tuple):
+            yield from (((dim,), name) for dim, name in zip(old, new, strict=True))
+        elif isinstance(old, tuple) and isinstance(new, str) and not split & {*old}:
+            yield old, new
 
 
 def renamings(graph: KernelGraph) -> Iterator[tuple[str, str]]:
     """Pairs of dims that a view renames: they have the same extent."""
-    for node, _ in view_nodes(graph):
-        attrs = dict(node.attrs)
-        old, new = attrs.get("dims"), attrs.get("to")
-        if isinstance(old, tuple) and isinstance(new, tuple):
-            yield from zip(old, new, strict=True)
+    for node in graph.nodes:
+        for dims, name in sums(node):
+            if len(dims) == 1:
+                yield dims[0], name
 
 
 def _learn(known: dict[str, int | None], made: Extents) -> None:

@@ -25,18 +25,19 @@ class Place:
     Attributes:
         whole: The concatenation that it is a part of.
         axis: Of the whole, along which it is a part.
-        start: Where the part starts.
-        count: How far it goes.
+        before: Dims of the parts that come before.
+        dim: Its own that is joined.
         axes: Of the whole, in the value's order.
-        strides: In elements, for each axis of the value.
+        steps: Of each axis of the value, what its stride in elements is a multiple of:
+            all of it but symbolic extents.
     """
 
     whole: str
     axis: int
-    start: int
-    count: int
+    before: tuple[str, ...]
+    dim: str
     axes: tuple[int, ...]
-    strides: tuple[int, ...]
+    steps: tuple[int, ...]
 
 
 def places(
@@ -55,9 +56,7 @@ def places(
         for at, value in enumerate(node.values):
             if value in taken or value not in made:
                 continue
-            if _is_simple(types[value], sizes) and _is_simple(
-                types[node.result], sizes
-            ):
+            if _is_simple(types[value]) and _is_simple(types[node.result]):
                 candidates[value] = (node, at)
                 taken.add(value)
                 made.add(node.result)
@@ -75,11 +74,9 @@ def built(places: Mapping[str, Place]) -> frozenset[str]:
     return frozenset(p.whole for p in places.values())
 
 
-def _is_simple(kind: TensorType, sizes: Mapping[str, int]) -> bool:
-    """One dim of known extent for each axis, row-major."""
-    return kind.layout is None and all(
-        len(axis) == 1 and axis[0].name in sizes for axis in kind.axes
-    )
+def _is_simple(kind: TensorType) -> bool:
+    """One dim for each axis, row-major."""
+    return kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
 
 
 def _place(
@@ -94,30 +91,32 @@ def _place(
     joined, to = node.attr("dims"), str(node.attr("to"))
     assert isinstance(joined, tuple)
     whole, part = types[node.result], types[value]
-    strides = outer.strides if outer else _row_major(whole, sizes)
-    start = sum(sizes[d] for d in joined[:at])
+    steps = outer.steps if outer else _steps(whole, sizes)
+    before = [sizes.get(d) for d in joined[:at]]
+    known = [e for e in before if e is not None]
+    start = sum(known) if len(known) == len(before) else 1
     along = whole.names.index(to)
-    offset = start * strides[along] * whole.dtype.itemsize
+    offset = start * steps[along] * whole.dtype.itemsize
     if part.dtype != whole.dtype or offset % ALIGNMENT:
         return None
     axes = tuple(whole.names.index(to if n == joined[at] else n) for n in part.names)
     return Place(
         node.result,
         along,
-        start,
-        sizes[joined[at]],
+        joined[:at],
+        joined[at],
         axes,
-        tuple(strides[a] for a in axes),
+        tuple(steps[a] for a in axes),
     )
 
 
-def _row_major(kind: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    strides: list[int] = []
+def _steps(kind: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    steps: list[int] = []
     step = 1
     for name in reversed(kind.names):
-        strides.insert(0, step)
-        step *= sizes[name]
-    return tuple(strides)
+        steps.insert(0, step)
+        step *= sizes.get(name, 1)
+    return tuple(steps)
 
 
 __all__ = ["ALIGNMENT", "Place", "built", "places"]

@@ -6,6 +6,7 @@ import pytest
 
 from mirage_dsl.backends.triton.emit import emit
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.maps import with_symbolic
 from mirage_dsl.types import f16, f32
 from tests.backends.running import check
 
@@ -69,6 +70,40 @@ def test_later_kernels_read_a_part_where_it_lies() -> None:
     graph = g.returns(whole, again).build()
     assert _copies(emit(graph)) == 0
     check(graph)
+
+
+@pytest.mark.parametrize("dims", ["m, m", "k, k"])
+@pytest.mark.parametrize("k", [16, 5])
+def test_extents_may_be_symbolic(dims: str, k: int) -> None:
+    """Parts start where every extent leaves them aligned, or are copied."""
+    g = KernelBuilder("symbolic", m=6, k=k)
+    x = g.input("x", f16, "m, k")
+    with g.block(grid={"m": 2}) as b:
+        t = b.load(x, "m/grid, k")
+        first, second = (
+            b.store(v, "m/grid, k", dtype=f16) for v in (b.square(t), b.neg(t))
+        )
+    graph = g.returns(g.concat(first, second, dims=dims, to="j")).build()
+    graph = with_symbolic(graph, ["m"])
+    assert _copies(emit(graph)) == (k == 5)
+    for m in (6, 4, 5, 1):
+        check(graph, m=m)
+
+
+def test_a_part_of_symbolic_parts() -> None:
+    g = KernelBuilder("nested", m=6, n=3, k=16)
+    x, y = g.input("x", f16, "m, k"), g.input("y", f16, "n, k")
+    with g.block(grid={"m": 2}) as b:
+        t = b.load(x, "m/grid, k")
+        parts = [b.store(v, "m/grid, k", dtype=f16) for v in (b.square(t), b.neg(t))]
+    inner = g.concat(*parts, dims="m, m", to="j")
+    with g.block(grid={"n": 2}) as b:
+        first = b.store(b.square(b.load(y, "n/grid, k")), "n/grid, k", dtype=f16)
+    graph = g.returns(g.concat(first, inner, dims="n, j", to="p")).build()
+    graph = with_symbolic(graph, ["m", "n"])
+    assert _copies(emit(graph)) == 0
+    for m, n in ((6, 3), (5, 1), (1, 4)):
+        check(graph, m=m, n=n)
 
 
 def test_parts_that_are_not_aligned_are_copied() -> None:

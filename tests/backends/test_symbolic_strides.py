@@ -106,6 +106,25 @@ def test_results_in_tensors_of_the_caller(gaps: tuple[bool, ...]) -> None:
         assert all(torch.equal(o, -x) for o in outs)
 
 
+@pytest.mark.parametrize("gap", [False, True])
+def test_parts_of_a_result_in_a_tensor_of_the_caller(gap: bool) -> None:
+    g = KernelBuilder("halves", **MOST)
+    x = g.input("x", f16, "b, s, h")
+    with g.block(grid={"b": 3, "s": 4}) as b:
+        t = b.load(x, "b/grid, s/grid, h")
+        parts = [b.store(v, "b/grid, s/grid, h", dtype=f16) for v in (b.neg(t), t)]
+    whole = g.concat(*parts, dims="h, h", to="j")
+    graph = with_symbolic(g.returns(whole).build(), ["s"])
+    made = plan(graph, out=True, dense=() if gap else ["x", whole])
+    assert bool(strides(made)) == gap
+    run = Executable(graph, interpret=True, most=MOST)
+    for s in (9, 5):
+        x = torch.randn(3, s, 64, dtype=torch.float16)
+        out = torch.zeros(3, 16 if gap else s, 128, dtype=torch.float16)[:, :s]
+        run(x, out=[out])
+        assert torch.equal(out, torch.cat([-x, x], -1))
+
+
 def test_computed_strides_cost_no_vectors() -> None:
     """They are multiples of the row, so 16 bytes are loaded at once as ever."""
     computed = plan(negated(), dense=["x"], most=MOST)

@@ -50,6 +50,10 @@ def lengthened(x: mirage.f16["m", "k"], y: mirage.f16[8, "k"]) -> Any:
     return torch.cat([torch.erf(x), y]) * 2.0
 
 
+def summed(x: mirage.f16["m", "k"], y: mirage.f16[8, "k"]) -> Any:
+    return x.sum(0) + y.sum(0)
+
+
 def total(x: mirage.f16["k", "m"]) -> Any:
     return x.sum(0)
 
@@ -93,7 +97,8 @@ where i = 16, j = 64, l = 48 {
 
 JOINED = """
 mirage 1
-mugraph lengthened(x: f16[m, k], y: f16[n, k]) -> f16[h, k] where m = 8, n = 8, k = 64 {
+mugraph lengthened(x: f16[m, k], y: f16[n, k]) -> f16[h, k]
+where m = 16, n = 8, k = 64 {
   u = block grid(k / 16) {
     x_t: f16[m, k/grid] = load x
     e: f32[m, k/grid] = erf x_t
@@ -105,6 +110,30 @@ mugraph lengthened(x: f16[m, k], y: f16[n, k]) -> f16[h, k] where m = 8, n = 8, 
   return both
 }
 """
+
+JOINED_PARTS = """
+mirage 1
+mugraph summed(x: f16[m, k], y: f16[n, k]) -> f16[k] where m = 16, n = 8, k = 64 {
+  of_x = block grid(m / 4) {
+    x_t: f16[m/grid, k] = load x
+    x_s: f32[k] = sum x_t over(m)
+    store of_x: f32[m#/grid, k] = x_s
+  }
+  of_y = block grid(n / 4) {
+    y_t: f16[n/grid, k] = load y
+    y_s: f32[k] = sum y_t over(n)
+    store of_y: f32[n#/grid, k] = y_s
+  }
+  both: f32[p, k] = concat of_x, of_y dims(m#, n#) to(p)
+  z = block grid(k / 16) {
+    p_t: f32[p, k/grid] = load both
+    s: f32[k/grid] = sum p_t over(p)
+    store z: f16[k/grid] = s
+  }
+  return z
+}
+"""
+
 
 PARTS = """
 mirage 1

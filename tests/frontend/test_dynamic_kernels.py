@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.triton import launch
 from mirage_dsl.backends.triton.emit import plan
 from mirage_dsl.backends.triton.screen import compile_kernel
+from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.frontend.dynamic import Executables
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import with_symbolic
@@ -22,6 +24,7 @@ from mirage_dsl.verify.verifier import verify
 from tests.frontend.dynamic_programs import (
     BOXES,
     JOINED,
+    JOINED_PARTS,
     PARTS,
     PRODUCT,
     K,
@@ -34,6 +37,7 @@ from tests.frontend.dynamic_programs import (
     lengthened,
     linear,
     shape_of,
+    summed,
     total,
     turned,
 )
@@ -166,13 +170,32 @@ def test_longer_extents_than_the_typical_ones_have_their_own_kernel() -> None:
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-2, atol=1e-2)
 
 
-def test_what_cannot_be_shared_is_compiled_for_each_extent(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kernel = mirage.kernel(dynamic=("m",), mugraph=JOINED)(lengthened)
-    bound = kernel.bind(mirage.spec((8, K)), mirage.spec((8, K)))
+@pytest.mark.parametrize("text", [JOINED, JOINED_PARTS])
+def test_dims_that_are_joined(text: str) -> None:
+    """Kernels store into the whole, wherever their part starts."""
+    function = lengthened if text == JOINED else summed
+    kernel = mirage.kernel(dynamic=("m",), mugraph=text)(function)
+    bound = kernel.bind(mirage.spec((16, K)), mirage.spec((8, K)))
     made = Executables(bound.program, bound.mugraph)
+    run = [made.make([(m, K), (8, K)], interpret=True) for m in (15, 11, 9)]
+    assert run[0] is run[1] is run[2]
+    assert "cat(" not in run[0].source
+    for m, executable in zip((15, 11, 9), run, strict=True):
+        x, y = half(m, K), half(8, K, seed=1)
+        close(executable(x, y)[0], kernel, x, y)
+
+
+def test_what_cannot_be_shared_is_compiled_for_each_extent(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(graph: KernelGraph, **options: Any) -> Any:
+        if graph.extent_of["i"] is None:
+            raise UnsupportedError("i is symbolic")
+        return plan(graph, **options)
+
+    monkeypatch.setattr(launch, "plan", refusing)
+    made = executables()
     with caplog.at_level(logging.INFO, logger="mirage_dsl"):
-        graphs = [made.make([(m, K), (8, K)], interpret=True).graph for m in (8, 7, 6)]
-    assert [g.extent_of["m"] for g in graphs] == [8, 7, 6]
+        graphs = [made.make(shape_of(m), interpret=True).graph for m in (16, 9, 12)]
+    assert [g.extent_of["i"] for g in graphs] == [16, 9, 12]
     assert len([r for r in caplog.records if "for each extent" in r.message]) == 1

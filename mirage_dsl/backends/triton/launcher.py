@@ -17,8 +17,15 @@ from mirage_dsl.backends.triton.names import Names, Writer
 from mirage_dsl.backends.triton.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.tiles import number
 from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Return, partial_dim
-from mirage_dsl.ir.maps import renamings
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Operand,
+    Return,
+    partial_dim,
+)
+from mirage_dsl.ir.maps import sums
 from mirage_dsl.ir.placing import built
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.types import Axis, Scalar, TensorType
@@ -80,22 +87,25 @@ class Launcher:
     # -- Sizes ---------------------------------------------------------------------
 
     def _bind_sizes(self) -> None:
-        """Read symbolic extents off the inputs' shapes.
+        """Read symbolic extents off the inputs' shapes, and what follows from them.
 
         Raises:
-            UnsupportedError: A symbolic extent follows from others, as of a join.
+            UnsupportedError: Nothing tells a symbolic extent.
         """
         for _ in self._graph.inputs:
             for item in self._graph.inputs:
                 for axis, dims in enumerate(item.type.axes):
                     self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
-        for dim, name in renamings(self._graph):
-            if self._unknown(name) and not self._unknown(dim):
-                self._sizes[name] = self.size(dim)
+        for node in self._graph.nodes:
+            if isinstance(node, BlockGraph):
+                self._bind_parts(node)
+            for dims, name in sums(node):
+                if self._unknown(name) and not any(map(self._unknown, dims)):
+                    self._sizes[name] = self._sum_size(name, dims)
         for name in self._extents:
-            if self._unknown(name) and name not in map(partial_dim, self._extents):
+            if self._unknown(name):
                 raise UnsupportedError(
-                    f"dim {name} is symbolic, and no axis of an input tells its extent"
+                    f"dim {name} is symbolic, and nothing tells its extent"
                 )
 
     def _bind_axis(self, shape: str, dims: Axis) -> None:
@@ -116,6 +126,30 @@ class Launcher:
         extent = self._extents.get(dim)
         return str(extent) if extent is not None else self._sizes[dim]
 
+    def _bind_parts(self, block: BlockGraph) -> None:
+        """Extents of the dims over the parts of symbolic split dims."""
+        stored = {d.name for s in block.stores for axis in s.axes for d in axis}
+        for split in block.grid:
+            name = partial_dim(split.dim)
+            bound = self._unknown(name) and not self._unknown(split.dim)
+            if name in stored and bound:
+                self._sizes[name] = self._writer.assign(
+                    self._names.fresh(f"{name}_size"),
+                    f"triton.cdiv({self.size(split.dim)}, {split.tile})",
+                )
+
+    def _sum_size(self, name: str, dims: Sequence[str]) -> str:
+        """A variable for the extent of a dim that is as long as others together."""
+        if len(dims) == 1:
+            return self.size(dims[0])
+        return self._writer.assign(self._names.fresh(f"{name}_size"), self._sum(dims))
+
+    def _sum(self, dims: Sequence[str]) -> str:
+        """The extents of dims together."""
+        symbolic = [self.size(d) for d in dims if self._extents.get(d) is None]
+        known = sum(self._extents.get(d) or 0 for d in dims)
+        return " + ".join([*symbolic, *([str(known)] if known or not symbolic else [])])
+
     def _shape(self, axes: Sequence[Axis]) -> str:
         sizes = [self._axis_size(axis) for axis in axes]
         return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
@@ -135,7 +169,6 @@ class Launcher:
     # -- Kernels -------------------------------------------------------------------
 
     def _launch(self, kernel: KernelPlan) -> None:
-        self._derive_parts(kernel)
         for store in kernel.block.stores:
             self._make(store.result)
         arguments = [self._argument(p) for p in kernel.params]
@@ -167,7 +200,8 @@ class Launcher:
             if place.whole not in self._variables:
                 self._make(place.whole)
             whole = self._variables[place.whole]
-            text = f"{whole}.narrow({place.axis}, {place.start}, {place.count})"
+            text = f"{whole}.narrow({place.axis}, {self._sum(place.before)}, "
+            text += f"{self.size(place.dim)})"
             if place.axes != tuple(range(len(place.axes))):
                 text += f".permute({', '.join(map(str, place.axes))})"
         self._variables[value] = self._writer.assign(self._names.fresh(value), text)
@@ -195,17 +229,6 @@ class Launcher:
             turns = ", ".join(str(order.index(a)) for a in range(len(order)))
             text += f".permute({turns})"
         return text
-
-    def _derive_parts(self, kernel: KernelPlan) -> None:
-        """Extents of the dims over the parts of symbolic split dims."""
-        stored = {d.name for s in kernel.block.stores for axis in s.axes for d in axis}
-        for split in kernel.block.grid:
-            name = partial_dim(split.dim)
-            if name in stored and self._unknown(name):
-                self._sizes[name] = self._writer.assign(
-                    self._names.fresh(f"{name}_size"),
-                    f"triton.cdiv({self.size(split.dim)}, {split.tile})",
-                )
 
     def _host(self, text: str) -> str:
         """A grid expression with sizes as the host names them."""
@@ -285,20 +308,16 @@ class Launcher:
         joined, to = node.attr("dims"), str(node.attr("to"))
         assert isinstance(joined, tuple)
         order = self._types[node.result].names
-        along, start = order.index(to), 0
-        for value, dim in zip(node.values, joined, strict=True):
-            count = self._extents[dim]
-            if count is None:
-                raise UnsupportedError(f"dim {dim} is symbolic and concatenated")
-            place = self._placed.get(value)
-            if place is None or (place.whole, place.start) != (node.result, start):
+        along = order.index(to)
+        for at, (value, dim) in enumerate(zip(node.values, joined, strict=True)):
+            place, before = self._placed.get(value), joined[:at]
+            if place is None or (place.whole, place.before) != (node.result, before):
                 kind = self._types[value]
                 names = [to if n == dim else n for n in kind.names]
                 part = aligned(self._flat(self._variables[value], kind), names, order)
                 whole = self._variables[node.result]
-                target = f"{whole}.narrow({along}, {start}, {count})"
-                self._writer.line(f"{target}.copy_({part})")
-            start += count
+                target = f"{whole}.narrow({along}, {self._sum(before)}"
+                self._writer.line(f"{target}, {self.size(dim)}).copy_({part})")
 
     def _constant(self, value: Scalar) -> str:
         known = {n: self._extents.get(n) for n, _ in value.extents}

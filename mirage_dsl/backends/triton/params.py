@@ -88,8 +88,9 @@ class Signature:
 
     def _make_strides(self, source: str) -> tuple[str | int, ...]:
         place = self.around.placed.get(source)
-        if place is not None and not self._is_given(place):
-            return place.strides
+        if place is not None and not self._is_strided(place):
+            whole = self._make_strides(place.whole)
+            return tuple(whole[a] for a in place.axes)
         packed = self._row_major(source)
         if source in self.around.packed or source in self.around.dense:
             return packed
@@ -105,12 +106,13 @@ class Signature:
             found.append(name)
         return tuple(found)
 
-    def _is_given(self, place: Place) -> bool:
+    def _is_strided(self, place: Place) -> bool:
         """Whether it is in a tensor of the caller, whose strides are not known."""
         outer = self.around.placed.get(place.whole)
         if outer is not None:
-            return self._is_given(outer)
-        return place.whole in (self.around.given or ())
+            return self._is_strided(outer)
+        given = self.around.given or ()
+        return place.whole in given and place.whole not in self.around.dense
 
     def _row_major(self, source: str) -> tuple[str | int, ...]:
         """Strides of the packed tensor, in the order of axes that its layout says."""
@@ -120,6 +122,8 @@ class Signature:
         for axis in reversed(kind.order):
             text = " * ".join([*names, *([str(numbers)] if numbers != 1 else [])])
             strides[axis] = text if names else numbers
+            if axis == kind.order[0]:
+                break
             for dim in kind.axes[axis]:
                 extent = self._extents.get(dim.name)
                 if extent is None:
