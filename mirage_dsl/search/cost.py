@@ -291,6 +291,8 @@ def _library_busy(
         case Kind.REDUCTION:
             each = LIBRARY_REDUCTION / 4 + max(read) / LIBRARY_BROADCAST
             return math.hypot(busy, min(each, LIBRARY_REDUCTION))
+        case Kind.CONCAT:
+            return busy
         case _:
             broadcasts = any(size != made for size in read)
             return max(busy, made / LIBRARY_BROADCAST) if broadcasts else busy

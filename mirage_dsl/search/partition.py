@@ -26,7 +26,7 @@ from mirage_dsl.ir.graph import (
     Return,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import derived_extents, sums
 from mirage_dsl.ir.numpy_domain import NumpyDomain
 from mirage_dsl.ops.definition import Array, Kind, Operator
 from mirage_dsl.ops.table import ROWSHIFT
@@ -89,9 +89,21 @@ class Cutter:
         """All other nodes that the outputs need, each after its operands.
 
         Depth first, so a product's consumers come as early as they can.  Views come
-        right after what they look at, so as not to part what reads them.
+        right after what they look at, and concatenations of inputs first, so as not to
+        part what reads them.
         """
-        return _postponed(self._early) if self.late else self._early
+        nodes = _postponed(self._early) if self.late else self._early
+        return tuple(sorted(nodes, key=lambda n: n.result not in self._rearranged))
+
+    @cached_property
+    def _rearranged(self) -> frozenset[str]:
+        """Concatenations and views of them that nothing is computed for."""
+        there = {i.name for i in self.program.inputs} | self.free.keys()
+        for node in self._early:
+            moves = node.op.kind is Kind.CONCAT or node.is_view
+            if moves and there.issuperset(node.values):
+                there.add(node.result)
+        return frozenset(there)
 
     @cached_property
     def _early(self) -> tuple[Apply, ...]:
@@ -322,9 +334,16 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
 
 
 def _small(program: KernelGraph) -> dict[str, int]:
-    """Small extents; dims that are sliced keep theirs, for the bounds are absolute."""
+    """Small extents; dims that are sliced keep theirs, for the bounds are absolute.
+
+    So do those that they are made of.
+    """
     nodes = [n for n in program.nodes if isinstance(n, Apply)]
-    sliced = {str(dict(n.attrs)["dim"]) for n in nodes if "start" in dict(n.attrs)}
-    small = {n: e if n in sliced else 3 for n, e in program.extents}
+    kept = {str(dict(n.attrs)["dim"]) for n in nodes if "start" in dict(n.attrs)}
+    for node in reversed(nodes):
+        for dims, name in sums(node):
+            if name in kept:
+                kept.update(dims)
+    small = {n: e if n in kept else 3 for n, e in program.extents}
     known = derived_extents(program, small)
     return {n: 3 if e is None else e for n, e in known.items()}

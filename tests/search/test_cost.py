@@ -117,6 +117,16 @@ def test_views_are_free_and_library_kernels_are_not() -> None:
     assert least < cost.microseconds < 1.3 * least + 4
 
 
+def test_a_concatenation_takes_the_time_of_its_bytes() -> None:
+    """No place of an element is computed, as where operands are repeated."""
+    g = KernelBuilder("joined", m=64, n=4096, t=1, d=64)
+    x, y = g.input("x", f16, "m, n, d"), g.input("y", f16, "m, t, d")
+    graph = g.returns(g.concat(x, y, dims="n, t", to="u")).build()
+    moved = 2 * (64 * 4097 * 64 * 2)
+    least = 1e6 * moved / H100.dram_rate
+    assert least < time_of(graph) < 1.2 * least
+
+
 def test_intermediates_in_l2_cost_no_dram() -> None:
     cost = estimate(blocks.split_attention(1, 16))
     combine = cost.kernels[1]

@@ -28,6 +28,11 @@ def sliced(result: str, source: str, dim: str, part: slice, to: str) -> Apply:
     return Apply(result, op("v", "slice", source).op, (source,), attrs)
 
 
+def concat(result: str, first: str, second: str, dims: str, to: str) -> Apply:
+    attrs = (("dims", tuple(dims.split())), ("to", to))
+    return Apply(result, op("v", "concat").op, (first, second), attrs)
+
+
 def attention() -> KernelGraph:
     nodes = (
         op("s", "matmul", "q", "k", over="d"),
@@ -64,12 +69,7 @@ def sliced_and_joined() -> KernelGraph:
         sliced("u", "a", "n", slice(4, 8), "r"),
         op("t", "silu", "g"),
         op("z", "mul", "t", "u"),
-        Apply(
-            "j",
-            op("v", "concat").op,
-            ("z", "u"),
-            (("dims", ("r", "r")), ("to", "q")),
-        ),
+        concat("j", "z", "u", "r r", "q"),
         op("s", "sum", "j", over="m"),
         op("o", "matmul", "s", "e", over="q"),
         op("p", "sum", "y", over="i"),
@@ -80,8 +80,30 @@ def sliced_and_joined() -> KernelGraph:
     return blocks.graph("joined", inputs, nodes, returns, **sizes)
 
 
+def attention_on_joined() -> KernelGraph:
+    """Keys and values of a cache and of a step; a sink that has no value."""
+    nodes = (
+        concat("keys", "k", "k1", "n t", "u"),
+        op("s", "matmul", "q", "keys", over="d"),
+        concat("z", "s", "sinks", "u i", "j"),
+        op("h", "rowshift", "z", over="j"),
+        op("f", "sub", "z", "h"),
+        op("e", "exp", "f"),
+        op("l", "sum", "e", over="j"),
+        op("p", "div", "e", "l"),
+        sliced("r", "p", "j", slice(0, 9), "u"),
+        concat("values", "v", "v1", "n t", "u"),
+        op("o", "matmul", "r", "values", over="u"),
+    )
+    names = {"q": "m d", "k": "n d", "k1": "t d", "v": "n c", "v1": "t c"}
+    inputs = {n: tensor(d) for n, d in {**names, "sinks": "m i"}.items()}
+    sizes = {"m": 5, "d": 4, "n": 7, "t": 2, "u": 9, "i": 1, "j": 10, "c": 3}
+    return blocks.graph("sinks", inputs, nodes, {"o": tensor("m c")}, **sizes)
+
+
 PROGRAMS = {
     "attention": attention(),
+    "attention on joined tensors": attention_on_joined(),
     "two layers": two_layers(),
     "slices and concat": sliced_and_joined(),
 }
@@ -137,6 +159,13 @@ def test_what_no_block_can_hold_is_an_atom_of_its_own() -> None:
             assert not kinds & {Kind.VIEW, Kind.CONCAT}
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_concatenations_of_inputs_part_nothing(late: bool) -> None:
+    order = [n.result for n in Cutter(attention_on_joined(), late=late).order]
+    assert order[:2] == ["keys", "values"]
+    assert order[2:4] == ["s", "z"]
+
+
 def test_what_precedes_and_follows_products_is_apart_from_them() -> None:
     cutter = Cutter(two_layers())
     names = [[n.result for n in a.nodes] for a in cutter.atoms]
@@ -174,6 +203,10 @@ def test_cuts_do_not_part_a_shift_from_its_exponential() -> None:
     ends = {a.nodes[-1].result for a in cutter.atoms}
     assert not ends & carriers
     assert [n.result for n in cutter.atoms[0].nodes] == ["s"]
+
+
+def test_slices_of_joined_dims_keep_the_extents_of_parts() -> None:
+    assert shift_carriers(attention_on_joined()) == {"h", "f", "e", "l"}
 
 
 def test_halves_cut_where_little_crosses() -> None:
