@@ -1,13 +1,15 @@
-"""How values scale when one exponential of a graph is scaled.
+"""How values scale when exponentials of a graph are scaled.
 
 Shifting the exponent of e = exp(s) by m divides e by exp(m).  A value has *degree* w
-in e if that divides it by exp(w m).  If all outputs have degree 0, the shift changes
-nothing, so it may serve to keep e in range.  The degree of an operator's result follows
-from its field semantics, run over degrees.
+in e if that divides it by exp(w m).  Several exponentials may be shifted together.  If
+all outputs have degree 0, the shift changes nothing, so it may serve to keep e in
+range.  The degree of an operator's result follows from its field semantics, run over
+degrees.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from mirage_dsl.ir.graph import (
@@ -30,6 +32,9 @@ Degree = int | None
 """None is the degree of the constant 0, which has every degree."""
 
 Axes = tuple[int, ...]
+
+Exponentials = Collection[tuple[int, str]]
+"""Names of exponentials, each behind the number of its block."""
 
 
 class NotHomogeneousError(Exception):
@@ -120,7 +125,7 @@ def applied(node: Apply, degrees: dict[str, Degree]) -> Degree:
 
 @dataclass
 class Scaling:
-    """What scaling one exponential of a block does to the whole graph.
+    """What scaling exponentials does to the whole graph.
 
     Attributes:
         summed: Dims of the block over which scaled values are summed.
@@ -143,21 +148,32 @@ class Scaling:
     )
 
 
-def scaling_of(graph: KernelGraph, number: int, result: str) -> Scaling:
+def scaling_of(
+    graph: KernelGraph, number: int, result: str, others: Exponentials = ()
+) -> Scaling:
     """Follow the value `result`, an exponential, from the kernel `number` on.
 
     The shift of an exponential in a block belongs to that block, and to an iteration;
     that of an exponential that is a kernel of its own is one for all.
 
+    Args:
+        graph: What to follow it through.
+        number: Its kernel.
+        result: Its name.
+        others: Exponentials of this block or of later ones that are scaled alike.
+
     Raises:
         NotHomogeneousError: An output, or something on the way, depends on the scale.
     """
-    return _Walk(graph, number, result).run()
+    return _Walk(graph, number, result, others).run()
 
 
 class _Walk:
-    def __init__(self, graph: KernelGraph, number: int, result: str) -> None:
+    def __init__(
+        self, graph: KernelGraph, number: int, result: str, others: Exponentials
+    ) -> None:
         self.graph = graph
+        self.scaled = {(number, result), *others}
         self.number = number
         self.result = result
         own = graph.nodes[number]
@@ -199,14 +215,13 @@ class _Walk:
     def _block(self, number: int, block: BlockGraph) -> None:
         degrees: dict[str, Degree] = {}
         for node in block.nodes:
-            own = number == self.number
             degree = self._node(node, block, degrees, number)
             if isinstance(node, Store):
                 if degree:
                     self.found.kernel_degrees[node.result] = degree
             else:
-                is_start = own and node.result == self.result
-                degrees[node.result] = 1 if is_start else degree
+                is_scaled = (number, node.result) in self.scaled
+                degrees[node.result] = 1 if is_scaled else degree
         self.found.block_degrees[number] = {n: d for n, d in degrees.items() if d}
 
     def _node(

@@ -11,116 +11,42 @@ program without shifts, where e is plainly `exp(x)`; the chosen μGraph then get
 
 and, where the parts of a split dim are combined by a later kernel, each part stores its
 maximum and is weighted by exp(maximum - largest maximum) there.
+
+Exponentials that are added to each other, as those of a sum over a concatenated dim,
+have one shift, the larger of theirs: what was summed relative to m is weighted by
+exp(m - larger).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.ir.companions import FreshNames, in_order, shifted_alike
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
     BlockNode,
     KernelGraph,
-    KernelNode,
     Load,
-    Operand,
     RunningMax,
     Store,
     dims_of,
     stages_of,
 )
-from mirage_dsl.ir.homogeneity import NotHomogeneousError, Scaling, scaling_of
+from mirage_dsl.ir.homogeneity import (
+    Exponentials,
+    NotHomogeneousError,
+    Scaling,
+    scaling_of,
+)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.unshifted import is_shifted, needs_no_shift
 from mirage_dsl.ops.table import EXP, MUL, ROWSHIFT, SUB
-from mirage_dsl.types import Axis, Dim, TensorType, f32
-
-
-def strip_shifts(program: KernelGraph) -> KernelGraph:
-    """The program in which `x - shift` is `x`, for all shifts that are only used so."""
-    types = kernel_types(program)
-    shifts = {
-        node.result
-        for node in program.nodes
-        if isinstance(node, Apply) and node.op is ROWSHIFT
-    }
-    removable = {s for s in shifts if _only_subtracted(program, s, types)}
-    return _without_shifts(program, removable)
-
-
-def _only_subtracted(
-    program: KernelGraph, shift: str, types: Mapping[str, TensorType]
-) -> bool:
-    if any(r.value == shift for r in program.returns):
-        return False
-    return all(
-        isinstance(node, Apply) and _subtracts(node, shift, types)
-        for node in program.nodes
-        if shift in _operands(node)
-    )
-
-
-def _subtracts(node: Apply, shift: str, types: Mapping[str, TensorType]) -> bool:
-    if node.op is not SUB or node.operands[1] != shift:
-        return False
-    value = node.operands[0]
-    if not isinstance(value, str) or value == shift:
-        return False
-    return types[node.result].dims == types[value].dims
-
-
-def _operands(node: KernelNode) -> tuple[str, ...]:
-    return node.values if isinstance(node, Apply) else node.sources
-
-
-def _without_shifts(program: KernelGraph, shifts: set[str]) -> KernelGraph:
-    names: dict[str, str] = {}
-    nodes: list[KernelNode] = []
-    for node in program.nodes:
-        if isinstance(node, Apply):
-            moved = replace(node, operands=_renamed(node.operands, names))
-            if node.op is SUB and node.operands[1] in shifts:
-                kept = moved.operands[0]
-                assert isinstance(kept, str)
-                names[node.result] = kept
-                continue
-            nodes.append(moved)
-        else:
-            nodes.append(_with_sources(node, names))
-    returns = tuple(
-        replace(r, value=names.get(r.value, r.value)) for r in program.returns
-    )
-    live = _live(nodes, {r.value for r in returns})
-    return replace(program, nodes=tuple(live), returns=returns)
-
-
-def _renamed(
-    operands: Iterable[Operand], names: Mapping[str, str]
-) -> tuple[Operand, ...]:
-    return tuple(names.get(o, o) if isinstance(o, str) else o for o in operands)
-
-
-def _with_sources(block: BlockGraph, names: Mapping[str, str]) -> BlockGraph:
-    nodes = tuple(
-        replace(n, source=names.get(n.source, n.source)) if isinstance(n, Load) else n
-        for n in block.nodes
-    )
-    return replace(block, nodes=nodes)
-
-
-def _live(nodes: Sequence[KernelNode], wanted: set[str]) -> list[KernelNode]:
-    kept: list[KernelNode] = []
-    for node in reversed(nodes):
-        results = (node.result,) if isinstance(node, Apply) else node.results
-        if not wanted.isdisjoint(results):
-            kept.append(node)
-            wanted.update(_operands(node))
-    return kept[::-1]
+from mirage_dsl.types import Axis, Dim, f32
 
 
 def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
@@ -147,19 +73,43 @@ def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
 
 def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None:
     """The graph with an exponential in range, by a shift where it needs one."""
-    block = graph.nodes[number]
-    assert isinstance(block, BlockGraph)
-    node = next(n for n in block.nodes if isinstance(n, Apply) and n.result == result)
-    makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
-    if not node.values or is_shifted(makers, node.values[0]):
+    bare = _bare(graph, number)
+    if result not in bare:
         return None
+    others = [(number, r) for r in bare if r != result]
+    for at in range(number + 1, len(graph.nodes)):
+        others += [(at, r) for r in _bare(graph, at)]
+    together: list[Sequence[tuple[int, str]]] = [(), *((o,) for o in others)]
+    for companions in [*together, *([others] if len(others) > 1 else [])]:
+        shifted = _shifted_together(graph, number, bare[result], companions)
+        if shifted is not None:
+            return shifted
+    return None
+
+
+def _bare(graph: KernelGraph, number: int) -> dict[str, Apply]:
+    """The exponentials of a block that have no shift, by name."""
+    block = graph.nodes[number]
+    if isinstance(block, Apply):
+        return {}
+    makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
+    applied = [n for n in block.nodes if isinstance(n, Apply) and n.op is EXP]
+    return {
+        n.result: n for n in applied if n.values and not is_shifted(makers, n.values[0])
+    }
+
+
+def _shifted_together(
+    graph: KernelGraph, number: int, node: Apply, others: Exponentials
+) -> KernelGraph | None:
+    """The graph with one shift for an exponential and others; None if that differs."""
     try:
-        found = scaling_of(graph, number, result)
+        found = scaling_of(graph, number, node.result, others)
         if not found.summed and not found.accumulators:
             return None
         if needs_no_shift(graph, number, node, found) is not None:
             return graph
-        shifted = _Shift(graph, number, node, found).run()
+        shifted = _Shift(graph, number, node, found, others).run()
         check_or_raise(shifted)
     except (NotHomogeneousError, CheckError):
         return None
@@ -191,37 +141,28 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
     return replace(graph, nodes=nodes)
 
 
-@dataclass
-class _Names:
-    """Names that a graph does not use yet."""
-
-    used: set[str]
-
-    def fresh(self, base: str) -> str:
-        name, count = base, 1
-        while name in self.used:
-            count += 1
-            name = f"{base}{count}"
-        self.used.add(name)
-        return name
-
-
-def _names_of(graph: KernelGraph) -> _Names:
+def _names_of(graph: KernelGraph) -> FreshNames:
     used = {i.name for i in graph.inputs}
     for node in graph.nodes:
         if isinstance(node, Apply):
             used.add(node.result)
         else:
             used.update(n.result for n in node.nodes)
-    return _Names(used)
+    return FreshNames(used)
 
 
 class _Shift:
-    """One exponential of one block getting its shift."""
+    """An exponential of a block, and those that share it, getting a shift."""
 
     def __init__(
-        self, graph: KernelGraph, number: int, node: Apply, found: Scaling
+        self,
+        graph: KernelGraph,
+        number: int,
+        node: Apply,
+        found: Scaling,
+        others: Exponentials,
     ) -> None:
+        self.others = others
         block = graph.nodes[number]
         assert isinstance(block, BlockGraph)
         self.graph, self.number, self.block = graph, number, block
@@ -236,23 +177,33 @@ class _Shift:
         if len(self.found.combined) > 1:
             # Each would choose a largest maximum of its own.
             raise NotHomogeneousError
+        (last,) = self.found.combined or [self.number]
+        if any(at != last for at, _ in self.others):
+            raise NotHomogeneousError
         if self.found.combined:
             block, stored, axes = self._storing(block, largest)
-            for number in self.found.combined:
-                combining = nodes[number]
-                assert isinstance(combining, BlockGraph)
-                nodes[number] = self._weighted(combining, stored, axes)
+            combining = nodes[last]
+            assert isinstance(combining, BlockGraph)
+            nodes[last] = self._weighted(combining, stored, axes)
+        elif self.others:
+            block = self._with_companions(block, largest)
         nodes[self.number] = block
         return replace(self.graph, nodes=tuple(nodes))
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the shift grows from one iteration to the next."""
+        in_body = stages_of(self.block)[self.node.result] == "body"
+        return bool(self.found.accumulators) and in_body
+
+    @property
+    def _companions(self) -> set[str]:
+        return {name for _, name in self.others}
 
     def _own_block(self) -> tuple[BlockGraph, str]:
         """The block with the shift, and the name of the shift."""
         nodes: list[BlockNode] = []
-        shift = ""
-        running = (
-            bool(self.found.accumulators)
-            and stages_of(self.block)[self.node.result] == "body"
-        )
+        shift, running = "", self._runs
         for node in self.block.nodes:
             if isinstance(node, Apply) and node.result == self.node.result:
                 made, shift = self._shift_nodes(running)
@@ -281,6 +232,40 @@ class _Shift:
         nodes.append(Apply(moved, SUB, (self.exponent, shift)))
         nodes.append(replace(self.node, operands=(moved,)))
         return nodes, shift
+
+    def _with_companions(self, block: BlockGraph, shift: str) -> BlockGraph:
+        """The block with the larger one of all shifts in the place of its own."""
+        own = self.types[self.exponent].names
+        kept = [d for d in own if d not in self.found.summed]
+        added: list[BlockNode] = []
+        largest, scaled = shift, dict[str, str]()
+        if self._runs:
+            largest = self.names.fresh("last")
+            added.append(Accumulate(largest, shift, "max"))
+            fresh = self.names.fresh
+            scaled = {a: fresh(f"{a}_weighted") for a in self.found.accumulators}
+        nodes, top, companions = shifted_alike(
+            self.block, self.types, self._companions, largest, kept, self.names
+        )
+        added += nodes
+        weighing, weight = self._weight(largest, top) if scaled else ([], "")
+        added += weighing
+        for node in block.nodes:
+            shifts = isinstance(node, Apply) and node.operands == (self.exponent, shift)
+            if shifts and not scaled:
+                added.append(replace(node, operands=(self.exponent, top)))
+            else:
+                alike = companions.get(node.result)
+                added.append(alike or _with_operands(node, scaled))
+            if node.result in scaled:
+                added.append(Apply(scaled[node.result], MUL, (node.result, weight)))
+        return replace(block, nodes=in_order(added))
+
+    def _weight(self, maximum: str, top: str) -> tuple[list[BlockNode], str]:
+        """exp(maximum - top), the weight of what was summed relative to a maximum."""
+        moved, weight = self.names.fresh("moved"), self.names.fresh("weight")
+        subtracted = Apply(moved, SUB, (maximum, top))
+        return [subtracted, Apply(weight, EXP, (moved,))], weight
 
     # -- Parts of a split dim -------------------------------------------------------
 
@@ -315,24 +300,28 @@ class _Shift:
         pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}
         maxima = self.names.fresh("maxima")
         seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
-        top, moved, weight = (self.names.fresh(n) for n in ("top", "moved", "weight"))
+        top = self.names.fresh("top")
         over = tuple(sorted(self.found.partial))
         nodes: list[BlockNode] = [
             Load(maxima, stored, seen),
             Apply(top, ROWSHIFT, (maxima,), (("over", over),)),
-            Apply(moved, SUB, (maxima, top)),
-            Apply(weight, EXP, (moved,)),
         ]
+        types = block_types(block, kernel_types(self.graph))
+        kept = {d.name for d in dims_of(axes)} - self.found.partial
+        alike, top, companions = shifted_alike(
+            block, types, self._companions, top, kept, self.names
+        )
+        weighing, weight = self._weight(maxima, top)
+        nodes += [*alike, *weighing]
         names: dict[str, str] = {}
         for node in scaled:
             names[node.result] = self.names.fresh(f"{node.result}_weighted")
         for node in block.nodes:
-            nodes.append(_with_operands(node, names))
+            nodes.append(companions.get(node.result) or _with_operands(node, names))
             if node in scaled:
-                assert isinstance(node, Load)
                 weighted = names[node.result]
                 nodes.append(Apply(weighted, MUL, (node.result, weight)))
-        return replace(block, nodes=tuple(nodes))
+        return replace(block, nodes=in_order(nodes))
 
 
 def _with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
@@ -340,6 +329,9 @@ def _with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
         case Load():
             return node
         case Apply():
-            return replace(node, operands=_renamed(node.operands, names))
+            operands = [
+                names.get(o, o) if isinstance(o, str) else o for o in node.operands
+            ]
+            return replace(node, operands=tuple(operands))
         case Accumulate() | RunningMax() | Store():
             return replace(node, operand=names.get(node.operand, node.operand))

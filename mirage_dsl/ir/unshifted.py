@@ -7,11 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mirage_dsl.ir.bounds import LARGEST_EXPONENT, Bound, smallest_normal
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, RunningMax, Store
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Operand,
+    RunningMax,
+    Store,
+)
 from mirage_dsl.ir.graph_bounds import GraphBounds
 from mirage_dsl.ir.homogeneity import NotHomogeneousError, Scaling, scaling_of
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ops.table import EXP, ROWSHIFT, SUB
+from mirage_dsl.ops.table import EXP, MAXIMUM, ROWSHIFT, SUB
 from mirage_dsl.types import TensorType, f32
 
 
@@ -83,8 +91,16 @@ def is_shifted(makers: Mapping[str, object], exponent: str) -> bool:
     made = makers.get(exponent)
     if not isinstance(made, Apply) or made.op is not SUB:
         return False
-    shift = made.operands[1]
-    by = makers.get(shift) if isinstance(shift, str) else None
+    return _is_shift(makers, made.operands[1])
+
+
+def _is_shift(makers: Mapping[str, object], value: Operand) -> bool:
+    """Whether a value is made to be subtracted from exponents."""
+    by = makers.get(value) if isinstance(value, str) else None
+    if isinstance(by, Accumulate):
+        return by.kind == "max" and _is_shift(makers, by.operand)
+    if isinstance(by, Apply) and by.op is MAXIMUM:
+        return any(_is_shift(makers, o) for o in by.operands)
     return isinstance(by, RunningMax) or (isinstance(by, Apply) and by.op is ROWSHIFT)
 
 

@@ -1,4 +1,4 @@
-"""Sums over a concatenated dim, taken apart.
+"""Sums and maxima over a concatenated dim, taken apart.
 
 A block cannot concatenate what it computes, but a sum over a concatenated dim is the
 sum of those over its parts:
@@ -8,7 +8,8 @@ sum of those over its parts:
     y = matmul t, v over(q)                     y = add p, s
 
 so that a low-rank update by concatenated operands is the one kernel that it is when it
-is written as a sum.  What is no concatenation along the dim is read in parts.
+is written as a sum.  A maximum over a concatenated dim is the largest of its parts'.
+What is no concatenation along the dim is read in parts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.ops.table import ADD, RENAME, SLICE
+from mirage_dsl.ops.table import ADD, MAX, MAXIMUM, RENAME, ROWSHIFT, SLICE
 
 
 class _StuckError(Exception):
@@ -90,14 +91,18 @@ class _Parts:
         return dim in self.types[value].names
 
     def _summed(self, node: Apply, dim: str) -> None:
-        """The sum of a node's parts, under the node's name."""
-        if node.op.term not in (Term.SUM, Term.CONTRACT):
+        """The sum or maximum of a node's parts, under the node's name."""
+        if node.op in (MAX, ROWSHIFT):
+            join = MAXIMUM
+        elif node.op.term in (Term.SUM, Term.CONTRACT):
+            join = ADD
+        else:
             raise _StuckError
         pieces = self._pieces(node, dim)
         total = self._of_part(node, dim, 0, pieces)
         for number in range(1, len(pieces)):
             part = self._of_part(node, dim, number, pieces)
-            total = self._write(ADD, (total, part), (), node)
+            total = self._write(join, (total, part), (), node)
         last = self.nodes[-1]
         self.nodes[-1] = replace(last, result=node.result)
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import RENAME, SLICE
 from mirage_dsl.search.concats import take_apart
+from mirage_dsl.search.whole_parts import name_whole_parts
 
 
 @dataclass(frozen=True, order=True)
@@ -48,18 +50,19 @@ class _StuckError(Exception):
 def sink_views(program: KernelGraph) -> KernelGraph:
     """The same function without views of computed tensors, as far as they can move.
 
-    Sums over concatenated dims are taken apart before.
+    Sums and maxima over concatenated dims are taken apart before.
 
     The program itself, if one cannot.
     """
-    sinker = _Sinker(take_apart(program))
+    sinker = _Sinker(take_apart(name_whole_parts(program)))
     try:
         names = {r.value: sinker.seen(r.value, ()) for r in sinker.program.returns}
     except _StuckError:
         return sinker.program
     returns = tuple(Return(names[r.value], r.type) for r in sinker.program.returns)
     graph = replace(sinker.program, nodes=tuple(sinker.nodes), returns=returns)
-    return graph.with_extents(derived_extents(graph, graph.extent_of))
+    # What is seen in parts may be there already.
+    return expand(graph.with_extents(derived_extents(graph, graph.extent_of)))
 
 
 @dataclass
@@ -74,6 +77,7 @@ class _Sinker:
         applies = [n for n in self.program.nodes if isinstance(n, Apply)]
         self.makers = {n.result: n for n in applies}
         self.types = kernel_types(self.program)
+        self.extents = derived_extents(self.program, self.program.extent_of)
         self.taken = {i.name for i in self.program.inputs} | self.makers.keys()
 
     def seen(self, name: str, looks: Looks) -> str:
@@ -93,7 +97,7 @@ class _Sinker:
             return self.seen(node.values[0], _composed(through, looks))
         made = dict(node.attrs).get("to")
         if any(k.dim == made for k in looks):
-            raise _StuckError
+            return self._part(node, str(made), looks)
         if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
             raise _StuckError
         operands = tuple(
@@ -102,6 +106,26 @@ class _Sinker:
         result = name if not looks else self._fresh(name, looks)
         self.nodes.append(replace(node, result=result, operands=operands))
         return result
+
+    def _part(self, node: Apply, made: str, looks: Looks) -> str:
+        """What looks see of a concatenation, if it lies in one of its operands."""
+        (look,) = (k for k in looks if k.dim == made)
+        if node.op.kind is not Kind.CONCAT or look.stop is None:
+            raise _StuckError
+        joined, start = node.attr("dims"), 0
+        assert isinstance(joined, tuple)
+        for value, dim in zip(node.values, joined, strict=True):
+            size = self.extents.get(dim)
+            if size is None:
+                break
+            if start <= look.start and look.stop <= start + size:
+                own = Look(dim, look.to, look.start - start, look.stop - start)
+                if (own.start, own.stop) == (0, size):
+                    own = Look(dim, look.to)
+                rest = tuple(k for k in looks if k != look)
+                return self.seen(value, (own, *rest) if own != Look(dim, dim) else rest)
+            start += size
+        raise _StuckError
 
     def _other_dims(self, node: Apply, looks: Looks) -> set[str]:
         """Dims of the operands that keep their names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.segments import Found, Structures
 
 Progress = Callable[[str, int, int, float | None], None]

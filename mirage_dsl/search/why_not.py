@@ -11,7 +11,8 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
-from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.ir.stabilise import stabilise
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import Cost, estimate
 from mirage_dsl.search.driver import search

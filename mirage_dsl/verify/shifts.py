@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from mirage_dsl.errors import MirageError
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.table import DIV, EXP, MAX, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.table import DIV, EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
 
 
 def maxima_as_shifts(program: KernelGraph) -> KernelGraph:
@@ -64,13 +64,19 @@ def _agrees_with_itself(program: KernelGraph) -> bool:
 
 
 def _shifts(program: KernelGraph, node: Apply) -> bool:
-    """Whether a maximum is only subtracted, from what ends in exponents alone."""
+    """Whether a maximum is only subtracted, from what ends in exponents alone.
+
+    A larger maximum may be subtracted in its place.
+    """
     users = _users(program, node.result)
     return bool(users) and all(
-        n.op is SUB
-        and n.operands[1] == node.result
-        and n.operands[0] != node.result
-        and _in_exponents(program, n.result)
+        (n.op is MAXIMUM and _shifts(program, n))
+        or (
+            n.op is SUB
+            and n.operands[1] == node.result
+            and n.operands[0] != node.result
+            and _in_exponents(program, n.result)
+        )
         for n in users
     )
 

@@ -13,7 +13,8 @@ from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.split import split_loop
-from mirage_dsl.ir.stabilise import stabilise, strip_shifts
+from mirage_dsl.ir.stabilise import stabilise
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.casts import insert_casts
 from mirage_dsl.search.segments import one_kernel, with_derived_extents
 from mirage_dsl.search.sink import sink_views

@@ -58,6 +58,17 @@ def of_three(x: Any, y: Any, z: Any) -> Any:
     return m.exp(m.concat([x * 2, y, z], axis=1)).sum(-1)
 
 
+def with_maxima(x: Any, y: Any) -> Any:
+    t = m.concat([x * 2, y], axis=1)
+    e = m.exp(t - t.max(-1, keepdims=True))
+    return (e * t).sum(-1) / e.sum(-1)
+
+
+def softmax(x: Any, y: Any) -> Any:
+    t = m.concat([x * 2, y], axis=1)
+    return (m.softmax(t, -1) * t).sum(-1)
+
+
 LORA: Shapes = [(5, 7), (7, 11), (7, 3), (3, 11)]
 
 
@@ -69,6 +80,8 @@ LORA: Shapes = [(5, 7), (7, 11), (7, 3), (3, 11)]
         (with_operators_between, [(5, 7), (5, 3), (10,), (10, 11)]),
         (summed, [(5, 7), (5, 3)]),
         (of_three, [(5, 7), (5, 3), (5, 2)]),
+        (with_maxima, [(5, 7), (5, 3)]),
+        (softmax, [(5, 7), (5, 3)]),
     ],
 )
 def test_the_parts_add_up(function: Function, shapes: Shapes) -> None:

@@ -13,7 +13,7 @@ from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.expansion import multiplied_out

@@ -20,7 +20,7 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, Input, KernelGraph
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.kinds import is_one_kernel
 from mirage_dsl.search.membership import Membership

@@ -42,6 +42,19 @@ mugraph nested(x: f16[m, k], c: f16[m]) -> f16[j] where m = 5, k = 8 {
   return o
 }
 """
+PART = """mirage 1
+mugraph part(x: f16[m, k], y: f16[m, l], v: f16[h, n]) -> f16[m, n], f16[m, i]
+where m = 3, k = 4, l = 5, h = 5, n = 2 {
+  a = exp x
+  b = exp y
+  c = concat a, b dims(k, l) to(j)
+  d = mul c, 2
+  p = slice d dim(j) start(4) stop(9) to(h)
+  o = matmul p, v over(h)
+  q = slice d dim(j) start(1) stop(3) to(i)
+  return o, q
+}
+"""
 STUCK = """mirage 1
 mugraph stuck(x: f16[m, k], y: f16[m, l]) -> f16[m, r] where m = 3, k = 4, l = 5 {
   a = exp x
@@ -65,7 +78,7 @@ def computed_views(graph: KernelGraph) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("text", [CHUNK, GRAM, NESTED])
+@pytest.mark.parametrize("text", [CHUNK, GRAM, NESTED, PART])
 def test_same_function_without_views_of_results(text: str) -> None:
     program = parse(text).with_extents({})
     sunk = sink_views(program)
@@ -86,6 +99,15 @@ def test_same_function_without_views_of_results(text: str) -> None:
 def test_what_cannot_move_stays() -> None:
     program = parse(STUCK)
     assert sink_views(program) is program
+
+
+def test_parts_of_a_concatenation_are_what_was_joined() -> None:
+    sunk = sink_views(parse(PART))
+    names = [n.op.name for n in sunk.nodes if isinstance(n, Apply)]
+    assert "concat" not in names
+    assert names.count("slice") == 1
+    assert names.count("matmul") == 1
+    assert sunk.inputs[2].type.names == ("l", "n")
 
 
 def test_halves_of_a_product_become_one_kernel() -> None:

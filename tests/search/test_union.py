@@ -15,7 +15,7 @@ import pytest
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.segments import with_derived_extents
 from mirage_dsl.search.union import MultiKernel, multi_kernel

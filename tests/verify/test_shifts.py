@@ -23,6 +23,18 @@ def at_a_temperature(x: Any) -> Any:
     return e / e.sum(-1, keepdims=True)
 
 
+def with_a_sink(x: Any) -> Any:
+    """One more exponent, 0.25, whose exponential no output shows."""
+    top = mirage.maximum(x.amax(-1, keepdims=True), 0.25)
+    e = mirage.exp(x - top)
+    return e / (e.sum(-1, keepdims=True) + mirage.exp(0.25 - top))
+
+
+def clamped(x: Any) -> Any:
+    """The larger maximum counts, for exponentials alone depend on it."""
+    return mirage.exp(x - mirage.maximum(x.amax(-1, keepdims=True), 0.25))
+
+
 def unnormalised(x: Any) -> Any:
     return mirage.exp(x - x.amax(-1, keepdims=True))
 
@@ -52,13 +64,13 @@ def counted(program: KernelGraph) -> tuple[int, int]:
     return names.count("max"), names.count("rowshift")
 
 
-@pytest.mark.parametrize("function", [softmax, at_a_temperature])
+@pytest.mark.parametrize("function", [softmax, at_a_temperature, with_a_sink])
 def test_maxima_of_exponents_become_shifts(function: Callable[..., Any]) -> None:
     assert maxima(function) == (0, 1)
 
 
 @pytest.mark.parametrize(
-    "function", [unnormalised, log_softmax, with_the_maximum, relative]
+    "function", [unnormalised, clamped, log_softmax, with_the_maximum, relative]
 )
 def test_maxima_that_matter_stay(function: Callable[..., Any]) -> None:
     assert maxima(function) == (1, 0)

@@ -18,7 +18,7 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ops.definition import Kind, Term
-from mirage_dsl.ops.table import EXP, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.table import EXP, MAXIMUM, MUL, ROWSHIFT, SUB
 
 Stage = Literal["before", "body", "after"]
 
@@ -172,8 +172,10 @@ class Wiring:
         )
 
     def is_shift(self, value: str) -> bool:
-        """Whether it is the maximum of a row of exponents, or 0 where that is -inf."""
+        """Whether it is at least the maximum of a row of exponents, and finite."""
         maker = self._makers[value]
+        if isinstance(maker, Apply) and maker.op is MAXIMUM:
+            return any(map(self.is_shift, maker.values))
         if isinstance(maker, Apply):
             return maker.op is ROWSHIFT and self.needs_guard(value)
         return isinstance(maker, RunningMax)

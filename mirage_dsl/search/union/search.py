@@ -21,7 +21,7 @@ from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.constraints import Constraints
 from mirage_dsl.search.cost import library_kernel
 from mirage_dsl.search.hardware import H100, Hardware

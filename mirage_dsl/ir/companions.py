@@ -1,0 +1,121 @@
+"""Exponentials that share the shift of another one, which they are added to.
+
+e = exp(s)                          t = the shift of s
+f = exp(u)                   ->     top = maximum(t, rowshift u)
+y = sum e + sum f                   f = exp(u - top)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Load,
+    RunningMax,
+    Store,
+    stages_of,
+)
+from mirage_dsl.ir.homogeneity import NotHomogeneousError
+from mirage_dsl.ops.table import MAXIMUM, ROWSHIFT, SUB
+from mirage_dsl.types import TensorType
+
+
+class FreshNames:
+    """Names that a graph does not use yet."""
+
+    def __init__(self, used: Iterable[str]) -> None:
+        self._used = set(used)
+
+    def fresh(self, base: str) -> str:
+        """`base`, with a number behind it where it is taken."""
+        names = (base if n == 1 else f"{base}{n}" for n in count(1))
+        name = next(n for n in names if n not in self._used)
+        self._used.add(name)
+        return name
+
+
+def shifted_alike(
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    companions: Collection[str],
+    shift: str,
+    kept: Collection[str],
+    names: FreshNames,
+) -> tuple[list[BlockNode], str, dict[str, BlockNode]]:
+    """A shift that is as large as any exponent, and the exponentials shifted by it.
+
+    Args:
+        block: The block of the companions.
+        types: Of its values.
+        companions: Their names.
+        shift: Of the exponential that they are added to.
+        kept: Names of the shift's dims.
+        names: To take new ones from.
+
+    Returns:
+        New nodes, the name of the shift, and the new companions by their names; their
+        exponents are among the new nodes.
+
+    Raises:
+        NotHomogeneousError: An exponent is another one in each iteration.
+    """
+    stages = stages_of(block)
+    nodes: list[BlockNode] = []
+    applied = [
+        n for n in block.nodes if isinstance(n, Apply) and n.result in companions
+    ]
+    for node in applied:
+        (exponent,) = node.values
+        if stages[exponent] == "body":
+            raise NotHomogeneousError
+        over = tuple(d for d in types[exponent].names if d not in kept)
+        if over:
+            largest = names.fresh("top")
+            nodes.append(Apply(largest, ROWSHIFT, (exponent,), (("over", over),)))
+        else:
+            largest = exponent
+        larger = names.fresh("larger")
+        nodes.append(Apply(larger, MAXIMUM, (shift, largest)))
+        shift = larger
+    found: dict[str, BlockNode] = {}
+    for node in applied:
+        moved = names.fresh("moved")
+        nodes.append(Apply(moved, SUB, (node.values[0], shift)))
+        found[node.result] = replace(node, operands=(moved,))
+    return nodes, shift, found
+
+
+def in_order(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
+    """The nodes, each behind what it reads, otherwise as they are.
+
+    Raises:
+        NotHomogeneousError: Some wait for each other.
+    """
+    left, found, made = list(nodes), list[BlockNode](), set[str]()
+    while left:
+        ready = (n for n in left if made.issuperset(_operands(n)))
+        node = next(ready, None)
+        if node is None:
+            raise NotHomogeneousError
+        left.remove(node)
+        found.append(node)
+        made.add(node.result)
+    return tuple(found)
+
+
+def _operands(node: BlockNode) -> tuple[str, ...]:
+    match node:
+        case Load():
+            return ()
+        case Apply():
+            return node.values
+        case Accumulate() if node.rescale is not None:
+            return (node.operand, node.rescale)
+        case Accumulate() | RunningMax() | Store():
+            return (node.operand,)
