@@ -82,12 +82,13 @@ def _may_split(graph: KernelGraph, block: BlockGraph) -> bool:
         return False
     if block.loop.dim in {s.dim for s in block.grid}:
         return False
-    running = {n.result for n in block.nodes if isinstance(n, RunningMax)}
-    return all(
-        n.kind in JOINS and n.operand not in running
-        for n in block.nodes
-        if isinstance(n, Accumulate)
-    )
+    sums = [n for n in block.nodes if isinstance(n, Accumulate)]
+    lasts = [n.operand for n in sums if n.operand in _running(block)]
+    return all(n.kind in JOINS for n in sums) and len(lasts) == len({*lasts})
+
+
+def _running(block: BlockGraph) -> set[str]:
+    return {n.result for n in block.nodes if isinstance(n, RunningMax)}
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ class _Splitting:
     crossing: dict[str, _Crossing] = field(default_factory=dict[str, _Crossing])
     maxima: dict[str, _Crossing] = field(default_factory=dict[str, _Crossing])
     """By the name of the running maximum."""
+    lasts: dict[str, str] = field(default_factory=dict[str, str])
+    """Names of running maxima as they are after the loop."""
 
     def __post_init__(self) -> None:
         assert self.block.loop is not None
@@ -143,8 +146,12 @@ class _Splitting:
             for name in operands_of(node):
                 self.users[name].append(node)
         self.names = _Names(set(_all_names(self.graph)))
+        running = _running(self.block)
         for node in self.block.nodes:
-            if isinstance(node, Accumulate):
+            if isinstance(node, Accumulate) and node.operand in running:
+                self.lasts[node.operand] = node.result
+                self._cross_shift(node.operand)
+            elif isinstance(node, Accumulate):
                 self._cross(node.result, node)
 
     # -- What crosses ----------------------------------------------------------------
@@ -158,11 +165,15 @@ class _Splitting:
                 self._cross(node.result, origin)
             return
         shift = origin.rescale
-        if shift is not None and shift not in self.maxima:
-            tensor = self.names.fresh(f"{shift}_parts")
-            self.maxima[shift] = _Crossing(shift, "max", None, tensor)
+        if shift is not None:
+            self._cross_shift(shift)
         tensor = self.names.fresh(f"{value}_parts")
         self.crossing[value] = _Crossing(value, origin.kind, shift, tensor)
+
+    def _cross_shift(self, shift: str) -> None:
+        if shift not in self.maxima:
+            tensor = self.names.fresh(f"{shift}_parts")
+            self.maxima[shift] = _Crossing(shift, "max", None, tensor)
 
     def _moves(self, node: BlockNode, origin: Accumulate) -> bool:
         """Whether a reduction may come before joining the parts."""
@@ -286,7 +297,8 @@ class _Splitting:
         """exp(maximum - largest), which is 0 for a part in which all is masked."""
         nodes, peaks = self._load(self.maxima[shift])
         fresh = self.names.fresh
-        top, moved = fresh(f"{shift}_top"), fresh(f"{shift}_moved")
+        top = self.lasts.get(shift) or fresh(f"{shift}_top")
+        moved = fresh(f"{shift}_moved")
         weights[shift] = fresh(f"{shift}_weight")
         over = (("over", (partial_dim(self.loop.dim),)),)
         return [

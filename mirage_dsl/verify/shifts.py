@@ -82,12 +82,16 @@ def _shifts(program: KernelGraph, node: Apply) -> bool:
 
 
 def _in_exponents(program: KernelGraph, value: str) -> bool:
-    """Whether a value is only exponentiated, as it is or scaled."""
+    """Whether a value is only exponentiated, as it is, scaled, or shifted again."""
     if any(r.value == value for r in program.returns):
         return False
     users = _users(program, value)
     return bool(users) and all(
-        n.op is EXP
+        n.op in (EXP, ROWSHIFT)
+        or (
+            (n.op is SUB and n.operands[1] != value)
+            and _in_exponents(program, n.result)
+        )
         or (n.op is MUL and _in_exponents(program, n.result))
         or (
             (n.op is DIV and n.operands[1] != value)

@@ -17,6 +17,7 @@ from mirage_dsl.ir.stabilise import stabilise
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16, f32, scalar
 from mirage_dsl.verify.verifier import verify
+from tests.ir.test_companions import in_a_loop, program
 from tests.verify import graphs
 
 
@@ -98,6 +99,13 @@ def test_split_then_stabilised_is_right_too() -> None:
     graph = stabilise(split(graphs.attention_loop()))
     assert graph is not None
     found = verify(graph, graphs.attention())
+    assert found.ok, found.reason
+
+
+def test_a_shift_for_several_exponentials_is_that_of_all_parts() -> None:
+    graph = stabilise(in_a_loop())
+    assert graph is not None
+    found = verify(split(graph), program())
     assert found.ok, found.reason
 
 

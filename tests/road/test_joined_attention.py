@@ -28,6 +28,11 @@ def with_sinks(q: Any, k: Any, v: Any, sinks: Any) -> Any:
     return torch.softmax(logits, -1)[..., :-1] @ v
 
 
+def with_a_mask(q: Any, k: Any, v: Any, mask: Any, sinks: Any) -> Any:
+    logits = torch.cat([q @ k.transpose(1, 2) + mask, sinks], -1)
+    return torch.softmax(logits, -1)[..., :-1] @ v
+
+
 def with_sinks_by_hand(q: Any, k: Any, v: Any, sinks: Any) -> Any:
     logits = q @ k.transpose(1, 2)
     top = torch.maximum(logits.amax(-1, keepdim=True), sinks)
@@ -48,6 +53,7 @@ def on_parts(q: Any, k: Any, v: Any, k1: Any, v1: Any, sinks: Any) -> Any:
 
 CASES: list[tuple[Callable[..., Any], list[tuple[int, ...]]]] = [
     (with_sinks, [(B, H, M, D), (B, H, S, D), (B, H, S, D), (H,)]),
+    (with_a_mask, [*CACHE, (M, S), (B, M, 1)]),
     (with_sinks_by_hand, [*CACHE, (B, M, 1)]),
     (on_more_keys, [*CACHE, (B, T, D), (B, T, D)]),
     (on_parts, [*CACHE, (B, T, D), (B, T, D), (B, M, 1)]),
@@ -55,11 +61,20 @@ CASES: list[tuple[Callable[..., Any], list[tuple[int, ...]]]] = [
 
 
 def drawn(shapes: Sequence[tuple[int, ...]], largest: float) -> list[Any]:
-    """Random tensors; the last one's elements are large, its exponentials infinite."""
+    """Random tensors; the last one's elements are so large, and of one sign.
+
+    The exponentials of 40 and more would be infinite, those of -200 zero.
+    """
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(s, generator=generator) for s in shapes]
-    tensors[-1] *= largest
+    tensors[-1] = tensors[-1].abs() * largest
     return [t.half() for t in tensors]
+
+
+def masked() -> Any:
+    """The mask of rows that see ever more keys, the first of them none."""
+    seen = torch.arange(M)[:, None] * (S // M) > torch.arange(S)[None]
+    return torch.zeros(M, S, dtype=torch.float16).masked_fill(~seen, float("-inf"))
 
 
 @pytest.mark.parametrize(("function", "shapes"), CASES)
@@ -68,15 +83,17 @@ def test_nothing_is_copied(
 ) -> None:
     from mirage_dsl.backends.triton.launch import Executable
 
-    kernel = mirage.kernel(function)
-    best = search(kernel.trace(*map(mirage.spec, shapes)), k=1, max_kernels=None).best
+    program = mirage.kernel(function).trace(*map(mirage.spec, shapes))
+    best = search(program, k=1, max_kernels=None).best
     assert best.certificate is not None
     assert best.certificate.ok
     graph = best.mugraph
     assert not [n for n in graph.nodes if isinstance(n, Apply) and not n.is_view]
     assert len(graph.blocks) <= 2
-    for largest in (1.0, 40.0):
+    for largest in (1.0, 40.0, -200.0):
         tensors = drawn(shapes, largest)
+        if function is with_a_mask:
+            tensors[3] = masked()
         exact = function(*(t.double() for t in tensors)).numpy()
         (found,) = Executable(graph, interpret=True)(*tensors)
         assert np.isfinite(found.numpy()).all()

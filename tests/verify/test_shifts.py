@@ -23,6 +23,10 @@ def at_a_temperature(x: Any) -> Any:
     return e / e.sum(-1, keepdims=True)
 
 
+def twice(x: Any) -> Any:
+    return mirage.softmax(x - x.amax(-1, keepdims=True), -1)
+
+
 def with_a_sink(x: Any) -> Any:
     """One more exponent, 0.25, whose exponential no output shows."""
     top = mirage.maximum(x.amax(-1, keepdims=True), 0.25)
@@ -57,6 +61,10 @@ def maxima(function: Callable[..., Any]) -> tuple[int, int]:
     """How many maxima and shifts the program has afterwards."""
     program = mirage.kernel(function).trace(mirage.spec((8, 16)))
     return counted(maxima_as_shifts(expand(program)))
+
+
+def test_a_softmax_of_what_is_shifted_already_has_two_shifts() -> None:
+    assert maxima(twice) == (0, 2)
 
 
 def counted(program: KernelGraph) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from mirage_dsl.backends.triton.tiles import TRITON_DTYPE, Tile, TileCode
 from mirage_dsl.errors import UnsupportedError
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.types import Dim, Scalar, dtype_named, f32
 
 FULL_PRECISION = 'input_precision="ieee"'
@@ -57,15 +56,12 @@ class Arithmetic:
     def _bind(self, wanted: str, expression: str) -> str:
         return self._tiles.bind(wanted, expression)
 
-    def apply(
-        self, node: Apply, operands: Sequence[Tile | Scalar], *, guard: bool
-    ) -> Tile:
+    def apply(self, node: Apply, operands: Sequence[Tile | Scalar]) -> Tile:
         """Emit one operator other than a contraction.
 
         Args:
             node: The operator.
             operands: Tiles and constants, in order.
-            guard: A shift of -inf, of a wholly masked row, becomes 0.
 
         Raises:
             UnsupportedError: The operator cannot be emitted inside of a block.
@@ -75,7 +71,7 @@ class Arithmetic:
                 return self._elementwise(node, operands)
             case Kind.REDUCTION:
                 assert isinstance(operands[0], Tile)
-                return self._reduction(node, operands[0], guard=guard)
+                return self._reduction(node, operands[0])
             case Kind.VIEW if "dtype" in node.op.attributes:
                 assert isinstance(operands[0], Tile)
                 return self._cast(node, operands[0])
@@ -126,6 +122,12 @@ class Arithmetic:
         name = self._bind(node.result, f"tl.exp2({a} * {LOG2_E} - {b})")
         return Tile(name, order, f32, fills)
 
+    def finite(self, shift: Tile) -> Tile:
+        """A shift with 0 for -inf, which that of a wholly masked row is."""
+        name = shift.name
+        text = f'tl.where({name} == float("-inf"), 0.0, {name})'
+        return replace(shift, name=self._bind(name, text))
+
     def scaled_exp(self, node: Apply, factors: Sequence[Tile | Scalar]) -> Tile:
         """exp(a * b) as exp2(a * (b * log2(e))), b the smaller one."""
         order = self._layout.orders[node.result]
@@ -173,7 +175,7 @@ class Arithmetic:
 
     # -- Reductions ----------------------------------------------------------------
 
-    def _reduction(self, node: Apply, operand: Tile, *, guard: bool) -> Tile:
+    def _reduction(self, node: Apply, operand: Tile) -> Tile:
         over = [d for d in operand.axes if d.name in node.over]
         tile = self._tiles.masked(self._tiles.as_f32(operand), over, neutral(node.op))
         text, axes = tile.name, list(tile.axes)
@@ -182,10 +184,6 @@ class Arithmetic:
             expression = node.op.triton.format(text, axis=axes.index(dim))
             name = text = self._bind(node.result, expression)
             axes.remove(dim)
-        if guard and node.op is ROWSHIFT:
-            name = self._bind(
-                node.result, f'tl.where({text} == float("-inf"), 0.0, {text})'
-            )
         fills = {d: 0.0 for d in axes if tile.fills.get(d) == 0.0}
         return Tile(name, tuple(axes), f32, fills)
 

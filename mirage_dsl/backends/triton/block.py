@@ -42,6 +42,7 @@ from mirage_dsl.ir.maps import looped_dims
 from mirage_dsl.ir.printer import block_node_text as node_text
 from mirage_dsl.ir.waiting import after_wait, asked_ahead
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import SUB
 from mirage_dsl.types import Scalar, axis_text
 
 ROWS_OF_A_WARP = 64
@@ -341,21 +342,27 @@ class _BlockEmitter:
             operands = self._product_operands(node)
             return self.arithmetic.contraction(node, operands, None)
         if node.result in self.wiring.shifted:
-            difference = self.wiring.shifted[node.result]
-            whole, row = (self._register_value(v) for v in difference.values)
-            finite = self.wiring.is_shift(difference.values[1])
-            return self.arithmetic.shifted_exp(node, whole, row, finite=finite)
+            whole, row = self._operands(self.wiring.shifted[node.result])
+            assert isinstance(whole, Tile)
+            assert isinstance(row, Tile)
+            shift = self.wiring.is_shift(self.wiring.shifted[node.result].values[1])
+            return self.arithmetic.shifted_exp(node, whole, row, finite=shift)
         product = self.wiring.scaled.get(node.result)
         if product is not None:
             return self.arithmetic.scaled_exp(node, self._operands(product))
-        values = self._operands(node)
-        guard = self.wiring.needs_guard(node.result)
-        return self.arithmetic.apply(node, values, guard=guard)
+        return self.arithmetic.apply(node, self._operands(node))
 
     def _operands(self, node: Apply) -> list[Tile | Scalar]:
-        return [
+        found = [
             self._register_value(o) if isinstance(o, str) else o for o in node.operands
         ]
+        shift = node.operands[-1]
+        if node.op is SUB and isinstance(shift, str) and self.wiring.is_shift(shift):
+            row = found[-1]
+            assert isinstance(row, Tile)
+            if self.wiring.may_be_infinite(shift):
+                found[-1] = self.arithmetic.finite(row)
+        return found
 
     def _register_value(self, name: str) -> Tile:
         return self.again.get(name) or self.values[name]

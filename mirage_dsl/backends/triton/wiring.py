@@ -172,17 +172,18 @@ class Wiring:
         )
 
     def is_shift(self, value: str) -> bool:
-        """Whether it is at least the maximum of a row of exponents, and finite."""
+        """Whether it is the maximum of a row of exponents, or larger."""
         maker = self._makers[value]
-        if isinstance(maker, Apply) and maker.op is MAXIMUM:
-            return any(map(self.is_shift, maker.values))
         if isinstance(maker, Apply):
-            return maker.op is ROWSHIFT and self.needs_guard(value)
+            larger = maker.op is MAXIMUM and any(map(self.is_shift, maker.values))
+            return maker.op is ROWSHIFT or larger
+        if isinstance(maker, Accumulate):
+            return maker.kind == "max" and self.is_shift(maker.operand)
         return isinstance(maker, RunningMax)
 
-    def needs_guard(self, value: str) -> bool:
-        """Whether anything but a running maximum, which guards itself, reads it."""
-        return not all(isinstance(u, RunningMax) for u in self.users[value])
+    def may_be_infinite(self, shift: str) -> bool:
+        """Whether a shift may be -inf; a running maximum sees to that itself."""
+        return not isinstance(self._makers[shift], RunningMax)
 
 
 def operands_of(node: BlockNode) -> tuple[str, ...]:
