@@ -27,7 +27,7 @@ from benchmarks.search_tables import render
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.stabilise import strip_shifts
+from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.saturate import saturate
 from mirage_dsl.search.sink import sink_views

@@ -1,7 +1,7 @@
 """Attention sinks: one more logit for each query takes a share of the weights.
 
-Written as in GPT-OSS, with a concatenation, a softmax and a slice; found as kernels that
-concatenate nothing.
+Written as in GPT-OSS, with a concatenation, a softmax and a slice; found as kernels
+that concatenate nothing.
 """
 
 from __future__ import annotations
