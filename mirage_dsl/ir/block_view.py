@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mirage_dsl.errors import CheckError
@@ -122,6 +122,20 @@ def _shown(node: BlockNode) -> str:
             return f"store {node.result}"
         case _:
             return node.result
+
+
+def with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
+    """The node with values renamed; those not listed stay."""
+    match node:
+        case Load():
+            return node
+        case Apply():
+            operands = [
+                names.get(o, o) if isinstance(o, str) else o for o in node.operands
+            ]
+            return replace(node, operands=tuple(operands))
+        case Accumulate() | RunningMax() | Store():
+            return replace(node, operand=names.get(node.operand, node.operand))
 
 
 def operands_of(node: BlockNode) -> tuple[str, ...]:

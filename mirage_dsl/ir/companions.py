@@ -1,43 +1,28 @@
 """Exponentials that share the shift of another one, which they are added to.
 
-e = exp(s)                          t = the shift of s
-f = exp(u)                   ->     top = maximum(t, rowshift u)
-y = sum e + sum f                   f = exp(u - top)
+    e = exp(s)                          t = the shift of s
+    f = exp(u)                   ->     top = maximum(t, rowshift u)
+    y = sum e + sum f                   f = exp(u - top)
+
+and e, or what was summed of it relative to t, gets the weight exp(t - top).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 
+from mirage_dsl.ir.block_view import operands_of
+from mirage_dsl.ir.fresh import FreshNames
 from mirage_dsl.ir.graph import (
-    Accumulate,
     Apply,
     BlockGraph,
     BlockNode,
-    Load,
-    RunningMax,
-    Store,
     stages_of,
 )
 from mirage_dsl.ir.homogeneity import NotHomogeneousError
 from mirage_dsl.ops.table import MAXIMUM, ROWSHIFT, SUB
 from mirage_dsl.types import TensorType
-
-
-class FreshNames:
-    """Names that a graph does not use yet."""
-
-    def __init__(self, used: Iterable[str]) -> None:
-        self._used = set(used)
-
-    def fresh(self, base: str) -> str:
-        """`base`, with a number behind it where it is taken."""
-        names = (base if n == 1 else f"{base}{n}" for n in count(1))
-        name = next(n for n in names if n not in self._used)
-        self._used.add(name)
-        return name
 
 
 def shifted_alike(
@@ -99,7 +84,7 @@ def in_order(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
     """
     left, found, made = list(nodes), list[BlockNode](), set[str]()
     while left:
-        ready = (n for n in left if made.issuperset(_operands(n)))
+        ready = (n for n in left if made.issuperset(operands_of(n)))
         node = next(ready, None)
         if node is None:
             raise NotHomogeneousError
@@ -107,15 +92,3 @@ def in_order(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
         found.append(node)
         made.add(node.result)
     return tuple(found)
-
-
-def _operands(node: BlockNode) -> tuple[str, ...]:
-    match node:
-        case Load():
-            return ()
-        case Apply():
-            return node.values
-        case Accumulate() if node.rescale is not None:
-            return (node.operand, node.rescale)
-        case Accumulate() | RunningMax() | Store():
-            return (node.operand,)

@@ -15,12 +15,13 @@ parts' maxima: each part is weighted by exp(maximum - largest).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.ir.block_view import operands_of
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.check_block import MAX_GRID_DIMS
+from mirage_dsl.ir.fresh import FreshNames
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -109,21 +110,6 @@ class _Crossing:
 
 
 @dataclass
-class _Names:
-    """Names not used yet."""
-
-    used: set[str]
-
-    def fresh(self, base: str) -> str:
-        name, count = base, 1
-        while name in self.used:
-            count += 1
-            name = f"{base}{count}"
-        self.used.add(name)
-        return name
-
-
-@dataclass
 class _Splitting:
     graph: KernelGraph
     block: BlockGraph
@@ -145,7 +131,7 @@ class _Splitting:
         for node in self.block.nodes:
             for name in operands_of(node):
                 self.users[name].append(node)
-        self.names = _Names(set(_all_names(self.graph)))
+        self.names = FreshNames(self.graph)
         running = _running(self.block)
         for node in self.block.nodes:
             if isinstance(node, Accumulate) and node.operand in running:
@@ -327,15 +313,6 @@ def _one_over(dims: Iterable[str]) -> Scalar:
     for dim in dims:
         product = product.times(Scalar(scalar(1).value, ((dim, -1),)))
     return product
-
-
-def _all_names(graph: KernelGraph) -> Iterator[str]:
-    yield from (i.name for i in graph.inputs)
-    for node in graph.nodes:
-        if isinstance(node, Apply):
-            yield node.result
-        else:
-            yield from (n.result for n in node.nodes)
 
 
 def _needed(nodes: Iterable[BlockNode], by: Iterable[BlockNode]) -> list[BlockNode]:

@@ -19,12 +19,14 @@ exp(m - larger).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_dsl.errors import CheckError
+from mirage_dsl.ir.block_view import with_operands
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.companions import FreshNames, in_order, shifted_alike
+from mirage_dsl.ir.companions import in_order, shifted_alike
+from mirage_dsl.ir.fresh import FreshNames
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -126,7 +128,7 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
         found = scaling_of(graph, number, node.result)
     except NotHomogeneousError:
         return None
-    exponent, names = node.values[0], _names_of(graph)
+    exponent, names = node.values[0], FreshNames(graph)
     dims = kernel_types(graph)[exponent].names
     over = tuple(d for d in dims if d in found.summed)
     if not over:
@@ -139,16 +141,6 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
     )
     nodes = (*graph.nodes[:number], *made, *graph.nodes[number + 1 :])
     return replace(graph, nodes=nodes)
-
-
-def _names_of(graph: KernelGraph) -> FreshNames:
-    used = {i.name for i in graph.inputs}
-    for node in graph.nodes:
-        if isinstance(node, Apply):
-            used.add(node.result)
-        else:
-            used.update(n.result for n in node.nodes)
-    return FreshNames(used)
 
 
 class _Shift:
@@ -167,7 +159,7 @@ class _Shift:
         assert isinstance(block, BlockGraph)
         self.graph, self.number, self.block = graph, number, block
         self.node, self.found = node, found
-        self.names = _names_of(graph)
+        self.names = FreshNames(graph)
         self.exponent = node.values[0]
         self.types = block_types(block, kernel_types(graph))
 
@@ -256,7 +248,7 @@ class _Shift:
                 added.append(replace(node, operands=(self.exponent, top)))
             else:
                 alike = companions.get(node.result)
-                added.append(alike or _with_operands(node, scaled))
+                added.append(alike or with_operands(node, scaled))
             if node.result in scaled:
                 added.append(Apply(scaled[node.result], MUL, (node.result, weight)))
         return replace(block, nodes=in_order(added))
@@ -317,21 +309,8 @@ class _Shift:
         for node in scaled:
             names[node.result] = self.names.fresh(f"{node.result}_weighted")
         for node in block.nodes:
-            nodes.append(companions.get(node.result) or _with_operands(node, names))
+            nodes.append(companions.get(node.result) or with_operands(node, names))
             if node in scaled:
                 weighted = names[node.result]
                 nodes.append(Apply(weighted, MUL, (node.result, weight)))
         return replace(block, nodes=in_order(nodes))
-
-
-def _with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
-    match node:
-        case Load():
-            return node
-        case Apply():
-            operands = [
-                names.get(o, o) if isinstance(o, str) else o for o in node.operands
-            ]
-            return replace(node, operands=tuple(operands))
-        case Accumulate() | RunningMax() | Store():
-            return replace(node, operand=names.get(node.operand, node.operand))

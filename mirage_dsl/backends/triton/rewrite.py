@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_dsl.backends.triton.pieces import Pieces
+from mirage_dsl.ir.block_view import with_operands
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -93,7 +94,7 @@ def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGrap
             continue
         at = block.nodes.index(node)
         names = {node.result: value}
-        rest = [_with_operands(n, names) for n in block.nodes[at + 1 :]]
+        rest = [with_operands(n, names) for n in block.nodes[at + 1 :]]
         nodes = (*block.nodes[:at], *copies.nodes, *rest)
         block = replace(block, nodes=nodes)
     return block
@@ -131,7 +132,7 @@ class _Widened:
                 found = {v: c for v, c in copies.items() if c is not None}
                 if len(found) < len(copies):
                     return None
-                copied = _with_operands(node, found)
+                copied = with_operands(node, found)
                 assert isinstance(copied, Apply)
                 self.nodes.append(replace(copied, result=name))
             case Accumulate() | RunningMax() | Store():
@@ -142,20 +143,6 @@ class _Widened:
 
 def _unlooped(dim: Dim) -> Dim:
     return replace(dim, loop=False)
-
-
-def _with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
-    """The node with values renamed; those not listed stay."""
-    match node:
-        case Load():
-            return node
-        case Apply():
-            operands = [
-                names.get(o, o) if isinstance(o, str) else o for o in node.operands
-            ]
-            return replace(node, operands=tuple(operands))
-        case Accumulate() | RunningMax() | Store():
-            return replace(node, operand=names.get(node.operand, node.operand))
 
 
 def _users(block: BlockGraph) -> dict[str, list[BlockNode]]:
