@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.waiting import launched_in_turn
 from mirage_dsl.search.cost import Cost, estimate
 from mirage_dsl.search.explain import kernel_lines, roofline, savings
 from mirage_dsl.search.hardware import H100, Hardware
@@ -94,6 +95,9 @@ def explain(
     Raises:
         SearchError: An extent is unknown.
     """
+    if not hardware.dependent:
+        # Such a GPU launches it so.
+        mugraph = launched_in_turn(mugraph)
     # Where it is close, what spills is not for an estimate to say.
     after = estimate(mugraph, hardware.screened())
     return Explanation(

@@ -11,6 +11,7 @@ from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.search.cost import estimate
+from mirage_dsl.search.hardware import A100
 from mirage_dsl.testing import mugraphs
 from mirage_dsl.types import f16
 from tests.search import blocks, programs
@@ -110,6 +111,14 @@ def test_the_schedule_is_told() -> None:
     text = explain(graph, graph)
     assert "starts before the kernel ahead has ended" in text
     assert "loads through tensor descriptors" in text
+
+
+def test_a_gpu_without_early_launches_has_none() -> None:
+    plain = mugraphs.norm_ahead(16, 4096, 4096)
+    early = mugraphs.norm_ahead(16, 4096, 4096, schedule=Schedule(pdl=True, prefetch=2))
+    told = [str(explanation.explain(g, g, A100)) for g in (plain, early)]
+    assert told[0] == told[1]
+    assert explain(plain, plain) != explain(early, early)
 
 
 def test_what_runs_beside_the_next_kernel_is_told() -> None:
