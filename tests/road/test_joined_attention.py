@@ -11,11 +11,11 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.search.driver import search
-from tests.road.searching import relative_error
 
 torch = pytest.importorskip("torch")
 
 B, H, S, M, T, D = 2, 3, 491, 30, 5, 32
+SMALLEST = float(torch.finfo(torch.float16).smallest_normal)
 CACHE = [(B, M, D), (B, S, D), (B, S, D)]
 
 
@@ -108,5 +108,5 @@ def test_nothing_is_copied(
             tensors[3] = causal(*shapes[3])
         exact = function(*(t.double() for t in tensors)).numpy()
         (found,) = Executable(graph, interpret=True)(*tensors)
-        assert np.isfinite(found.numpy()).all()
-        assert relative_error(found, exact) < 2e-3
+        allowed = 2e-3 * np.abs(exact).max() + SMALLEST
+        np.testing.assert_allclose(found.double().numpy(), exact, rtol=0, atol=allowed)
