@@ -21,6 +21,7 @@ def main() -> None:
     # A decoding step: 8 key heads of 64, with 8 queries each, on 4096 keys.
     keys = mirage.spec((8, 4096, 64))
     bound = attention.bind(mirage.spec((8, 8, 64)), keys, keys, mirage.spec((8, 8, 1)))
+    print("searching: some seconds")
     print(bound.search(max_kernels=2))
     print(bound.mugraph)
 

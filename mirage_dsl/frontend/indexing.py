@@ -56,7 +56,7 @@ def _sliced(
     if extent is None or any(isinstance(b, SymbolicSize) for b in bounds):
         raise UnsupportedError(
             f"a slice of axis {axis}, whose extent is dynamic; only `:` is possible "
-            "there",
+            "there: slice outside of the kernel, or do not make the dim dynamic",
             user_location(),
         )
     for bound in bounds:

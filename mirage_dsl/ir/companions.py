@@ -76,7 +76,7 @@ def shifted_alike(
     return nodes, shift, found
 
 
-def in_order(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
+def sorted_by_reads(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
     """The nodes, each behind what it reads, otherwise as they are.
 
     Raises:

@@ -56,8 +56,8 @@ def expand(graph: KernelGraph) -> KernelGraph:
     returns = tuple(
         replace(r, value=rewriter.alias.get(r.value, r.value)) for r in graph.returns
     )
-    live = _live(nodes, {r.value for r in returns})
-    return replace(graph, nodes=tuple(live), returns=returns)
+    kept = live(nodes, {r.value for r in returns})
+    return replace(graph, nodes=tuple(kept), returns=returns)
 
 
 def _results(node: KernelNode) -> tuple[str, ...]:
@@ -278,16 +278,16 @@ def _with_operands(
             return replace(node, operand=rewriter.name(node.operand))
 
 
-def _live(nodes: Iterable[KernelNode], wanted: set[str]) -> list[KernelNode]:
+def live(nodes: Iterable[KernelNode], wanted: set[str]) -> list[KernelNode]:
     """The nodes on which the values `wanted` depend."""
     needed = set(wanted)
     kept: list[KernelNode] = []
     for node in reversed(list(nodes)):
         if not needed.intersection(_results(node)):
             continue
-        live = _live_block(node, needed) if isinstance(node, BlockGraph) else node
-        needed.update(live.sources if isinstance(live, BlockGraph) else live.values)
-        kept.append(live)
+        part = _live_block(node, needed) if isinstance(node, BlockGraph) else node
+        needed.update(part.sources if isinstance(part, BlockGraph) else part.values)
+        kept.append(part)
     return kept[::-1]
 
 

@@ -19,13 +19,13 @@ exp(m - larger).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mirage_dsl.errors import CheckError
 from mirage_dsl.ir.block_view import with_operands
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.companions import in_order, shifted_alike
+from mirage_dsl.ir.companions import shifted_alike, sorted_by_reads
 from mirage_dsl.ir.fresh import FreshNames
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -75,18 +75,27 @@ def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
 
 def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None:
     """The graph with an exponential in range, by a shift where it needs one."""
-    bare = _bare(graph, number)
-    if result not in bare:
+    node = _bare(graph, number).get(result)
+    if node is None:
         return None
-    others = [(number, r) for r in bare if r != result]
-    for at in range(number + 1, len(graph.nodes)):
-        others += [(at, r) for r in _bare(graph, at)]
-    together: list[Sequence[tuple[int, str]]] = [(), *((o,) for o in others)]
-    for companions in [*together, *([others] if len(others) > 1 else [])]:
-        shifted = _shifted_together(graph, number, bare[result], companions)
-        if shifted is not None:
-            return shifted
-    return None
+    tried = (
+        _shifted_together(graph, number, node, others)
+        for others in _companions(graph, number, result)
+    )
+    return next((shifted for shifted in tried if shifted is not None), None)
+
+
+def _companions(
+    graph: KernelGraph, number: int, result: str
+) -> Iterator[Sequence[tuple[int, str]]]:
+    """Exponentials that may share a shift with one: none, another one, all of them."""
+    yield ()
+    places = range(number, len(graph.nodes))
+    found = [(at, name) for at in places for name in _bare(graph, at)]
+    others = [other for other in found if other != (number, result)]
+    yield from ((other,) for other in others)
+    if len(others) > 1:
+        yield others
 
 
 def _bare(graph: KernelGraph, number: int) -> dict[str, Apply]:
@@ -251,7 +260,7 @@ class _Shift:
                 added.append(alike or with_operands(node, scaled))
             if node.result in scaled:
                 added.append(Apply(scaled[node.result], MUL, (node.result, weight)))
-        return replace(block, nodes=in_order(added))
+        return replace(block, nodes=sorted_by_reads(added))
 
     def _weight(self, maximum: str, top: str) -> tuple[list[BlockNode], str]:
         """exp(maximum - top), the weight of what was summed relative to a maximum."""
@@ -313,4 +322,4 @@ class _Shift:
             if node in scaled:
                 weighted = names[node.result]
                 nodes.append(Apply(weighted, MUL, (node.result, weight)))
-        return replace(block, nodes=in_order(nodes))
+        return replace(block, nodes=sorted_by_reads(nodes))

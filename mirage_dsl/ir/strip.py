@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check import check, sources_of
+from mirage_dsl.ir.expand import live
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -57,7 +58,7 @@ def _removable(
     found: set[str] = set()
     returned = {r.value for r in program.returns}
     for shift in reversed(shifts):
-        users = [n for n in program.nodes if shift in _operands(n)]
+        users = [n for n in program.nodes if shift in sources_of(n)]
         if shift not in returned and all(
             isinstance(n, Apply) and (n.result in found or _subtracts(n, shift, types))
             for n in users
@@ -73,10 +74,6 @@ def _subtracts(node: Apply, shift: str, types: Mapping[str, TensorType] | None) 
     if not isinstance(value, str) or value == shift:
         return False
     return types is None or types[node.result].dims == types[value].dims
-
-
-def _operands(node: KernelNode) -> tuple[str, ...]:
-    return node.values if isinstance(node, Apply) else node.sources
 
 
 def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
@@ -96,8 +93,8 @@ def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
     returns = tuple(
         replace(r, value=names.get(r.value, r.value)) for r in program.returns
     )
-    live = _live(nodes, {r.value for r in returns})
-    return replace(program, nodes=tuple(live), returns=returns)
+    kept = live(nodes, {r.value for r in returns})
+    return replace(program, nodes=tuple(kept), returns=returns)
 
 
 def _renamed(
@@ -112,13 +109,3 @@ def _with_sources(block: BlockGraph, names: Mapping[str, str]) -> BlockGraph:
         for n in block.nodes
     )
     return replace(block, nodes=nodes)
-
-
-def _live(nodes: Sequence[KernelNode], wanted: set[str]) -> list[KernelNode]:
-    kept: list[KernelNode] = []
-    for node in reversed(nodes):
-        results = (node.result,) if isinstance(node, Apply) else node.results
-        if not wanted.isdisjoint(results):
-            kept.append(node)
-            wanted.update(_operands(node))
-    return kept[::-1]

@@ -29,6 +29,7 @@ from tests.frontend.dynamic_programs import (
     norm_linear,
     positive,
     shape_of,
+    without_the_first,
 )
 
 torch = pytest.importorskip("torch")
@@ -154,6 +155,12 @@ def test_a_dim_that_is_none_of_the_arguments_is_refused() -> None:
     kernel = mirage.kernel(dynamic=("rows",))(linear)
     with pytest.raises(mirage.MirageError, match="rows"):
         kernel(half(4, K), half(K, N))
+
+
+def test_a_slice_of_a_dynamic_dim_is_refused() -> None:
+    kernel = mirage.kernel(dynamic=("m",))(without_the_first)
+    with pytest.raises(mirage.UnsupportedError, match="do not make the dim dynamic"):
+        kernel(half(4, K))
 
 
 # -- On a GPU --------------------------------------------------------------------------

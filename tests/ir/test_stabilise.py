@@ -155,14 +155,7 @@ def test_parts_combined_by_two_kernels_have_no_common_shift() -> None:
     b: Any = KernelBuilder("attention", h=2, s=256, t=4096, d=64, e=64)
     q, k = b.input("q", f16, "h, s, d"), b.input("k", f16, "h, d, t")
     v = b.input("v", f16, "h, t, e")
-    with b.block(grid={"h": 1, "s": 64, "t": 1024}, loop=("t", 64)) as t:
-        qt, kt = t.load(q, "h/grid, s/grid, d"), t.load(k, "h/grid, d, t/grid/loop")
-        vt = t.load(v, "h/grid, t/grid/loop, e")
-        e = t.exp(t.matmul(qt, kt, over="d"))
-        total = t.accumulate(t.sum(e, over="t"))
-        pv = t.accumulate(t.matmul(t.cast(e, dtype="f16"), vt, over="t"))
-        o = t.store(pv, "h/grid, s/grid, e, t#/grid", dtype=f32)
-        parts = t.store(total, "h/grid, s/grid, t#/grid", dtype=f32)
+    o, parts = graphs.sums_of_parts(b, q, k, v)
     with b.block(grid={"h": 1, "s": 64}) as c:
         ot = c.load(o, "h/grid, s/grid, e, t#")
         above = c.store(c.sum(ot, over="t#"), "h/grid, s/grid, e", dtype=f32)

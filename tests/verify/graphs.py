@@ -158,10 +158,8 @@ def attention_online() -> KernelGraph:
     return b.returns(y).build()
 
 
-def flash_decoding() -> KernelGraph:
-    """Keys split over the grid and the loop, no maximum; a second kernel combines."""
-    b: Any = KernelBuilder("attention", **_ATTENTION)
-    q, k, v = _attention_inputs(b)
+def sums_of_parts(b: Any, q: str, k: str, v: str) -> tuple[str, str]:
+    """Numerators and denominators of attention, one for each part of the keys."""
     with b.block(grid={"h": 1, "s": 64, "t": 1024}, loop=("t", 64)) as t:
         qt, kt = t.load(q, "h/grid, s/grid, d"), t.load(k, "h/grid, d, t/grid/loop")
         vt = t.load(v, "h/grid, t/grid/loop, e")
@@ -169,7 +167,13 @@ def flash_decoding() -> KernelGraph:
         total = t.accumulate(t.sum(e, over="t"))
         pv = t.matmul(t.cast(e, dtype="f16"), vt, over="t")
         o = t.store(t.accumulate(pv), "h/grid, s/grid, e, t#/grid", dtype=f32)
-        l = t.store(total, "h/grid, s/grid, t#/grid", dtype=f32)  # noqa: E741
+        return o, t.store(total, "h/grid, s/grid, t#/grid", dtype=f32)
+
+
+def flash_decoding() -> KernelGraph:
+    """Keys split over the grid and the loop, no maximum; a second kernel combines."""
+    b: Any = KernelBuilder("attention", **_ATTENTION)
+    o, l = sums_of_parts(b, *_attention_inputs(b))  # noqa: E741
     with b.block(grid={"h": 1, "s": 64}) as c:
         ot = c.load(o, "h/grid, s/grid, e, t#")
         lt = c.load(l, "h/grid, s/grid, t#")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mirage_dsl.backends.triton.arith import LOG2_E
+from mirage_dsl.backends.triton.arith import LOG2_E, MINUS_INFINITY, finite_shift
 from mirage_dsl.backends.triton.layout import Layout, Order
 from mirage_dsl.backends.triton.tiles import Tile, TileCode
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, RunningMax
 
 Value = Callable[[str], Tile]
-MINUS_INFINITY = 'float("-inf")'
 
 
 class Accumulators:
@@ -114,9 +113,8 @@ class Accumulators:
         return tile
 
     def _guarded(self, node: RunningMax, highest: str, axes: Order) -> Tile:
-        text = f"tl.where({highest} == {MINUS_INFINITY}, 0.0, {highest})"
         name = self._tiles.names.fresh(node.result)
-        return Tile(self._tiles.writer.assign(name, text), axes)
+        return Tile(self._tiles.writer.assign(name, finite_shift(highest)), axes)
 
     def _serves_rescaling(self, node: RunningMax) -> bool:
         return any(

@@ -16,6 +16,7 @@ from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.types import Dim, Scalar, dtype_named, f32
 
+MINUS_INFINITY = 'float("-inf")'
 FULL_PRECISION = 'input_precision="ieee"'
 TF32 = 'input_precision="tf32"'
 """f32 products as they are, and with operands rounded to TF32."""
@@ -34,6 +35,11 @@ LOG2_E = math.log2(math.e)
 def neutral(op: Operator) -> float:
     """What a reduction must see in lanes outside."""
     return 0.0 if op.term is Term.SUM else float("-inf")
+
+
+def finite_shift(name: str) -> str:
+    """The expression of a shift with 0 for -inf."""
+    return f"tl.where({name} == {MINUS_INFINITY}, 0.0, {name})"
 
 
 class Arithmetic:
@@ -124,9 +130,7 @@ class Arithmetic:
 
     def finite(self, shift: Tile) -> Tile:
         """A shift with 0 for -inf, which that of a wholly masked row is."""
-        name = shift.name
-        text = f'tl.where({name} == float("-inf"), 0.0, {name})'
-        return replace(shift, name=self._bind(name, text))
+        return replace(shift, name=self._bind(shift.name, finite_shift(shift.name)))
 
     def scaled_exp(self, node: Apply, factors: Sequence[Tile | Scalar]) -> Tile:
         """exp(a * b) as exp2(a * (b * log2(e))), b the smaller one."""
