@@ -4,6 +4,8 @@
 PYTHON ?= python3
 # Test processes.
 JOBS ?= 2
+# How long `make fuzz` attacks.
+SECONDS ?= 60
 
 VENV := .venv
 PIP := $(PYTHON) -m pip --python $(VENV)/bin/python --disable-pip-version-check
@@ -11,7 +13,7 @@ PINS := requirements-torch.txt requirements.txt requirements-dev.txt
 READY := $(VENV)/ready-$(shell cat $(PINS) pyproject.toml | cksum | cut -d ' ' -f 1)
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check golden bench-gpu bench-search venv clean
+.PHONY: demo test check fuzz gpu compiled golden bench-gpu bench-search venv clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -26,12 +28,26 @@ check: $(READY)
 	$(RUN) -m pyright
 	$(RUN) -m mirage_dsl fmt --check examples
 
+# Random attacks; each fault comes with the seed that shows it again.
+fuzz: $(READY)
+	$(RUN) -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS)
+
 # Rewrites the expected outputs of the golden tests; review the difference.
 golden: $(READY)
 	$(RUN) -m pytest -n $(JOBS) --dist loadscope -m golden --update-golden
 
 bench-search: $(READY)
 	$(RUN) -m benchmarks.search
+
+# Everything that needs a GPU; writes the commit to benchmarks/results/gpu_seen.txt.
+gpu: $(READY)
+	$(RUN) -m benchmarks.gpu_seen --jobs $(JOBS) $(if $(COMMIT),--commit $(COMMIT))
+
+# Every kernel that the tests emit, compiled for each architecture; needs no GPU.
+compiled: $(READY)
+	rm -rf .pytest_cache/emitted
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadscope --emitted=.pytest_cache/emitted tests
+	$(RUN) -m tests.emitted .pytest_cache/emitted $(JOBS)
 
 # Goes on where it stopped; needs a GPU.
 bench-gpu: $(READY)

@@ -27,8 +27,8 @@ from typing import Any
 
 from benchmarks.cost_samples import Cell, cells, sample
 from benchmarks.h100_figures import Figure, figures
-from mirage_dsl.search.cost import Cost, estimate
-from mirage_dsl.search.hardware import H100, hardware_named
+from mirage_dsl.core.hardware import H100, hardware_named
+from mirage_dsl.cost.estimate import Cost, estimate
 
 COUNT = 24
 REPLAYS = 5
@@ -98,10 +98,10 @@ def measure(path: Path, out: Path, seconds: float) -> None:
 def _measure_cell(cell: Cell, turn: threading.Lock, deadline: float) -> None:
     import torch
 
-    from mirage_dsl.backends.triton.messages import Task
-    from mirage_dsl.backends.triton.tune import Tuner
-    from mirage_dsl.ir.parser import parse
-    from mirage_dsl.tuner import input_spec
+    from mirage_dsl.ir.text.parser import parse
+    from mirage_dsl.tune.measure import Tuner
+    from mirage_dsl.tune.messages import Task
+    from mirage_dsl.tune.tuner import input_spec
 
     program = parse(cell.program)
     inputs = tuple(input_spec(i, program) for i in program.inputs)

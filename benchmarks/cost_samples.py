@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import mirage_dsl as mirage
+from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.printer import to_text
-from mirage_dsl.ir.waiting import launched_early
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.variants import neighbours
-from mirage_dsl.testing.workloads import PAPER, WORKLOADS
+from mirage_dsl.search.sizes.variants import neighbours
+from tests.programs.workloads import PAPER, WORKLOADS
 
 FLAGS = ("swap_operands", "descriptors", "pdl")
 STEPS = 6

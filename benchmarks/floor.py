@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mirage_dsl.timing import Time, time_call
+from mirage_dsl.tune.timing import Time, time_call
 
 FORMS = ((8192, 8, 1056), (4096, 4, 2112), (2048, 4, 4224))
 """Elements of a block, its warps, and blocks at most: 8 to 32 for each multiprocessor

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu_rows import SHORT, Results, Row, load, merged, ordered
 from benchmarks.gpu_tables import line, summary, terminal_table
-from mirage_dsl.testing.workloads import CIRCLE, PAPER, WORKLOADS, Workload
+from tests.programs.workloads import CIRCLE, PAPER, WORKLOADS, Workload
 
 if TYPE_CHECKING:
     from benchmarks.gpu_measure import Case
@@ -174,7 +174,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    from mirage_dsl.settings import DETERMINISTIC
+    from mirage_dsl.core.settings import DETERMINISTIC
 
     return {"effort": options.effort, "deterministic": DETERMINISTIC.get()}
 

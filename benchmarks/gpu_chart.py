@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gpu_rows import OURS, Results, Row, load
 from benchmarks.gpu_tables import page
-from mirage_dsl.testing.workloads import PAPER
+from tests.programs.workloads import PAPER
 
 SYSTEMS = {
     "eager": ("PyTorch eager", "#b9bec6"),

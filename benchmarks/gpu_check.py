@@ -25,10 +25,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("MIRAGE_DSL_CACHE_DIR", tempfile.mkdtemp())
 
-from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.running.launch import Executable
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.timing import host_microseconds, rotating, time_sets
+from mirage_dsl.tune.timing import host_microseconds, rotating, time_sets
+from tests.programs import mugraphs
 
 EPS = 1e-6
 TOLERANCE = 2e-3

@@ -18,19 +18,20 @@ import mirage_dsl as mirage
 from benchmarks.floor import read_floor
 from benchmarks.gpu_peers import Peer, peers, unfused
 from benchmarks.gpu_rows import OURS, Choice, Floor, Row, Spread, System
-from mirage_dsl.climb import LONG
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.settings import Effort
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.settings import Effort
-from mirage_dsl.superoptimizer import superoptimize
-from mirage_dsl.testing.workloads import PAPER, Shape, Workload
-from mirage_dsl.timing import (
+from mirage_dsl.store.superoptimize import superoptimize
+from mirage_dsl.tune.climb import LONG
+from mirage_dsl.tune.timing import (
     Time,
     host_microseconds,
     rotating,
     time_call,
     time_in_turns,
 )
+from tests.programs.workloads import PAPER, Shape, Workload
 
 DEVICE = "cuda"
 DRAWS = 3
@@ -217,7 +218,7 @@ def _spread(found: Time) -> Spread:
 
 
 def _floor(program: KernelGraph, tensors: Sequence[Tensor], dtype: str) -> Floor:
-    kernels = estimate(program).kernels
+    kernels = estimate(program, H100).kernels
     flops = sum(k.tensor_flops for k in kernels)
     extents = program.extent_of
     outputs = sum(_size(r.type.names, extents) for r in program.returns)

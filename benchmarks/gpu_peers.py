@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import torch_functions
-from mirage_dsl.testing.workloads import Workload
+from tests.programs.workloads import Workload
 
 Call = Callable[..., Any]
 Tensors = Sequence[Tensor]

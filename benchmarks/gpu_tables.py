@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.gpu_rows import NOISE, OURS, SHORT, Results, Row, Spread, ordered
-from mirage_dsl.testing.workloads import WORKLOADS
+from tests.programs.workloads import WORKLOADS
 
 HEAD = (
     "workload",

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.split import split_loop
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16, f32
+from mirage_dsl.rewrite.split import split_loop
+from tests.programs import mugraphs
 
 
 @dataclass(frozen=True)

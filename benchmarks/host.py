@@ -28,14 +28,14 @@ import torch
 
 import mirage_dsl as mirage
 from benchmarks import torch_functions
-from mirage_dsl.backends.triton.interpret import load_module
-from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.running.interpret import load_module
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.testing.workloads import WORKLOADS
-from mirage_dsl.timing import host_microseconds
-from mirage_dsl.types import f16
+from mirage_dsl.tune.timing import host_microseconds
+from tests.programs import mugraphs
+from tests.programs.workloads import WORKLOADS
 
 ROUNDS = 3
 SCALE = 0.2

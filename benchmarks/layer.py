@@ -32,7 +32,7 @@ import mirage_dsl as mirage
 from benchmarks.floor import read_floor
 from examples import llama_layer as llama
 from examples.llama_layer import LLAMA_3_8B, Layer, State
-from mirage_dsl.timing import Time, time_call, time_sets
+from mirage_dsl.tune.timing import Time, time_call, time_sets
 
 MODES = {
     "default": "default",

@@ -24,18 +24,19 @@ from typing import Any
 import mirage_dsl as mirage
 from benchmarks.search_plot import draw
 from benchmarks.search_tables import render
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.settings import THREADS
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.strip import strip_shifts
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.shifts import strip_shifts
+from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.search.closure.saturate import saturate
+from mirage_dsl.search.closure.workspace import Workspace, workspace
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.saturate import saturate
-from mirage_dsl.search.sink import sink_views
 from mirage_dsl.search.space import space_of
-from mirage_dsl.search.structures import structures
-from mirage_dsl.search.workspace import Workspace, workspace
-from mirage_dsl.settings import THREADS
-from mirage_dsl.testing.workloads import PAPER, WORKLOADS
+from mirage_dsl.search.structures.structures import structures
+from tests.programs.workloads import PAPER, WORKLOADS
 
 Record = dict[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -146,10 +147,10 @@ def _ablation(plain: KernelGraph, w: Workspace, limit: float, **off: bool) -> Re
 def measure(program: KernelGraph, limit: float, repeats: int) -> Record:
     """Everything about one program."""
     plain, w = _plain(program), workspace()
-    found = structures(plain)
+    found = structures(plain, H100)
     # Also loads Numba's code and touches memory, outside the measurement.
-    result = search(program, threads=2, budget_seconds=BUDGET_SECONDS)
-    again = structures(plain)
+    result = search(program, H100, threads=2, budget_seconds=BUDGET_SECONDS)
+    again = structures(plain, H100)
     return {
         "operators": sum(isinstance(n, Apply) for n in plain.nodes),
         "configurations": found.counters["configurations"],
@@ -159,18 +160,21 @@ def measure(program: KernelGraph, limit: float, repeats: int) -> Record:
         "candidates": len(result.candidates),
         "complete": result.complete,
         "steps": again.seconds,
-        "structural": _by_threads(lambda t: structures(plain, threads=t), repeats),
+        "structural": _by_threads(
+            lambda t: structures(plain, H100, threads=t), repeats
+        ),
         "unverified": _by_threads(
             lambda t: search(
-                program, threads=t, budget_seconds=BUDGET_SECONDS, verify=False
+                program, H100, threads=t, budget_seconds=BUDGET_SECONDS, verify=False
             ),
             repeats,
         ),
         "search": _by_threads(
-            lambda t: search(program, threads=t, budget_seconds=BUDGET_SECONDS), repeats
+            lambda t: search(program, H100, threads=t, budget_seconds=BUDGET_SECONDS),
+            repeats,
         ),
         "processor": _best(
-            lambda: search(program, threads=1, budget_seconds=BUDGET_SECONDS),
+            lambda: search(program, H100, threads=1, budget_seconds=BUDGET_SECONDS),
             repeats,
             time.process_time,
         ),

@@ -1,6 +1,6 @@
 """The functions of `mirage` on PyTorch tensors: the unfused program, as users write it.
 
-Same names as `mirage_dsl.testing.reference`, so a workload's text runs on them.
+Same names as `tests.programs.reference`, so a workload's text runs on them.
 """
 
 from __future__ import annotations

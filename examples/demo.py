@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.settings import INTERPRET
-from mirage_dsl.timing import time_both
+from mirage_dsl.core.settings import INTERPRET
+from mirage_dsl.tune.timing import time_both
 
 M, K, N = 16, 4096, 6144
 SMALL = {"m": 16, "k": 256, "n": 192}

@@ -14,14 +14,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from mirage_dsl.logs import setup_logging
+from mirage_dsl.core.logs import setup_logging
 from mirage_dsl.version import __version__ as __version__
 
 _FUNCTIONS = (
     "abs add amax amin clamp clip div equal erf exp exp2 gelu greater greater_equal "
     "less less_equal linear log masked_fill matmul max maximum mean min minimum mul "
-    "neg not_equal pow reciprocal relu rsqrt sigmoid silu sqrt square sub sum tanh "
-    "where"
+    "neg not_equal pow prod reciprocal relu rsqrt sigmoid silu sqrt square sub sum "
+    "tanh where"
 )
 _VIEWS = (
     "astype broadcast_to cat chunk concat concatenate expand expand_dims flatten "
@@ -37,29 +37,31 @@ _ERRORS = (
     "ParseError SearchError SettingError ShapeError TraceError UnsupportedError"
 )
 _HOME = {
-    "errors": _ERRORS,
-    "types": "f16 bf16 f32 TensorSpec float16=f16 bfloat16=bf16 float32=f32",
+    "core.errors": _ERRORS,
+    "core.types": (
+        "boolean f16 bf16 f32 TensorSpec float16=f16 bfloat16=bf16 float32=f32"
+    ),
     "ir.graph": "KernelGraph BlockGraph Schedule",
-    "ir.parser": "parse",
-    "ir.check": "check",
-    "ir.numpy_domain": "evaluate=evaluate_numpy",
+    "ir.text.parser": "parse",
+    "ir.check.graph": "check",
+    "ir.evaluate.floats": "evaluate=evaluate_numpy",
     "ir.diff": "diff",
     "verify.verifier": "verify",
     "verify.certificate": "Certificate",
     "search.why_not": "why_not WhyNot",
     "search.result": "Candidate SearchResult",
-    "search.constraints": "Constraints",
-    "explanation": "Explanation explain",
-    "models": "superoptimize_all",
-    "backends.triton.screen": "compile_only",
+    "search.sizes.constraints": "Constraints",
+    "cost.explain": "Explanation explain",
+    "store.models": "superoptimize_all",
+    "backends.triton.running.screen": "compile_only",
     "frontend.functions": _FUNCTIONS,
     "frontend.views": _VIEWS,
     "frontend.composites": _COMPOSITES,
     "frontend.einsum": "einsum",
     "frontend.specs": "spec",
-    "frontend.kernel": "kernel Kernel",
-    "frontend.bound": "BoundKernel",
-    "frontend.graph_api": (
+    "api.kernel": "kernel Kernel",
+    "api.bound": "BoundKernel",
+    "api.graph": (
         "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph"
     ),
 }

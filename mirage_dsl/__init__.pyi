@@ -1,22 +1,34 @@
 # Types of the public names, which `__init__.py` loads when they are used.
 
-from mirage_dsl.backends.triton.screen import compile_only as compile_only
-from mirage_dsl.errors import CacheError as CacheError
-from mirage_dsl.errors import CheckError as CheckError
-from mirage_dsl.errors import CompileError as CompileError
-from mirage_dsl.errors import DTypeError as DTypeError
-from mirage_dsl.errors import EquivalenceError as EquivalenceError
-from mirage_dsl.errors import MirageError as MirageError
-from mirage_dsl.errors import ParseError as ParseError
-from mirage_dsl.errors import SearchError as SearchError
-from mirage_dsl.errors import SettingError as SettingError
-from mirage_dsl.errors import ShapeError as ShapeError
-from mirage_dsl.errors import TraceError as TraceError
-from mirage_dsl.errors import UnsupportedError as UnsupportedError
-from mirage_dsl.explanation import Explanation as Explanation
-from mirage_dsl.explanation import explain as explain
+from mirage_dsl.api.bound import BoundKernel as BoundKernel
+from mirage_dsl.api.graph import Graph as Graph
+from mirage_dsl.api.graph import new_graph as new_graph
+from mirage_dsl.api.graph import new_kernel_graph as new_kernel_graph
+from mirage_dsl.api.graph import new_threadblock_graph as new_threadblock_graph
+from mirage_dsl.api.graph import superoptimize as superoptimize
+from mirage_dsl.api.kernel import Kernel as Kernel
+from mirage_dsl.api.kernel import kernel as kernel
+from mirage_dsl.backends.triton.running.screen import compile_only as compile_only
+from mirage_dsl.core.errors import CacheError as CacheError
+from mirage_dsl.core.errors import CheckError as CheckError
+from mirage_dsl.core.errors import CompileError as CompileError
+from mirage_dsl.core.errors import DTypeError as DTypeError
+from mirage_dsl.core.errors import EquivalenceError as EquivalenceError
+from mirage_dsl.core.errors import MirageError as MirageError
+from mirage_dsl.core.errors import ParseError as ParseError
+from mirage_dsl.core.errors import SearchError as SearchError
+from mirage_dsl.core.errors import SettingError as SettingError
+from mirage_dsl.core.errors import ShapeError as ShapeError
+from mirage_dsl.core.errors import TraceError as TraceError
+from mirage_dsl.core.errors import UnsupportedError as UnsupportedError
+from mirage_dsl.core.types import TensorSpec as TensorSpec
+from mirage_dsl.core.types import bf16 as bf16
+from mirage_dsl.core.types import boolean as boolean
+from mirage_dsl.core.types import f16 as f16
+from mirage_dsl.core.types import f32 as f32
+from mirage_dsl.cost.explain import Explanation as Explanation
+from mirage_dsl.cost.explain import explain as explain
 from mirage_dsl.frontend import namespace
-from mirage_dsl.frontend.bound import BoundKernel as BoundKernel
 from mirage_dsl.frontend.composites import batch_norm as batch_norm
 from mirage_dsl.frontend.composites import group_norm as group_norm
 from mirage_dsl.frontend.composites import layer_norm as layer_norm
@@ -58,6 +70,7 @@ from mirage_dsl.frontend.functions import mul as mul
 from mirage_dsl.frontend.functions import neg as neg
 from mirage_dsl.frontend.functions import not_equal as not_equal
 from mirage_dsl.frontend.functions import pow as pow
+from mirage_dsl.frontend.functions import prod as prod
 from mirage_dsl.frontend.functions import reciprocal as reciprocal
 from mirage_dsl.frontend.functions import relu as relu
 from mirage_dsl.frontend.functions import rsqrt as rsqrt
@@ -69,13 +82,6 @@ from mirage_dsl.frontend.functions import sub as sub
 from mirage_dsl.frontend.functions import sum as sum
 from mirage_dsl.frontend.functions import tanh as tanh
 from mirage_dsl.frontend.functions import where as where
-from mirage_dsl.frontend.graph_api import Graph as Graph
-from mirage_dsl.frontend.graph_api import new_graph as new_graph
-from mirage_dsl.frontend.graph_api import new_kernel_graph as new_kernel_graph
-from mirage_dsl.frontend.graph_api import new_threadblock_graph as new_threadblock_graph
-from mirage_dsl.frontend.graph_api import superoptimize as superoptimize
-from mirage_dsl.frontend.kernel import Kernel as Kernel
-from mirage_dsl.frontend.kernel import kernel as kernel
 from mirage_dsl.frontend.specs import spec as spec
 from mirage_dsl.frontend.views import astype as astype
 from mirage_dsl.frontend.views import broadcast_to as broadcast_to
@@ -98,23 +104,19 @@ from mirage_dsl.frontend.views import transpose as transpose
 from mirage_dsl.frontend.views import unbind as unbind
 from mirage_dsl.frontend.views import unflatten as unflatten
 from mirage_dsl.frontend.views import unsqueeze as unsqueeze
-from mirage_dsl.ir.check import check as check
+from mirage_dsl.ir.check.graph import check as check
 from mirage_dsl.ir.diff import diff as diff
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import BlockGraph as BlockGraph
 from mirage_dsl.ir.graph import KernelGraph as KernelGraph
 from mirage_dsl.ir.graph import Schedule as Schedule
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse as parse
-from mirage_dsl.models import superoptimize_all as superoptimize_all
-from mirage_dsl.search.constraints import Constraints as Constraints
+from mirage_dsl.ir.text.parser import parse as parse
 from mirage_dsl.search.result import Candidate as Candidate
 from mirage_dsl.search.result import SearchResult as SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints as Constraints
 from mirage_dsl.search.why_not import WhyNot as WhyNot
 from mirage_dsl.search.why_not import why_not as why_not
-from mirage_dsl.types import TensorSpec as TensorSpec
-from mirage_dsl.types import bf16 as bf16
-from mirage_dsl.types import f16 as f16
-from mirage_dsl.types import f32 as f32
+from mirage_dsl.store.models import superoptimize_all as superoptimize_all
 from mirage_dsl.verify.certificate import Certificate as Certificate
 from mirage_dsl.verify.verifier import verify as verify
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from mirage_dsl.settings import CACHE_DIR
+from mirage_dsl.core.settings import CACHE_DIR, KEY_FILE
+from tests.emitted import watch
 
 hypothesis_settings.register_profile(
     "mirage_dsl", deadline=None, derandomize=True, database=None
@@ -24,13 +25,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the golden files instead of comparing with them",
     )
+    parser.addoption(
+        "--emitted",
+        metavar="DIR",
+        type=Path,
+        help="keep every emitted module there, for `python -m tests.emitted DIR`",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the user's cache out of the tests; compiled search code stays warm."""
-    compiled = Path(config.rootpath) / ".pytest_cache" / "numba"
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled))
+    kept = Path(config.rootpath) / ".pytest_cache"
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(kept / "numba"))
+    os.environ.setdefault(KEY_FILE.name, str(kept / "key"))
     os.environ[CACHE_DIR.name] = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
+    keep = config.getoption("--emitted")
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    watch(keep)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from mirage_dsl.errors import DTypeError
-from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
+import numpy as np
+
+from mirage_dsl.core.errors import DTypeError
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +40,11 @@ def run_reference(graph: KernelGraph, *operands: Any) -> list[Any]:
     if kinds == {True}:
         return _run_on_tensors(graph, operands)
     found = evaluate_numpy(graph, *operands)
-    return [
-        array.astype(numpy_dtype(item.type.dtype))
-        for array, item in zip(found, graph.returns, strict=True)
-    ]
+    with np.errstate(over="ignore"):
+        return [
+            array.astype(numpy_dtype(item.type.dtype))
+            for array, item in zip(found, graph.returns, strict=True)
+        ]
 
 
 def _run_on_tensors(graph: KernelGraph, tensors: tuple[Any, ...]) -> list[torch.Tensor]:

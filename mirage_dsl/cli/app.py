@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from mirage_dsl.cli.output import fail
-from mirage_dsl.errors import SettingError
-from mirage_dsl.logs import setup_logging
+from mirage_dsl.core.errors import SettingError
+from mirage_dsl.core.logs import setup_logging
 
 # Each command is imported when it is used: --help must not wait for PyTorch.
 _COMMANDS = {
     "search": ("search", "Search for the fastest equivalent of a function."),
-    "show": ("graphs", "Print a μGraph, or its Triton source."),
+    "show": ("graphs", "Print a μGraph, its tile programs or its Triton source."),
     "check": ("graphs", "Say whether files hold well-formed μGraphs."),
     "verify": ("graphs", "Say whether two μGraphs compute the same function."),
     "diff": ("graphs", "Say what differs between two μGraphs."),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import click
 
-from mirage_dsl.cache import KINDS, MUGRAPHS, Cache, Entry
 from mirage_dsl.cli.output import answer, json_option, say, say_json
-from mirage_dsl.settings import CACHE_LIMIT_MB
+from mirage_dsl.core.settings import CACHE_LIMIT_MB
+from mirage_dsl.store.cache import KINDS, MUGRAPHS, Cache, Entry
 
 
 @click.group("cache")
@@ -17,7 +18,8 @@ def cache_command() -> None:
     """List, move and remove what searches have found.
 
     Entries are text files below MIRAGE_DSL_CACHE_DIR.  What is true of a program
-    (verified μGraphs) and of a GPU (timings) are separate entries.
+    (verified μGraphs), what a GPU took (timings) and what was measured of it by
+    `mirage-dsl doctor --measure` (hardware) are separate entries.
     """
 
 
@@ -49,7 +51,8 @@ def show_command(digest: str, key_only: bool, as_json: bool) -> None:
         from mirage_dsl.cli.search import describe
         from mirage_dsl.search.result import SearchResult
 
-        text += f"\n\n{describe(SearchResult.from_json(dict(entry.content)))}"
+        result = SearchResult.from_json(dict(entry.content))
+        text += f"\n\n{describe(result)}"
     elif not key_only:
         text += "\n\n" + "\n".join(f"{k}: {v}" for k, v in entry.content.items())
     content = {} if key_only else {"content": entry.content}
@@ -79,7 +82,10 @@ def export_command(file: str, as_json: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @json_option
 def import_command(file: str, as_json: bool) -> None:
-    """Add the entries of FILE, which `export` wrote."""
+    """Add the entries of FILE, which `export` wrote.
+
+    Their μGraphs are verified on this machine before they are used.
+    """
     count = Cache().import_from(Path(file))
     answer(as_json, {"imported": count}, f"added {count} entries")
 
@@ -106,9 +112,17 @@ def _record(entry: Entry) -> dict[str, object]:
 def _line(entry: Entry) -> str:
     parts = dict(entry.key.parts)
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-    name = parts.get("name", "")
-    about = parts.get("extents") or parts.get("gpu", "")
+    name = _program_name(entry)
+    about = parts.get("extents") or parts.get("gpu") or parts.get("name", "")
     return (
         f"{entry.key.digest[:12]}  {entry.key.kind:<8}  {used}  "
         f"{entry.size / 1e3:7.1f} KB  {name} ({about})"
     )
+
+
+def _program_name(entry: Entry) -> str:
+    """What the function was called whose program an entry was made for."""
+    found = re.search(
+        r"^mugraph (\w+)", str(entry.content.get("program")), re.MULTILINE
+    )
+    return found[1] if found else ""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import click
 
 from mirage_dsl.cli.output import json_option, negative, say, say_json
-from mirage_dsl.errors import MirageError
-from mirage_dsl.settings import CACHE_DIR, SETTINGS
+from mirage_dsl.core.errors import MirageError
+from mirage_dsl.core.settings import CACHE_DIR, SETTINGS
 
 _PACKAGES = ("numpy", "numba", "torch", "triton", "lark", "ml_dtypes")
 _OLDEST_TRITON = (3, 6)
@@ -50,17 +50,29 @@ class Finding:
     found: str
 
 
-@click.command("doctor")
+@click.command("doctor", epilog="Example: mirage-dsl doctor --measure")
+@click.option(
+    "--measure",
+    "measuring",
+    is_flag=True,
+    help="Measure the GPU first, within a minute; estimates for it use that from then "
+    "on.  Nothing else should run on it.",
+)
 @json_option
-def doctor_command(as_json: bool) -> None:
+def doctor_command(measuring: bool, as_json: bool) -> None:
     """Say what works on this machine; exit 1 if something has to be done."""
+    if measuring:
+        from mirage_dsl.tune.devices import keep_figures, measure, properties_here
+
+        figures = measure()
+        keep_figures(properties_here(), figures)
     findings = [
         Finding("Python", True, platform.python_version()),
         *(_package(name) for name in _PACKAGES),
         _triton(),
         _cache(),
         _settings(),
-        _gpu(),
+        *_gpu(),
         _search(),
     ]
     if as_json:
@@ -84,8 +96,7 @@ def _triton() -> Finding:
         text = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
         return Finding("Triton's version", False, "missing")
-    major, minor = (int(p) for p in text.split(".")[:2])
-    ok = (major, minor) >= _OLDEST_TRITON
+    ok = tuple(int(p) for p in text.split(".")[:2]) >= _OLDEST_TRITON
     return Finding(
         "Triton's version", ok, text if ok else f"{text}: needs 3.6 or later"
     )
@@ -111,22 +122,34 @@ def _settings() -> Finding:
     return Finding("environment", True, ", ".join(values) or "all settings at default")
 
 
-def _gpu() -> Finding:
+def _gpu() -> list[Finding]:
+    """The GPU, and what estimates for it rest on."""
     import torch
+
+    from mirage_dsl.core.hardware import DEFAULT, EARLIEST, architecture_of
 
     if not torch.cuda.is_available():
         note = "none: kernels can be searched, compiled and interpreted, not timed"
-        return Finding("GPU", True, note)
-    name = torch.cuda.get_device_name()
-    major, minor = torch.cuda.get_device_capability()
-    return Finding("GPU", major >= 8, f"{name}, sm_{major}{minor}")
+        basis = f"the row {DEFAULT.name}, unless another one is named"
+        return [Finding("GPU", True, note), Finding("estimates", True, basis)]
+    from mirage_dsl.tune.devices import described, properties_here
+
+    device = properties_here()
+    own = architecture_of(device.capability)
+    text = f"{device.name}, {own.target}"
+    if not own.supported:
+        text += f": kernels are made for {EARLIEST.target} and later"
+    return [
+        Finding("GPU", own.supported, text),
+        Finding("estimates", True, described(device)),
+    ]
 
 
 def _search() -> Finding:
     """Search for a small program, from tracing to a certificate."""
     from mirage_dsl.frontend.specs import spec
     from mirage_dsl.frontend.trace import trace_function
-    from mirage_dsl.superoptimizer import superoptimize
+    from mirage_dsl.store.superoptimize import superoptimize
 
     def scaled(x: object, w: object) -> object:
         return (x @ w) * 2  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]

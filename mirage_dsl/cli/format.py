@@ -11,9 +11,9 @@ import click
 
 from mirage_dsl.cli.inputs import read_text
 from mirage_dsl.cli.output import json_option, negative, say, say_json
-from mirage_dsl.errors import ParseError, SourceLocation
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.printer import to_text
+from mirage_dsl.core.errors import ParseError, SourceLocation
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.text.printer import to_text
 
 _HEAD = re.compile(r"\s*([\w#]+|\S)(?:\s+([\w#]+))?")
 _COMMENT = "//"

@@ -13,7 +13,8 @@ from mirage_dsl.cli.output import (
     say,
     say_json,
 )
-from mirage_dsl.errors import CheckError, ParseError
+from mirage_dsl.core.errors import CheckError, ParseError
+from mirage_dsl.core.hardware import DEFAULT, HARDWARE
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.certificate import Method
 
@@ -34,30 +35,46 @@ spec_option = click.option(
 
 device_option = click.option(
     "--device",
-    default="H100",
+    default=DEFAULT.name,
     show_default=True,
-    help="The GPU to estimate for: H100, H200 or A100, or a name that has one of them.",
+    help=f"The GPU to estimate for: {', '.join(h.name for h in HARDWARE)}, a name that "
+    "has one of them, or that of a GPU that was measured here.",
 )
 
 
 @click.command(
     "show",
-    epilog="Examples: mirage-dsl show best.mu; mirage-dsl show best.mu --triton",
+    epilog="Examples: mirage-dsl show best.mu; mirage-dsl show best.mu --triton; "
+    "mirage-dsl show best.mu --tiles",
 )
 @click.argument("file", type=MU_FILE)
 @click.option("--triton", is_flag=True, help="Show the Triton source.")
+@click.option(
+    "--tiles",
+    is_flag=True,
+    help="Show the tile programs: what one block does, in order.",
+)
 @size_option
 @json_option
 def show_command(
-    file: str, triton: bool, sizes: tuple[str, ...], as_json: bool
+    file: str, triton: bool, tiles: bool, sizes: tuple[str, ...], as_json: bool
 ) -> None:
-    """Print the μGraph of FILE (.mu, or a saved search result), or its Triton source.
+    """Print the μGraph of FILE (.mu, or a saved search result), or what is made of it.
 
     FILE may be - for standard input.
     """
+    if triton and tiles:
+        raise click.UsageError("found --triton and --tiles, expected one of them")
     graph = resize(read_graph(file), sizes)
+    if tiles:
+        from mirage_dsl.tile.lower import programs
+        from mirage_dsl.tile.printer import to_text
+
+        source = to_text(*programs(graph))
+        answer(as_json, {"name": graph.name, "tiles": source}, source)
+        return
     if triton:
-        from mirage_dsl.backends.triton.emit import emit
+        from mirage_dsl.backends.triton.lowering.emit import emit
 
         source = emit(graph)
         answer(as_json, {"name": graph.name, "triton": source}, source)
@@ -92,7 +109,7 @@ def check_command(files: tuple[str, ...], as_json: bool) -> None:
 
 
 def _problems(file: str) -> list[str]:
-    from mirage_dsl.ir.check import check
+    from mirage_dsl.ir.check.graph import check
 
     try:
         graph = read_graph(file)
@@ -206,10 +223,10 @@ def explain_command(
 
     With --program, beside that program run by library kernels.
     """
-    from mirage_dsl.explanation import explain
-    from mirage_dsl.search.hardware import hardware_named
+    from mirage_dsl.cost.explain import explain
+    from mirage_dsl.tune.devices import device_named
 
     graph = resize(read_graph(file), sizes)
     other = None if program is None else trace_target(program, specs)
-    explanation = explain(graph, other, hardware_named(device))
+    explanation = explain(graph, other, device_named(device))
     answer(as_json, explanation.to_json(), str(explanation))

@@ -13,14 +13,15 @@ from typing import Any
 
 import click
 
-from mirage_dsl.errors import ParseError
+from mirage_dsl.core.errors import ParseError
+from mirage_dsl.core.types import MAX_EXTENT, TensorSpec, dtype_named
+from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.types import TensorSpec, dtype_named
+from mirage_dsl.ir.text.parser import parse
 
 _SPEC = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]")
-_SIZE = re.compile(r"(?P<name>[^=\s]+)=(?P<extent>[1-9]\d*)")
+_SIZE = re.compile(r"(?P<name>[^=\s]+)=(?P<extent>[1-9][0-9]*)")
 
 
 def read_text(path: str) -> str:
@@ -48,7 +49,11 @@ def read_graph(path: str) -> KernelGraph:
 
 
 def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
-    """The graph with extents replaced, as in `--size m=8`."""
+    """The graph with extents replaced, as in `--size m=8`.
+
+    Raises:
+        CheckError: It is not well formed at these sizes.
+    """
     if not sizes:
         return graph
     chosen: dict[str, int] = {}
@@ -58,7 +63,7 @@ def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
             raise click.BadParameter(
                 f"{size!r}: expected NAME=EXTENT, as in m=16", param_hint="--size"
             )
-        chosen[found["name"]] = int(found["extent"])
+        chosen[found["name"]] = _extent(found["extent"], size, "--size")
     unknown = sorted(chosen.keys() - graph.extent_of.keys())
     if unknown:
         raise click.BadParameter(
@@ -67,7 +72,9 @@ def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
             param_hint="--size",
         )
     resized = graph.with_extents(chosen)
-    return graph.with_extents(derived_extents(resized, resized.extent_of))
+    resized = graph.with_extents(derived_extents(resized, resized.extent_of))
+    check_or_raise(resized)
+    return resized
 
 
 def parse_spec(text: str) -> TensorSpec:
@@ -82,13 +89,27 @@ def parse_spec(text: str) -> TensorSpec:
         )
     shape: list[int | str] = []
     for part in filter(None, found["shape"].split(",")):
-        if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", part):
+        if not re.fullmatch(r"[1-9][0-9]*|[A-Za-z_]\w*", part):
             raise click.BadParameter(
                 f"{text!r}: {part!r} is neither a positive number nor a name",
                 param_hint="--spec",
             )
-        shape.append(int(part) if part.isdigit() else part)
+        shape.append(_extent(part, text, "--spec") if part.isdigit() else part)
     return TensorSpec(dtype, tuple(shape))
+
+
+def _extent(digits: str, given: str, option: str) -> int:
+    """The extent that an argument of the command line states.
+
+    Raises:
+        click.BadParameter: It is larger than any.
+    """
+    if len(digits) > len(str(MAX_EXTENT)) or int(digits) > MAX_EXTENT:
+        raise click.BadParameter(
+            f"{given[:60]!r}: an extent is at most {MAX_EXTENT} (2**63 - 1)",
+            param_hint=option,
+        )
+    return int(digits)
 
 
 def load_function(target: str) -> Callable[..., Any]:

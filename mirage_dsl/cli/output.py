@@ -1,8 +1,4 @@
-"""What a command prints: text for people, or JSON; and how it ends.
-
-Exit codes: 0 for yes, 1 for a negative answer (not equivalent, not well formed, not
-formatted), 2 for wrong usage and errors.
-"""
+"""What a command prints: progress, text for people, or JSON; and how it ends."""
 
 from __future__ import annotations
 
@@ -10,13 +6,50 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
 import click
 
-from mirage_dsl.errors import MirageError
+from mirage_dsl.core.errors import MirageError
+
+# -- Progress --------------------------------------------------------------------------
+
+Report = Callable[[str, int, int, float | None], None]
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Generator[Report | None, None, None]:
+    """A callback for `superoptimize(progress=)` that draws; None off a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[best]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("search", total=1, best="")
+
+        def report(stage: str, done: int, total: int, best: float | None) -> None:
+            how = "measured" if stage == "tune" else "estimated"
+            shown = "" if best is None else f"best {best:.1f} µs ({how})"
+            bar.update(task, description=stage, completed=done, total=total, best=shown)
+
+        yield report
+
+
+# -- Output ----------------------------------------------------------------------------
+# Exit codes: 0 for yes, 1 for a negative answer (not equivalent, not well formed, not
+# formatted), 2 for wrong usage and errors.
 
 NEGATIVE = 1
 ERROR = 2

@@ -19,9 +19,11 @@ from mirage_dsl.cli.output import (
     say,
     say_json,
 )
-from mirage_dsl.errors import CompileError, ShapeError
+from mirage_dsl.core.errors import CompileError, ShapeError
+from mirage_dsl.core.hardware import DEFAULT, EARLIEST
+from mirage_dsl.core.types import boolean
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -94,11 +96,12 @@ def shape_of(item: Input, graph: KernelGraph) -> tuple[int, ...]:
 
 
 def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
-    """Normal numbers in the inputs' dtypes."""
+    """Normal numbers in the inputs' dtypes; truth values where they are above 0."""
     generator = np.random.default_rng(seed)
+    drawn = [(i, generator.standard_normal(shape_of(i, graph))) for i in graph.inputs]
     return [
-        generator.standard_normal(shape_of(i, graph)).astype(numpy_dtype(i.type.dtype))
-        for i in graph.inputs
+        (v > 0 if i.type.dtype == boolean else v).astype(numpy_dtype(i.type.dtype))
+        for i, v in drawn
     ]
 
 
@@ -117,7 +120,7 @@ def _execute(
     if not gpu and not interpret:
         outputs = evaluate_numpy(graph, *arrays, compute=np.float32, round_casts=True)
         return "the evaluator in float32", outputs
-    from mirage_dsl.backends.triton.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import Executable
 
     tensors = [_to_torch(a) for a in arrays]
     if gpu:
@@ -134,9 +137,17 @@ def _to_torch(array: Array) -> torch.Tensor:
     return exact.to(getattr(torch, array.dtype.name))
 
 
-@click.command("compile", epilog="Example: mirage-dsl compile best.mu --target sm_90")
+@click.command(
+    "compile",
+    epilog=f"Example: mirage-dsl compile best.mu --target {EARLIEST.target}",
+)
 @click.argument("file", type=MU_FILE)
-@click.option("--target", default="sm_90", show_default=True, help="sm_80, sm_90, ...")
+@click.option(
+    "--target",
+    default=DEFAULT.architecture.target,
+    show_default=True,
+    help=f"{EARLIEST.target} or a later one.",
+)
 @size_option
 @json_option
 def compile_command(
@@ -147,7 +158,7 @@ def compile_command(
     Needs no GPU.  Exit 1 if a kernel is not worth running: it spills registers, needs
     too much shared memory, or waits for each load.
     """
-    from mirage_dsl.backends.triton.screen import compile_only, reject
+    from mirage_dsl.backends.triton.running.screen import compile_only, reject
 
     graph = resize(read_graph(file), sizes)
     reports = compile_only(graph, target)
@@ -187,8 +198,8 @@ def bench_command(
             "bench needs a CUDA device, and PyTorch finds none; `mirage-dsl explain` "
             "estimates times, and `mirage-dsl compile` screens kernels, without one"
         )
-    from mirage_dsl.backends.triton.launch import Executable
-    from mirage_dsl.timing import time_both
+    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.tune.timing import time_both
 
     graph = resize(read_graph(file), sizes)
     other = resize(read_graph(program), sizes)

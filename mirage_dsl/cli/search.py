@@ -9,19 +9,19 @@ import click
 
 from mirage_dsl.cli.graphs import device_option, spec_option
 from mirage_dsl.cli.inputs import read_graph, resize, trace_target
-from mirage_dsl.cli.output import MU_FILE, NEW_FILE, answer, json_option
-from mirage_dsl.cli.progress import progress_bar
+from mirage_dsl.cli.output import MU_FILE, NEW_FILE, answer, json_option, progress_bar
+from mirage_dsl.core.hardware import HARDWARE
+from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.settings import EFFORTS, Effort
 
-_EPILOG = """
+_EPILOG = f"""
 \b
 Examples:
   mirage-dsl search model.py:rms_linear --spec f16[16,4096] --spec f16[4096,6144]
   mirage-dsl search model.py:attention --spec f16[2,256,64] --spec f16[2,64,4096] \\
       --spec f16[2,4096,64] --max-kernels 3 --effort full -o best.mu
   mirage-dsl search program.mu --size m=8 --json
-  mirage-dsl search program.mu --device H200 --explain mine.mu
+  mirage-dsl search program.mu --device {HARDWARE[-1].name} --explain mine.mu
 """
 
 
@@ -77,12 +77,12 @@ def search_command(
     FUNCTION is an ordinary Python function on tensors, decorated or not; it is traced
     at the given specs.  What was found before comes from the cache.
     """
-    from mirage_dsl.search.hardware import hardware_named
     from mirage_dsl.search.why_not import why_not
-    from mirage_dsl.superoptimizer import superoptimize
+    from mirage_dsl.store.superoptimize import superoptimize
+    from mirage_dsl.tune.devices import device_named
 
     mine = None if given is None else read_graph(given)
-    row, most = hardware_named(device), max_kernels or None
+    row, most = device_named(device), max_kernels or None
     program = resize(trace_target(target, specs), sizes)
     with progress_bar(quiet=as_json) as progress:
         result = superoptimize(

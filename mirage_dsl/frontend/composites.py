@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.conditions import is_condition
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.operands import apply, is_condition
+from mirage_dsl.ops.table import OR_ONE
 
 EPS = 1e-6
 
@@ -22,7 +23,7 @@ EPS = 1e-6
 @public
 def softmax(x: Any, axis: Any = -1, *, dtype: Any = None) -> Any:
     """Exponentials over their sum, along an axis."""
-    x = x if dtype is None else v.astype(x, dtype)
+    x = x if dtype is None else v.to(x, dtype)
     e = f.exp(x - f.rowshift(x, axis))
     return e / f.sum(e, axis, keepdims=True)
 
@@ -88,10 +89,14 @@ def euclidean(
     return norm(x, dim, keepdim)
 
 
-def _last_axes(x: Any, normalized_shape: Any, what: str) -> tuple[int, ...]:
-    """The trailing axes that `normalized_shape` describes; None is the last one."""
+def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:
+    """The trailing axes that `normalized_shape` describes; where it is None, `axis`."""
     if normalized_shape is None:
-        return (-1,)
+        return axis
+    if axis != -1:
+        raise ShapeError(
+            f"{what}: give axis or normalized_shape, not both", user_location()
+        )
     given = shapes.flat_arguments((normalized_shape,))
     have = tuple(x.shape)[len(x.shape) - len(given) :]
     if len(given) > len(x.shape) or any(
@@ -125,8 +130,7 @@ def rms_norm(
     normalized_shape: Any = None,
 ) -> Any:
     """X over its root mean square along an axis, then weight and bias."""
-    if normalized_shape is not None:
-        axis = _last_axes(x, normalized_shape, "rms_norm")
+    axis = _last_axes(x, normalized_shape, axis, "rms_norm")
     mean = f.mean(f.square(x), axis, keepdims=True)
     return _affine(x / f.sqrt(_plus_eps(mean, eps)), weight, bias)
 
@@ -148,8 +152,7 @@ def layer_norm(
     normalized_shape: Any = None,
 ) -> Any:
     """X with mean 0 and variance 1 along an axis, then weight and bias."""
-    if normalized_shape is not None:
-        axis = _last_axes(x, normalized_shape, "layer_norm")
+    axis = _last_axes(x, normalized_shape, axis, "layer_norm")
     return _affine(_standardised(x, axis, eps), weight, bias)
 
 
@@ -241,6 +244,15 @@ def scaled_dot_product_attention(
         k, value = (v.repeat_interleave(t, repeats, -3) for t in (k, value))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     logits = f.matmul(q, v.swapaxes(k, -1, -2)) * factor
-    if attn_mask is not None:
-        logits = logits + attn_mask
-    return f.matmul(softmax(logits), value)
+    # PyTorch's fused attention has the heads inside of the rows.
+    if attn_mask is None:
+        return f.matmul(softmax(logits), value).with_unknown_strides()
+    # A wider mask makes for wider logits, and leaves the result as it is.
+    weights = v.to(_masked_softmax(logits + attn_mask), value)
+    return f.matmul(weights, value).with_unknown_strides()
+
+
+def _masked_softmax(logits: Any) -> Any:
+    """The softmax of rows, and 0 for one that is masked wholly."""
+    e = f.exp(logits - f.rowshift(logits, -1))
+    return e / apply(OR_ONE, f.sum(e, -1, keepdims=True))

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError
 
 Extent = int | None
 """Extent of an atom; None while it is symbolic."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from inspect import signature
 from typing import Any, TypeVar, cast
 
-from mirage_dsl.errors import ShapeError
+import numpy as np
+
+from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.tree import leaves_of
 
@@ -19,8 +22,9 @@ SYNONYMS = {"dim": "axis", "keepdim": "keepdims"}
 
 def is_array(value: object) -> bool:
     """Whether a value is a NumPy array or a PyTorch tensor (without importing them)."""
-    module = type(value).__module__.partition(".")[0]
-    return module in ("numpy", "torch") and getattr(value, "ndim", 0) > 0
+    torch = sys.modules.get("torch")
+    kinds: Any = np.ndarray if torch is None else (np.ndarray, torch.Tensor)
+    return isinstance(value, kinds) and getattr(value, "ndim", 0) > 0
 
 
 def public(function: F) -> F:

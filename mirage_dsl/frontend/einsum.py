@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
@@ -50,7 +50,10 @@ def einsum(equation: Any, *operands: Any) -> Any:
         last = at == len(terms) - 1
         kept = output if last else "".join(c for c in both if c in wanted)
         x, term = _pair(term, terms[at], kept, x, given[at]), kept
-    return x if term == output and terms[1:] else _single(term, output, x)
+    if not terms[1:]:
+        return _single(term, output, x)
+    found = x if term == output else _single(term, output, x)
+    return found.with_unknown_strides()
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:

@@ -13,15 +13,22 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.operands import apply, as_operand, as_tensor, recorder_of
+from mirage_dsl.frontend.operands import (
+    apply,
+    as_operand,
+    as_tensor,
+    complement,
+    is_condition,
+    recorder_of,
+)
 from mirage_dsl.frontend.steps import Handle, Number
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import MAX, MUL, OPERATORS, ROWSHIFT, SUM
+from mirage_dsl.ops.table import MAX, MIN, MUL, OPERATORS, PROD, ROWSHIFT, SUM
 
 
 def _elementwise(name: str, summary: str) -> Callable[..., Any]:
@@ -106,7 +113,7 @@ def greater_equal(a: Any, b: Any) -> Any:
 @public
 def not_equal(a: Any, b: Any) -> Any:
     """1 where a != b, else 0."""
-    return apply(OPERATORS["sub"], 1, apply(OPERATORS["equal"], a, b))
+    return complement(apply(OPERATORS["equal"], a, b))
 
 
 @public
@@ -125,7 +132,8 @@ def gelu(x: Any, approximate: str = "none") -> Any:
             user_location(),
         )
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * square(x)))
-    return 0.5 * x * (1 + apply(OPERATORS["tanh"], inner))
+    # Half of 1 + tanh(y) is the sigmoid of 2y, which no factor of x can go before.
+    return x * apply(OPERATORS["sigmoid"], 2 * inner)
 
 
 @public
@@ -147,21 +155,23 @@ _MAX_POWER = 64
 def pow(a: Any, b: Any) -> Any:
     """The power b of a.
 
-    Integer powers multiply; 0.5 and -0.5 are sqrt and rsqrt; anything else is
-    exp(b log a), for positive a.
+    Small integer powers multiply; 0.5 and -0.5 are sqrt and rsqrt.  The power 0 is 1,
+    also of what is infinite or no number.
     """
-    if not isinstance(b, builtins.int | builtins.float | Fraction):
-        base = math.log(a) if isinstance(a, builtins.int | builtins.float) else log(a)
-        return apply(OPERATORS["exp"], b * base)
-    exponent = Fraction(b)
-    if builtins.abs(exponent) == Fraction(1, 2):
-        return sqrt(a) if exponent > 0 else rsqrt(a)
-    if exponent.denominator == 1 and builtins.abs(exponent) <= _MAX_POWER:
-        if exponent == 0:
-            return a * 0 + 1
-        result = _power(a, builtins.abs(int(exponent)))
-        return result if exponent > 0 else 1 / result
-    return apply(OPERATORS["exp"], builtins.float(b) * log(a))
+    if not isinstance(b, builtins.int | builtins.float | Fraction) or b != b:
+        return apply(OPERATORS["power"], a, b)
+    if builtins.abs(b) == 0.5:
+        return sqrt(a) if b > 0 else rsqrt(a)
+    if builtins.abs(b) > _MAX_POWER or b != int(b):
+        return apply(OPERATORS["power"], a, b)
+    if b == 0:
+        x, one = as_tensor("pow", _counted("pow", a)), Number(Fraction(1))
+        ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
+        return Tensor.made(x.recorder, ones, (x,))
+    if b == 1:
+        return as_tensor("pow", a).clone()
+    result = _power(a, builtins.abs(int(b)))
+    return result if b > 0 else 1 / result
 
 
 def _power(a: Any, exponent: int) -> Any:
@@ -192,14 +202,26 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 @public
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """The value where the mask is not 0, else x."""
-    return where(mask, value, x)
+    """The value where the mask is not 0, else x; in the format of x."""
+    return views.astype(where(mask, value, x), as_tensor("masked_fill", x))
 
 
-def _reduce(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
+def reduced(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
     x = as_tensor(what, x)
     axes, keep = shapes.normal_axes(axis, x.ndim, what), shapes.kept(keepdims, what)
-    return Tensor(x.recorder, x.recorder.reduce(op, x.handle, axes, keepdims=keep))
+    found = x.recorder.reduce(op, x.handle, axes, keepdims=keep)
+    return Tensor.made(x.recorder, found, (x,))
+
+
+def _counted(what: str, x: Any) -> Any:
+    """The tensor, unless it has truth values, of which sums and products count."""
+    if is_condition(x):
+        raise DTypeError(
+            f"{what} of truth values, which is of integers; cast them first, as with "
+            ".float() or .astype('float32')",
+            user_location(),
+        )
+    return x
 
 
 @public
@@ -211,8 +233,8 @@ def sum(
     dtype: Any = None,
 ) -> Any:
     """Sum over axes, all of them by default."""
-    x = x if dtype is None else views.astype(x, dtype)
-    return _reduce(SUM, "sum", x, axis, keepdims)
+    x = _counted("sum", x if dtype is None else views.to(x, dtype))
+    return reduced(SUM, "sum", x, axis, keepdims)
 
 
 @public
@@ -224,13 +246,15 @@ def mean(
     dtype: Any = None,
 ) -> Any:
     """Arithmetic mean over axes, all of them by default."""
-    x = as_tensor("mean", x if dtype is None else views.astype(x, dtype))
+    x = _counted("mean", x if dtype is None else views.to(x, dtype))
+    x = as_tensor("mean", x)
     axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     atoms = x.recorder.dims.resolve(a for i in axes for a in x.handle.axes[i])
     factor = Number(Fraction(1), tuple((a, -1) for a in atoms))
     total = x.recorder.reduce(SUM, x.handle, axes, keepdims=keep)
-    return Tensor(x.recorder, x.recorder.elementwise(MUL, [total, factor]))
+    found = x.recorder.elementwise(MUL, [total, factor])
+    return Tensor.made(x.recorder, found, (x,))
 
 
 @public
@@ -245,7 +269,7 @@ def max(
     """
     if isinstance(axis, Tensor):
         return maximum(x, axis)
-    return _reduce(MAX, "max", x, axis, keepdims)
+    return reduced(MAX, "max", x, axis, keepdims)
 
 
 amax = max
@@ -260,15 +284,28 @@ def min(
     """Minimum over axes, all of them by default."""
     if isinstance(axis, Tensor):
         return minimum(x, axis)
-    return neg(_reduce(MAX, "min", neg(x), axis, keepdims))
+    return reduced(MIN, "min", x, axis, keepdims)
 
 
 amin = min
 
 
+@public
+def prod(
+    x: Any,
+    axis: Any = None,
+    keepdims: Any = False,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """Product over axes, of all elements by default."""
+    x = _counted("prod", x if dtype is None else views.to(x, dtype))
+    return reduced(PROD, "prod", x, axis, keepdims)
+
+
 def rowshift(x: Any, axis: Any) -> Tensor:
     """What a row of exponents is shifted by: its maximum, whose value cannot matter."""
-    return _reduce(ROWSHIFT, "softmax", x, axis, True)
+    return reduced(ROWSHIFT, "softmax", x, axis, True)
 
 
 @public
@@ -278,7 +315,8 @@ def matmul(a: Any, b: Any) -> Any:
     x, y = as_operand(a), as_operand(b)
     if not isinstance(x, Handle) or not isinstance(y, Handle):
         raise ShapeError("matmul with a number; use * instead", user_location())
-    return Tensor(recorder, recorder.matmul(x, y))
+    # Row-major whatever the operands are.
+    return Tensor.made(recorder, recorder.matmul(x, y), ())
 
 
 @public
@@ -286,3 +324,6 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """The product x @ weight.T + bias, PyTorch's linear layer."""
     product = matmul(x, weight.T)
     return product if bias is None else product + bias
+
+
+__all__ = []

@@ -8,16 +8,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_dsl.errors import CompileError, DTypeError, ShapeError
+from mirage_dsl.core.errors import (
+    CompileError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+)
+from mirage_dsl.core.modes import refusal
+from mirage_dsl.core.types import dtype_of
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import dtype_of
 
 
 def is_torch(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" or hasattr(
         value, "requires_grad"
     )
+
+
+def refuse_modes(values: Sequence[Any]) -> None:
+    """Refuse to be called in modes, and with tensors, that a kernel would pass by.
+
+    Raises:
+        UnsupportedError: There is one.
+    """
+    reason = refusal(values)
+    if reason is not None:
+        raise UnsupportedError(reason, user_location())
 
 
 def device_kind(tensors: Sequence[Any]) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import operator
 from typing import Any, SupportsIndex, cast
 
-from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.frontend.dims import Extent
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.memory import Arranged, Grouped, Sliced, View
 from mirage_dsl.frontend.shapes import SymbolicSize, integer
 from mirage_dsl.frontend.steps import Handle, shape_text
 
 
-def indexed(recorder: Recorder, x: Handle, index: Any) -> Handle:
-    """The tensor that a basic index selects.
+def views_of_index(x: Handle, index: Any) -> list[View]:
+    """The views, one after the other, that a basic index stands for.
 
     Raises:
         ShapeError: It is out of bounds, or selects nothing.
@@ -31,26 +32,60 @@ def indexed(recorder: Recorder, x: Handle, index: Any) -> Handle:
         )
     if not any(i is Ellipsis for i in items):
         items.append(Ellipsis)
+    found = _Views(list(x.shape))
     axis = 0
     for item in items:
         if item is Ellipsis:
             axis += rank - used
         elif item is None:
-            x = Handle(x.value, (*x.axes[:axis], (), *x.axes[axis:]))
+            found.insert(axis)
             axis += 1
         elif isinstance(item, slice):
-            x = _sliced(recorder, x, axis, cast("slice[Any, Any, Any]", item))
+            _slice(found, axis, cast("slice[Any, Any, Any]", item))
             axis += 1
         else:
-            x = _picked(recorder, x, axis, item)
-    return x
+            _pick(found, axis, item)
+    return found.views
 
 
-def _sliced(
-    recorder: Recorder, x: Handle, axis: int, item: slice[Any, Any, Any]
-) -> Handle:
+class _Views:
+    """Views that an index stands for, and the shape behind them."""
+
+    def __init__(self, shape: list[Extent]) -> None:
+        self.shape = shape
+        self.views: list[View] = []
+
+    def insert(self, axis: int) -> None:
+        """A new axis of extent 1."""
+        places: list[int | None] = list(range(len(self.shape)))
+        places.insert(axis, None)
+        self.views.append(Arranged(tuple(places)))
+        self.shape.insert(axis, 1)
+
+    def cut(self, axis: int, start: int, stop: int) -> None:
+        """Part of an axis."""
+        if (start, stop) != (0, self.shape[axis]):
+            self.views.append(Sliced(axis, start, stop))
+            self.shape[axis] = stop - start
+
+    def pick(self, axis: int, index: int) -> None:
+        """One element of an axis, without it."""
+        self.cut(axis, index, index + 1)
+        places = tuple(i for i in range(len(self.shape)) if i != axis)
+        self.views.append(Arranged(places))
+        del self.shape[axis]
+
+    def group(self, axis: int, size: int) -> None:
+        """An axis as groups of so many elements."""
+        extent = self.shape[axis]
+        assert extent is not None
+        self.shape[axis : axis + 1] = [extent // size, size]
+        self.views.append(Grouped(axis, size))
+
+
+def _slice(x: _Views, axis: int, item: slice[Any, Any, Any]) -> None:
     if item == slice(None):
-        return x
+        return
     extent = x.shape[axis]
     bounds = (item.start, item.stop, item.step)
     if extent is None or any(isinstance(b, SymbolicSize) for b in bounds):
@@ -64,22 +99,19 @@ def _sliced(
             integer(bound, "the bound of a slice")
     start, stop, step = item.indices(extent)
     if step != 1:
-        return _every(recorder, x, axis, (start, stop, step))
+        _every(x, axis, (start, stop, step), extent)
+        return
     if stop <= start:
         raise ShapeError(
             f"an empty slice {start}:{stop} of axis {axis} with extent {extent}",
             user_location(),
         )
-    return recorder.slice(x, axis, start, stop)
+    x.cut(axis, start, stop)
 
 
-def _every(
-    recorder: Recorder, x: Handle, axis: int, bounds: tuple[int, int, int]
-) -> Handle:
+def _every(x: _Views, axis: int, bounds: tuple[int, int, int], extent: int) -> None:
     """Each `step`-th element: one column of the axis as a matrix of `step` columns."""
     start, stop, step = bounds
-    extent = x.shape[axis]
-    assert extent is not None
     if step < 1 or extent % step or start >= step or stop + step <= extent + start:
         raise UnsupportedError(
             f"a slice {start}:{stop} with step {step} of axis {axis} with extent "
@@ -87,12 +119,11 @@ def _every(
             "element of each group of that many",
             user_location(),
         )
-    shape = [-1 if e is None else e for e in x.shape]
-    shape[axis : axis + 1] = [extent // step, step]
-    return _picked(recorder, recorder.reshape(x, shape), axis + 1, start)
+    x.group(axis, step)
+    x.pick(axis + 1, start)
 
 
-def _picked(recorder: Recorder, x: Handle, axis: int, item: object) -> Handle:
+def _pick(x: _Views, axis: int, item: object) -> None:
     if isinstance(item, bool) or not isinstance(item, SupportsIndex) or is_array(item):
         raise UnsupportedError(
             f"an index of type {type(item).__name__}: only integers, slices, None and "
@@ -109,6 +140,4 @@ def _picked(recorder: Recorder, x: Handle, axis: int, item: object) -> Handle:
         raise ShapeError(
             f"index {index} of axis {axis}, whose extent is {extent}", user_location()
         )
-    index %= extent
-    part = recorder.slice(x, axis, index, index + 1)
-    return Handle(part.value, (*part.axes[:axis], *part.axes[axis + 1 :]))
+    x.pick(axis, index % extent)

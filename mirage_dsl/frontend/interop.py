@@ -7,47 +7,56 @@ their names to ours; only where the arguments differ there is an adapter.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from mirage_dsl.errors import TraceError, UnsupportedError
+from mirage_dsl.core.errors import TraceError, UnsupportedError
+from mirage_dsl.core.modes import autocast_refusal
+from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import torch_functions
+from mirage_dsl.frontend import shapes, torch_functions
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
 from mirage_dsl.frontend.conditions import LOGICAL
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.einsum import einsum
+from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import NAMES, function_named
+from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import leaves_of
-from mirage_dsl.types import f32
 
 Function = Callable[..., Any]
 
-LIKENESS = 0.8
-"""Of two names, above which one may be a slip of the other."""
-
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "
-    "minimum add sub mul div pow clamp clip where sum mean max min amax amin matmul "
-    "linear concat concatenate cat stack transpose permute swapaxes reshape "
+    "minimum add sub mul div pow clamp clip where sum mean prod max min amax amin "
+    "matmul linear concat concatenate cat stack transpose permute swapaxes reshape "
     "expand_dims unsqueeze squeeze flatten unflatten expand broadcast_to "
     "repeat_interleave narrow chunk unbind less less_equal greater greater_equal equal "
     "not_equal reciprocal masked_fill"
 )
 
 
-def _moveaxis(x: Any, source: int, destination: int) -> Any:
-    order = [i for i in range(x.ndim) if i != source % x.ndim]
-    order.insert(destination % x.ndim, source % x.ndim)
+def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
+    starts = shapes.normal_axes(source, x.ndim, "moveaxis")
+    ends = shapes.normal_axes(destination, x.ndim, "moveaxis")
+    order = [i for i in range(x.ndim) if i not in starts]
+    for end, start in sorted(zip(ends, starts, strict=True)):
+        order.insert(end, start)
     return v.permute(x, order)
 
 
 def _outer(a: Any, b: Any) -> Any:
     return v.expand_dims(a, 1) * v.expand_dims(b, 0)
+
+
+def _raveled(x: Any) -> Any:
+    return x.ravel()
 
 
 def _reversed(x: Any) -> Any:
@@ -91,7 +100,7 @@ _COMMON: dict[str, Function] = {
     "dot": _dot,
     "einsum": einsum,
     "softmax": c.softmax,
-    "ravel": v.flatten,
+    "ravel": _raveled,
     "moveaxis": _moveaxis,
     "movedim": _moveaxis,
     "mv": f.matmul,
@@ -101,18 +110,6 @@ _COMMON: dict[str, Function] = {
     "t": _reversed,
     "numpy_T": _reversed,
 }
-
-
-def _without_flags(function: Function, **ignored: Any) -> Function:
-    """An adapter that takes PyTorch's flags where they ask for the default."""
-
-    def adapted(*args: Any, **kwargs: Any) -> Any:
-        for name, default in ignored.items():
-            if kwargs.pop(name, default) not in (default, None):
-                _refuse(f"{function.__name__}({name}=...)", "leave it at its default")
-        return function(*args, **kwargs)
-
-    return adapted
 
 
 def _torch_softmax(
@@ -127,7 +124,8 @@ def _torch_rms_norm(
 ) -> Any:
     # PyTorch's default is the epsilon of the dtype that it computes in.
     eps = f32.epsilon if eps is None else eps
-    return c.rms_norm(x, weight, eps=eps, normalized_shape=normalized_shape)
+    found = c.rms_norm(x, weight, eps=eps, normalized_shape=normalized_shape)
+    return v.astype(found, x.dtype)
 
 
 def _torch_layer_norm(
@@ -136,9 +134,12 @@ def _torch_layer_norm(
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
-    *_: Any,
+    cudnn_enable: bool = True,
 ) -> Any:
-    return c.layer_norm(x, weight, bias, eps, normalized_shape=normalized_shape)
+    del cudnn_enable
+    _check_parameters("layer_norm", x, weight, bias)
+    found = c.layer_norm(x, weight, bias, eps, normalized_shape=normalized_shape)
+    return v.astype(found, x.dtype)
 
 
 def _torch_group_norm(
@@ -147,9 +148,11 @@ def _torch_group_norm(
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
-    *_: Any,
+    cudnn_enabled: bool = True,
 ) -> Any:
-    return c.group_norm(x, num_groups, weight, bias, eps)
+    del cudnn_enabled
+    _check_parameters("group_norm", x, weight, bias)
+    return v.astype(c.group_norm(x, num_groups, weight, bias, eps), x.dtype)
 
 
 def _torch_batch_norm(
@@ -159,14 +162,87 @@ def _torch_batch_norm(
     weight: Any = None,
     bias: Any = None,
     training: bool = False,
-    _momentum: float = 0.1,
+    momentum: float = 0.1,
     eps: float = 1e-5,
-    *_: Any,
-    **__: Any,
 ) -> Any:
-    if training:
-        running_mean = running_var = None
-    return c.batch_norm(x, running_mean, running_var, weight, bias, eps)
+    del momentum
+    given = [t for t in (running_mean, running_var) if t is not None]
+    if training and given:
+        _refuse(
+            "batch_norm(training=True) with running statistics, which PyTorch updates "
+            "in place,",
+            "pass running_mean=None and running_var=None to normalise by the batch, "
+            "and update them outside of the kernel",
+        )
+    if not training and len(given) < 2:
+        _refuse(
+            "batch_norm(training=False) without running_mean and running_var",
+            "pass both, or training=True to normalise by the batch",
+        )
+    _check_parameters("batch_norm", x, running_mean, running_var, weight, bias)
+    found = c.batch_norm(x, running_mean, running_var, weight, bias, eps)
+    return v.astype(found, x.dtype)
+
+
+def _check_parameters(name: str, x: Any, *parameters: Any) -> None:
+    """Refuse parameters of a norm in other dtypes than PyTorch takes.
+
+    Raises:
+        TraceError: They are neither all of the tensor's dtype nor all f32.
+    """
+    found = {p.handle.value.dtype for p in parameters if isinstance(p, Tensor)}
+    if found - {x.handle.value.dtype} and found != {f32}:
+        _refuse_mixture(name, [x, *parameters])
+
+
+def _refuse_mixture(name: str, tensors: Sequence[Any]) -> NoReturn:
+    traced = (t.handle for t in tensors if isinstance(t, Tensor))
+    found = [x.value.dtype.long_name for x in traced]
+    raise TraceError(
+        f"torch.{name} of tensors in {', '.join(found)}: PyTorch takes one dtype "
+        "there; convert them, as in x.to(w.dtype)",
+        user_location(),
+    )
+
+
+def _of_one_dtype(function: Function, name: str, count: int) -> Function:
+    """A function whose first so many arguments PyTorch wants in one dtype."""
+    parameters = list(inspect.signature(function).parameters)[:count]
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        named = [kwargs[p] for p in parameters[len(args) :] if p in kwargs]
+        tensors = [t for t in (*args[:count], *named) if isinstance(t, Tensor)]
+        if len({t.dtype for t in tensors}) > 1:
+            _refuse_mixture(name, tensors)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _torch_einsum(equation: Any, *operands: Any) -> Any:
+    """PyTorch promotes where nothing is summed of two operands, and nowhere else."""
+    given = shapes.flat_arguments(operands)
+    left, arrow, kept = str(equation).partition("->")
+    terms = [set(term) for term in left.split(",")]
+    shared = [c for c in set(left) if sum(c in term for term in terms) > 1]
+    summed = [c for c in shared if c.isalpha() and not (arrow and c in kept)]
+    dtypes = {t.dtype for t in given if isinstance(t, Tensor)}
+    if summed and len(dtypes) > 1:
+        _refuse_mixture("einsum", given)
+    return einsum(equation, *operands)
+
+
+def _torch_attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **options: Any
+) -> Any:
+    """PyTorch's attention: a mask may be f32, and does not promote the result."""
+    known = is_condition(attn_mask) or not isinstance(attn_mask, Tensor)
+    mixed = not known and attn_mask.dtype not in (query.dtype, f32)
+    if mixed:
+        _refuse_mixture("scaled_dot_product_attention", (query, key, value, attn_mask))
+    return c.scaled_dot_product_attention(
+        query, key, value, attn_mask, *args, **options
+    )
 
 
 def _torch_addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -196,25 +272,43 @@ def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
     return v.swapaxes(x, dim0, dim1)
 
 
+def _copied(x: Any) -> Any:
+    return x.clone()
+
+
+def _detached(x: Any) -> Any:
+    return x.detach()
+
+
 _TORCH: dict[str, Function] = {
     **_COMMON,
+    "clone": _copied,
+    "detach": _detached,
     **torch_functions.FUNCTIONS,
     "softmax": _torch_softmax,
     "rms_norm": _torch_rms_norm,
     "layer_norm": _torch_layer_norm,
     "group_norm": _torch_group_norm,
     "batch_norm": _torch_batch_norm,
-    "scaled_dot_product_attention": c.scaled_dot_product_attention,
-    "addmm": _torch_addmm,
-    "baddbmm": _torch_addmm,
+    "einsum": _torch_einsum,
+    "scaled_dot_product_attention": _of_one_dtype(
+        _torch_attention, "scaled_dot_product_attention", 3
+    ),
+    "addmm": _of_one_dtype(_torch_addmm, "addmm", 3),
+    "baddbmm": _of_one_dtype(_torch_addmm, "baddbmm", 3),
+    "linear": _of_one_dtype(f.linear, "linear", 3),
+    **{
+        name: _of_one_dtype(_COMMON[name], name, 2)
+        for name in ("matmul", "mm", "bmm", "mv", "dot")
+    },
+    "lerp": _of_one_dtype(torch_functions.lerp, "lerp", 3),
+    "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),
     "max": _torch_max,
     "min": _torch_min,
     "var": _torch_var,
     "std": _torch_std,
     "split": v.split,
     "transpose": _torch_transpose,
-    "relu": _without_flags(f.relu, inplace=False),
-    "silu": _without_flags(f.silu, inplace=False),
     "lt": f.less,
     "le": f.less_equal,
     "gt": f.greater,
@@ -237,6 +331,10 @@ def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
     return v.split(x, sizes, axis)
 
 
+def _numpy_copyto(x: Any, source: Any, _casting: str = "", where: Any = True) -> None:
+    x[... if where is True else where] = source
+
+
 def _numpy_transpose(x: Any, axes: Any = None) -> Any:
     return x.T if axes is None else v.permute(x, axes)
 
@@ -250,10 +348,13 @@ def _numpy_norm(
 
 _NUMPY: dict[str, Function] = {
     **_COMMON,
+    **torch_functions.FILLED,
     "split": _numpy_split,
     "array_split": _numpy_split,
     "transpose": _numpy_transpose,
     "permute_dims": _numpy_transpose,
+    "copy": _copied,
+    "copyto": _numpy_copyto,
     "matrix_transpose": _matrix_transpose,
     "var": c.var,
     "std": c.std,
@@ -263,7 +364,13 @@ _NUMPY: dict[str, Function] = {
     "ndim": _rank,
 }
 
-_REDUCTIONS: dict[str, Function] = {"add": f.sum, "maximum": f.max, "minimum": f.min}
+_REDUCTIONS: dict[str, Function] = {
+    "add": f.sum,
+    "maximum": f.max,
+    "minimum": f.min,
+    "logical_and": LOGICAL["all"],
+    "logical_or": LOGICAL["any"],
+}
 _OTHER_ORDER = ("batch_norm",)
 """Functions whose arguments come in another order in `torch` itself."""
 _SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
@@ -277,25 +384,32 @@ def call_ufunc(
 ) -> Any:
     """A NumPy ufunc, or its `reduce`."""
     name = str(ufunc.__name__)
+    told = _plain(kwargs)
+    (out,) = told.pop("out", (None,))
     if method == "reduce" and name in _REDUCTIONS:
-        axis = kwargs.get("axis", 0)
-        keep = bool(kwargs.get("keepdims", False))
-        return _REDUCTIONS[name](inputs[0], axis, keep)
-    if method != "__call__":
+        told.setdefault("axis", 0)
+        found = called(f"np.{name}.reduce", _REDUCTIONS[name], *inputs, **told)
+        name = "reduce"
+    elif method == "__call__":
+        found = _dispatch(_NUMPY, "np", name, inputs, told)
+    else:
         _refuse(f"np.{name}.{method}", "use the functions of mirage")
-    return _dispatch(_NUMPY, "np", name, inputs, _plain(kwargs))
+    return found if out is None else into(f"np.{name}", out, found, inputs)
 
 
 def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A NumPy function."""
-    return _dispatch(_NUMPY, "np", str(function.__name__), args, _plain(kwargs))
+    told, name = _plain(kwargs), str(function.__name__)
+    out = told.pop("out", None)
+    found = _dispatch(_NUMPY, "np", name, args, told)
+    return found if out is None else into(f"np.{name}", out, found, args)
 
 
 def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A PyTorch function or method."""
     name = str(getattr(function, "__name__", function))
     if name.endswith("_") and not name.endswith("__"):
-        _refuse(f"torch.{name}, which changes its argument", f"use {name[:-1]}")
+        return _changing(name, args, kwargs)
     if name in _OTHER_ORDER and function.__module__ != "torch.nn.functional":
         _refuse(f"torch.{name}", f"use torch.nn.functional.{name}")
     told = {
@@ -303,7 +417,20 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         for n, v in kwargs.items()
         if not (n in _SILENT and (v is None or n == "_stacklevel"))
     }
-    return _dispatch(_TORCH, "torch", name.strip("_"), args, told)
+    in_place, out = told.pop("inplace", False), told.pop("out", None)
+    found = _dispatch(_TORCH, "torch", name.strip("_"), args, told)
+    if in_place:
+        return write(f"{name}(inplace=True)", args[0], found, ())
+    return found if out is None else into(f"torch.{name}", out, found, (args, told))
+
+
+def _changing(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A PyTorch function that changes its first argument."""
+    _refuse_constants("torch", name, (args, kwargs))
+    function = function_in_place(name)
+    if function is None:
+        _refuse(f"torch.{name}", f"use {name[:-1]} and assign the result")
+    return called(f"torch.{name}", function, *args, **kwargs)
 
 
 def torch_method(name: str) -> Function | None:
@@ -330,6 +457,8 @@ def _dispatch(
 ) -> Any:
     _refuse_constants(library, name, (args, kwargs))
     function = table.get(name)
+    if name in OF_NO_NUMBERS:
+        _refuse(f"{library}.{name}", NO_NUMBERS)
     if function is None:
         close = difflib.get_close_matches(name, table, n=1, cutoff=LIKENESS)
         advice = f"did you mean {close[0]}? Or " if close else ""
@@ -343,6 +472,7 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     Raises:
         UnsupportedError: It takes no such arguments.
     """
+    _refuse_autocast((args, kwargs))
     try:
         return function(*args, **kwargs)
     except TypeError as error:
@@ -352,6 +482,14 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
             f"{what} with these arguments is not supported ({error}){advice}",
             user_location(),
         ) from error
+
+
+def _refuse_autocast(arguments: object) -> None:
+    traced = (x for x in leaves_of(arguments) if isinstance(x, Tensor))
+    devices = (x.recorder.origin.device for x in traced)
+    reason = next(map(autocast_refusal, devices), None)
+    if reason is not None:
+        raise UnsupportedError(reason, user_location())
 
 
 def _refuse_constants(library: str, name: str, arguments: object) -> None:

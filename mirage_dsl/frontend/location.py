@@ -7,13 +7,12 @@ import sys
 from itertools import count, islice, takewhile
 from types import FrameType
 
-from mirage_dsl.errors import SourceLocation
+from mirage_dsl.core.errors import SourceLocation
 
 LIBRARIES = frozenset({"mirage_dsl", "torch", "numpy", "functools", "contextlib"})
 """Packages whose lines are not the user's."""
 
 _DEFINITIONS = ("def ", "async def ")
-_USER_PACKAGES = ("mirage_dsl.testing",)
 
 
 def user_location() -> SourceLocation | None:
@@ -28,8 +27,6 @@ def user_location() -> SourceLocation | None:
 
 def _is_library(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
-    if module.startswith(_USER_PACKAGES):
-        return False
     if frame.f_code.co_filename.startswith("<frozen"):
         return True
     return module.partition(".")[0] in LIBRARIES

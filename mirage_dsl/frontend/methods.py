@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from mirage_dsl.errors import TraceError, UnsupportedError
+from mirage_dsl.core.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend.location import user_location
 
 
@@ -31,6 +31,17 @@ def method(name: str, complete: Callable[..., None] | None = None) -> Any:
     calling.__name__ = name
     calling.__doc__ = f"`mirage.{name}` of this tensor."
     return calling
+
+
+def in_place(name: str) -> Any:
+    """An operator of Python that changes its first operand."""
+
+    def changing(self: Any, other: Any) -> Any:
+        from mirage_dsl.frontend.inplace import augmented
+
+        return augmented(name, self, other)
+
+    return changing
 
 
 def logical(sign: str) -> Any:

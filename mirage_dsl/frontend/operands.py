@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
-from mirage_dsl.errors import TraceError
+import numpy as np
+
+from mirage_dsl.core.errors import DTypeError, TraceError
+from mirage_dsl.core.types import DType, boolean, promote, scalar
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.steps import Handle, Number
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.definition import Operator
-from mirage_dsl.types import promote, scalar
+from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ops.definition import Operator, Truth
+from mirage_dsl.ops.table import ADD, DIV, EQUAL, MAXIMUM, SUB, WHERE
+
+_BEYOND = 2**1024
+"""Numbers that no float holds."""
 
 
 def as_operand(value: object) -> Handle | Number:
@@ -49,14 +57,120 @@ def _number(value: float | Fraction) -> Number:
         raise TraceError(
             "the constant is NaN, which no program can compute with", user_location()
         )
-    return Number(scalar(value).value)
+    found = scalar(value).value
+    if isinstance(found, Fraction) and abs(found) >= _BEYOND:
+        raise TraceError(
+            "the constant is a number beyond float64, expected one within its range; "
+            "write float('inf') if it is meant as infinite",
+            user_location(),
+        )
+    return Number(found)
 
 
 def apply(op: Operator, *operands: Any) -> Tensor:
     """An elementwise operator on tensors and numbers, at least one of them a tensor."""
     recorder = recorder_of(op.name, operands)
     handles = _promoted(recorder, [as_operand(o) for o in operands])
-    return Tensor(recorder, recorder.elementwise(op, handles))
+    if op.truth is Truth.COMPARES:
+        handles = _comparable(handles)
+    elif _without_numbers(recorder, op, handles):
+        return _of_truth(recorder, op, operands, handles)
+    return Tensor.made(recorder, recorder.elementwise(op, handles), operands)
+
+
+def _comparable(operands: list[Handle | Number]) -> list[Handle | Number]:
+    """The operands, constants rounded to the format of the tensors beside them.
+
+    So PyTorch and NumPy compare them.
+    """
+    dtype = promote(*(o.value.dtype for o in operands if isinstance(o, Handle)))
+    if dtype == boolean:
+        return operands
+    return [_rounded(o, dtype) if isinstance(o, Number) else o for o in operands]
+
+
+def _rounded(number: Number, dtype: DType) -> Number:
+    value = number.value
+    if number.powers or abs(value) > dtype.max:
+        return number
+    stored = np.asarray(float(value)).astype(numpy_dtype(dtype))
+    return Number(Fraction(float(stored)))
+
+
+# -- Truth values -----------------------------------------------------------------
+
+
+def is_condition(x: object) -> bool:
+    """Whether it is a tensor of truth values."""
+    return isinstance(x, Tensor) and x.handle.value.dtype == boolean
+
+
+def complement(x: Tensor) -> Tensor:
+    """Truth values turned over; of numbers, where they are 0.
+
+    One less the value would be the same, but no truth value to the search, which
+    multiplies sums out.
+    """
+    operands = [x.handle, Number(Fraction(0))]
+    return Tensor.made(x.recorder, x.recorder.elementwise(EQUAL, operands), (x,))
+
+
+def _without_numbers(
+    recorder: Recorder, op: Operator, operands: list[Handle | Number]
+) -> bool:
+    """Whether no tensor says in which format of numbers a result would be.
+
+    PyTorch subtracts truth values from nothing, and nothing from them.
+    """
+    taken = [o for o in operands[op is WHERE :] if isinstance(o, Handle)]
+    if op is SUB and recorder.origin.library == "torch":
+        return any(o.value.dtype == boolean for o in taken)
+    return all(o.value.dtype == boolean for o in taken)
+
+
+def _of_truth(
+    recorder: Recorder,
+    op: Operator,
+    given: Sequence[Any],
+    operands: list[Handle | Number],
+) -> Tensor:
+    """An operator on truth values, as PyTorch and NumPy have it."""
+    numbers = [g for g in given[op is WHERE :] if not isinstance(g, Tensor)]
+    if all(isinstance(n, bool) for n in numbers):
+        if op is ADD or (op.truth is Truth.KEEPS and op.arity > 1):
+            either = MAXIMUM if op is ADD else op
+            found = recorder.elementwise(either, operands)
+            return Tensor.made(recorder, found, given)
+    elif not any(isinstance(n, float) for n in numbers) and op is not DIV:
+        _refuse_truth(op, "gives integers", "use floats")
+    if op is WHERE and not is_condition(given[0]):
+        operands = [complement(complement(given[0])).handle, *operands[1:]]
+    if op is SUB or op.name not in _OF_FLOATS:
+        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+    dtype = recorder.origin.default_dtype()
+    if dtype is None:
+        _refuse_truth(op, "gives float64", "use floats")
+    cast = [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and (op is not WHERE or at)
+        else o
+        for at, o in enumerate(operands)
+    ]
+    found = recorder.elementwise(op, cast)
+    return Tensor.made(recorder, recorder.cast(found, dtype), given)
+
+
+_BESIDE_FLOATS = ("add", "mul", "div", "maximum", "minimum", "where")
+_OF_FLOATS = (*_BESIDE_FLOATS, "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "erf")
+"""Operators that turn truth values to floats: beside a float, or always."""
+
+
+def _refuse_truth(op: Operator, why: str, advice: str) -> NoReturn:
+    raise DTypeError(
+        f"{op.name} of truth values {why}; {advice}: cast the condition, as with "
+        ".to(x.dtype) or .astype(x.dtype)",
+        user_location(),
+    )
 
 
 def _promoted(
@@ -67,12 +181,14 @@ def _promoted(
     As PyTorch promotes: a scale of one f32 number leaves an f16 tensor f16.
     """
     handles = [o for o in operands if isinstance(o, Handle)]
-    ranked = [h.value.dtype for h in handles if h.axes]
+    ranked = [h.value.dtype for h in handles if h.axes and h.value.dtype != boolean]
     if not ranked or promote(*(h.value.dtype for h in handles)) == promote(*ranked):
         return operands
     dtype = promote(*ranked)
     return [
-        recorder.cast(o, dtype) if isinstance(o, Handle) and not o.axes else o
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and not o.axes and o.value.dtype != boolean
+        else o
         for o in operands
     ]
 

@@ -7,13 +7,18 @@ of Python's operators or of other libraries' functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
+import numpy as np
+
+from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.types import DType, Scalar, boolean, promote
 from mirage_dsl.frontend.dims import Atoms, Extent, SharedTail, Unifier, product
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.specs import Origin
 from mirage_dsl.frontend.steps import (
     Axes,
     BlockStep,
@@ -32,9 +37,20 @@ from mirage_dsl.frontend.steps import (
     shape_of,
     shape_text,
 )
-from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import CAST, CONCAT, INSERT, MATMUL, MUL, RENAME, SLICE, SUM
-from mirage_dsl.types import DType, promote
+from mirage_dsl.ir.infer import result_dtype
+from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.table import (
+    CAST,
+    CONCAT,
+    INSERT,
+    MATMUL,
+    MAX,
+    MUL,
+    RENAME,
+    SLICE,
+    SUM,
+    WHERE,
+)
 
 Plan = Callable[[Axes], tuple[list[tuple[Atoms, Atoms]], Atoms]]
 """From an operand's axes: which axes must be equal, and which atoms stay apart."""
@@ -47,6 +63,15 @@ class Recorder:
     dims: Unifier = field(default_factory=Unifier)
     steps: list[Step | BlockStep] = field(default_factory=list[Step | BlockStep])
     closed: bool = False
+    origin: Origin = field(default_factory=Origin)
+    constants: dict[Value, Number] = field(
+        default_factory=dict[Value, Number], repr=False
+    )
+    """Values that are one number all over, which no step computes."""
+    joined: dict[Value, tuple[Axes, int, tuple[Handle, ...]]] = field(
+        default_factory=dict[Value, tuple[Axes, int, tuple[Handle, ...]]], repr=False
+    )
+    """Tensors that were written to in part: their axes, which one, and its parts."""
     _single: dict[Value, tuple[Value, Atoms]] = field(
         default_factory=dict[Value, tuple[Value, Atoms]], repr=False
     )
@@ -54,23 +79,105 @@ class Recorder:
 
     def elementwise(self, op: Operator, operands: Sequence[Handle | Number]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
-        axes, fitted = self._broadcast(op.name, operands)
+        axes, fitted = self._broadcast(op.name, self._beside_constants(operands))
         values = tuple(f if isinstance(f, Number) else f.value for f in fitted)
         return Handle(self._record(op, values, self._union(values), None), axes)
 
     def reduce(
         self, op: Operator, x: Handle, axes: Sequence[int], *, keepdims: bool
     ) -> Handle:
-        """Apply a reduction over axes; a sum over repeated elements multiplies."""
+        """Apply a reduction over axes, also those along which elements repeat."""
         gone = self.dims.resolve(a for i in axes for a in x.axes[i])
         kept: list[Atoms] = [() if i in axes else x.axes[i] for i in range(len(x.axes))]
         if not keepdims:
             kept = [axis for i, axis in enumerate(x.axes) if i not in axes]
         value, repeated = self._reduce_atoms(op, x.value, gone)
-        if op is SUM and repeated:
-            number = Number(Fraction(1), tuple((a, 1) for a in repeated))
-            value = self._record(MUL, (value, number), value.dims, None)
+        if repeated and not op.selects:
+            value = self._of_copies(op, value, repeated)
         return Handle(value, tuple(kept))
+
+    def _of_copies(self, op: Operator, value: Value, atoms: Atoms) -> Value:
+        """A reduction of as many copies of a value as some dims have elements."""
+        if op.adds:
+            number = Number(Fraction(1), tuple((a, 1) for a in atoms))
+            return self._record(MUL, (value, number), value.dims, None)
+        count = product(atoms)
+        if count is None or op.join is None:
+            raise UnsupportedError(
+                f"{op.name} over an axis along which the tensor repeats, and whose "
+                "extent is not known; give the extent, or reduce the tensor before "
+                "it is broadcast",
+                user_location(),
+            )
+        found = value
+        for bit in format(count, "b")[1:]:
+            found = self._record(op.join, (found, found), value.dims, None)
+            if bit == "1":
+                found = self._record(op.join, (found, value), value.dims, None)
+        return found
+
+    def full(
+        self, shape: Sequence[Atoms | int], number: Number, dtype: DType
+    ) -> Handle:
+        """A tensor that holds one number; an extent that has no number is its atoms."""
+        axes = tuple(
+            extent
+            if isinstance(extent, tuple)
+            else (() if extent == 1 else (self.dims.fresh(extent),))
+            for extent in shape
+        )
+        self.dims.unify(group=tuple(a for axis in axes for a in axis))
+        return Handle(self._constant(number, dtype), axes)
+
+    def _constant(self, number: Number, dtype: DType) -> Value:
+        value = Value((), dtype)
+        self.constants[value] = number
+        return value
+
+    def _beside_constants(
+        self, operands: Sequence[Handle | Number]
+    ) -> Sequence[Handle | Number]:
+        """Operands in the format that they have together with constant tensors.
+
+        The dtype of a result follows from the others, since constants have none.
+        """
+        handles = [o for o in operands if isinstance(o, Handle)]
+        if not any(h.value in self.constants for h in handles):
+            return operands
+        dtype = promote(*(h.value.dtype for h in handles))
+        return [
+            self.cast(o, dtype)
+            if isinstance(o, Handle) and o.value.dtype != boolean
+            else o
+            for o in operands
+        ]
+
+    def _of_constants(
+        self, op: Operator, operands: tuple[Value | Number, ...], detail: Detail
+    ) -> Value:
+        """What an operator makes of constants alone.
+
+        Raises:
+            UnsupportedError: It is no number that is the same all over.
+        """
+        numbers = [self.constants[o] if isinstance(o, Value) else o for o in operands]
+        dtypes = [o.dtype for o in operands if isinstance(o, Value)]
+        if op.kind is Kind.VIEW and op is not INSERT:
+            dtype = detail.dtype if isinstance(detail, Casting) else dtypes[0]
+            return self._constant(numbers[0], dtype)
+        known = op.kind is Kind.ELEMENTWISE and not any(n.powers for n in numbers)
+        with np.errstate(all="ignore"):
+            found = (
+                float(op.numpy(*(float(n.value) for n in numbers))) if known else None
+            )
+        if found is None or not math.isfinite(found):
+            raise UnsupportedError(
+                f"{op.name} of a tensor of one constant; use the number itself, or "
+                "pass the tensor as an argument",
+                user_location(),
+            )
+        dtype = result_dtype(op, [_format(o) for o in operands])
+        return self._constant(Number(Fraction(found)), dtype)
 
     def _reduce_atoms(
         self, op: Operator, value: Value, gone: Atoms
@@ -85,8 +192,11 @@ class Recorder:
         return value, rest
 
     def matmul(self, x: Handle, y: Handle) -> Handle:
-        """NumPy's matrix product, for ranks from 1."""
+        """NumPy's matrix product, for ranks from 1, of operands in one dtype."""
+        _refuse_truth(x.value, y.value)
         self._check_matmul(x, y)
+        dtype = promote(x.value.dtype, y.value.dtype)
+        x, y = self.cast(x, dtype), self.cast(y, dtype)
         x_batch, m, k = _matrix(x.axes, vector_is_row=True)
 
         def plan(axes: Axes) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
@@ -119,6 +229,7 @@ class Recorder:
 
     def _contract(self, x: Value, y: Value, k: Atoms) -> Value:
         """Sum of x * y over k, whichever of them has those dims."""
+        _refuse_truth(x, y)
         own_x, own_y = self.dims.resolve(x.dims), self.dims.resolve(y.dims)
         x, missing = self._reduce_atoms(SUM, x, tuple(a for a in k if a not in own_y))
         y, _ = self._reduce_atoms(SUM, y, tuple(a for a in k if a not in own_x))
@@ -150,7 +261,9 @@ class Recorder:
         if single and len(self.dims.resolve(source)) > 1:
             return self._slice_inside(x, axis, start)
         target = (self.dims.fresh(stop - start),)
-        reason = self.dims.unify(tail=SharedTail((source, target), (start, stop)))
+        apart = tuple(a for ax in _replaced(x.axes, axis, target) for a in ax)
+        tail = SharedTail((source, target), (start, stop))
+        reason = self.dims.unify(group=apart, tail=tail)
         if reason is not None:
             raise self._located(reason)
         own = self.dims.resolve(x.value.dims)
@@ -161,7 +274,8 @@ class Recorder:
         value = self._record(SLICE, (x.value,), dims, Cut(source, start, target))
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
-        element, _ = self._reduce_atoms(SUM, value, target)
+        only = MAX if value.dtype == boolean else SUM
+        element, _ = self._reduce_atoms(only, value, target)
         self._single[element] = value, target
         return Handle(element, _replaced(x.axes, axis, ()))
 
@@ -193,7 +307,8 @@ class Recorder:
         extents = [product(j) for j in joined]
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
-        reason = self.dims.unify(tail=SharedTail((*joined, target)))
+        apart = tuple(a for ax in _replaced(first.axes, axis, target) for a in ax)
+        reason = self.dims.unify(group=apart, tail=SharedTail((*joined, target)))
         if reason is not None:
             raise self._located(reason)
         dims = [self.dims.resolve(target)[0]]
@@ -243,20 +358,54 @@ class Recorder:
                 user_location(),
             ) from None
 
-    def expand(self, x: Handle, shape: Sequence[int]) -> Handle:
-        """Repeat axes of extent 1, and add leading axes, without copying."""
+    def assigned(self, x: Handle, new: Handle) -> Handle:
+        """A value with the shape of `x`, to which it broadcasts, and its dtype.
+
+        Raises:
+            ShapeError: It does not broadcast to that shape.
+        """
+        shape = self._broadcast_shape("assignment", x.shape, new.shape)
+        if len(shape) > len(x.axes) or any(
+            not _equal(a, b) for a, b in zip(shape, x.shape, strict=True)
+        ):
+            raise ShapeError(
+                f"a value of shape {shape_of(shape)} for {shape_text(x)}, which is "
+                "changed in place and keeps its shape; write the value to a new name",
+                user_location(),
+            )
+        resolve = self.dims.resolve
+        own = resolve(new.value.dims)
+        whole = new.shape == x.shape and all(
+            set(resolve(b)) <= set(own)
+            and (extent is not None or resolve(a) == resolve(b))
+            for a, b, extent in zip(x.axes, new.axes, x.shape, strict=True)
+        )
+        if not whole:
+            new = self.elementwise(WHERE, (x, new, new))
+        return self.cast(new, x.value.dtype)
+
+    def expand(self, x: Handle, shape: Sequence[int | Atoms]) -> Handle:
+        """Repeat axes of extent 1, and add leading axes, without copying.
+
+        An extent that has no number is its atoms.
+        """
         axes = [()] * (len(shape) - len(x.axes)) + list(x.axes)
         for i, (axis, extent) in enumerate(zip(axes, shape, strict=True)):
             have = product(axis)
-            if extent in (-1, have):
+            symbolic = isinstance(extent, tuple)
+            if (symbolic and have is None) or extent in (-1, have):
                 continue
             if have != 1:
+                sizes = ("?" if isinstance(s, tuple) else str(s) for s in shape)
                 raise ShapeError(
-                    f"cannot expand {shape_text(x)} to ({', '.join(map(str, shape))}): "
+                    f"cannot expand {shape_text(x)} to ({', '.join(sizes)}): "
                     f"axis {i} has extent {extent_text(have)}, not 1",
                     user_location(),
                 )
-            axes[i] = (self.dims.fresh(extent),)
+            axes[i] = (
+                extent if isinstance(extent, tuple) else (self.dims.fresh(extent),)
+            )
+        self.dims.unify(group=tuple(a for axis in axes for a in axis))
         return Handle(x.value, tuple(axes))
 
     def _broadcast(
@@ -357,11 +506,38 @@ class Recorder:
                 "not be kept outside of the decorated function",
                 location,
             )
-        dtypes = [v.dtype for v in operands if isinstance(v, Value)]
-        dtype = detail.dtype if isinstance(detail, Casting) else promote(*dtypes)
+        if any(o in self.constants for o in operands):
+            plain = [o for o in operands if isinstance(o, Value)]
+            single = op.kind is not Kind.ELEMENTWISE
+            if single or all(o in self.constants for o in plain):
+                return self._of_constants(op, operands, detail)
+            operands = tuple(
+                self.constants.get(o, o) if isinstance(o, Value) else o
+                for o in operands
+            )
+        if isinstance(detail, Casting):
+            dtype = detail.dtype
+        else:
+            dtype = result_dtype(op, [_format(o) for o in operands])
         result = Value(dims, dtype)
         self.steps.append(Step(result, op, operands, detail, location))
         return result
+
+
+def _format(operand: Value | Number) -> DType | Scalar:
+    """What of an operand decides the dtype of a result."""
+    if isinstance(operand, Value):
+        return operand.dtype
+    return Scalar(operand.value, tuple((a.hint or "", p) for a, p in operand.powers))
+
+
+def _refuse_truth(x: Value, y: Value) -> None:
+    if boolean in (x.dtype, y.dtype):
+        raise DTypeError(
+            f"a product of {x.dtype} by {y.dtype}: PyTorch multiplies no truth "
+            "values; cast them to the other operand's dtype",
+            user_location(),
+        )
 
 
 def _matrix(

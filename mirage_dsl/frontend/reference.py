@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from mirage_dsl.frontend.given import is_torch, refuse_modes
 from mirage_dsl.frontend.trace import Trace, bind_arguments, trace_call, without_strides
-from mirage_dsl.ir.numpy_domain import evaluate_numpy, numpy_dtype
+from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 
 
 def call_by_reference(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Trace a function and evaluate its program on the arrays it was called with."""
+    refuse_modes(leaves_of((args, kwargs)))
     arguments = without_strides(bind_arguments(function, args, kwargs))
     trace = trace_call(function, arguments)
     return evaluate_trace(trace, arguments.tensors)
@@ -30,22 +33,19 @@ def evaluate_trace(trace: Trace, tensors: Sequence[Any]) -> Any:
     """
     arrays = [to_numpy(t) for t in tensors]
     results = evaluate_numpy(trace.program, *arrays)
-    rounded = [
-        np.asarray(r).astype(numpy_dtype(ret.type.dtype))
-        for r, ret in zip(results, trace.program.returns, strict=True)
-    ]
-    if any(_is_torch(t) for t in tensors):
-        return trace.rebuild([to_torch(r) for r in rounded])
+    with np.errstate(over="ignore"):
+        rounded = [
+            np.asarray(r).astype(numpy_dtype(ret.type.dtype))
+            for r, ret in zip(results, trace.program.returns, strict=True)
+        ]
+    if any(is_torch(t) for t in tensors):
+        return trace.rebuild(trace.alike([to_torch(r) for r in rounded], tensors))
     return trace.rebuild(rounded)
-
-
-def _is_torch(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch"
 
 
 def to_numpy(value: Any) -> Any:
     """An array on the same memory; bfloat16 as `ml_dtypes` has it."""
-    if not _is_torch(value):
+    if not is_torch(value):
         return value
     value = value.detach()
     if str(value.dtype) == "torch.bfloat16":

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn, SupportsIndex
 
-from mirage_dsl.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend.dims import Atoms, product
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
@@ -152,8 +152,8 @@ def flat_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(first) if is_sequence(first) else arguments
 
 
-def permuted(x: Handle, order: Sequence[int]) -> Handle:
-    """Axes in another order.
+def permutation(x: Handle, order: Sequence[int]) -> tuple[int, ...]:
+    """An order of all axes, counted from the front.
 
     Raises:
         ShapeError: `order` is no permutation of the axes.
@@ -166,7 +166,7 @@ def permuted(x: Handle, order: Sequence[int]) -> Handle:
             "axes once",
             user_location(),
         )
-    return Handle(x.value, tuple(x.axes[a] for a in axes))
+    return axes
 
 
 def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:

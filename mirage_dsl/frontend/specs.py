@@ -4,25 +4,68 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
-from mirage_dsl.errors import (
+from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     SourceLocation,
     TraceError,
     UnsupportedError,
 )
-from mirage_dsl.types import DType, TensorSpec, dtype_named, dtype_of, packed
-
-NUMBERS = ("inf", "nan")
-"""Identifiers that are numbers in texts, and so name nothing."""
+from mirage_dsl.core.modes import NESTED
+from mirage_dsl.core.types import (
+    DType,
+    TensorSpec,
+    dtype_named,
+    dtype_of,
+    f32,
+    is_name,
+    packed,
+)
 
 Static = bool | int | float | str | None
 """Arguments that are constants of the program."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a function is called with, and so what its traced tensors are like.
+
+    Attributes:
+        library: `torch`, also where specs are given; `numpy`; or none of both, for
+            graphs that are built by hand.
+        device: Of PyTorch's tensors: as text, with its number.
+    """
+
+    library: Literal["torch", "numpy", ""] = ""
+    device: str = "cuda:0"
+
+    @property
+    def torch(self) -> Any:
+        """PyTorch, if tensors are to be like its own and it is loaded."""
+        return sys.modules.get("torch") if self.library == "torch" else None
+
+    def default_dtype(self) -> DType | None:
+        """The floats that truth values become; None where it is none of ours."""
+        if self.library == "numpy":
+            return None
+        return f32 if self.torch is None else dtype_of(self.torch.get_default_dtype())
+
+
+def origin_of(tensors: Sequence[Any]) -> Origin:
+    """What the tensors of a call are like: PyTorch's if one is, or all are specs."""
+    devices = [str(t.device) for t in tensors if hasattr(t, "requires_grad")]
+    if devices:
+        return Origin("torch", devices[0])
+    specs = all(isinstance(t, TensorSpec) for t in tensors)
+    return Origin("torch" if specs else "numpy")
 
 
 def spec(
@@ -34,13 +77,13 @@ def spec(
 
     Args:
         shape: Extent per axis; a name stands for a symbolic extent.
-        dtype: `float16`, `bfloat16`, `float32`, or `mirage.f16` and so on.
+        dtype: `float16`, `bfloat16`, `float32`, `bool`, or `mirage.f16` and so on.
         strides: In elements; row-major unless given.
     """
     found = dtype_of(dtype)
     if found is None:
         raise DTypeError(
-            f"unknown dtype {dtype}; expected float16, bfloat16 or float32"
+            f"unknown dtype {dtype}; expected float16, bfloat16, float32 or bool"
         )
     given: Any = shape
     listed = isinstance(given, Iterable) and not isinstance(given, str)
@@ -51,18 +94,17 @@ def spec(
             f"shape {shape!r}: expected a tuple of integers, and names for symbolic "
             "extents, such as (16, 4096) or ('m', 4096)"
         )
-    for extent in extents:
-        if not isinstance(extent, str) and extent < 1:
-            raise ShapeError(f"shape {extents}: extents must be 1 or more")
+    extents = tuple(e if isinstance(e, str) else index(e) for e in extents)
     return TensorSpec(found, extents, None if strides is None else tuple(strides))
 
 
 def is_tensor_like(value: object) -> bool:
     """A NumPy array, a PyTorch tensor, or anything with their shape and dtype.
 
-    NumPy's scalars are numbers, as Python's are.
+    NumPy's scalars are numbers, as Python's are.  Nested tensors have no shape, and do
+    not say so as Python expects.
     """
-    return (
+    return getattr(value, "is_nested", False) is True or (
         hasattr(value, "shape")
         and hasattr(value, "dtype")
         and not isinstance(value, builtins.int | builtins.float | np.generic)
@@ -75,24 +117,34 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
 
     Raises:
         DTypeError: Its dtype is none of ours.
-        UnsupportedError: It is sparse.
+        UnsupportedError: It is sparse or nested, or otherwise without strides.
         ShapeError: It is empty.
     """
+    if getattr(value, "is_nested", False) is True:
+        reason = NESTED.format(f"argument {name}", name)
+        raise UnsupportedError(reason, location)
     long_name = str(value.dtype).removeprefix("torch.")
     dtype = dtype_named(long_name)
     if dtype is None:
         way = ".to(torch.float16)" if hasattr(value, "stride") else ".astype('float16')"
         how = f"convert it, as with {name}{way}"
-        if long_name == "bool":
-            how += ", which is 0 and 1; a mask that is added has 0 and -inf instead"
         raise DTypeError(
-            f"argument {name} is {long_name}; expected float16, bfloat16 or float32: "
-            f"{how}",
+            f"argument {name} is {long_name}; expected float16, bfloat16, float32 or "
+            f"bool: {how}",
             location,
         )
-    if getattr(value, "is_sparse", False):
+    if _is_own_array(value):
         raise UnsupportedError(
-            f"argument {name} is sparse; pass {name}.to_dense()", location
+            f"argument {name} is {_described(value)}, an array with operators of its "
+            f"own; pass np.asarray({name})",
+            location,
+        )
+    layout = str(getattr(value, "layout", "torch.strided"))
+    if layout != "torch.strided":
+        raise UnsupportedError(
+            f"argument {name} has the layout {layout}, expected one with strides; pass "
+            f"{name}.to_dense()",
+            location,
         )
     shape = tuple(int(extent) for extent in value.shape)
     if 0 in shape:
@@ -102,6 +154,12 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
             location,
         )
     return TensorSpec(dtype, shape, _strides(value, shape))
+
+
+def _is_own_array(value: object) -> bool:
+    """Whether it is an array of a class that may compute in another way."""
+    kind = type(value)
+    return issubclass(kind, np.ndarray) and kind not in (np.ndarray, np.memmap)
 
 
 def _strides(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -223,7 +281,7 @@ class AnnotationCheck:
             self._check(name, axis, have, want)
         names = tuple(w if isinstance(w, str) else None for w in stated.shape)
         for dim in names:
-            if dim is not None and (dim in NUMBERS or not dim.isidentifier()):
+            if dim is not None and not (is_name(dim) and dim.isidentifier()):
                 raise ShapeError(
                     f"argument {name} is annotated with the dim name {dim!r}; names "
                     "are identifiers, as in m or tokens",

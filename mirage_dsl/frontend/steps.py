@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_dsl.errors import SourceLocation
+from mirage_dsl.core.errors import SourceLocation
+from mirage_dsl.core.types import DType
 from mirage_dsl.frontend.dims import Atom, Atoms, Extent, product
-from mirage_dsl.ir.graph import AccumulatorKind
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.types import DType
 
 Axes = tuple[Atoms, ...]
 
@@ -128,7 +127,7 @@ class BlockAccumulator:
 
     result: Value
     operand: Value
-    kind: AccumulatorKind
+    kind: str
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,29 @@
-"""The symbolic tensor that a traced function computes with.
-
-It has the operators and methods that NumPy's and PyTorch's users expect, and takes
-part in both libraries' dispatch, so that their functions trace as well.  Methods are
-thin: what they compute is in `functions`, and recording is the recorder's.
-"""
+"""The symbolic tensor that a traced function computes with."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from mirage_dsl.errors import TraceError
+from mirage_dsl.core.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend.indexing import indexed
+from mirage_dsl.frontend.attributes import Attributes
+from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.memory import (
+    Arranged,
+    Layout,
+    Path,
+    Reshaped,
+    Storage,
+    View,
+    always_a_view,
+    link,
+)
 from mirage_dsl.frontend.methods import (
     call,
+    in_place,
     logical,
     method,
     refuse_value,
@@ -26,46 +32,104 @@ from mirage_dsl.frontend.methods import (
 )
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.steps import Handle, shape_text
-from mirage_dsl.types import DType
+
+# -- The tensor ------------------------------------------------------------------------
+# It has the operators and methods that NumPy's and PyTorch's users expect, and
+# takes part in both libraries' dispatch, so that their functions trace as well.
+# Methods are thin: what they compute is in `functions`, and recording is the
+# recorder's.
 
 
-class Tensor:
-    """A tensor whose values are not known while the function is traced."""
+class Tensor(Attributes):
+    """A tensor whose values are not known while the function is traced.
+
+    Attributes:
+        recorder: Its trace.
+        memory: What it shares with its views; its own unless it is a view.
+        path: From the memory to this tensor.
+    """
 
     __array_priority__ = 1000
 
-    def __init__(self, recorder: Recorder, handle: Handle) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        handle: Handle,
+        memory: Storage | None = None,
+        path: Path = (),
+    ) -> None:
         self.recorder = recorder
-        self.handle = handle
+        self.memory = Storage(handle) if memory is None else memory
+        self.path = path
+        self._handle = handle
+        self._seen = len(self.memory.writes)
+
+    @classmethod
+    def made(
+        cls, recorder: Recorder, handle: Handle, operands: Iterable[object]
+    ) -> Tensor:
+        """What an operator makes of its operands: row-major if their axes are."""
+        found = cls(recorder, handle)
+        found.memory.row_major = len([e for e in handle.shape if e != 1]) < 2 or all(
+            o.ordered for o in operands if isinstance(o, Tensor)
+        )
+        return found
 
     @property
-    def shape(self) -> tuple[Any, ...]:
-        """Extents of the axes."""
-        return shapes.sizes_of(self.handle)
+    def handle(self) -> Handle:
+        """What it holds now.
+
+        Raises:
+            TraceError: That depends on strides, which are not known.
+        """
+        if self._seen != len(self.memory.writes):
+            doubtful = self.memory.doubt is not None
+            if doubtful or self.memory.touched(self._seen, self.region):
+                self._handle = self.memory.read(self.recorder, self.path)
+            self._seen = len(self.memory.writes)
+        return self._handle
 
     @property
-    def dtype(self) -> DType:
-        """Element format."""
-        return self.handle.value.dtype
+    def region(self) -> Layout | None:
+        """Its elements in its memory; None where extents or strides are not known."""
+        return self.memory.region(self.path)
 
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.handle.axes)
+    def ordered(self) -> bool:
+        """Whether its strides are known to fall from axis to axis."""
+        if not self.memory.row_major or not self.path:
+            return self.memory.row_major
+        region = self.region
+        return region is not None and region.ordered
+
+    def hold(self, new: Handle) -> None:
+        """Hold another value of the same shape and dtype, for all its views."""
+        self.memory.write(self.recorder, self.path, new)
+        self._handle = new
+        self._seen = len(self.memory.writes)
+
+    def viewed(self, *views: View) -> Tensor:
+        """A view of it, in the same memory."""
+        handle = self.handle
+        for view in views:
+            handle = view.of(self.recorder, handle)
+        return Tensor(self.recorder, handle, self.memory, (*self.path, *views))
+
+    def become(self, other: Tensor) -> Tensor:
+        """Stand for what another tensor stands for."""
+        self._handle, self._seen = other.handle, other._seen
+        self.memory, self.path = other.memory, other.path
+        return self
 
     @property
     def T(self) -> Tensor:  # noqa: N802
         """Axes in reverse order."""
-        return self._view(shapes.permuted(self.handle, range(self.ndim)[::-1]))
+        return self.permute(tuple(range(self.ndim))[::-1])
 
     @property
     def mT(self) -> Tensor:  # noqa: N802
         """The last two axes exchanged."""
         return self.swapaxes(-1, -2)
-
-    def size(self, axis: int | None = None) -> Any:
-        """The shape, or one extent."""
-        return self.shape if axis is None else self.shape[axis]
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -73,9 +137,6 @@ class Tensor:
                 "len() of a tensor without axes, which has none", user_location()
             )
         return int(self.shape[0])
-
-    def _view(self, handle: Handle) -> Tensor:
-        return Tensor(self.recorder, handle)
 
     def __add__(self, other: Any) -> Any:
         return call("add", self, other)
@@ -136,6 +197,15 @@ class Tensor:
     def __rpow__(self, other: Any) -> Any:
         return call("pow", other, self)
 
+    __iadd__ = in_place("add")
+    __isub__ = in_place("sub")
+    __imul__ = in_place("mul")
+    __itruediv__ = in_place("div")
+    __ipow__ = in_place("pow")
+    __iand__ = in_place("&")
+    __ior__ = in_place("|")
+    __ixor__ = in_place("^")
+
     def __matmul__(self, other: Any) -> Any:
         return call("matmul", self, other)
 
@@ -149,19 +219,29 @@ class Tensor:
     __xor__ = __rxor__ = logical("^")
     __invert__ = logical("~")
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return self._view(indexed(self.recorder, self.handle, index))
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, Tensor):
+            from mirage_dsl.frontend.inplace import Selected
+
+            return Selected.of(self, index)
+        return self.viewed(*views_of_index(self.handle, index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        from mirage_dsl.frontend.inplace import assign
+
+        assign(self, index, value)
 
     def permute(self, *order: Any) -> Tensor:
         """Axes in the given order."""
-        return self._view(shapes.permuted(self.handle, shapes.flat_arguments(order)))
+        given = shapes.flat_arguments(order)
+        return self.viewed(Arranged(shapes.permutation(self.handle, given)))
 
     def transpose(self, *axes: Any) -> Tensor:
         """NumPy's transpose, or PyTorch's: two integers exchange two axes."""
         given = shapes.flat_arguments(axes)
         if not given or given == (None,):
             return self.T
-        if len(axes) == 2 and self.ndim >= 2:
+        if len(axes) == 2:
             return self.swapaxes(*axes)
         return self.permute(*given)
 
@@ -179,28 +259,126 @@ class Tensor:
 
     def reshape(self, *shape: Any) -> Tensor:
         """Axes split and merged, row-major."""
-        wanted = shapes.flat_arguments(shape)
-        return self._view(shapes.reshaped(self.recorder, self.handle, wanted))
+        return self.seen_as(Reshaped(shapes.flat_arguments(shape)))
 
-    view = reshape
+    def view(self, *shape: Any) -> Tensor:
+        """Axes split and merged in the same memory.
+
+        Raises:
+            TraceError: The strides do not allow that.
+        """
+        found = self.viewed(Reshaped(shapes.flat_arguments(shape)))
+        known = self.memory.row_major and self.region is not None
+        if known and found.region is None:
+            raise TraceError(
+                f"view of {shape_text(self.handle)} as {shape_text(found.handle)}: its "
+                "strides do not allow that; use reshape, which may copy",
+                user_location(),
+            )
+        return found
+
+    def seen_as(self, view: View) -> Tensor:
+        """A view where the strides allow that, else a copy."""
+        found = self.viewed(view)
+        if self.contiguous_for_certain or self._keeps_memory(found):
+            return found
+        copied = Tensor.made(self.recorder, found.handle, ())
+        if self.memory.row_major and self.region is not None and found.region is None:
+            return copied
+        certain = self.memory.row_major and not self.memory.argument
+        if certain and found.region is not None:
+            return found
+        copied.memory.row_major = False
+        link(self.memory, copied.memory)
+        return copied
+
+    def _keeps_memory(self, found: Tensor) -> bool:
+        """Whether a reshape is a view whatever the strides are."""
+        old, new = self.handle.shape, found.handle.shape
+        known = [e for e in old if e is not None], [e for e in new if e is not None]
+        if (len(known[0]), len(known[1])) != (len(old), len(new)):
+            return False
+        return always_a_view(*known)
+
+    @property
+    def contiguous_for_certain(self) -> bool:
+        """Whether it is known to be row-major without gaps."""
+        if self.memory.argument or not self.memory.row_major:
+            return False
+        region = self.region
+        return not self.path or (region is not None and region.contiguous)
 
     def contiguous(self, *_: Any, **__: Any) -> Tensor:
-        """The same tensor: memory order is not part of a program."""
-        return self
+        """The same tensor where it is contiguous, else a copy."""
+        if self.contiguous_for_certain:
+            return self
+        copied = Tensor.made(self.recorder, self.handle, ())
+        copied.memory.row_major = True
+        region = self.region
+        strided = self.memory.row_major and region is not None and not region.contiguous
+        if not strided:
+            link(self.memory, copied.memory)
+        return copied
 
-    clone = detach = copy = contiguous
+    def clone(self, *_: Any, **__: Any) -> Tensor:
+        """A copy, in memory of its own."""
+        copied = Tensor(self.recorder, self.handle)
+        copied.memory.row_major = self.contiguous_for_certain
+        return copied
+
+    copy = clone
+
+    def with_unknown_strides(self) -> Tensor:
+        """The same in memory of its own, in which the axes may have any order."""
+        return Tensor(self.recorder, self.handle)
+
+    def detach(self) -> Tensor:
+        """The same tensor: there are no gradients."""
+        return self.viewed()
+
+    @property
+    def data(self) -> Tensor:
+        """The same tensor: there are no gradients."""
+        return self.viewed()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        from mirage_dsl.frontend.inplace import stand_for
+
+        stand_for("an assignment to .data", self, value)
+
+    def ravel(self) -> Tensor:
+        """All axes merged; a copy where the tensor is not contiguous."""
+        return self.contiguous().reshape(-1)
+
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Another element format; the tensor itself where it has that."""
+        from mirage_dsl.frontend.interop import called
+        from mirage_dsl.frontend.views import to
+
+        return called("the method to", to, self, *args, **kwargs)
 
     def half(self) -> Tensor:
         """As float16."""
-        return self.astype("float16")
+        return self.to("float16")
 
     def bfloat16(self) -> Tensor:
         """As bfloat16."""
-        return self.astype("bfloat16")
+        return self.to("bfloat16")
 
     def float(self) -> Tensor:
         """As float32."""
-        return self.astype("float32")
+        return self.to("float32")
+
+    def bool(self) -> Tensor:
+        """Where it is not 0."""
+        return self.to("bool")
+
+    def __copy__(self) -> Tensor:
+        return self.clone()
+
+    def __deepcopy__(self, _: object) -> Tensor:
+        return self.clone()
 
     def __bool__(self) -> bool:
         refuse_value(
@@ -218,10 +396,19 @@ class Tensor:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        refuse_value(
-            "iterating over a tensor",
-            "use whole-tensor operators, or index it: x[i] for i in range(x.shape[0])",
-        )
+        """The rows, as PyTorch and NumPy give them: a loop over them is unrolled.
+
+        Raises:
+            TraceError: There is no first axis, or its extent is not known.
+        """
+        if self.ndim and self.handle.shape[0] is None:
+            refuse_value(
+                "how many rows a tensor of a dynamic axis has",
+                "use whole-tensor operators, or give the axis an extent",
+            )
+        if not self.ndim:
+            refuse_value("a loop over a tensor without axes", "use the tensor itself")
+        return (self[i] for i in range(len(self)))
 
     def __contains__(self, item: object) -> bool:
         refuse_value("`in` of a tensor", "compare with == and reduce with max")
@@ -232,30 +419,22 @@ class Tensor:
             "call functions of mirage, NumPy or PyTorch on the tensor itself",
         )
 
-    def __setitem__(self, index: object, value: object) -> NoReturn:
-        raise TraceError(
-            "assignment into a tensor: tensors are values; build a new one with "
-            "where() or concat()",
-            user_location(),
-        )
-
     def __getattr__(self, name: str) -> Any:
         # Other libraries probe for their protocols, whose absence they expect.
-        if name.startswith("__"):
+        if name.startswith("_") or "recorder" not in vars(self):
             raise AttributeError(name)
-        from mirage_dsl.frontend.interop import LIKENESS, called, torch_method
+        from mirage_dsl.frontend.inplace import method_in_place
+        from mirage_dsl.frontend.interop import called, torch_method
+
+        if name.endswith("_"):
+            written = method_in_place(name)
+            if written is not None:
+                return partial(called, f"the method {name}", written, self)
 
         method = torch_method(name)
         if method is not None:
             return partial(called, f"the method {name}", method, self)
-        known = [n for n in dir(type(self)) if not n.startswith("_")]
-        close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=LIKENESS)
-        hint = f"did you mean .{close[0]}?" if close else "see mirage.functions"
-        if name.endswith("_") and close:
-            hint = f"tensors are values: use .{close[0]} and assign the result"
-        raise TraceError(
-            f"a traced tensor has no attribute {name!r}; {hint}", user_location()
-        )
+        return self.unknown(name)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
@@ -296,7 +475,6 @@ class Tensor:
         return f"<traced {shape_text(self.handle)}>"
 
     matmul = method("matmul")
-    bmm = mm = matmul
     exp = method("exp")
     exp2 = method("exp2")
     log = method("log")
@@ -329,6 +507,7 @@ class Tensor:
     ne = method("not_equal")
     sum = method("sum")
     mean = method("mean")
+    prod = method("prod")
     amax = method("amax")
     amin = method("amin")
     var = method("var", shapes.with_correction)
@@ -337,7 +516,6 @@ class Tensor:
     squeeze = method("squeeze")
     unsqueeze = expand_dims = method("expand_dims")
     flatten = method("flatten")
-    ravel = method("flatten")
     unflatten = method("unflatten")
     expand = broadcast_to = method("expand")
     repeat_interleave = method("repeat_interleave")
@@ -345,12 +523,72 @@ class Tensor:
     split = method("split")
     unbind = method("unbind")
     narrow = method("narrow")
-    astype = to = type = method("astype")
+    astype = method("astype")
 
 
 def _extreme(
     x: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    from mirage_dsl.frontend.extremes import extreme
 
     return extreme(call(name, x, *args, **kwargs), name, args, kwargs)
+
+
+# -- Extremes along an axis ------------------------------------------------------------
+
+
+def extreme(
+    found: Tensor, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Tensor:
+    """What the method `name` returns: `found`, and half of a pair if it has an axis."""
+    axis = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
+    if not isinstance(axis, int):
+        return found
+    return Extreme(found.recorder, found.handle, found, name, pair="dim" in kwargs)
+
+
+class Extreme(Tensor):
+    """The extremes along an axis: a tensor, and the first half of PyTorch's pair.
+
+    What means one thing to NumPy and another to PyTorch is refused.
+    """
+
+    def __init__(
+        self, recorder: Recorder, handle: Handle, of: Tensor, name: str, *, pair: bool
+    ) -> None:
+        super().__init__(recorder, handle, of.memory, of.path)
+        self._name = name
+        # Whether PyTorch's is meant for certain.
+        self._pair = pair
+
+    @property
+    def values(self) -> Tensor:
+        """The extremes."""
+        return self.viewed()
+
+    @property
+    def indices(self) -> NoReturn:
+        """Refused: no operator finds places."""
+        self._refuse_indices()
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if not isinstance(index, int):
+            return super().__getitem__(index)
+        if self._pair and index == 0:
+            return self.values
+        if self._pair:
+            self._refuse_indices()
+        raise TraceError(
+            f"{self._name}(axis)[{index}] is a row in NumPy, and half of a pair in "
+            f"PyTorch; write .a{self._name}(axis), and index that for a row",
+            user_location(),
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        self._refuse_indices()
+
+    def _refuse_indices(self) -> NoReturn:
+        raise UnsupportedError(
+            f"the indices of {self._name} cannot be traced; use .a{self._name}(axis), "
+            "which is the values alone",
+            user_location(),
+        )

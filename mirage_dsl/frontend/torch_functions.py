@@ -1,20 +1,154 @@
-"""Functions that PyTorch has and NumPy lacks, made of operators; with its arguments.
-
-`interop` finds them by name, for calls as functions and as methods of a traced tensor.
-"""
+"""Functions of PyTorch that NumPy lacks, with its arguments."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.torch_activations import ACTIVATIONS, refuse_inplace
+from mirage_dsl.frontend.operands import as_operand
+from mirage_dsl.frontend.steps import Number
+from mirage_dsl.frontend.tensor import Tensor
+
+# -- Activations -----------------------------------------------------------------------
+
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+
+
+def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+    """The tensor, times a slope where it is negative."""
+    return f.where(f.greater(x, 0), x, x * negative_slope)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """The tensor, and alpha (exp(x) - 1) where it is negative."""
+    return f.where(f.greater(x, 0), x, alpha * (f.exp(f.minimum(x, 0)) - 1))
+
+
+def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    """The value of log(1 + exp(beta x)) / beta, at any x without overflow."""
+    scaled = x * beta
+    near = f.log(1 + f.exp(-f.abs(scaled)))
+    found = (f.maximum(scaled, 0) + near) / beta
+    # Beyond the threshold PyTorch takes x itself; beyond 20 they are the same in f32.
+    return found if threshold >= 20 else f.where(f.greater(scaled, threshold), x, found)
+
+
+def relu6(x: Any) -> Any:
+    """The tensor between 0 and 6."""
+    return f.clamp(x, 0, 6)
+
+
+def hardsigmoid(x: Any) -> Any:
+    """The tensor plus 3 between 0 and 6, over 6."""
+    return f.clamp(x + 3, 0, 6) / 6
+
+
+def hardswish(x: Any) -> Any:
+    """The tensor times its hardsigmoid."""
+    return x * hardsigmoid(x)
+
+
+def mish(x: Any) -> Any:
+    """The tensor times the tanh of its softplus."""
+    return x * f.tanh(softplus(x))
+
+
+def glu(x: Any, dim: int = -1) -> Any:
+    """The first half of an axis times the sigmoid of the second."""
+    if int(x.shape[dim]) % 2:
+        raise ShapeError(
+            f"glu of an axis of extent {x.shape[dim]}, which has no halves",
+            user_location(),
+        )
+    a, b = v.chunk(x, 2, dim)
+    return a * f.sigmoid(b)
+
+
+def log_sigmoid(x: Any) -> Any:
+    """The logarithm of the sigmoid, at any x without overflow."""
+    return f.minimum(x, 0) - f.log(1 + f.exp(-f.abs(x)))
+
+
+def selu(x: Any) -> Any:
+    """The scaled elu whose outputs normalise themselves."""
+    return SELU_SCALE * elu(x, SELU_ALPHA)
+
+
+def celu(x: Any, alpha: float = 1.0) -> Any:
+    """The tensor, and alpha (exp(x / alpha) - 1) where it is negative."""
+    return alpha * elu(x / alpha)
+
+
+def prelu(x: Any, weight: Any) -> Any:
+    """The tensor, times a weight where it is negative: of all, or of each of axis 1."""
+    if weight.ndim and x.ndim > 1:
+        weight = v.reshape(weight, (-1,) + (1,) * (x.ndim - 2))
+    return f.where(f.greater(x, 0), x, x * weight)
+
+
+def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """The tensor between two limits."""
+    return f.clamp(x, min_val, max_val)
+
+
+def threshold(x: Any, threshold: float, value: float) -> Any:
+    """The tensor where it is larger than the threshold, else the value."""
+    return f.where(f.less_equal(x, threshold), value, x)
+
+
+def softsign(x: Any) -> Any:
+    """The tensor over one plus its absolute value."""
+    return x / (1 + f.abs(x))
+
+
+def tanhshrink(x: Any) -> Any:
+    """The tensor less its tanh."""
+    return x - f.tanh(x)
+
+
+def hardshrink(x: Any, lambd: float = 0.5) -> Any:
+    """The tensor, and 0 where it is that close to 0."""
+    return f.where(f.less_equal(f.abs(x), lambd), 0, x)
+
+
+def softshrink(x: Any, lambd: float = 0.5) -> Any:
+    """The tensor moved towards 0 by so much, at most to 0."""
+    return x - f.clamp(x, -lambd, lambd)
+
+
+ACTIVATIONS = {
+    "celu": celu,
+    "elu": elu,
+    "glu": glu,
+    "hardshrink": hardshrink,
+    "hardsigmoid": hardsigmoid,
+    "hardswish": hardswish,
+    "hardtanh": hardtanh,
+    "leaky_relu": leaky_relu,
+    "log_sigmoid": log_sigmoid,
+    "mish": mish,
+    "prelu": prelu,
+    "relu6": relu6,
+    "selu": selu,
+    "softplus": softplus,
+    "softshrink": softshrink,
+    "softsign": softsign,
+    "tanhshrink": tanhshrink,
+    "threshold": threshold,
+}
+"""By PyTorch's names."""
+
+
+# -- Other functions -------------------------------------------------------------------
+# `interop` finds them by name, for calls as functions and as methods of a traced
+# tensor.
 
 
 def softmax_arguments(x: Any, dim: Any, third: Any, dtype: Any) -> tuple[int, Any]:
@@ -35,14 +169,15 @@ def softmax_arguments(x: Any, dim: Any, third: Any, dtype: Any) -> tuple[int, An
 def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
     axis, dtype = softmax_arguments(x, dim, third, dtype)
-    x = x if dtype is None else v.astype(x, dtype)
+    x = x if dtype is None else v.to(x, dtype)
     shifted = x - f.max(x, axis, keepdims=True)
     return shifted - f.log(f.sum(f.exp(shifted), axis, keepdims=True))
 
 
 def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
-    """The logarithm of the sum of exponentials."""
-    top = f.max(x, dim, keepdims=True)
+    """The logarithm of the sum of exponentials; of infinite ones too."""
+    largest = f.as_tensor("logsumexp", x).handle.value.dtype.max
+    top = f.clamp(f.max(x, dim, keepdims=True), -largest, largest)
     found = top + f.log(f.sum(f.exp(x - top), dim, keepdims=True))
     return found if keepdim else v.squeeze(found, shapes.normal_axes(dim, x.ndim, "it"))
 
@@ -51,7 +186,7 @@ def vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """The Euclidean norm of a tensor's elements."""
-    x = x if dtype is None else v.astype(x, dtype)
+    x = x if dtype is None else v.to(x, dtype)
     return c.euclidean(f"a norm of order {ord}", x, ord, dim, keepdim)
 
 
@@ -64,7 +199,7 @@ def linalg_norm(
     dtype: Any = None,
 ) -> Any:
     """The Euclidean norm of vectors, or of all elements."""
-    x = x if dtype is None else v.astype(x, dtype)
+    x = x if dtype is None else v.to(x, dtype)
     what = f"torch.linalg.norm of order {ord}"
     return c.euclidean(what, x, ord, dim, keepdim, matrices=True)
 
@@ -95,6 +230,9 @@ def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
 
 def lerp(x: Any, end: Any, weight: Any) -> Any:
     """The point at `weight` of the way from one tensor to another."""
+    if isinstance(weight, int | float) and abs(weight) >= 0.5:
+        # From the nearer end, as PyTorch: of infinities only that counts.
+        return end - (end - x) * (1 - weight)
     return x + (end - x) * weight
 
 
@@ -147,11 +285,8 @@ def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     return x + (a / b if value == 1 else a * value / b)
 
 
-def dropout(
-    x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Any:
+def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     """The same tensor, where nothing is dropped."""
-    refuse_inplace("dropout", inplace)
     if training and p:
         raise UnsupportedError(
             f"dropout with p={p} while training: kernels have no random numbers; call "
@@ -182,29 +317,130 @@ def select(x: Any, dim: int, index: int) -> Any:
     return x[(slice(None),) * at + (index,)]
 
 
-def dim(x: Any) -> int:
-    """Number of axes."""
-    return x.ndim
+def _asked(name: str) -> Any:
+    """A question of a tensor, as a function."""
+
+    def asking(x: Any) -> Any:
+        return getattr(x, name)()
+
+    return asking
 
 
-def numel(x: Any) -> int:
-    """Number of elements."""
-    return math.prod(int(e) for e in x.shape)
+def result_type(a: Any, b: Any) -> Any:
+    """The dtype that an operator on both has."""
+    import torch
+
+    like = [
+        torch.empty((1,) * x.ndim, dtype=x.dtype, device="meta")
+        if isinstance(x, Tensor)
+        else x
+        for x in (a, b)
+    ]
+    return torch.result_type(*like)
+
+
+def filled(
+    x: Any, shape: Sequence[Any], value: Any, dtype: Any = None, device: Any = None
+) -> Any:
+    """A tensor of one number, in the dtype of `x` unless another one is given.
+
+    Raises:
+        TraceError: The value is no number.
+        DTypeError: The dtype is none of ours.
+    """
+    if device is not None:
+        x.stays(device)
+    number = as_operand(value)
+    if not isinstance(number, Number):
+        raise TraceError("a tensor filled with a tensor; use expand", user_location())
+    extents = [
+        s.atoms
+        if isinstance(s, shapes.SymbolicSize)
+        else shapes.integer(s, "an extent")
+        for s in shape
+    ]
+    made = x.recorder.full(extents, number, x.handle.value.dtype)
+    found = v.to(Tensor.made(x.recorder, made, ()), dtype or x)
+    if tuple(found.shape) == tuple(x.shape):
+        found.memory.like = x.handle
+    return found
+
+
+_PLAIN = ("layout", "memory_format", "order", "pin_memory", "requires_grad", "subok")
+"""Arguments of constructors that say nothing of the values."""
+
+
+def _without_place(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: o for n, o in options.items() if n not in _PLAIN}
+
+
+def _new(value: float) -> Any:
+    """A method as `new_zeros`."""
+
+    def new(x: Any, *shape: Any, **options: Any) -> Any:
+        sizes = options.pop("size", None) or shapes.flat_arguments(shape)
+        return filled(x, sizes, value, **_without_place(options))
+
+    return new
+
+
+def _like(value: float) -> Any:
+    """A function as `zeros_like`."""
+
+    def like(x: Any, dtype: Any = None, **options: Any) -> Any:
+        return filled(x, x.shape, value, dtype, **_without_place(options))
+
+    return like
+
+
+def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
+    """A tensor of a shape that holds one number."""
+    return filled(x, tuple(size), fill_value, **_without_place(options))
+
+
+def new_tensor(x: Any, data: Any, **options: Any) -> Any:
+    """A tensor without axes of a number."""
+    return filled(x, (), data, **_without_place(options))
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
+    """A tensor of the same shape that holds one number."""
+    return filled(x, x.shape, fill_value, dtype, **_without_place(options))
+
+
+FILLED = {
+    "empty_like": _like(0),
+    "full_like": full_like,
+    "ones_like": _like(1),
+    "zeros_like": _like(0),
+}
+"""By the names that PyTorch and NumPy share."""
 
 
 def type_as(x: Any, other: Any) -> Any:
     """The tensor in the dtype of another one."""
-    return v.astype(x, other)
+    return v.to(x, other)
 
+
+_QUESTIONS = (
+    "dim element_size get_device is_complex is_conj is_floating_point is_neg is_signed "
+    "ndimension nelement numel"
+)
 
 FUNCTIONS = {
     **ACTIVATIONS,
+    **FILLED,
+    "new_empty": _new(0),
+    "new_full": new_full,
+    "new_ones": _new(1),
+    "new_tensor": new_tensor,
+    "new_zeros": _new(0),
+    **{name: _asked(name) for name in _QUESTIONS.split()},
     "addcdiv": addcdiv,
     "addcmul": addcmul,
     "clamp_max": clamp_max,
     "clamp_min": clamp_min,
     "cosine_similarity": cosine_similarity,
-    "dim": dim,
     "dropout": dropout,
     "expand_as": expand_as,
     "huber_loss": huber_loss,
@@ -217,7 +453,7 @@ FUNCTIONS = {
     "mse_loss": mse_loss,
     "norm": norm,
     "normalize": normalize,
-    "numel": numel,
+    "result_type": result_type,
     "select": select,
     "smooth_l1_loss": smooth_l1_loss,
     "type_as": type_as,

@@ -7,26 +7,29 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirage_dsl.errors import SourceLocation, TraceError, UnsupportedError
+from mirage_dsl.core.errors import SourceLocation, TraceError, UnsupportedError
+from mirage_dsl.core.modes import result_class
+from mirage_dsl.core.types import NUMBERS, TensorSpec, is_name
 from mirage_dsl.frontend.dims import Atom
 from mirage_dsl.frontend.location import location_of_function, user_location
-from mirage_dsl.frontend.naming import build_graph
-from mirage_dsl.frontend.nodes import TracedInput
+from mirage_dsl.frontend.memory import Storage
+from mirage_dsl.frontend.nodes import TracedInput, build_graph
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.specs import (
-    NUMBERS,
     AnnotationCheck,
+    Origin,
     annotations_of,
     is_tensor_like,
     order_of,
+    origin_of,
     spec_of,
     static_argument,
 )
 from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.tree import leaves_of, map_leaves
+from mirage_dsl.frontend.tree import items_of, leaves_of, map_leaves
+from mirage_dsl.ir.check.graph import results_of, sources_of
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import TensorSpec
 
 Function = Callable[..., Any]
 
@@ -54,6 +57,28 @@ class Trace:
         """The returned structure with the given outputs."""
         return map_leaves(self.structure, lambda _, leaf: outputs[leaf.index])
 
+    def alike(self, outputs: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+        """Outputs in the class that PyTorch gives to what it computes of the inputs."""
+        if result_class(tensors) is None:
+            return list(outputs)
+        sources = _inputs_of(self.program)
+        names = [i.name for i in self.program.inputs]
+        found: list[Any] = []
+        for item, output in zip(self.program.returns, outputs, strict=True):
+            given = zip(names, tensors, strict=True)
+            own = result_class([t for n, t in given if n in sources[item.value]])
+            found.append(output if own is None else output.as_subclass(own))
+        return found
+
+
+def _inputs_of(program: KernelGraph) -> dict[str, frozenset[str]]:
+    """The inputs that each value of a program is made of."""
+    found = {i.name: frozenset((i.name,)) for i in program.inputs}
+    for node in program.nodes:
+        made = frozenset[str]().union(*(found[s] for s in sources_of(node)))
+        found.update(dict.fromkeys(results_of(node), made))
+    return found
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -65,6 +90,7 @@ class Arguments:
         specs: Specs of the tensors.
         hints: Annotated name per axis, of every tensor.
         tensors: What was passed for each tensor: it, or its spec.
+        origin: What they are like.
     """
 
     values: Mapping[str, Any]
@@ -72,6 +98,7 @@ class Arguments:
     specs: tuple[TensorSpec, ...]
     hints: tuple[tuple[str | None, ...], ...]
     tensors: tuple[Any, ...]
+    origin: Origin
 
 
 def bind_arguments(
@@ -110,6 +137,7 @@ def bind_arguments(
         tuple(binder.specs),
         tuple(binder.hints),
         tuple(binder.tensors),
+        origin_of(binder.tensors),
     )
 
 
@@ -158,7 +186,7 @@ class _Binder:
         return map_leaves(value, leaf, parameter)
 
     def _unique(self, path: str) -> str:
-        cleaned = "".join(c if f"a{c}".isidentifier() else "_" for c in path)
+        cleaned = "".join(c if c.isalnum() else "_" for c in path)
         name = cleaned if cleaned[:1].isalpha() else f"x{cleaned}"
         while name in self.names or name in NUMBERS:
             name += "_"
@@ -186,7 +214,7 @@ def trace_call(
     location = location_of_function(function)
     name = name or _name_of(function)
     _require_tensors(arguments, name, location)
-    recorder = Recorder()
+    recorder = Recorder(origin=arguments.origin)
     symbolic = _known_names(arguments, dynamic, location)
     inputs = [
         TracedInput(n, _input(recorder, s, h, symbolic), _layout(s))
@@ -197,18 +225,26 @@ def trace_call(
 
     def symbol(_: str, leaf: Any) -> Any:
         if isinstance(leaf, Leaf):
-            return Tensor(recorder, inputs[leaf.index].handle)
+            return _argument(recorder, inputs[leaf.index])
         return leaf
 
     values = {n: map_leaves(v, symbol) for n, v in arguments.values.items()}
+    given = _contents(values)
     returned = _call(function, values, name)
-    recorder.closed = True
+    _refuse_changed(name, given, _contents(values), location)
     outputs, structure = _outputs(returned, name, recorder, location)
+    recorder.closed = True
     try:
         program = build_graph(name, recorder, inputs, outputs)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
     return Trace(program, structure)
+
+
+def _argument(recorder: Recorder, given: TracedInput) -> Tensor:
+    row_major = given.layout is None
+    memory = Storage(given.handle, argument=True, row_major=row_major)
+    return Tensor(recorder, given.handle, memory)
 
 
 def _require_tensors(
@@ -247,6 +283,31 @@ def _call(function: Function, values: Mapping[str, Any], name: str) -> Any:
             "values can end a recursion",
             location_of_function(function),
         ) from None
+
+
+def _contents(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What lists and dicts among the arguments hold, by place."""
+    found: dict[str, Any] = {}
+    for parameter, value in values.items():
+        if items_of(value) is not None:
+            map_leaves(value, found.__setitem__, parameter)
+    return found
+
+
+def _refuse_changed(
+    name: str,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    location: SourceLocation | None,
+) -> None:
+    """Refuse a function that put other things into the caller's lists and dicts."""
+    for place in {**before, **now}:
+        if place not in now or place not in before or now[place] is not before[place]:
+            raise TraceError(
+                f"{name} changes its argument {place}, which is in a list or a dict of "
+                "the caller: return what it computes, and put it there",
+                location,
+            )
 
 
 def _known_names(
@@ -320,6 +381,12 @@ def _outputs(
                 "tensors outside of the decorated function",
                 location,
             )
+        if found.handle.value in recorder.constants:
+            raise TraceError(
+                f"{name} returns a tensor of one constant, which is the same at every "
+                "call; make it outside of the function",
+                location,
+            )
         handles.append(found.handle)
         return Leaf(len(handles) - 1)
 
@@ -329,7 +396,7 @@ def _outputs(
 
 def _name_of(function: Function) -> str:
     name = str(getattr(function, "__name__", "program"))
-    return name if name.isidentifier() else "program"
+    return name if is_name(name) else "program"
 
 
 def trace_function(

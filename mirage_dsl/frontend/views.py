@@ -6,15 +6,21 @@ import builtins
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_dsl.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.types import boolean, dtype_of
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.operands import as_operand, as_tensor, recorder_of
+from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
+from mirage_dsl.frontend.operands import (
+    as_operand,
+    as_tensor,
+    complement,
+    recorder_of,
+)
 from mirage_dsl.frontend.steps import Handle, Number, shape_text
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import is_sequence
-from mirage_dsl.types import dtype_of
 
 
 @public
@@ -38,7 +44,9 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
                 user_location(),
             )
         parts.append(handle)
-    return Tensor(recorder, recorder.concat(parts, at)) if parts[1:] else given[0]
+    if not parts[1:]:
+        return given[0].clone()
+    return Tensor.made(recorder, recorder.concat(parts, at), given)
 
 
 def _joinable(first: Handle | Number, other: Handle, axis: int) -> bool:
@@ -88,9 +96,10 @@ def expand_dims(x: Any, axis: Any) -> Any:
     given = axis if is_sequence(axis) else (axis,)
     rank = x.ndim + len(given)
     new = {shapes.normal_axis(a, rank, "expand_dims") for a in given}
-    old = iter(x.handle.axes)
-    axes = tuple(() if i in new else next(old) for i in range(rank))
-    return Tensor(x.recorder, Handle(x.handle.value, axes))
+    old = iter(range(x.ndim))
+    return x.viewed(
+        Arranged(tuple(None if i in new else next(old) for i in range(rank)))
+    )
 
 
 unsqueeze = expand_dims
@@ -107,22 +116,22 @@ def squeeze(x: Any, axis: Any = None) -> Any:
             f"squeeze of axis {axis} of {shape_text(x.handle)}: its extent is not 1",
             user_location(),
         )
-    axes = tuple(a for i, a in enumerate(x.handle.axes) if i not in gone)
-    return Tensor(x.recorder, Handle(x.handle.value, axes))
+    return x.viewed(Arranged(tuple(i for i in range(x.ndim) if i not in gone)))
 
 
 @public
 def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """Axes from the first to the last given merged into one."""
     x = as_tensor("flatten", x)
-    if not x.ndim:
-        return expand_dims(x, 0)
+    x = x if x.ndim else expand_dims(x, 0)
     first = shapes.normal_axis(start_dim, x.ndim, "flatten")
     last = shapes.normal_axis(end_dim, x.ndim, "flatten")
-    axes = x.handle.axes
-    merged = tuple(a for axis in axes[first : last + 1] for a in axis)
-    kept = (*axes[:first], merged, *axes[last + 1 :])
-    return Tensor(x.recorder, Handle(x.handle.value, kept))
+    if first > last:
+        raise ShapeError(
+            f"flatten from axis {first} to axis {last}, which comes before it",
+            user_location(),
+        )
+    return x.seen_as(Flattened(first, last))
 
 
 @public
@@ -138,14 +147,16 @@ def expand(x: Any, *shape: Any) -> Any:
     """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent."""
     x = as_tensor("expand", x)
     wanted = [
-        -1 if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
+        s.atoms
+        if isinstance(s, shapes.SymbolicSize)
+        else shapes.integer(s, "an extent")
         for s in shapes.flat_arguments(shape)
     ]
     if len(wanted) < x.ndim:
         raise ShapeError(
             f"expand of {shape_text(x.handle)} to {len(wanted)} axes", user_location()
         )
-    return Tensor(x.recorder, x.recorder.expand(x.handle, wanted))
+    return x.viewed(Expanded(tuple(wanted)))
 
 
 broadcast_to = expand
@@ -159,7 +170,8 @@ def repeat_interleave(x: Any, repeats: int, axis: Any = None) -> Any:
     grown = expand_dims(x, at + 1)
     sizes = [-1] * grown.ndim
     sizes[at + 1] = shapes.integer(repeats, "repeats")
-    return flatten(expand(grown, *sizes), at, at + 1)
+    repeated = expand(grown, *sizes).viewed(Flattened(at, at + 1))
+    return Tensor.made(x.recorder, repeated.handle, ())
 
 
 @public
@@ -215,23 +227,44 @@ def unbind(x: Any, axis: Any = 0) -> Any:
 
 
 @public
-def astype(x: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
-    """Another element format; a device, before it or alone, changes nothing."""
-    x = as_tensor("astype", x)
+def astype(x: Any, dtype: Any = None, *, copy: bool = True, **_: Any) -> Any:
+    """A copy in another element format, as NumPy's."""
+    return _converted(as_tensor("astype", x), dtype, copy=copy)
+
+
+def to(
+    x: Any, dtype: Any = None, *rest: Any, copy: bool = False, **options: Any
+) -> Any:
+    """The tensor in another element format, as PyTorch's: itself if it has that.
+
+    Before the format, or alone, may stand the tensor's own device.
+    """
+    x = as_tensor("to", x)
+    device = dtype if _is_device(dtype) else options.get("device")
+    if device is not None:
+        x.stays(device)
     if _is_device(dtype) or (dtype is None and "device" in options):
         # PyTorch's `to(device, dtype, ...)`.
-        if not rest or isinstance(rest[0], bool):
-            return x
-        dtype = rest[0]
+        named = bool(rest) and not isinstance(rest[0], bool)
+        dtype = options.get("dtype") or (rest[0] if named else x.dtype)
+        rest = rest[1:] if named else rest
+    return _converted(x, dtype, copy=copy or rest[1:] == (True,))
+
+
+def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
     if isinstance(dtype, Tensor):
-        dtype = dtype.dtype
+        dtype = dtype.handle.value.dtype
     found = dtype_of(dtype)
     if found is None:
         raise DTypeError(
-            f"cannot convert to {dtype}; expected float16, bfloat16 or float32",
+            f"cannot convert to {dtype}; expected float16, bfloat16, float32 or bool",
             user_location(),
         )
-    return Tensor(x.recorder, x.recorder.cast(x.handle, found))
+    if found == x.handle.value.dtype:
+        return x.clone() if copy else x
+    if found == boolean:
+        return complement(complement(x))
+    return Tensor.made(x.recorder, x.recorder.cast(x.handle, found), (x,))
 
 
 def _is_device(value: object) -> bool:

@@ -27,11 +27,11 @@ from fractions import Fraction
 from types import TracebackType
 from typing import Self
 
-from mirage_dsl.errors import CheckError
-from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, scalar
+from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
-    AccumulatorKind,
     Apply,
     AttrValue,
     BlockGraph,
@@ -51,7 +51,6 @@ from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import AttributeKind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType, scalar
 
 AxesLike = str | Sequence[str | tuple[str | Dim, ...]]
 OperandLike = str | Scalar | int | float
@@ -344,7 +343,7 @@ class BlockBuilder(_Builder):
     def accumulate(
         self,
         operand: str,
-        kind: AccumulatorKind = "sum",
+        kind: str = "sum",
         *,
         rescale: str | None = None,
         name: str | None = None,

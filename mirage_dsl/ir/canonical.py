@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 
+from mirage_dsl.core.clock import look
+from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -29,7 +31,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.maps import partial_base
 from mirage_dsl.ops.definition import AttributeKind, Kind
-from mirage_dsl.types import Axis, Scalar, TensorType
 
 _VERSION = "mirage-dsl graph 1"
 
@@ -48,6 +49,7 @@ def canonical_hash(
             have one hash.
         schedule: Cover the parameters of the lowering.
     """
+    look()
     return _Canonical(graph, sizes, schedule).digest()
 
 

@@ -20,9 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from mirage_dsl.errors import SourceLocation
+from mirage_dsl.core.errors import SourceLocation
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType
 from mirage_dsl.ops.definition import Kind, Operator
-from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType
+from mirage_dsl.ops.table import OPERATORS
 
 AttrValue = int | float | str | tuple[str, ...]
 Attrs = tuple[tuple[str, AttrValue], ...]
@@ -31,7 +32,8 @@ Attrs = tuple[tuple[str, AttrValue], ...]
 Operand = str | Scalar
 """The name of a value, or a constant."""
 
-AccumulatorKind = Literal["sum", "max", "concat"]
+JOINED = "concat"
+"""The kind of an accumulator that joins values along the loop dim."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Accumulate:
-    """A value over all iterations: their sum or maximum, or joined along the loop dim.
+    """A value over all iterations: reduced, or joined along the loop dim.
 
-    The result exists after the loop.  Sum and maximum are elementwise over tiles: a
-    dim `k/loop` of the operand stays in the result as the index within a tile, to be
-    summed after the loop; where the last tile is ragged, what lies outside counts as
-    the neutral element.
+    `kind` is the name of a reduction that can be made in steps (`Operator.in_steps`),
+    or `JOINED`.  The result exists after the loop.  Reductions are elementwise over
+    tiles: a dim `k/loop` of the operand stays in the result as the index within a tile,
+    to be reduced after the loop; where the last tile is ragged, what lies outside
+    counts as the neutral element.
 
     The maximum of a `RunningMax` is its value in the last iteration.
 
@@ -128,9 +131,19 @@ class Accumulate:
 
     result: str
     operand: str
-    kind: AccumulatorKind = "sum"
+    kind: str = "sum"
     rescale: str | None = None
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def reduction(self) -> Operator | None:
+        """The reduction over iterations; None where it joins them along the dim."""
+        return None if self.kind == JOINED else OPERATORS[self.kind]
+
+    @property
+    def adds(self) -> bool:
+        """Whether it is the sum over iterations."""
+        return self.kind != JOINED and OPERATORS[self.kind].adds
 
 
 @dataclass(frozen=True)
@@ -255,9 +268,18 @@ class BlockGraph:
         """The splits of the grid, and that of the loop."""
         return self.grid if self.loop is None else (*self.grid, self.loop)
 
+    @cached_property
+    def _split_of(self) -> Mapping[str, Split]:
+        return {s.dim: s for s in reversed(self.grid)}
+
     def grid_split(self, dim: str) -> Split | None:
         """The grid's split of `dim`, or None."""
-        return next((s for s in self.grid if s.dim == dim), None)
+        return self._split_of.get(dim)
+
+    @cached_property
+    def axis_of(self) -> Mapping[str, int]:
+        """The position among `axes` of the axis that splits a dim."""
+        return {s.dim: at for at, axis in enumerate(self.axes) for s in axis}
 
 
 KernelNode = Apply | BlockGraph
@@ -318,13 +340,13 @@ class KernelGraph:
 
     def __str__(self) -> str:
         """The graph as `.mu` text, which `parse` reads back."""
-        from mirage_dsl.ir.printer import to_text
+        from mirage_dsl.ir.text.printer import to_text
 
         return to_text(self)
 
     def generate_triton_program(self, path: str | Path) -> None:
         """Write the Triton source to a file."""
-        from mirage_dsl.backends.triton.emit import emit
+        from mirage_dsl.backends.triton.lowering.emit import emit
 
         Path(path).write_text(emit(self), encoding="utf-8")
 
@@ -352,6 +374,11 @@ def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]
             case Store():
                 pass
     return stages
+
+
+def accumulator_kinds() -> tuple[str, ...]:
+    """What an accumulator's kind may be: reductions made in steps, and `JOINED`."""
+    return (*(o.name for o in OPERATORS.values() if o.in_steps), JOINED)
 
 
 def partial_dim(name: str) -> str:

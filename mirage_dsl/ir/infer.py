@@ -6,11 +6,24 @@ adds the place and collects all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
-from mirage_dsl.errors import CheckError
-from mirage_dsl.ir.axes import check_apply, check_load, check_store
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import (
+    Dim,
+    DType,
+    MemorySpace,
+    Scalar,
+    TensorType,
+    axis_text,
+    boolean,
+    dtype_named,
+    f32,
+    flat_type,
+    promote,
+)
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -20,21 +33,101 @@ from mirage_dsl.ir.graph import (
     KernelGraph,
     Load,
     RunningMax,
+    Split,
     Store,
+    accumulator_kinds,
+    dims_of,
 )
-from mirage_dsl.ops.definition import AttributeKind, Kind
-from mirage_dsl.types import (
-    Dim,
-    DType,
-    MemorySpace,
-    Scalar,
-    TensorType,
-    axis_text,
-    dtype_named,
-    f32,
-    flat_type,
-    promote,
-)
+from mirage_dsl.ir.maps import partial_base
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Truth
+
+# -- Grids whose axes split several dims -----------------------------------------------
+# Block i of such an axis has tile i of `a` and tile i of `b`; where one of them
+# has fewer tiles, the last blocks have nothing of it.  No value may depend on two
+# of the dims, and none of them is reduced: then the tiles of one dim could as
+# well be computed by blocks of their own, and evaluation and verification need
+# not know that they are not.
+
+
+def check_load(node: Load, block: BlockGraph) -> None:
+    """A load has a part of one dim of an axis.
+
+    Raises:
+        CheckError: It has parts of two, or iterates over a part.
+    """
+    for axis, parts in _parts(dims_of(node.axes), block):
+        if len(parts) > 1:
+            raise _meeting(f"load {node.source}", parts, axis)
+        if any(d.loop for d in parts):
+            raise _alone(f"load {node.source}: the loop splits {parts[0]}", parts, axis)
+
+
+def check_apply(
+    node: Apply, operands: Sequence[TensorType], result: TensorType, block: BlockGraph
+) -> None:
+    """The dims of an axis stay apart, and parts of them stay what they are.
+
+    Raises:
+        CheckError: Two of them meet, or a part is reduced, renamed or joined.
+    """
+    for axis, parts in _parts((d for t in operands for d in t.dims), block):
+        if len(parts) > 1:
+            raise _meeting(node.op.name, parts, axis)
+        if parts[0] not in result.dims:
+            raise _alone(f"{node.op.name} takes away {parts[0]}", parts, axis)
+
+
+def check_store(node: Store, block: BlockGraph) -> None:
+    """A store has one dim of an axis: a part, or the number of parts of one.
+
+    Raises:
+        CheckError: It has several.
+    """
+    for axis, found in _parts(dims_of(node.axes), block, numbers=True):
+        if len(found) > 1:
+            raise _meeting(f"store {node.result}", found, axis)
+
+
+def _parts(
+    dims: Iterable[Dim], block: BlockGraph, *, numbers: bool = False
+) -> Iterator[tuple[Sequence[Split], list[Dim]]]:
+    """The parts of dims that share an axis with others, by axis.
+
+    With `numbers` also the dims `k#` that number such parts.
+    """
+    if len(block.axes) == len(block.grid):
+        return
+    found: dict[int, list[Dim]] = {}
+    for dim in dict.fromkeys(d for d in dims if d.grid):
+        base = partial_base(dim.name, block) if numbers else None
+        at = block.axis_of.get(base or dim.name)
+        if at is not None:
+            found.setdefault(at, []).append(dim)
+    for at, parts in sorted(found.items()):
+        if len(block.axes[at]) > 1:
+            yield block.axes[at], parts
+
+
+def _meeting(what: str, parts: Sequence[Dim], axis: Sequence[Split]) -> CheckError:
+    return CheckError(
+        f"{what}: {_listed(parts)} meet, but one axis of the grid splits "
+        f"{_listed(s.dim for s in axis)}, so a block has tiles of equal number only; "
+        "give each an axis of its own"
+    )
+
+
+def _alone(what: str, parts: Sequence[Dim], axis: Sequence[Split]) -> CheckError:
+    return CheckError(
+        f"{what}, but one axis of the grid splits {_listed(s.dim for s in axis)}; "
+        f"give {parts[0].name} an axis of its own"
+    )
+
+
+def _listed(dims: Iterable[Dim | str]) -> str:
+    return " and ".join(map(str, dims))
+
+
+# -- Types of nodes --------------------------------------------------------------------
 
 
 def union_dims(types: Sequence[TensorType]) -> tuple[Dim, ...]:
@@ -57,12 +150,30 @@ def _without(dims: tuple[Dim, ...], over: tuple[str, ...]) -> tuple[Dim, ...]:
     return tuple(d for d in dims if d.name not in over)
 
 
-def _result_dtype(node: Apply, types: Sequence[TensorType], in_block: bool) -> DType:
-    if node.op.kind is Kind.VIEW or node.op.kind is Kind.CONCAT:
-        return promote(*(t.dtype for t in types))
-    if in_block or not types:
-        return f32
-    return promote(*(t.dtype for t in types))
+def result_dtype(
+    op: Operator, operands: Sequence[DType | Scalar], *, in_block: bool = False
+) -> DType:
+    """The element format of an operator's result, but of a cast.
+
+    Args:
+        op: The operator.
+        operands: The dtypes of its operands, and constants.
+        in_block: Inside a block all numbers that are computed are f32.
+    """
+    dtypes = [o for o in operands if isinstance(o, DType)]
+    found = promote(*dtypes)
+    if op.kind is Kind.VIEW or op.kind is Kind.CONCAT:
+        return found
+    if op.truth is Truth.COMPARES or (found == boolean and _is_truth(op, operands)):
+        return boolean
+    return f32 if in_block or found == boolean else found
+
+
+def _is_truth(op: Operator, operands: Sequence[DType | Scalar]) -> bool:
+    """Whether the result of truth values and constants is truth values."""
+    either = (Scalar(Fraction(0)), Scalar(Fraction(1)))
+    constants = (o for o in operands if isinstance(o, Scalar))
+    return op.truth is Truth.KEEPS and all(c in either for c in constants)
 
 
 def apply_type(
@@ -74,14 +185,19 @@ def apply_type(
         node: The operator node.
         types: Types of `node.values`, in order.
         in_block: Inside a block all arithmetic gives f32 in registers; at the kernel
-            level a result has the promoted dtype of its operands.
+            level a result has the promoted dtype of its operands.  What compares gives
+            truth values at both.
 
     Raises:
         CheckError: The operands do not fit the operator.
     """
     _check_form(node)
     space = MemorySpace.REGISTER if in_block else MemorySpace.DEVICE
-    dtype = _result_dtype(node, types, in_block)
+    given = iter(types)
+    operands = [
+        o if isinstance(o, Scalar) else next(given).dtype for o in node.operands
+    ]
+    dtype = result_dtype(node.op, operands, in_block=in_block)
     match node.op.kind:
         case Kind.ELEMENTWISE:
             return flat_type(dtype, union_dims(types), space)
@@ -91,7 +207,12 @@ def apply_type(
         case Kind.CONTRACTION:
             _check_over(node, types)
             dims = _without(union_dims(types), node.over)
-            if in_block and types[0].dtype != types[1].dtype:
+            if boolean in (types[0].dtype, types[1].dtype):
+                raise CheckError(
+                    f"{node.op.name} takes numbers, found {types[0].dtype} and "
+                    f"{types[1].dtype}; cast the truth values"
+                )
+            if types[0].dtype != types[1].dtype:
                 raise CheckError(
                     f"{node.op.name} takes operands of one dtype, "
                     f"found {types[0].dtype} and {types[1].dtype}; cast one of them"
@@ -150,13 +271,19 @@ def _check_over(node: Apply, types: Sequence[TensorType]) -> None:
         raise CheckError(f"{node.op.name} needs at least one dim in `over`")
 
 
+def _cast_dtype(name: str) -> DType:
+    dtype = dtype_named(name)
+    if dtype is None:
+        raise CheckError(f"unknown dtype {name}")
+    if dtype == boolean:
+        raise CheckError("cast to bool: compare with 0 instead")
+    return dtype
+
+
 def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorType:
     attrs = dict(node.attrs)
     if "dtype" in attrs:
-        dtype = dtype_named(str(attrs["dtype"]))
-        if dtype is None:
-            raise CheckError(f"unknown dtype {attrs['dtype']}")
-        return flat_type(dtype, source.dims, space)
+        return flat_type(_cast_dtype(str(attrs["dtype"])), source.dims, space)
     if set(attrs) == {"to"}:
         new = str(attrs["to"])
         if new in source.names:
@@ -280,7 +407,13 @@ def _accumulator_type(
 ) -> TensorType:
     operand = _lookup(node.operand, types)
     dims = operand.dims
-    if node.kind == "concat":
+    if node.kind not in accumulator_kinds():
+        raise CheckError(
+            f"accumulate {node.operand}: found {node.kind!r}, expected what iterations "
+            f"are accumulated by: {', '.join(accumulator_kinds())}"
+        )
+    reduction = node.reduction
+    if reduction is None:
         if block.loop is None or not any(d.loop for d in dims):
             raise CheckError(
                 f"accumulate {node.operand}: concatenation needs a looped dim"
@@ -290,7 +423,8 @@ def _accumulator_type(
             tuple(replace(d, loop=False) for d in dims),
             MemorySpace.SHARED,
         )
-    return flat_type(f32, dims, MemorySpace.REGISTER)
+    truth = reduction.truth is Truth.KEEPS and operand.dtype == boolean
+    return flat_type(boolean if truth else f32, dims, MemorySpace.REGISTER)
 
 
 def store_type(node: Store) -> TensorType:
@@ -330,6 +464,7 @@ __all__ = [
     "block_node_type",
     "block_types",
     "kernel_types",
+    "result_dtype",
     "store_type",
     "union_dims",
 ]

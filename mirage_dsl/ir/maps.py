@@ -1,25 +1,28 @@
-"""Where the pieces of a dim lie: tiles, grid parts, iterations and derived extents.
-
-Every level that needs the geometry of a block (evaluator, checker, cost model,
-emitter) takes it from here.  With tiles `Tg` (grid) and `Tl` (loop), a block sees of a
-dim of extent `N`, for grid coordinate `g` and iteration `i`:
-
-    d             0 .. N
-    d/grid        g*Tg .. g*Tg + Tg
-    d/loop        i*Tl .. i*Tl + Tl
-    d/grid/loop   g*Tg + i*Tl .. g*Tg + i*Tl + Tl, inside of d/grid
-
-What lies at or beyond `N` is padding, and so is what lies beyond the grid part.
-"""
+"""Where the pieces of a dim lie: tiles, grid parts, iterations and derived extents."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
-from mirage_dsl.errors import ShapeError
+from mirage_dsl.core.clock import look
+from mirage_dsl.core.errors import ShapeError
+from mirage_dsl.core.types import Axis, Dim, axis_text
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, partial_dim
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Axis, Dim, axis_text
+
+# -- Pieces of dims --------------------------------------------------------------------
+# Every level that needs the geometry of a block (evaluator, checker, cost model,
+# emitter) takes it from here.  With tiles `Tg` (grid) and `Tl` (loop), a block
+# sees of a dim of extent `N`, for grid coordinate `g` and iteration `i`:
+#
+#     d             0 .. N
+#     d/grid        g*Tg .. g*Tg + Tg
+#     d/loop        i*Tl .. i*Tl + Tl
+#     d/grid/loop   g*Tg + i*Tl .. g*Tg + i*Tl + Tl, inside of d/grid
+#
+# What lies at or beyond `N` is padding, and so is what lies beyond the grid part.
 
 Extents = Mapping[str, int | None]
 
@@ -72,9 +75,10 @@ def piece_extent(dim: Dim, block: BlockGraph, extents: Mapping[str, int]) -> int
 
 def partial_base(name: str, block: BlockGraph) -> str | None:
     """For `k#` in a store of a block whose grid splits `k`: `k`; else None."""
-    if block.grid_split(name) is not None:
+    base = name.removesuffix("#")
+    if name != partial_dim(base) or block.grid_split(name) is not None:
         return None
-    return next((s.dim for s in block.grid if partial_dim(s.dim) == name), None)
+    return base if block.grid_split(base) is not None else None
 
 
 def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | None]:
@@ -84,6 +88,7 @@ def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | Non
     parts of a split dim.  What follows wins over what `extents` says; where nothing
     follows, because an extent is unknown, the entry stays as it is.
     """
+    look()
     known = dict(extents)
     for node in graph.nodes:
         if isinstance(node, Apply):
@@ -99,11 +104,33 @@ def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | Non
     return known
 
 
+def extents_made(
+    graph: KernelGraph, extents: Extents
+) -> Iterator[tuple[Apply | BlockGraph, str, int]]:
+    """What each node makes of each of its dims, where `extents` tell.
+
+    These are the nodes behind `derived_extents`; in a well-formed graph all that make
+    one dim agree.
+    """
+    for node in graph.nodes:
+        for view, split in _views(node):
+            made = _made_by(view, extents, split)
+            yield from ((view, n, e) for n, e in made.items() if e is not None)
+        if isinstance(node, BlockGraph):
+            parts_of = _partial_extents(node, extents)
+            yield from ((node, n, e) for n, e in parts_of.items() if e is not None)
+
+
 def with_symbolic(graph: KernelGraph, dims: Collection[str]) -> KernelGraph:
     """The graph with symbolic extents of some dims of its inputs, and what follows."""
     given = {name for i in graph.inputs for name in i.type.names}
     known = {n: None if n in dims else e for n, e in graph.extents if n in given}
     return graph.with_extents(derived_extents(graph, known))
+
+
+def with_derived_extents(graph: KernelGraph) -> KernelGraph:
+    """The graph with the extents that follow from its nodes."""
+    return graph.with_extents(derived_extents(graph, graph.extent_of))
 
 
 def view_nodes(graph: KernelGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
@@ -160,7 +187,7 @@ def _partial_extents(block: BlockGraph, known: Extents) -> dict[str, int | None]
 
 
 def _made_by(
-    node: Apply, known: Extents, split: set[str] | None = None
+    node: Apply, known: Extents, split: AbstractSet[str] = frozenset()
 ) -> dict[str, int | None]:
     """Extents of the dims that a view or a concatenation makes.
 
@@ -171,7 +198,7 @@ def _made_by(
         return {}
     to, old = attrs["to"], attrs.get("dims")
     if isinstance(to, str) and isinstance(old, tuple):
-        if split and split.intersection(old):
+        if not split.isdisjoint(old):
             return {}
         joined = [known.get(d) for d in old]
         sizes = [e for e in joined if e is not None]
@@ -214,7 +241,19 @@ def bind_extents(
     for item, shape in zip(graph.inputs, shapes, strict=True):
         for axis, extent in zip(item.type.axes, shape, strict=True):
             _bind_axis(known, axis, extent, f"input {item.name}", True)
-    return _all_known(graph, known)
+    bound = _all_known(graph, known)
+    _require_one_extent(graph, bound)
+    return bound
+
+
+def _require_one_extent(graph: KernelGraph, bound: Mapping[str, int]) -> None:
+    for _, name, extent in extents_made(graph, bound):
+        if bound[name] != extent:
+            raise ShapeError(
+                f"{graph.name}: the dim {name} would have the extents {bound[name]} "
+                f"and {extent}; pass arrays of other shapes, or give one of the values "
+                "that have it a dim of its own"
+            )
 
 
 def _bind_axis(
@@ -251,10 +290,35 @@ def _all_known(graph: KernelGraph, known: Extents) -> dict[str, int]:
     return {n: e for n, e in known.items() if e is not None}
 
 
+# -- Extents in texts ------------------------------------------------------------------
+
+
+def stated_extents(graph: KernelGraph) -> dict[str, int | None]:
+    """The extents from which `complete_extents` restores all of `graph.extents`.
+
+    Left out are those that nodes make: of slices, renamings and parts of a split.
+    """
+    own = {name for i in graph.inputs for name in i.type.names}
+    made = derived_extents(graph, {}).keys() - own
+    stated = {n: e for n, e in graph.extents if n not in made}
+    if complete_extents(graph, stated).extents == graph.extents:
+        return stated
+    return dict(graph.extents)
+
+
+def complete_extents(
+    graph: KernelGraph, stated: Mapping[str, int | None]
+) -> KernelGraph:
+    """The graph with the stated extents and those that follow from them."""
+    derived = derived_extents(graph, stated)
+    return replace(graph, extents=tuple(sorted({**derived, **stated}.items())))
+
+
 __all__ = [
     "Extents",
     "bind_extents",
     "derived_extents",
+    "extents_made",
     "grid_parts",
     "iterations",
     "looped_dims",
@@ -262,4 +326,5 @@ __all__ = [
     "partial_base",
     "parts",
     "piece_extent",
+    "with_derived_extents",
 ]

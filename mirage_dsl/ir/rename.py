@@ -1,10 +1,12 @@
-"""The same graph under other names of dims and values."""
+"""Names: fresh ones, and the same graph under other names of dims and values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
+from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -18,7 +20,28 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ops.definition import AttributeKind
-from mirage_dsl.types import Axis, Scalar, TensorType
+
+# -- Fresh names -----------------------------------------------------------------------
+
+
+class FreshNames:
+    """Names that neither a graph nor its blocks use."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._used = {i.name for i in graph.inputs}
+        for node in graph.nodes:
+            nodes = (node,) if isinstance(node, Apply) else node.nodes
+            self._used.update(n.result for n in nodes)
+
+    def fresh(self, base: str) -> str:
+        """`base`, with a number behind it where it is taken."""
+        names = (base if n == 1 else f"{base}{n}" for n in count(1))
+        name = next(n for n in names if n not in self._used)
+        self._used.add(name)
+        return name
+
+
+# -- Renamed graphs --------------------------------------------------------------------
 
 Names = Mapping[str, str]
 _DIM_KINDS = {

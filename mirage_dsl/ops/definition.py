@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from numpy.typing import NDArray
 
-from mirage_dsl.types import Scalar
+from mirage_dsl.core.types import Scalar
 
 Array = NDArray[Any]
 V = TypeVar("V")
@@ -73,6 +73,21 @@ class Term(Enum):
     IDENTITY = "identity"
 
 
+class Truth(Enum):
+    """When the result of an operator is truth values, 1 or 0.
+
+    COMPARES: always.  KEEPS: where all operands are truth values, constants 1 and 0
+    among them.
+    """
+
+    COMPARES = "compares"
+    KEEPS = "keeps"
+
+
+Axes = tuple[int, ...]
+"""Positions of axes."""
+
+
 class Algebra(Protocol[V]):
     """The arithmetic in which field semantics and expansions are written.
 
@@ -89,24 +104,80 @@ class Algebra(Protocol[V]):
     def maximum(self, a: V, b: V) -> V: ...
 
 
-class FieldAlgebra(Algebra[V], Protocol[V]):
-    """What residues can do beyond arithmetic; `verify` implements it.
+class ElementAlgebra(Algebra[V], Protocol[V]):
+    """What is done element by element beyond arithmetic.
 
-    `axes` are positions.  `oracle` is a random function of its operands, keyed by
-    `name`: sound for any function, complete only up to rewriting inside it.
-    `indicator` is an oracle with values 0 and 1; `choose` takes `a` where such a
-    condition is 1.  `matmul` multiplies (batch, m, k) by (batch, k, n).  `shift` is a
-    fresh random value at each call, with the axes dropped.
+    `oracle` is a random function of its operands, keyed by `name`: sound for any
+    function, complete only up to rewriting inside it.  `indicator` is an oracle with
+    values 0 and 1; `choose` takes `a` where such a condition is 1.
     """
 
-    def sum(self, a: V, axes: tuple[int, ...]) -> V: ...
-    def max(self, a: V, axes: tuple[int, ...]) -> V: ...
-    def matmul(self, a: V, b: V) -> V: ...
-    def shift(self, a: V, axes: tuple[int, ...]) -> V: ...
-    def concat(self, axis: int, *operands: V) -> V: ...
     def oracle(self, name: str, *operands: V) -> V: ...
     def indicator(self, name: str, *operands: V) -> V: ...
     def choose(self, condition: V, a: V, b: V) -> V: ...
+
+
+class FieldAlgebra(ElementAlgebra[V], Protocol[V]):
+    """What residues can do with whole arrays; `verify` implements it.
+
+    `fold` joins the elements along axes, which vanish, by an associative and
+    commutative function.  `matmul` multiplies (batch, m, k) by (batch, k, n).  `shift`
+    is a fresh random value at each call, with the axes dropped.
+    """
+
+    def sum(self, a: V, axes: Axes) -> V: ...
+    def max(self, a: V, axes: Axes) -> V: ...
+    def fold(self, join: Callable[[V, V], V], a: V, axes: Axes) -> V: ...
+    def matmul(self, a: V, b: V) -> V: ...
+    def shift(self, a: V, axes: Axes) -> V: ...
+    def concat(self, axis: int, *operands: V) -> V: ...
+
+
+class UnaryField(Protocol):
+    """Field semantics of one operand."""
+
+    def __call__(self, f: ElementAlgebra[V], a: V, /) -> V: ...
+
+
+class BinaryField(Protocol):
+    """Field semantics of two operands."""
+
+    def __call__(self, f: ElementAlgebra[V], a: V, b: V, /) -> V: ...
+
+
+class TernaryField(Protocol):
+    """Field semantics of three operands."""
+
+    def __call__(self, f: ElementAlgebra[V], a: V, b: V, c: V, /) -> V: ...
+
+
+class ReductionField(Protocol):
+    """Field semantics of a reduction over axes, which vanish."""
+
+    def __call__(self, f: FieldAlgebra[V], a: V, axes: Axes, /) -> V: ...
+
+
+class ContractionField(Protocol):
+    """Field semantics of a contraction of (batch, m, k) and (batch, k, n)."""
+
+    def __call__(self, f: FieldAlgebra[V], a: V, b: V, /) -> V: ...
+
+
+class ConcatField(Protocol):
+    """Field semantics of operands joined along an axis."""
+
+    def __call__(self, f: FieldAlgebra[V], axis: int, /, *operands: V) -> V: ...
+
+
+Field = (
+    UnaryField
+    | BinaryField
+    | TernaryField
+    | ReductionField
+    | ContractionField
+    | ConcatField
+)
+"""Field semantics of an operator; its kind and arity say which."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +192,8 @@ class Operator:
             Reduction: `(array, axes)`, dropping the axes.  Contraction: matrix product
             of (batch, m, k) and (batch, k, n).  View and concat: the identity and
             `(axis, *arrays)`; the evaluator moves the dims.
-        field: The same over residues, first argument the `FieldAlgebra`.
+        field: The same over residues, first argument the algebra; called through `on`,
+            `reduced`, `contracted` and `joined`.
         field_note: `exact`, or why the surrogate is safe.
         term: Its abstract expression.
         triton: Emission template; `{0}`, `{1}` are names of operands, `{axis}` an
@@ -134,9 +206,16 @@ class Operator:
             reduction; per product, for a contraction), for the cost model.
         sign: Python's infix sign, or None.
         attributes: The attributes it requires, in the order of printing.
+        truth: When its result is truth values; None for never.
         commutative: Operands may be swapped.
-        in_steps: Of a reduction: parts may be reduced first, in any order, and an
-            accumulator of the row's name joins those of a loop.
+        join: Of a reduction or contraction: the associative and commutative operator
+            on the results of two parts that gives that of both.
+        neutral: Of a reduction: what an element that does not exist counts as.  It
+            changes nothing that it is joined with.
+        selects: Of a reduction: its result is one of the elements.
+        in_steps: Of a reduction: reducing the results of parts is what `join` makes of
+            them, so parts may be reduced first, in any order, and an accumulator of
+            the row's name joins those of a loop.
         expansion: For a derived row: the same function by other rows, first argument
             an `Algebra`.  The search expands derived rows.
         gradient: `(algebra, operands, result, upstream)` to one gradient per operand,
@@ -149,7 +228,7 @@ class Operator:
     kind: Kind
     arity: int
     numpy: Callable[..., Array]
-    field: Callable[..., Any]
+    field: Field
     field_note: str
     term: Term
     triton: str
@@ -159,11 +238,44 @@ class Operator:
     attributes: Mapping[str, AttributeKind] = dataclasses.field(
         default_factory=dict[str, AttributeKind]
     )
+    truth: Truth | None = None
     commutative: bool = False
+    join: Operator | None = None
+    neutral: float | None = None
+    selects: bool = False
     in_steps: bool = False
     expansion: Callable[..., Any] | None = None
     gradient: Callable[..., tuple[Any, ...]] | None = None
     domain: tuple[float, float] = (-4.0, 4.0)
+
+    @property
+    def adds(self) -> bool:
+        """Whether it is a sum, or a sum of products, over dims."""
+        return self.term in (Term.SUM, Term.CONTRACT)
+
+    def on(self, algebra: ElementAlgebra[V], *operands: V) -> V:
+        """The field semantics of an elementwise operator or of a view."""
+        match operands:
+            case (a,):
+                return cast("UnaryField", self.field)(algebra, a)
+            case (a, b):
+                return cast("BinaryField", self.field)(algebra, a, b)
+            case (a, b, c):
+                return cast("TernaryField", self.field)(algebra, a, b, c)
+            case _:
+                raise AssertionError(self)
+
+    def reduced(self, algebra: FieldAlgebra[V], a: V, axes: Axes) -> V:
+        """The field semantics of a reduction."""
+        return cast("ReductionField", self.field)(algebra, a, axes)
+
+    def contracted(self, algebra: FieldAlgebra[V], a: V, b: V) -> V:
+        """The field semantics of a contraction."""
+        return cast("ContractionField", self.field)(algebra, a, b)
+
+    def joined(self, algebra: FieldAlgebra[V], axis: int, *operands: V) -> V:
+        """The field semantics of a concatenation."""
+        return cast("ConcatField", self.field)(algebra, axis, *operands)
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"

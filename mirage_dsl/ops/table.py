@@ -4,7 +4,7 @@ Adding an operator is adding a row.  `tests/ops` holds each row's facets to each
 other: dims to NumPy's, residues to integers, expansions to reference semantics.
 """
 
-# Facets are lambdas whose first argument is any algebra; the laws in `tests/ops` hold
+# Expansions and gradients are lambdas over any algebra; the laws in `tests/ops` hold
 # them, types cannot.
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -17,19 +17,23 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mirage_dsl.ops import formulas
-from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term
-from mirage_dsl.ops.rows import (
+from mirage_dsl.core.types import scalar
+from mirage_dsl.ops import makers
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term, Truth
+from mirage_dsl.ops.makers import (
     EXACT,
     ORACLE,
     ORDER,
     ROWS,
     binary,
     comparison,
+    concatenation,
+    contraction,
+    reduction,
     row,
+    ternary,
     unary,
 )
-from mirage_dsl.types import scalar
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(ROWS)
 """All rows by name."""
@@ -69,6 +73,7 @@ MUL = binary(
     field=lambda f, a, b: f.mul(a, b),
     term=Term.MUL,
     sign="*",
+    truth=Truth.KEEPS,
     commutative=True,
     gradient=lambda m, x, y, g: (m.mul(g, x[1]), m.mul(g, x[0])),
 )
@@ -94,6 +99,7 @@ MAXIMUM = binary(
     torch="torch.maximum({0}, {1})",
     field=lambda f, a, b: f.maximum(a, b),
     field_note=ORDER,
+    truth=Truth.KEEPS,
     commutative=True,
 )
 MINIMUM = binary(
@@ -106,25 +112,21 @@ MINIMUM = binary(
         f.maximum(f.sub(f.constant(scalar(0)), a), f.sub(f.constant(scalar(0)), b)),
     ),
     field_note=ORDER,
+    truth=Truth.KEEPS,
     commutative=True,
 )
 comparison("less", np.less, "<")
 comparison("less_equal", np.less_equal, "<=")
-comparison("equal", np.equal, "==")
+EQUAL = comparison("equal", np.equal, "==")
 
-WHERE = row(
-    Operator(
-        name="where",
-        kind=Kind.ELEMENTWISE,
-        arity=3,
-        numpy=lambda c, a, b: np.where(c != 0, a, b),
-        field=lambda f, c, a, b: f.choose(c, a, b),
-        field_note=ORACLE,
-        term=Term.FUNCTION,
-        triton="tl.where({0} != 0, {1}, {2})",
-        torch="torch.where({0} != 0, {1}, {2})",
-        flops=1.0,
-    )
+WHERE = ternary(
+    "where",
+    lambda c, a, b: np.where(c != 0, a, b),
+    "tl.where({0} != 0, {1}, {2})",
+    torch="torch.where({0} != 0, {1}, {2})",
+    field=lambda f, c, a, b: f.choose(c, a, b),
+    field_note=ORACLE,
+    truth=Truth.KEEPS,
 )
 
 # -- Functions -------------------------------------------------------------------
@@ -168,10 +170,10 @@ RELU = unary(
 )
 SIGMOID = unary(
     "sigmoid",
-    formulas.stable_sigmoid,
+    makers.stable_sigmoid,
     "tl.sigmoid({0})",
     torch="torch.sigmoid({0})",
-    field=formulas.sigmoid_field,
+    field=makers.sigmoid_field,
     flops=8.0,
     gradient=lambda m, x, y, g: (m.mul(g, m.mul(y, m.sub(m.constant(_one), y))),),
 )
@@ -180,34 +182,55 @@ TANH = unary(
     np.tanh,
     "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
     torch="torch.tanh({0})",
-    field=formulas.tanh_field,
+    field=makers.tanh_field,
     flops=10.0,
     gradient=lambda m, x, y, g: (m.mul(g, m.sub(m.constant(_one), m.mul(y, y))),),
 )
 SILU = unary(
     "silu",
-    lambda x: x * formulas.stable_sigmoid(x),
+    lambda x: x * makers.stable_sigmoid(x),
     "{0} * tl.sigmoid({0})",
     torch="torch.nn.functional.silu({0})",
-    field=lambda f, x: f.mul(x, formulas.sigmoid_field(f, x)),
+    field=lambda f, x: f.mul(x, makers.sigmoid_field(f, x)),
     flops=9.0,
-    gradient=formulas.silu_gradient,
+    gradient=makers.silu_gradient,
 )
 ERF = unary(
     "erf",
-    formulas.erf,
+    makers.erf,
     "tl.erf({0})",
     torch="torch.erf({0})",
     flops=12.0,
-    gradient=lambda m, x, y, g: (m.mul(g, formulas.bell(m, x[0])),),
+    gradient=lambda m, x, y, g: (m.mul(g, makers.bell(m, x[0])),),
 )
 GELU = unary(
     "gelu",
-    lambda x: 0.5 * x * (1.0 + formulas.erf(x * math.sqrt(0.5))),
+    lambda x: 0.5 * x * (1.0 + makers.erf(x * math.sqrt(0.5))),
     "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
     torch="torch.nn.functional.gelu({0})",
     flops=15.0,
 )
+
+POWER = binary(
+    "power",
+    np.power,
+    "power({0}, {1})",
+    torch="{0} ** {1}",
+    field=lambda f, a, b: f.oracle("power", a, b),
+    field_note=ORACLE,
+    flops=60.0,
+    domain=(0.25, 4.0),
+)
+
+OR_ONE = unary(
+    "or_one",
+    lambda x: np.where(x == 0, np.ones_like(x), x),
+    "tl.where({0} == 0, 1.0, {0})",
+    torch="torch.where({0} == 0, 1.0, {0})",
+    field=makers.or_one_field,
+    domain=(0.25, 4.0),
+)
+"""What a sum of exponentials is divided by: masked rows, which are 0, stay so."""
 
 # -- Derived rows: the search sees their expansions -------------------------------
 
@@ -226,6 +249,7 @@ SQUARE = unary(
     "{0} * {0}",
     torch="{0} * {0}",
     field=lambda f, x: f.mul(x, x),
+    truth=Truth.KEEPS,
     expansion=lambda m, x: m.mul(x, x),
     gradient=lambda m, x, y, g: (m.mul(g, m.add(x[0], x[0])),),
 )
@@ -245,69 +269,64 @@ RSQRT = unary(
 
 # -- Operators on dims -----------------------------------------------------------
 
-SUM = row(
-    Operator(
-        name="sum",
-        kind=Kind.REDUCTION,
-        arity=1,
-        numpy=lambda a, axes: np.sum(a, axis=axes),
-        field=lambda f, a, axes: f.sum(a, axes),
-        field_note=EXACT,
-        term=Term.SUM,
-        triton="tl.sum({0}, axis={axis})",
-        torch="torch.sum({0}, {axes}, dtype={dtype})",
-        flops=1.0,
-        in_steps=True,
-        attributes={"over": AttributeKind.DIMS},
-    )
+SUM = reduction(
+    "sum",
+    lambda a, axes: np.sum(a, axis=axes),
+    join=ADD,
+    neutral=0.0,
+    field=lambda f, a, axes: f.sum(a, axes),
+    term=Term.SUM,
+    triton="tl.sum({0}, axis={axis})",
+    torch="torch.sum({0}, {axes}, dtype={dtype})",
 )
-MAX = row(
-    Operator(
-        name="max",
-        kind=Kind.REDUCTION,
-        arity=1,
-        numpy=lambda a, axes: np.max(a, axis=axes),
-        field=lambda f, a, axes: f.max(a, axes),
-        field_note=ORDER,
-        term=Term.FUNCTION,
-        triton="tl.max({0}, axis={axis})",
-        torch="torch.amax({0}, {axes})",
-        flops=1.0,
-        in_steps=True,
-        attributes={"over": AttributeKind.DIMS},
-    )
+MAX = reduction(
+    "max",
+    lambda a, axes: np.max(a, axis=axes),
+    join=MAXIMUM,
+    neutral=-math.inf,
+    field=lambda f, a, axes: f.max(a, axes),
+    torch="torch.amax({0}, {axes})",
+    truth=Truth.KEEPS,
+    selects=True,
 )
-ROWSHIFT = row(
-    Operator(
-        name="rowshift",
-        kind=Kind.REDUCTION,
-        arity=1,
-        numpy=formulas.rowshift,
-        field=lambda f, a, axes: f.shift(a, axes),
-        field_note="a fresh random value at every site: no output may depend on it",
-        term=Term.FUNCTION,
-        triton="tl.max({0}, axis={axis})",
-        torch="shift_of({0}, {axes})",
-        flops=1.0,
-        attributes={"over": AttributeKind.DIMS},
-    )
+MIN = reduction(
+    "min",
+    lambda a, axes: np.min(a, axis=axes),
+    join=MINIMUM,
+    neutral=math.inf,
+    field=makers.min_field,
+    torch="torch.amin({0}, {axes})",
+    truth=Truth.KEEPS,
+    selects=True,
 )
-MATMUL = row(
-    Operator(
-        name="matmul",
-        kind=Kind.CONTRACTION,
-        arity=2,
-        numpy=np.matmul,
-        field=lambda f, a, b: f.matmul(a, b),
-        field_note=EXACT,
-        term=Term.CONTRACT,
-        triton="tl.dot({0}, {1})",
-        torch="torch.matmul({0}, {1})",
-        flops=2.0,
-        sign="@",
-        attributes={"over": AttributeKind.DIMS},
-        commutative=True,
-    )
+PROD = reduction(
+    "prod",
+    lambda a, axes: np.prod(a, axis=axes),
+    join=MUL,
+    neutral=1.0,
+    torch="prod_of({0}, {axes}, {dtype})",
+    truth=Truth.KEEPS,
+)
+ROWSHIFT = reduction(
+    "rowshift",
+    makers.rowshift,
+    join=MAXIMUM,
+    neutral=-math.inf,
+    field=lambda f, a, axes: f.shift(a, axes),
+    field_note="a fresh random value at every site: no output may depend on it",
+    triton="tl.max({0}, axis={axis})",
+    torch="shift_of({0}, {axes})",
+    selects=True,
+    in_steps=False,
+)
+MATMUL = contraction(
+    "matmul",
+    np.matmul,
+    "tl.dot({0}, {1})",
+    torch="torch.matmul({0}, {1})",
+    field=lambda f, a, b: f.matmul(a, b),
+    sign="@",
+    join=ADD,
 )
 CAST = row(
     Operator(
@@ -374,18 +393,9 @@ INSERT = row(
         attributes={"to": AttributeKind.NEW_DIM},
     )
 )
-CONCAT = row(
-    Operator(
-        name="concat",
-        kind=Kind.CONCAT,
-        arity=-1,
-        numpy=lambda axis, *arrays: np.concatenate(arrays, axis),
-        field=lambda f, axis, *arrays: f.concat(axis, *arrays),
-        field_note=EXACT,
-        term=Term.FUNCTION,
-        triton="",
-        torch="torch.cat(({operands},), {axis})",
-        flops=0.0,
-        attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIM},
-    )
+CONCAT = concatenation(
+    "concat",
+    lambda axis, *arrays: np.concatenate(arrays, axis),
+    torch="torch.cat(({operands},), {axis})",
+    field=lambda f, axis, *arrays: f.concat(axis, *arrays),
 )

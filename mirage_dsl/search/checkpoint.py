@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from mirage_dsl.errors import CacheError
+from mirage_dsl.core.errors import CacheError
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +86,11 @@ class Checkpoint:
 def _entry(line: str) -> tuple[str, Any] | None:
     try:
         key, value, checksum = cast("list[Any]", json.loads(line))
-    except (ValueError, TypeError):
+        whole = _checksum([key, value]) == checksum
+    except (ValueError, TypeError, RecursionError):
+        # Lists can be nested more deeply than Python reads or writes them.
         return None
-    return (str(key), value) if _checksum([key, value]) == checksum else None
+    return (str(key), value) if whole else None
 
 
 def _checksum(value: object) -> str:

@@ -5,41 +5,87 @@
 
 The whole program is one segment first.  Only where one kernel cannot hold it, or is
 far from what the hardware could do, are programs of several kernels searched, and
-chains of segments (`search.chains`).  The program by library
+chains of segments (`search.programs.chains`).  The program by library
 kernels is always a candidate.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from mirage_dsl.errors import SearchError
+from mirage_dsl.core.clock import OutOfTimeError, until
+from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.footprint import tensor_bytes
+from mirage_dsl.cost.order import in_good_order
+from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.search.certified import certified, identity_of
-from mirage_dsl.search.chains import MOST_ATOMS, Chains, Found
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.shifts import stabilise
+from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.search.checkpoint import Checkpoint
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.footprint import tensor_bytes
-from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.kinds import with_every_kind
-from mirage_dsl.search.ledger import Ledger
-from mirage_dsl.search.memory import Remembering
-from mirage_dsl.search.partition import Cutter
-from mirage_dsl.search.result import Candidate, Proof, SearchResult
-from mirage_dsl.search.segments import HOPELESS, Plan, library_plan
-from mirage_dsl.search.several import MOST_OPERATORS, both, several
-from mirage_dsl.search.sink import sink_views
-from mirage_dsl.search.structural import Progress, silent, structural_search
+from mirage_dsl.search.programs.chains import (
+    MOST_ATOMS,
+    Chains,
+    PartsOf,
+)
+from mirage_dsl.search.programs.memory import Remembering
+from mirage_dsl.search.programs.one_space import MOST_OPERATORS, both, several
+from mirage_dsl.search.programs.partition import Cutter
+from mirage_dsl.search.programs.quick import Quick
+from mirage_dsl.search.programs.segments import (
+    HOPELESS,
+    Progress,
+    library_plan,
+    silent,
+    structural_search,
+    with_every_kind,
+)
+from mirage_dsl.search.result import Candidate, Ledger, Plan, Proof, SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.verify.shifts import maxima_as_shifts
+
+# -- Certificates ----------------------------------------------------------------------
+
+
+def certified(
+    form: KernelGraph, program: KernelGraph, memory: Remembering, seed: int
+) -> Certificate:
+    """The certificate of a μGraph, which may say that it is wrong."""
+    # Here, for a result from the cache needs no compiled code.
+    from mirage_dsl.verify.verifier import verify
+
+    key = ""
+    if memory.checkpoint is not None:
+        key = memory.checkpoint.key("verify", to_text(form), to_text(program), seed)
+        known = memory.recall(key, Certificate.from_dict)
+        if known is not None:
+            return known
+    found = verify(form, program, seed=seed)
+    if memory.checkpoint is not None:
+        memory.checkpoint.store(key, found.to_dict())
+    return found
+
+
+def identity_of(program: KernelGraph, seed: int) -> Certificate:
+    """The certificate of a program for itself."""
+    from mirage_dsl.verify.verifier import identity
+
+    return identity(program, seed=seed)
+
+
+# -- The search ------------------------------------------------------------------------
 
 GOOD_ENOUGH = 1.5
 """One kernel within this factor of the roofline is not cut."""
@@ -47,12 +93,17 @@ GOOD_ENOUGH = 1.5
 TO_FIND = 0.85
 """Share of the budget for finding plans; the rest is left to verify them."""
 
+GRACE = 0.2
+"""Seconds beyond the budget for each step without which there would be no good answer:
+joining what was found, a quick answer, verifying the best, ordering its statements."""
+
 SPARE = 2
 """Plans at hand for each one wanted, where that decides what is searched no more."""
 
 
 def search(
     program: KernelGraph,
+    hardware: Hardware,
     *,
     k: int = 8,
     budget_seconds: float | None = None,
@@ -60,7 +111,6 @@ def search(
     threads: int | None = None,
     max_kernels: int | None = 1,
     constraints: Constraints | None = None,
-    hardware: Hardware = H100,
     verify: bool = True,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
@@ -73,6 +123,7 @@ def search(
 
     Args:
         program: A traced program of known extents.
+        hardware: The GPU to estimate for.
         k: How many μGraphs to return at most, all of different structure.
         budget_seconds: Stop searching after so long and return the best so far; the
             first candidate is verified all the same.
@@ -82,7 +133,6 @@ def search(
             let the estimate decide where to cut, and whether to split a loop over the
             grid; None without a limit.
         constraints: Restrictions on grids, maps, loops and blocks.
-        hardware: The GPU to estimate for.
         verify: Whether to verify; without it candidates carry no certificates.
         progress: Told of progress.
         checkpoint: Keeps what was found so far, and knows that of before.
@@ -92,27 +142,81 @@ def search(
         SearchError: An extent is unknown, or the constraints are contradictory.
     """
     _require_extents(program)
-    started = time.monotonic()
-    found_by = _after(started, budget_seconds, TO_FIND)
+    times = Times(time.monotonic(), budget_seconds)
     segments = Remembering(
-        structural_search(seed, threads, found_by),
+        structural_search(hardware, seed, threads, times.found),
         hardware,
         constraints or Constraints(),
-        deadline=found_by,
+        deadline=times.found,
         split=max_kernels != 1,
         checkpoint=checkpoint,
         executor=executor,
         seed=seed,
     )
-    driver = _Driver(program, segments, k, seed, max_kernels, progress or silent)
+    driver = _Driver(
+        program, segments, times, k, seed, max_kernels, verify, progress or silent
+    )
     plans = driver.plans()
-    segments.deadline = _after(started, budget_seconds)
-    return driver.result(driver.candidates(plans, verify=verify), started)
+    found = driver.candidates(plans)
+    if driver.missed(found):
+        found = driver.candidates(driver.cut_as_well(plans))
+    return driver.result(found)
 
 
-def _after(started: float, seconds: float | None, share: float = 1.0) -> float | None:
-    """When a share of the time is over; None without a limit."""
-    return None if seconds is None else started + share * seconds
+@dataclass(frozen=True)
+class Times:
+    """When each step of a search has to end, as readings of `time.monotonic()`.
+
+    Attributes:
+        started: When it began.
+        budget: How many seconds it has; None without a limit.
+    """
+
+    started: float
+    budget: float | None
+
+    def _after(self, share: float, graces: int = 0) -> float | None:
+        if self.budget is None:
+            return None
+        return self.started + share * self.budget + graces * GRACE
+
+    @property
+    def found(self) -> float | None:
+        """Plans are found."""
+        return self._after(TO_FIND)
+
+    @property
+    def joined(self) -> float | None:
+        """They are joined."""
+        return self._after(TO_FIND, 1)
+
+    @property
+    def fused(self) -> float | None:
+        """A quick answer is there."""
+        return self._after((1.0 + TO_FIND) / 2, 2)
+
+    @property
+    def verified(self) -> float | None:
+        """Candidates are verified."""
+        return self._after(1.0)
+
+    @property
+    def over(self) -> float | None:
+        """One candidate is."""
+        return self._after(1.0, 3)
+
+    @property
+    def ordered(self) -> float | None:
+        """Their statements are in good order."""
+        return self._after(1.0, 4)
+
+
+def _with_shifts(program: KernelGraph) -> KernelGraph:
+    """The program, with shifts for exponentials that have none and may have one.
+
+    Plans without them are never looked at, be they faster.
+    """
+    return stabilise(program) or program
 
 
 def _require_extents(program: KernelGraph) -> None:
@@ -126,51 +230,133 @@ def _require_extents(program: KernelGraph) -> None:
 
 @dataclass
 class _Driver:
+    """One search.
+
+    Attributes:
+        secured: Candidates that were verified before the search.
+        judged: What verification made of each plan that it has seen.
+        cut: Whether the program was cut into segments, too.
+        forms: The program of primitive operators, and with its views sunk.
+        library: µs of the program by library kernels.
+        proof: What is proved of programs of several kernels.
+    """
+
     program: KernelGraph
     segments: Remembering
+    times: Times
     k: int
     seed: int
     max_kernels: int | None
+    verify: bool
     progress: Progress
     proof: Proof | None = None
+    secured: list[Candidate] = field(default_factory=list[Candidate])
+    judged: dict[KernelGraph, Candidate | None] = field(
+        default_factory=dict[KernelGraph, Candidate | None]
+    )
+    cut: bool = False
+    forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
+    library: float = math.inf
 
     @property
     def ledger(self) -> Ledger:
         return self.segments.ledger
 
-    def result(self, found: Sequence[Candidate], started: float) -> SearchResult:
-        """What was found since a reading of `time.monotonic()`."""
+    def result(self, found: Sequence[Candidate]) -> SearchResult:
+        """What was found."""
         return SearchResult(
             self.program,
             tuple(found),
             complete=self.segments.complete,
-            seconds=time.monotonic() - started,
+            seconds=time.monotonic() - self.times.started,
             ledger=self.ledger,
             cut_short=self.segments.cut_short,
             proof=self.proof,
+            interrupted=self.segments.interrupted,
         )
 
     # -- Plans ---------------------------------------------------------------------
 
     def plans(self) -> list[Plan]:
-        """μGraphs by estimate, best first; the last resort is the program itself."""
-        program = maxima_as_shifts(expand(self.program))
-        sunk = sink_views(program)
-        library = library_plan(self.program, self.segments.hardware)
-        plans = [library]
-        with self.segments.interruptible():
-            whole = self._allowed(self._whole(Cutter(sunk)))
-            plans += whole
-            if self._worth_cutting(whole, library):
-                for form in dict.fromkeys((program, sunk)):
-                    plans += self._allowed(self._several(form))
-                    self._cut(form, plans)
+        """μGraphs by estimate, best first; the last resort is the program itself.
+
+        Those of the quick search only count where the other did not come to its end,
+        for the result of a search that does is the same whatever the time it took.
+        """
+        asked = self.program
+        with self.segments.interruptible(self.times.joined):
+            asked = _with_shifts(asked)
+        plans = [library_plan(asked, self.segments.hardware)]
+        self.library = plans[0].microseconds
+        forms = self.forms
+        quick: Quick | None = None
+        if self.times.fused is not None:
+            quick = Quick(self.segments, self.times.fused)
+        with self.segments.interruptible(self.times.joined):
+            forms.append(_with_shifts(share_views(expand(self.program))))
+        if forms:
+            if quick is not None and len(forms[0].nodes) > MOST_OPERATORS:
+                # An answer may take longer to verify than plans to find.
+                self._secure(quick, forms[0])
+            with self.segments.interruptible(self.times.joined):
+                forms[0] = maxima_as_shifts(forms[0])
+                forms.append(sink_views(forms[0]))
+                self._search(plans)
+        if quick is not None and self.segments.cut_short:
+            if not self.segments.interrupted:
+                self._hurry(quick, forms)
+            plans += self._allowed(quick.plans)
         return sorted(plans, key=lambda p: p.microseconds)
+
+    def _search(self, plans: list[Plan]) -> None:
+        """Append the plans of the whole search."""
+        whole = self._allowed(self._whole(Cutter(self.forms[-1])))
+        plans += whole
+        if self._worth_cutting([p.microseconds for p in whole]):
+            self._search_cut(plans)
+
+    def _search_cut(self, plans: list[Plan]) -> None:
+        """Append the plans of several kernels."""
+        self.cut = True
+        for form in dict.fromkeys(self.forms):
+            plans += self._allowed(self._several(form))
+            self._cut(form, plans)
+
+    def missed(self, found: Sequence[Candidate]) -> bool:
+        """Whether one kernel looked good enough, and no such one could be verified."""
+        self.segments.deadline = self.times.found
+        kernels = sorted(c.cost.microseconds for c in found if c.mugraph.blocks)
+        ready = len(self.forms) == 2 and not self.cut
+        return ready and not self.segments.late() and self._worth_cutting(kernels)
+
+    def cut_as_well(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The plans, and those of several kernels, best first."""
+        more = list(plans)
+        with self.segments.interruptible(self.times.joined):
+            self._search_cut(more)
+        return sorted(more, key=lambda p: p.microseconds)
+
+    def _secure(self, quick: Quick, program: KernelGraph) -> None:
+        """Have an answer to a long program before its search, and verify it."""
+        quick.fuse(program)
+        for plan in self._allowed(quick.plans):
+            with self.segments.interruptible(self.times.over):
+                candidate = self._judged(plan.graph)
+                if candidate is not None:
+                    self.secured.append(candidate)
+
+    def _hurry(self, quick: Quick, forms: Sequence[KernelGraph]) -> None:
+        """Find what can be found quickly, where time is up."""
+        if not quick.plans:
+            for form in dict.fromkeys(forms):
+                quick.fuse(form)
+        for form in dict.fromkeys(forms):
+            quick.fuse_products(form)
 
     def _cut(self, form: KernelGraph, plans: list[Plan]) -> None:
         """Append the plans of one form of the program, cut into segments."""
         cutters = (Cutter(form), Cutter(form, late=True))
-        found = Found()
+        found = PartsOf()
         chains = [
             Chains(c, self.segments, self.k, self.progress, found)
             for c in {c.order: c for c in cutters}.values()
@@ -232,15 +418,16 @@ class _Driver:
         self.proof = both(self.proof, proof)
         return plans
 
-    def _worth_cutting(self, whole: list[Plan], library: Plan) -> bool:
+    def _worth_cutting(self, whole: Sequence[float]) -> bool:
+        """Whether to cut a program that one kernel computes in so many µs."""
         if not whole:
             return True
         if self.segments.late():
             return False
-        enough = library.microseconds
+        enough = self.library
         if self.max_kernels != 1:
             enough = min(enough, GOOD_ENOUGH * self._roofline())
-        return whole[0].microseconds > enough
+        return whole[0] > enough
 
     def _roofline(self) -> float:
         """µs of reading the inputs and writing the outputs once, with one launch."""
@@ -261,12 +448,13 @@ class _Driver:
 
     # -- Candidates ----------------------------------------------------------------
 
-    def candidates(self, plans: list[Plan], *, verify: bool) -> list[Candidate]:
+    def candidates(self, plans: list[Plan]) -> list[Candidate]:
         """The k best plans of different structure that are equal to the program."""
+        self.segments.deadline = self.times.over
         kept: list[Candidate] = []
         seen: set[str] = set()
         for at, plan in enumerate(with_every_kind(plans, self.k)):
-            if len(kept) == self.k or (kept and self.segments.late()):
+            if len(kept) == self.k or self._ends(kept):
                 self.ledger.cut["cost rank"] += len(plans) - at
                 break
             structure = canonical_hash(plan.graph, sizes=False)
@@ -277,22 +465,41 @@ class _Driver:
             best = kept[0].cost.microseconds if kept else None
             with self.segments.interruptible():
                 self.progress("verify", len(kept), self.k, best)
-                candidate = self._candidate(plan.graph, verify=verify)
+                candidate = self._judged(plan.graph)
                 if candidate is not None:
                     kept.append(candidate)
-        return sorted(kept, key=lambda c: c.cost.microseconds)
+                    self.segments.deadline = self.times.verified
+        if not kept:
+            kept = self.secured or [self._as_written()]
+        return sorted(kept, key=lambda c: c.rank)
 
-    def _candidate(self, graph: KernelGraph, *, verify: bool) -> Candidate | None:
+    def _ends(self, kept: Sequence[Candidate]) -> bool:
+        """Whether to verify no more; one candidate there is even after Ctrl-C."""
+        return bool(kept or not self.segments.interrupted) and self.segments.late()
+
+    def _as_written(self) -> Candidate:
+        """The program as a candidate for itself."""
+        certificate = identity_of(self.program, self.seed) if self.verify else None
+        cost = estimate(self.program, self.segments.hardware)
+        return Candidate(self.program, cost, certificate)
+
+    def _judged(self, graph: KernelGraph) -> Candidate | None:
+        """`_candidate`, once for each μGraph."""
+        if graph not in self.judged:
+            self.judged[graph] = self._candidate(graph)
+        return self.judged[graph]
+
+    def _candidate(self, graph: KernelGraph) -> Candidate | None:
         """The stabilised form if that is right, else the plain one if that is.
 
         Right means equal to the program and about as accurate in floating point.
         """
         for form in self._forms(graph):
             cost = estimate(form, self.segments.hardware)
-            if not verify:
-                return Candidate(form, cost, None)
             if form == self.program:
-                return Candidate(form, cost, identity_of(form, self.seed))
+                return self._as_written()
+            if not self.verify:
+                return Candidate(form, cost, None)
             certificate = certified(form, self.program, self.segments, self.seed)
             self.ledger.found["verified"] += 1
             if certificate.ok:
@@ -309,3 +516,35 @@ class _Driver:
             return [graph]
         resized = self.segments.resized(safe)
         return [graph] if resized is None else [resized, graph]
+
+
+def finished(
+    result: SearchResult, hardware: Hardware, deadline: float | None = None
+) -> SearchResult:
+    """The result with its candidates ordered and launched as is best.
+
+    Neither changes what is computed, so nothing is verified anew.  Every kernel but the
+    first may start before the one ahead of it has ended, where the GPU can do that, and
+    waits for its data itself.
+
+    Args:
+        result: What a search found.
+        hardware: The GPU.
+        deadline: Reading of `time.monotonic()`; candidates that it comes before stay as
+            they are, the cheapest ones are the first.
+    """
+    candidates = list(result.candidates)
+    with suppress(OutOfTimeError), until(deadline):
+        for at, candidate in enumerate(result.candidates):
+            candidates[at] = _finished(candidate, hardware)
+    ranked = sorted(candidates, key=lambda c: c.rank)
+    return replace(result, candidates=tuple(ranked))
+
+
+def _finished(candidate: Candidate, hardware: Hardware) -> Candidate:
+    graph = in_good_order(candidate.mugraph, hardware)
+    if hardware.dependent > 0:
+        graph = launched_early(graph)
+    if graph == candidate.mugraph:
+        return candidate
+    return replace(candidate, mugraph=graph, cost=estimate(graph, hardware))

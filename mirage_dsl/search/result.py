@@ -5,24 +5,129 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, overload
 
-from mirage_dsl.errors import CacheError
+from mirage_dsl.core.errors import CacheError
+from mirage_dsl.core.records import typed
+from mirage_dsl.cost.estimate import Cost
+from mirage_dsl.ir.analysis.unshifted import exposed
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.printer import to_text
-from mirage_dsl.search.cost import Cost, KernelCost
-from mirage_dsl.search.ledger import Ledger
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.verify.certificate import Certificate
+
+# -- The ledger ------------------------------------------------------------------------
+
+CUTS = (
+    "abstract expression",
+    "joined values",
+    "shared memory",
+    "registers",
+    "tile size",
+    "constraints",
+    "bound",
+    "cost rank",
+    "duplicate",
+    "verification",
+    "stability",
+)
+"""What cuts candidates, in the order of the search."""
+
+
+@dataclass
+class Ledger:
+    """Counts of one search.
+
+    Attributes:
+        found: What was looked at: `structures`, `sizes tried`, `segments`, `verified`.
+        cut: How many were cut, by what (`CUTS`).  Resources cut sizes of structures;
+            the bound of what can be cheap enough cuts segments, the others structures
+            or whole μGraphs.
+        notes: Sentences for the user: what could not be searched, and why.
+    """
+
+    found: Counter[str] = field(default_factory=Counter[str])
+    cut: Counter[str] = field(default_factory=Counter[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    def note(self, text: str) -> None:
+        """Add a sentence, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def add(self, other: Ledger) -> None:
+        """Add the counts and notes of another ledger."""
+        self.found.update(other.found)
+        self.cut.update(other.cut)
+        for text in other.notes:
+            self.note(text)
+
+    def take_sizes(self, tally: Mapping[str, int]) -> None:
+        """Add the counts of `sizes.choose_sizes`."""
+        for name, count in tally.items():
+            (self.cut if name in CUTS else self.found)[name] += count
+
+    def take_structures(self, counters: Mapping[str, int]) -> None:
+        """Add the counts of the structural search."""
+        for name, count in counters.items():
+            if name != "structures":
+                self.found[name.replace("_", " ")] += count
+
+    def take_union(self, counters: Mapping[str, int]) -> None:
+        """Add the counts of the search for several kernels."""
+        for name, count in counters.items():
+            self.found[f"several kernels: {name.replace('_', ' ')}"] += count
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "found": dict(self.found),
+            "cut": dict(self.cut),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, object]) -> Ledger:
+        """The reverse of `as_dict`.
+
+        Raises:
+            CacheError: It is not what `as_dict` gives.
+        """
+        counts = dict[str, int]
+        return cls(
+            Counter(typed(counts, record.get("found"))),
+            Counter(typed(counts, record.get("cut"))),
+            list(typed(tuple[str, ...], record.get("notes"))),
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {count}" for name, count in self.found.items() if count]
+        order = sorted(+self.cut, key=lambda c: CUTS.index(c) if c in CUTS else 99)
+        lines += [f"cut by {name}: {self.cut[name]}" for name in order]
+        return "\n".join(lines + self.notes)
+
+
+# -- Results ---------------------------------------------------------------------------
 
 FORMAT = "mirage_dsl search result"
 VERSION = 2
 
 ROUNDING = 1e-4
 """Costs of a proof are rounded; gaps below this are none."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sized μGraph and its estimate in µs."""
+
+    microseconds: float
+    graph: KernelGraph
 
 
 @dataclass(frozen=True)
@@ -38,6 +143,11 @@ class Candidate:
     mugraph: KernelGraph
     cost: Cost
     certificate: Certificate | None
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Sorts candidates: those that may overflow come last, then the dearer ones."""
+        return any(exposed(self.mugraph)), self.cost.microseconds
 
 
 @dataclass(frozen=True)
@@ -91,6 +201,7 @@ class SearchResult(Sequence[Candidate]):
         ledger: What was looked at, and what was cut by what.
         cut_short: Whether the budget ran out, or Ctrl-C ended the search: with more
             time the same search may find more.
+        interrupted: Whether that was Ctrl-C.
         proof: Of the best program of several kernels, if these were searched.
     """
 
@@ -101,11 +212,20 @@ class SearchResult(Sequence[Candidate]):
     ledger: Ledger = field(default_factory=Ledger)
     cut_short: bool = False
     proof: Proof | None = None
+    interrupted: bool = False
 
     @property
     def best(self) -> Candidate:
         """The cheapest candidate."""
         return self.candidates[0]
+
+    @property
+    def library(self) -> KernelGraph:
+        """The program by library kernels, with shifts where exponentials lack them.
+
+        It is the program itself where none may have one.
+        """
+        return stabilise(self.program) or self.program
 
     @property
     def bound(self) -> float | None:
@@ -141,6 +261,7 @@ class SearchResult(Sequence[Candidate]):
             "candidates": [_candidate_json(c) for c in self.candidates],
             "complete": self.complete,
             "cut_short": self.cut_short,
+            "interrupted": self.interrupted,
             "seconds": self.seconds,
             "proof": None if self.proof is None else _proof_json(self.proof),
             "ledger": self.ledger.as_dict(),
@@ -151,17 +272,21 @@ class SearchResult(Sequence[Candidate]):
         """The reverse of `to_json`.
 
         Raises:
+            CacheError: Something is missing, or is not what `to_json` writes.
             ParseError: A text that is not a graph.
-            KeyError: A field is missing.
         """
+        saved = typed(_Saved, {n: v for n, v in document.items() if n in _SAVED})
+        if not saved.candidates:
+            raise CacheError("there is no candidate")
         return cls(
-            parse(document["program"]),
-            tuple(_candidate_of(c) for c in document["candidates"]),
-            bool(document["complete"]),
-            float(document["seconds"]),
-            Ledger.from_dict(document["ledger"]),
-            bool(document["cut_short"]),
-            _proof_of(document["proof"]),
+            parse(saved.program),
+            tuple(map(_candidate_of, saved.candidates)),
+            saved.complete,
+            saved.seconds,
+            Ledger.from_dict(saved.ledger),
+            saved.cut_short,
+            None if saved.proof is None else Proof(saved.proof.cost, saved.proof.bound),
+            saved.interrupted,
         )
 
     def save(self, path: str | Path) -> None:
@@ -185,16 +310,14 @@ class SearchResult(Sequence[Candidate]):
         content = _content(Path(path))
         try:
             return cls.from_json(content)
-        except (KeyError, TypeError) as error:
-            raise CacheError(
-                f"{path} lacks or misuses the field {error}; search again"
-            ) from error
+        except CacheError as error:
+            raise CacheError(f"{path}: {error}; search again") from error
 
 
 def _content(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CacheError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(document, dict):
         raise CacheError(f"{path} is not a saved search result")
@@ -206,7 +329,10 @@ def _content(path: Path) -> dict[str, Any]:
             f"{path} has version {document.get('version')}, expected {VERSION}; "
             "search again"
         )
-    content = cast("dict[str, Any]", document.get("content"))
+    content = document.get("content")
+    if not isinstance(content, dict):
+        raise CacheError(f"{path} is damaged: it has no content; search again")
+    content = cast("dict[str, Any]", content)
     if document.get("checksum") != _checksum(content):
         raise CacheError(f"{path} is damaged: its checksum does not fit; search again")
     return content
@@ -226,10 +352,6 @@ def _proof_json(proof: Proof) -> dict[str, Any]:
     }
 
 
-def _proof_of(record: dict[str, Any] | None) -> Proof | None:
-    return None if record is None else Proof(record["cost"], record["bound"])
-
-
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     certificate = candidate.certificate
     return {
@@ -239,12 +361,48 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _candidate_of(record: dict[str, Any]) -> Candidate:
-    cost = dict(record["cost"])
-    kernels = tuple(KernelCost(**part) for part in cost.pop("kernels"))
-    saved = record["certificate"]
+@dataclass(frozen=True)
+class _SavedProof:
+    """What `_proof_json` writes."""
+
+    cost: float
+    bound: float | None
+    gap: float | None
+    optimal: bool
+
+
+@dataclass(frozen=True)
+class _SavedCandidate:
+    """What `_candidate_json` writes."""
+
+    mugraph: str
+    cost: Cost
+    certificate: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What `SearchResult.to_json` writes."""
+
+    program: str
+    candidates: tuple[_SavedCandidate, ...]
+    complete: bool
+    cut_short: bool
+    seconds: float
+    proof: _SavedProof | None
+    ledger: dict[str, Any]
+    interrupted: bool = False
+
+
+_SAVED = frozenset(f.name for f in dataclasses.fields(_Saved))
+
+
+def _candidate_of(saved: _SavedCandidate) -> Candidate:
+    if not math.isfinite(saved.cost.microseconds):
+        raise CacheError(f"an estimate of {saved.cost.microseconds} µs")
+    certificate = saved.certificate
     return Candidate(
-        parse(record["mugraph"]),
-        Cost(**cost, kernels=kernels),
-        None if saved is None else Certificate.from_dict(saved),
+        parse(saved.mugraph),
+        saved.cost,
+        None if certificate is None else Certificate.from_dict(certificate),
     )

@@ -1,7 +1,4 @@
-"""What there is to search: a program over numbered dims, and grid and loop choices.
-
-Sets of dims are bit masks: bit i stands for `Space.dims[i]`.
-"""
+"""What there is to search: a program over numbered dims, grid and loop choices."""
 
 from __future__ import annotations
 
@@ -12,11 +9,18 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from mirage_dsl.errors import SourceLocation, UnsupportedError
-from mirage_dsl.ir.graph import Apply, KernelGraph, Operand, Split
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.core.errors import SourceLocation, UnsupportedError
+from mirage_dsl.core.types import Scalar, TensorType
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Operand, Split
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.types import Scalar, TensorType
+
+# -- Numbered programs, grid and loop choices ------------------------------------------
+# Sets of dims are bit masks: bit i stands for `Space.dims[i]`.
 
 MAX_DIMS = 40
 """Dims of one program; bit 48 of a packed shape is taken."""
@@ -150,7 +154,7 @@ class Space:
 
     @cached_property
     def choices(self) -> dict[Any, Any]:
-        """What `search.networks` found, which all loop choices share."""
+        """What `search.useful.networks` found, which all loop choices share."""
         return {}
 
     @cached_property
@@ -190,6 +194,12 @@ class Space:
         summed = (Term.SUM, Term.CONTRACT)
         masks = [v.over for v in self.values if v.op and v.op.term in summed]
         return _union(masks)
+
+    def folds(self, loop: str | None) -> bool:
+        """Whether the program reduces a dim; so a loop over it is of use, or none."""
+        return loop is None or any(
+            v.over >> self.dims.index(loop) & 1 for v in self.values
+        )
 
     @cached_property
     def output_dims(self) -> tuple[str, ...]:
@@ -385,3 +395,50 @@ def block_count(
         max(-(-space.extent(d) // tiles[d]) for d in axis)
         for axis in configuration.axes
     )
+
+
+# -- Dims that share an axis of the grid -----------------------------------------------
+
+
+def matched(
+    tiles: Sequence[Sequence[int]], extents: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Tiles of the dims of an axis, given those that each dim may have.
+
+    Of several dims each has the smallest tile of which there are no more than the axis
+    has blocks.  So there are not many more choices than one of the dims has alone, and
+    tiles of different dims are about as numerous, as far as they can be.
+    """
+    if len(tiles) == 1:
+        return [(t,) for t in tiles[0]]
+    counts = [
+        {tile: parts(extent, tile) for tile in sorted(own)}
+        for own, extent in zip(tiles, extents, strict=True)
+    ]
+    found: dict[tuple[int, ...], None] = {}
+    for blocks in sorted({n for own in counts for n in own.values()}):
+        fitting = [[t for t, n in own.items() if n <= blocks] for own in counts]
+        if all(fitting):
+            found[tuple(own[0] for own in fitting)] = None
+    return list(found)
+
+
+def along_axes(counts: NDArray[np.int64], block: BlockGraph) -> NDArray[np.int64]:
+    """Blocks along each axis of a grid, from the numbers of tiles of its dims."""
+    if len(block.axes) == len(block.grid):
+        return counts
+    starts = [at for at, split in enumerate(block.grid) if not split.beside]
+    return np.maximum.reduceat(counts, starts, axis=1)
+
+
+def balanced(
+    tiles: dict[str, int], space: Space, configuration: Configuration
+) -> dict[str, int]:
+    """Tiles of which the dims of each axis have about equal numbers."""
+    found = dict(tiles)
+    for axis in configuration.shared:
+        blocks = max(parts(space.extent(d), tiles[d]) for d in axis)
+        for dim in axis:
+            least = parts(space.extent(dim), blocks)
+            found[dim] = min(tiles[dim], 1 << (least - 1).bit_length())
+    return found

@@ -2,30 +2,426 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
-from mirage_dsl.errors import CheckError, UnsupportedError
+from mirage_dsl.core.errors import CheckError, UnsupportedError
+from mirage_dsl.core.hardware import DEFAULT, Hardware
+from mirage_dsl.core.types import TensorType
+from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.expand import expand
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.ir.strip import strip_shifts
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import Cost, estimate
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.graph import (
+    JOINED,
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Input,
+    KernelGraph,
+    Load,
+    Operand,
+    Return,
+    RunningMax,
+    Store,
+    dims_of,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.rename import Renaming
+from mirage_dsl.ops.definition import AttributeKind, Kind, Term
+from mirage_dsl.ops.table import ROWSHIFT
+from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.multiply_out import forms
+from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.search.closure.saturate import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.expansion import forms
-from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.membership import Membership
-from mirage_dsl.search.outside import outside, with_program_names, without_casts
+from mirage_dsl.search.programs.segments import _reads_joined, one_kernel
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.segments import one_kernel
+from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import Configuration, Space, space_of
+from mirage_dsl.search.useful.abstract import Useful, salt_of, useful
+from mirage_dsl.search.useful.field61 import MODULUS, iota, key_of, word_of
+from mirage_dsl.search.useful.terms import IN_TILE, JOIN, REDUCE, Pair, times
 from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.verify.shifts import maxima_as_shifts
 from mirage_dsl.verify.verifier import verify
+
+# -- Values outside of S ---------------------------------------------------------------
+# The rules are those of the closure (`search.closure.closure`), for one graph and in
+# Python.
+
+
+@dataclass(frozen=True)
+class Abstract:
+    """A value as pruning sees it.
+
+    Attributes:
+        pair: Its fingerprint.
+        names: Its dims, as a mask.
+        piece: Whether it has only one iteration's piece of the loop dim.
+    """
+
+    pair: Pair
+    names: int
+    piece: bool = False
+
+
+class UnknownValueError(Exception):
+    """A value that the search does not make, whatever S holds; its text says why."""
+
+
+@dataclass
+class Membership:
+    """Evaluates a block value by value.
+
+    Attributes:
+        space: The program's space; the block uses its names.
+        block: The block.
+        sources: Abstract values of tensors that are no inputs of the program.
+        values: Values so far; None for one that only shifts exponents.
+    """
+
+    space: Space
+    block: BlockGraph
+    sources: Mapping[str, Abstract] = field(default_factory=dict[str, Abstract])
+    values: dict[str, Abstract | None] = field(
+        default_factory=dict[str, "Abstract | None"]
+    )
+
+    def __post_init__(self) -> None:
+        loop = None if self.block.loop is None else self.block.loop.dim
+        self.loop = -1 if loop is None else self.space.dims.index(loop)
+        self.useful: Useful = useful(self.space, loop)
+        self.tensors = {
+            v.name: Abstract(self.useful.fingerprints[i], v.names)
+            for i, v in enumerate(self.space.values)
+            if v.constant is None
+        }
+
+    def stranger(self) -> str | None:
+        """The first value that is not in S, and why; None if there is none."""
+        for node in self.block.nodes:
+            try:
+                found = self._evaluated(node)
+            except UnknownValueError as error:
+                return f"`{node.result}`: {error}"
+            self.values[node.result] = found
+            if found is not None and not isinstance(node, Load | Store):
+                if self._is_member(found):
+                    continue
+                dims = ", ".join(self.space.names(found.names))
+                return (
+                    f"the abstract expression of `{node.result}`[{dims}] is not in S: "
+                    "it is no part of any expression that the axioms of sums, products "
+                    "and quotients make of the program"
+                )
+        return None
+
+    def _is_member(self, value: Abstract) -> bool:
+        key = key_of(value.pair) ^ salt_of(value.names) or 1
+        return key in self.useful.keys
+
+    def _evaluated(self, node: BlockNode) -> Abstract | None:
+        match node:
+            case Load():
+                return self._loaded(node)
+            case RunningMax():
+                return None
+            case Store():
+                return self.values[node.operand]
+            case Accumulate():
+                return self._accumulated(node)
+            case Apply():
+                return self._applied(node)
+
+    def _loaded(self, node: Load) -> Abstract:
+        known = self.tensors.get(node.source) or self.sources.get(node.source)
+        if known is None:
+            raise UnknownValueError(f"the program has no tensor {node.source}")
+        looped = any(d.loop for axis in node.axes for d in axis)
+        return Abstract(known.pair, known.names, looped)
+
+    def _accumulated(self, node: Accumulate) -> Abstract | None:
+        value = self.values[node.operand]
+        if value is None:
+            return None
+        if node.kind == JOINED:
+            return Abstract(value.pair, value.names)
+        if not node.adds:
+            return self._stepped(node.kind, value, 0, JOIN)
+        s = self.useful.sigma_loop
+        return Abstract(times(value.pair, (s, s)), value.names, value.piece)
+
+    def _applied(self, node: Apply) -> Abstract | None:
+        if node.op is ROWSHIFT:
+            return None
+        operands = [self._operand(o) for o in node.operands]
+        first = operands[0]
+        if first is None or None in operands:
+            # x - shift is x, and what is computed of shifts is one.
+            return first if node.op.term is Term.SUB else None
+        known = [o for o in operands if o is not None]
+        if node.op.in_steps and node.op.term is Term.FUNCTION:
+            over = self.space.mask(node.over)
+            tile = first.piece and bool(over >> self.loop & 1)
+            return self._stepped(node.op.name, first, over, IN_TILE if tile else REDUCE)
+        names = 0
+        for o in known:
+            names |= o.names
+        whole = Abstract(self._pair(node, known), names, any(o.piece for o in known))
+        return self._summed(node, whole)
+
+    def _operand(self, operand: Operand) -> Abstract | None:
+        if isinstance(operand, str):
+            return self.values[operand]
+        for i in self.space.constants:
+            if self.space.values[i].constant == operand:
+                return Abstract(self.useful.fingerprints[i], 0)
+        raise UnknownValueError(f"the program has no constant {operand}")
+
+    def _pair(self, node: Apply, operands: list[Abstract]) -> Pair:
+        a, b = operands[0].pair, operands[-1].pair
+        match node.op.term:
+            case Term.ADD:
+                return (a[0] + b[0]) % MODULUS, (a[1] + b[1]) % MODULUS
+            case Term.SUB:
+                return (a[0] - b[0]) % MODULUS, (a[1] + b[1]) % MODULUS
+            case Term.MUL | Term.CONTRACT:
+                return times(a, b)
+            case Term.DIV:
+                return times(a, (iota(b[0]), iota(b[1])))
+            case Term.SUM | Term.IDENTITY:
+                return a
+            case Term.FUNCTION:
+                return self._function(node, operands)
+
+    def _stepped(self, name: str, value: Abstract, over: int, way: int) -> Abstract:
+        """A step of a reduction that is made in steps."""
+        for site in self.useful.sites:
+            op = self.space.values[site.value].op
+            same = op is not None and op.name == name
+            if same and (site.keys, site.over, site.way) == (
+                (key_of(value.pair),),
+                over,
+                way,
+            ):
+                names = value.names & ~over
+                piece = value.piece and (way == JOIN or not over >> self.loop & 1)
+                return Abstract(site.result, names, piece)
+        raise UnknownValueError(
+            f"the program has no {name} of an operand with this abstract expression"
+        )
+
+    def _function(self, node: Apply, operands: list[Abstract]) -> Pair:
+        word = word_of(f"{node.op.name} over {self.space.mask(node.over)}")
+        keys = tuple(key_of(o.pair) for o in operands)
+        if node.op.commutative:
+            keys = tuple(sorted(keys))
+        for site in self.useful.sites:
+            value = self.space.values[site.value]
+            same = word == word_of(f"{value.function} over {value.over}")
+            if same and site.keys == keys:
+                return site.result
+        raise UnknownValueError(
+            f"the program has no {node.op.name} of an operand with this abstract "
+            "expression; functions are searched on what the program applies them to"
+        )
+
+    def _summed(self, node: Apply, value: Abstract) -> Abstract:
+        over = self.space.mask(node.over)
+        pair = value.pair
+        if node.op.term in (Term.SUM, Term.CONTRACT):
+            for d in range(len(self.space.dims)):
+                if over >> d & 1:
+                    s = self.useful.sigma[d][d == self.loop and value.piece]
+                    pair = times(pair, (s, s))
+        names = value.names & ~over
+        still = value.piece and bool(names >> self.loop & 1)
+        return Abstract(pair, names, still)
+
+
+# -- Rules of the space ----------------------------------------------------------------
+
+MOST_GRID_DIMS = 3
+
+_NEW = (AttributeKind.NEW_DIM, AttributeKind.NEW_DIMS)
+
+
+def with_program_names(
+    mugraph: KernelGraph, program: KernelGraph
+) -> KernelGraph | None:
+    """The μGraph with the program's names of inputs, their views, and dims.
+
+    None if the inputs' dims do not correspond one by one, or it views inputs in a way
+    that the program does not.
+    """
+    dims: dict[str, str] = {}
+    values: dict[str, str] = {}
+    for ours, theirs in zip(mugraph.inputs, program.inputs, strict=True):
+        if [len(a) for a in ours.type.axes] != [len(a) for a in theirs.type.axes]:
+            return None
+        dims.update(zip(ours.type.names, theirs.type.names, strict=True))
+        values[ours.name] = theirs.name
+    # Other values may not take the names of the program's.
+    taken = {i.name for i in program.inputs} | {
+        n.result for n in program.nodes if isinstance(n, Apply)
+    }
+    for node in mugraph.nodes:
+        names = node.results if isinstance(node, BlockGraph) else (node.result,)
+        values.update({n: f"{n}'" for n in names if n in taken and n not in values})
+        if isinstance(node, Apply) and node.is_view:
+            if node.values[0] not in values:
+                return None
+            renamed = Renaming(dims, values).apply(node, values)
+            twin = next((n for n in program.nodes if _same_view(renamed, n)), None)
+            if not isinstance(twin, Apply):
+                return None
+            values[node.result] = twin.result
+            dims.update(zip(_new_dims(node), _new_dims(twin), strict=True))
+    return Renaming(dims, values).graph(mugraph)
+
+
+def _same_view(node: Apply, other: object) -> bool:
+    """Whether two views differ at most in the names of new dims."""
+    return (
+        isinstance(other, Apply)
+        and (node.op, node.operands) == (other.op, other.operands)
+        and _old_attributes(node) == _old_attributes(other)
+    )
+
+
+def _old_attributes(node: Apply) -> list[object]:
+    kinds = node.op.attributes
+    return [v for name, v in node.attrs if kinds.get(name) not in _NEW]
+
+
+def _new_dims(node: Apply) -> tuple[str, ...]:
+    kinds = node.op.attributes
+    found = [v for name, v in node.attrs if kinds.get(name) in _NEW]
+    parts = [v if isinstance(v, tuple) else (str(v),) for v in found]
+    return tuple(chain.from_iterable(parts))
+
+
+def outside(
+    mugraph: KernelGraph, space: Space | None, max_kernels: int | None
+) -> Iterator[str]:
+    """The rules that an expanded μGraph with the program's names breaks.
+
+    Args:
+        mugraph: The μGraph.
+        space: The program's space as one kernel; None if it has none.
+        max_kernels: As it was searched with.
+    """
+    calls = [n for n in mugraph.nodes if isinstance(n, Apply) and not n.is_view]
+    kernels = len(calls) + len(mugraph.blocks)
+    if max_kernels and mugraph.blocks and kernels > max_kernels:
+        yield (
+            f"it has {kernels} kernels, {len(calls)} of them of the library; the "
+            f"search was for at most {max_kernels} (max_kernels)"
+        )
+    if space is None and kernels == 1:
+        yield "the program as a whole is not in the space of one kernel"
+    outer = kernel_types(mugraph)
+    for block in mugraph.blocks:
+        name = f"the block of {', '.join(block.results)}"
+        for problem in _block_rules(block, outer):
+            yield f"{name}: {problem}"
+        if space is not None and kernels == 1:
+            for problem in _space_rules(block, space):
+                yield f"{name}: {problem}"
+
+
+def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[str]:
+    if len(block.axes) > MOST_GRID_DIMS:
+        yield f"its grid splits {len(block.axes)} dims, at most {MOST_GRID_DIMS} are"
+    yield from _mixed_splits(block)
+    for node in block.nodes:
+        if isinstance(node, Apply) and (node.is_view or node.op.kind is Kind.CONCAT):
+            yield f"`{node.result}`: a block has no {node.op.name}"
+    if _reads_joined(block):
+        yield (
+            "an operator reads a value that is joined over the loop, which would be "
+            "whole without the loop"
+        )
+    bare = without_casts(block)
+    if _hash(insert_casts(bare, outer), outer) != _hash(block, outer):
+        yield (
+            "its casts are not those that the search places: of computed operands of "
+            "products, to the format that they have in the program"
+        )
+
+
+def _mixed_splits(block: BlockGraph) -> Iterator[str]:
+    """A dim is split in all tensors or in none."""
+    split = {s.dim for s in block.grid}
+    loop = None if block.loop is None else block.loop.dim
+    for node in block.loads:
+        for dim in dims_of(node.axes):
+            if dim.name in split and not dim.grid:
+                yield f"{node.source} is whole along {dim.name}, which the grid splits"
+            if dim.name == loop and not dim.loop:
+                yield f"{node.source} is whole along {dim.name}, which the loop splits"
+
+
+def _space_rules(block: BlockGraph, space: Space) -> Iterator[str]:
+    for axis in block.axes:
+        names = [s.dim for s in axis]
+        if len(axis) > 1 and set(names) not in map(set, space.shared_axes):
+            yield (
+                f"one axis of its grid splits {' and '.join(names)}; every output has "
+                "one dim of such an axis"
+            )
+        if len(axis) == 1 and names[0] not in space.output_dims:
+            yield (
+                f"its grid splits {names[0]}, which not every output has; only "
+                f"{', '.join(space.output_dims) or 'no dim'} may be split alone"
+            )
+    if block.loop is not None and block.loop.dim not in space.loop_dims:
+        yield f"its loop is over {block.loop.dim}, which no tensor read has"
+    enabled = enabled_kinds(space)
+    for node in block.nodes:
+        if not isinstance(node, Apply) or node.op.term is Term.IDENTITY:
+            continue
+        known = KIND[node.op.term] in enabled
+        if not known and not _only_shifts(block, node):
+            yield (
+                f"`{node.result}` = {node.op.name}: the search places no operator of "
+                "this kind for a program that has none"
+            )
+
+
+def _only_shifts(block: BlockGraph, node: Apply) -> bool:
+    """Whether an operator reads or makes shifts of exponents."""
+    running = {n.result for n in block.nodes if isinstance(n, RunningMax)}
+    running |= {
+        n.result
+        for n in block.nodes
+        if isinstance(n, Accumulate) and n.operand in running
+    }
+    return node.op is ROWSHIFT or not running.isdisjoint(node.values)
+
+
+def without_casts(block: BlockGraph) -> BlockGraph:
+    """The block before casts, which only the sizing puts in."""
+    names: dict[str, str] = {}
+    for node in block.nodes:
+        if isinstance(node, Apply) and "dtype" in node.op.attributes:
+            operand = node.values[0]
+            names[node.result] = names.get(operand, operand)
+    kept = tuple(n for n in block.nodes if n.result not in names)
+    return Renaming().block(replace(block, nodes=kept), names)
+
+
+def _hash(block: BlockGraph, outer: dict[str, TensorType]) -> str:
+    inputs = tuple(Input(n, outer[n]) for n in block.sources)
+    returns = tuple(Return(n, outer[n]) for n in block.results)
+    return canonical_hash(KernelGraph("", inputs, (block,), returns, ()), sizes=False)
+
+
+# -- Reasons ---------------------------------------------------------------------------
 
 Verdict = Literal[
     "found",
@@ -75,7 +471,7 @@ def why_not(
     *,
     max_kernels: int | None = 1,
     constraints: Constraints | None = None,
-    hardware: Hardware = H100,
+    hardware: Hardware = DEFAULT,
     seed: int = 0,
 ) -> WhyNot:
     """Why a search of a program did not give a μGraph, or where it did.
@@ -97,9 +493,9 @@ def why_not(
     if result is None:
         result = search(
             program,
+            hardware,
             max_kernels=max_kernels,
             constraints=limits,
-            hardware=hardware,
             seed=seed,
         )
     cost = estimate(mugraph, hardware)
@@ -111,7 +507,7 @@ def why_not(
         return _different(certificate)
     asked = maxima_as_shifts(expand(program))
     question = _Question(
-        expand(mugraph), asked, result, cost, max_kernels, limits, seed
+        expand(mugraph), asked, result, cost, hardware, max_kernels, limits, seed
     )
     for verdict, reasons in question.answers():
         if reasons:
@@ -163,6 +559,7 @@ class _Question:
     program: KernelGraph
     result: SearchResult
     cost: Cost
+    hardware: Hardware
     max_kernels: int | None
     constraints: Constraints
     seed: int
@@ -230,7 +627,7 @@ class _Question:
 
     def _rank(self, named: KernelGraph) -> list[str]:
         """Its place in its configuration, of which the search keeps a few."""
-        from mirage_dsl.search.structures import structures
+        from mirage_dsl.search.structures.structures import structures
 
         block = named.blocks[0]
         loop = None if block.loop is None else block.loop.dim
@@ -241,6 +638,7 @@ class _Question:
 
         found = structures(
             strip_shifts(self.program),
+            self.hardware,
             per_configuration=MOST_STRUCTURES,
             allow=allow,
             seed=self.seed,

@@ -1,33 +1,225 @@
-"""The arithmetic of residues: `FieldAlgebra` for a set of trials."""
+"""The arithmetic of residues, as a domain of the evaluator."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.types import Scalar
-from mirage_dsl.verify import modular
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import DType, Scalar, scalar
+from mirage_dsl.ops.definition import Axes, Operator
+from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
-from mirage_dsl.verify.fields import Trials
-from mirage_dsl.verify.modular import IntArray
-from mirage_dsl.verify.orders import Order, hashed, mixed
-from mirage_dsl.verify.residues import (
-    INVALID,
-    MASKED,
-    TOUCHED,
-    FlagArray,
-    Residue,
-    align,
-    either,
-    refuse_masked,
-    slice_at,
-    without_zeros,
-)
+from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
+
+# -- Order -----------------------------------------------------------------------------
+# An order-like operator (a maximum, or something made of it) is a *site*,
+# numbered in the order of evaluation.  A site is read in one of three ways:
+#
+# - fresh: its value is a new random number, independent of its operands.  This is right
+#   for a site on whose value no output depends: a maximum that only shifts exponents.
+# - `RANK`: a random total order, keyed per trial.  It is associative, commutative and
+#   idempotent, but knows nothing of arithmetic.
+# - `PALEY`: max(a, b) is `a` where a - b is a square.  It commutes with adding a
+#   number, with multiplying by a positive one and with exp, but is not associative.
+#
+# What holds for reals because of the axioms of one model holds in that model.  An
+# identity that needs both is rejected: a false rejection, never a false
+# acceptance.
+
+Hash = NDArray[np.uint64]
+
+
+class OrderModel(Enum):
+    """The reading of sites that are not fresh."""
+
+    RANK = "random total order"
+    PALEY = "differences that are squares"
+
+
+@dataclass
+class Order:
+    """The reading of all sites of one evaluation, and the count of sites so far."""
+
+    model: OrderModel = OrderModel.RANK
+    fresh: frozenset[int] = frozenset()
+    sites: int = 0
+
+    def next_site(self) -> int:
+        """The number of the site that is being evaluated."""
+        self.sites += 1
+        return self.sites - 1
+
+    def first_is_larger(
+        self, a: IntArray, b: IntArray, trials: Trials, p: IntArray
+    ) -> NDArray[np.bool_]:
+        """Where `a` is the maximum of `a` and `b`."""
+        if self.model is OrderModel.RANK:
+            rank_a = hashed("order", trials.keys, [a])
+            return rank_a >= hashed("order", trials.keys, [b])
+        difference = subtract(a, b, p)
+        return power(difference, (p - 1) // 2, p) != p - 1
+
+
+def mixed(state: Hash) -> Hash:
+    """A bijection of 64-bit words without structure (SplitMix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        state = state + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))
+
+
+def hashed(name: str, keys: IntArray, operands: Sequence[IntArray]) -> Hash:
+    """A random function of the operands, keyed by name and trial."""
+    tag = np.uint64(zlib.crc32(name.encode()))
+    rank = operands[0].ndim - 1
+    state = mixed(mixed(keys.astype(np.uint64)) ^ tag).reshape((-1,) + (1,) * rank)
+    for operand in operands:
+        state = mixed(state ^ operand.astype(np.uint64))
+    return state
+
+
+# -- Residues --------------------------------------------------------------------------
+# A residue holds one component per field of the chain, low to top.  exp moves
+# every component one field up, so the lowest one is lost; a lost component is
+# absent, never a number, and whatever needs it is absent too.  Only the top
+# component is compared.
+#
+# Beside the components goes a word of flags per element:
+#
+# - `MASKED`: the element is minus infinity.  exp gives 0, a sum of two stays masked;
+#   what has no meaning over the reals is `INVALID`.
+# - `RAISED`: the element is infinity, what a minimum ignores.
+# - `INVALID`: a division by zero, or arithmetic on infinities.  A trial in which an
+#   output is invalid says nothing and is drawn again.
+# - `TOUCHED << i`: component i depends on the square root of a non-square.
+
+FlagArray = NDArray[np.uint16]
+Move = Callable[[Any], Any]
+
+MASKED = 1
+INVALID = 2
+TOUCHED = 4
+"""The flag of the lowest component; the next ones follow."""
+RAISED = 1 << 15
+_INFINITE, _INVALID = np.uint16(MASKED | RAISED), np.uint16(INVALID)
+
+
+@dataclass(frozen=True)
+class Residue:
+    """An array over a chain of fields; the first axis of every array is the trial.
+
+    Attributes:
+        parts: Components, low to top; None where lost.
+        flags: Flags per element; None where there are none.
+        positive: It is a positive constant.
+    """
+
+    parts: tuple[IntArray | None, ...]
+    flags: FlagArray | None = None
+    positive: bool = False
+
+    @property
+    def top(self) -> IntArray:
+        """The component that comparisons use."""
+        top = self.parts[-1]
+        assert top is not None, "a residue has lost its top component"
+        return top
+
+    @property
+    def rank(self) -> int:
+        """Number of axes without that of the trials."""
+        return self.top.ndim - 1
+
+    def each(self, move: Move) -> Residue:
+        """The residue with `move` applied to every array (a move of elements)."""
+        parts = tuple(None if a is None else move(a) for a in self.parts)
+        flags = None if self.flags is None else move(self.flags)
+        return Residue(parts, flags, self.positive)
+
+    def all_flags(self) -> FlagArray:
+        """The flags as an array, zeros where there are none."""
+        if self.flags is None:
+            return np.zeros(self.top.shape, dtype=np.uint16)
+        return self.flags
+
+    def flagged(self, flag: int) -> NDArray[np.bool_]:
+        """Where one of the bits of `flag` is set."""
+        if self.flags is None:
+            return np.zeros(self.top.shape, dtype=bool)
+        return (self.flags & flag) != 0
+
+
+def _lift(value: Residue, rank: int) -> Residue:
+    """A rank-0 value with axes of extent 1, to broadcast with rank `rank`."""
+    if value.rank == rank:
+        return value
+    return value.each(lambda a: a.reshape(a.shape[:1] + (1,) * rank))
+
+
+def align(*values: Residue) -> tuple[Residue, ...]:
+    """The values with equal ranks; only those of rank 0 change."""
+    rank = max(v.rank for v in values)
+    return tuple(_lift(v, rank) for v in values)
+
+
+def without_zeros(flags: NDArray[Any]) -> FlagArray | None:
+    """The flags, or None where none is set."""
+    return flags.astype(np.uint16) if flags.any() else None
+
+
+def either(*values: Residue) -> FlagArray | None:
+    """The union of the flags of aligned values, or None.
+
+    Of opposite infinities nothing is left that has a meaning.
+    """
+    present = [v.flags for v in values if v.flags is not None]
+    if not present:
+        return None
+    flags = reduce(np.bitwise_or, present)
+    opposite = (flags & _INFINITE) == _INFINITE
+    return np.where(opposite, flags ^ _INFINITE | _INVALID, flags)
+
+
+def refuse_masked(value: Residue) -> Residue:
+    """The value with infinite elements made invalid."""
+    if value.flags is None:
+        return value
+    infinite = value.flags & _INFINITE != 0
+    flags = np.where(infinite, value.flags & ~_INFINITE | _INVALID, value.flags)
+    return Residue(value.parts, flags, value.positive)
+
+
+def mirrored(value: Residue) -> Residue:
+    """The value with the flags of its infinities exchanged, as minus does."""
+    if value.flags is None:
+        return value
+    infinite = value.flags & _INFINITE != 0
+    flags = np.where(infinite, value.flags ^ _INFINITE, value.flags)
+    return Residue(value.parts, flags, value.positive)
+
+
+def section(value: Residue, axis: int, start: int, stop: int) -> Residue:
+    """The elements from `start` to before `stop` along an axis."""
+    place = (slice(None),) * (axis + 1) + (slice(start, stop),)
+    return value.each(lambda a: a[place])
+
+
+def slice_at(value: Residue, axis: int, index: int) -> Residue:
+    """One position of an axis, which vanishes."""
+    place = (slice(None),) * (axis + 1) + (index,)
+    return value.each(lambda a: a[place])
+
+
+# -- The algebra -----------------------------------------------------------------------
 
 Parts = tuple[IntArray | None, ...]
 
@@ -68,7 +260,7 @@ class ResidueAlgebra:
     def _spread(self, per_trial: IntArray, rank: int) -> IntArray:
         return per_trial.reshape((-1,) + (1,) * rank)
 
-    def _zip(self, function: modular.Ternary, a: Residue, b: Residue) -> Parts:
+    def _zip(self, function: fields.Ternary, a: Residue, b: Residue) -> Parts:
         rank = a.rank
         return tuple(
             None if x is None or y is None else function(x, y, self.prime(i, rank))
@@ -99,14 +291,14 @@ class ResidueAlgebra:
 
     def _infinity(self, value: float) -> Residue:
         zero = np.zeros(self.trials.count, dtype=np.int64)
-        flag = MASKED if value == -math.inf else INVALID
+        flag = MASKED if value < 0 else RAISED
         flags = np.full(self.trials.count, flag, dtype=np.uint16)
         return Residue((zero,) * self.trials.fields, flags)
 
     def add(self, a: Residue, b: Residue) -> Residue:
-        """Sum; masked where either is."""
+        """Sum; infinite where either is."""
         a, b = align(a, b)
-        return self._with(self._zip(modular.add, a, b), either(a, b))
+        return self._with(self._zip(fields.add, a, b), either(a, b))
 
     def _with(self, parts: Parts, flags: FlagArray | None) -> Residue:
         """A residue whose flags, of a broadcast shape, are spread to the parts'."""
@@ -116,18 +308,16 @@ class ResidueAlgebra:
         return Residue(parts, np.broadcast_to(flags, value.top.shape))
 
     def sub(self, a: Residue, b: Residue) -> Residue:
-        """Difference; masked where `a` is, invalid where `b` is."""
+        """Difference; infinite where either is."""
         a, b = align(a, b)
-        return self._with(
-            self._zip(modular.subtract, a, b), either(a, refuse_masked(b))
-        )
+        return self._with(self._zip(fields.subtract, a, b), either(a, mirrored(b)))
 
     def mul(self, a: Residue, b: Residue) -> Residue:
-        """Product; a masked factor goes only with a positive constant."""
+        """Product; an infinite factor goes only with a positive constant."""
         a, b = align(a, b)
         left = a if b.positive else refuse_masked(a)
         right = b if a.positive else refuse_masked(b)
-        product = self._with(self._zip(modular.multiply, a, b), either(left, right))
+        product = self._with(self._zip(fields.multiply, a, b), either(left, right))
         both = a.positive and b.positive
         return Residue(product.parts, product.flags, both)
 
@@ -141,7 +331,7 @@ class ResidueAlgebra:
                 inverses.append(None)
                 continue
             zero |= part == 0
-            inverses.append(modular.inverse(part, self.prime(i, b.rank)))
+            inverses.append(fields.inverse(part, self.prime(i, b.rank)))
         divisor = refuse_masked(b)
         flags = divisor.flags
         if zero.any():
@@ -150,7 +340,7 @@ class ResidueAlgebra:
         return self.mul(a, Residue(tuple(inverses), flags, b.positive))
 
     def exp(self, a: Residue) -> Residue:
-        """Power of e: one field up, 0 where masked."""
+        """Power of e: one field up, 0 where masked, invalid where infinite."""
         if all(part is None for part in a.parts[:-1]):
             if self._exp_oracle:
                 return self.oracle("exp", a)
@@ -164,7 +354,7 @@ class ResidueAlgebra:
                 parts.append(None)
                 continue
             omega = self._spread(self.trials.omegas[i], a.rank)
-            value = modular.power(omega, part, self.prime(i, a.rank))
+            value = fields.power(omega, part, self.prime(i, a.rank))
             parts.append(value if masked is None else np.where(masked, 0, value))
         return Residue(tuple(parts), self._moved_up(a.flags))
 
@@ -173,7 +363,8 @@ class ResidueAlgebra:
         if flags is None:
             return None
         touched = (flags >> 2 << 3) & np.uint16((TOUCHED << self.trials.fields) - 1)
-        return without_zeros((flags & INVALID) | touched)
+        raised = (flags >> 15) * np.uint16(INVALID)
+        return without_zeros((flags & INVALID) | raised | touched)
 
     def sqrt(self, a: Residue) -> Residue:
         """The root that is a square; of a non-square x, x^((p+1)/4) times a unit.
@@ -188,11 +379,11 @@ class ResidueAlgebra:
                 parts.append(None)
                 continue
             p = self.prime(i, a.rank)
-            root = modular.power(part, (p + 1) // 4, p)
-            odd = modular.multiply(root, root, p) != part
+            root = fields.power(part, (p + 1) // 4, p)
+            odd = fields.multiply(root, root, p) != part
             if odd.any():
                 unit = self._spread(self.trials.units[i], a.rank)
-                root = np.where(odd, modular.multiply(root, unit, p), root)
+                root = np.where(odd, fields.multiply(root, unit, p), root)
                 flags |= odd.astype(np.uint16) * np.uint16(TOUCHED << i)
                 inner = tuple(range(1, odd.ndim))
                 self.non_squares[i] += odd.sum(axis=inner)
@@ -206,10 +397,8 @@ class ResidueAlgebra:
         if site in self.order.fresh:
             shape = np.broadcast_shapes(a.top.shape, b.top.shape)
             masked = a.flagged(MASKED) & b.flagged(MASKED)
-            fresh = self.uniform(shape[1:])
-            return Residue(
-                fresh.parts, without_zeros(np.asarray(masked, dtype=np.uint16))
-            )
+            raised = a.flagged(RAISED) | b.flagged(RAISED)
+            return self._shifting(self.uniform(shape[1:]), masked, raised)
         return self._larger(a, b)
 
     def _larger(self, a: Residue, b: Residue) -> Residue:
@@ -218,6 +407,7 @@ class ResidueAlgebra:
         )
         if a.flags is not None or b.flags is not None:
             take = (take & ~a.flagged(MASKED)) | b.flagged(MASKED)
+            take = (take & ~b.flagged(RAISED)) | a.flagged(RAISED)
         return self._select(take, a, b, keyed_on=(a, b))
 
     def _select(
@@ -248,7 +438,7 @@ class ResidueAlgebra:
         touched = value.flagged(TOUCHED << (fields - 1)).astype(np.uint16)
         return np.asarray(touched * everywhere | value.all_flags() & np.uint16(INVALID))
 
-    def sum(self, a: Residue, axes: tuple[int, ...]) -> Residue:
+    def sum(self, a: Residue, axes: Axes) -> Residue:
         """The sum over axes; masked elements are refused."""
         a = refuse_masked(a)
         inner = tuple(x + 1 for x in axes)
@@ -260,7 +450,7 @@ class ResidueAlgebra:
         flags = None if a.flags is None else np.bitwise_or.reduce(a.flags, axis=inner)
         return Residue(parts, flags)
 
-    def max(self, a: Residue, axes: tuple[int, ...]) -> Residue:
+    def max(self, a: Residue, axes: Axes) -> Residue:
         """The largest element along axes in the order of the trial."""
         site = self.order.next_site()
         if site in self.order.fresh:
@@ -271,17 +461,42 @@ class ResidueAlgebra:
             a = reduce(self._larger, slices)
         return a
 
-    def shift(self, a: Residue, axes: tuple[int, ...]) -> Residue:
+    def shift(self, a: Residue, axes: Axes) -> Residue:
         """Fresh random values, finite also where all of `a` is masked."""
         return self._fresh(a, axes, keep_mask=False)
 
-    def _fresh(self, a: Residue, axes: tuple[int, ...], *, keep_mask: bool) -> Residue:
+    def _fresh(self, a: Residue, axes: Axes, *, keep_mask: bool) -> Residue:
         shape = tuple(n for i, n in enumerate(a.top.shape[1:]) if i not in axes)
         fresh = self.uniform(shape)
         if not keep_mask or a.flags is None:
             return fresh
-        masked = a.flagged(MASKED).all(axis=tuple(x + 1 for x in axes))
-        return Residue(fresh.parts, without_zeros(np.asarray(masked, dtype=np.uint16)))
+        inner = tuple(x + 1 for x in axes)
+        masked = np.asarray(a.flagged(MASKED).all(axis=inner))
+        raised = np.asarray(a.flagged(RAISED).any(axis=inner))
+        return self._shifting(fresh, masked, raised)
+
+    @staticmethod
+    def _shifting(
+        fresh: Residue, masked: NDArray[np.bool_], raised: NDArray[np.bool_]
+    ) -> Residue:
+        """A shift that is minus infinity where masked; infinite ones leave nothing."""
+        flags = masked * np.uint16(MASKED) | raised * np.uint16(INVALID)
+        return Residue(fresh.parts, without_zeros(flags))
+
+    def fold(
+        self, join: Callable[[Residue, Residue], Residue], a: Residue, axes: Axes
+    ) -> Residue:
+        """The elements along axes joined: half of them to the other half, and again."""
+        for axis in sorted(axes, reverse=True):
+            while (count := a.top.shape[axis + 1]) > 1:
+                half = count // 2
+                joined = join(
+                    section(a, axis, 0, half), section(a, axis, half, 2 * half)
+                )
+                rest = section(a, axis, 2 * half, count)
+                a = self.concat(axis, joined, rest) if count % 2 else joined
+            a = slice_at(a, axis, 0)
+        return a
 
     def matmul(self, a: Residue, b: Residue) -> Residue:
         """(batch, m, k) by (batch, k, n)."""
@@ -290,7 +505,7 @@ class ResidueAlgebra:
         parts = tuple(
             None
             if x is None or y is None
-            else modular.matmul(x, y, self.prime(i, batch))
+            else fields.matmul(x, y, self.prime(i, batch))
             for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True))
         )
         flags = None
@@ -359,3 +574,101 @@ class ResidueAlgebra:
         value = np.where(condition.top > 1, drawn, condition.top)
         truth = np.asarray(value == 1, dtype=np.bool_)
         return self._select(truth, a, b, keyed_on=(condition,))
+
+
+# -- The domain ------------------------------------------------------------------------
+
+
+class ResidueDomain:
+    """`Domain` over residues: operators by their rows' field semantics.
+
+    Shapes and axes are those without the trial axis.
+    """
+
+    def __init__(self, algebra: ResidueAlgebra) -> None:
+        self.algebra = algebra
+
+    def shape(self, value: Residue) -> tuple[int, ...]:
+        """The shape of one trial's array."""
+        return value.top.shape[1:]
+
+    def constant(self, number: Scalar, extents: Mapping[str, int]) -> Residue:
+        """A rank-0 constant."""
+        return self.algebra.constant(number, extents)
+
+    def elementwise(self, op: Operator, operands: Sequence[Residue]) -> Residue:
+        """The row's field semantics."""
+        return op.on(self.algebra, *align(*operands))
+
+    def reduce(self, op: Operator, value: Residue, axes: tuple[int, ...]) -> Residue:
+        """The row's field semantics."""
+        return op.reduced(self.algebra, value, axes)
+
+    def contract(self, op: Operator, a: Residue, b: Residue) -> Residue:
+        """The row's field semantics."""
+        return op.contracted(self.algebra, a, b)
+
+    def running_max(
+        self,
+        value: Residue,
+        axis: int,  # noqa: ARG002
+    ) -> Residue:
+        """Fresh random numbers: no output may depend on them."""
+        return self.algebra.shift(value, ())
+
+    def cast(self, value: Residue, dtype: DType) -> Residue:  # noqa: ARG002
+        """The value itself: fields do not round."""
+        return value
+
+    def transpose(self, value: Residue, order: tuple[int, ...]) -> Residue:
+        """Axes in another order."""
+        moved = (0, *(axis + 1 for axis in order))
+        return value.each(lambda a: a.transpose(moved))
+
+    def reshape(self, value: Residue, shape: tuple[int, ...]) -> Residue:
+        """Axes merged or split."""
+        return value.each(lambda a: a.reshape(a.shape[:1] + shape))
+
+    def take(self, value: Residue, axis: int, start: int, stop: int) -> Residue:
+        """A range along an axis."""
+        place = (slice(None),) * (axis + 1) + (slice(start, stop),)
+        return value.each(lambda a: a[place])
+
+    def pad(self, value: Residue, axis: int, count: int) -> Residue:
+        """Random elements, so that a mask forgotten anywhere shows."""
+        shape = self.shape(value)
+        extra = self.algebra.uniform((*shape[:axis], count, *shape[axis + 1 :]))
+        kept = tuple(
+            None if own is None else new
+            for own, new in zip(value.parts, extra.parts, strict=True)
+        )
+        return self.algebra.concat(axis, value, Residue(kept))
+
+    def padded(self, value: Residue, inside: NDArray[np.bool_]) -> Residue:
+        """Random elements where `inside`, broadcast to the value, is False."""
+        noise = self.algebra.uniform(self.shape(value))
+        parts = tuple(
+            None if a is None or b is None else np.where(inside, a, b)
+            for a, b in zip(value.parts, noise.parts, strict=True)
+        )
+        flags = None if value.flags is None else np.where(inside, value.flags, 0)
+        return Residue(parts, flags)
+
+    def mask(self, value: Residue, keep: NDArray[np.bool_], fill: float) -> Residue:
+        """`fill` where `keep` is False."""
+        rank = len(self.shape(value))
+        other = self.algebra.constant(scalar(fill)).each(
+            lambda a: a.reshape((-1,) + (1,) * rank)
+        )
+        parts = tuple(
+            None if a is None or b is None else np.where(keep, a, b)
+            for a, b in zip(value.parts, other.parts, strict=True)
+        )
+        if other.flags is None and value.flags is None:
+            return Residue(parts)
+        flags = np.where(keep, value.all_flags(), other.all_flags())
+        return Residue(parts, without_zeros(flags))
+
+    def concat(self, values: Sequence[Residue], axis: int) -> Residue:
+        """Arrays one after the other."""
+        return self.algebra.concat(axis, *values)

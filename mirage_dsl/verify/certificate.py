@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
+from mirage_dsl.core.records import typed
 from mirage_dsl.ir.graph import KernelGraph
 
 Sizes = tuple[tuple[str, int], ...]
@@ -85,17 +86,20 @@ class Sampled:
         elements: How many elements of the outputs were equal.
         difference: Where one differs, in words; None where none does.
         reason: Why none was compared, in words.
+        thinned: Whether long dims kept only a few of their elements.
     """
 
     elements: int = 0
     difference: str | None = None
     reason: str = ""
+    thinned: bool = False
 
     def __str__(self) -> str:
         if self.difference is not None:
             return f"at the true extents {self.difference}"
         if self.elements:
-            return f"equal in {self.elements} sampled elements at the true extents"
+            found = f"equal in {self.elements} sampled elements at the true extents"
+            return f"{found}, long dims thinned" if self.thinned else found
         return f"not compared at the true extents: {self.reason}"
 
 
@@ -168,17 +172,12 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Certificate:
-        """The certificate of which `data` is the `to_dict`, from JSON or not."""
-        values = {name: nested_tuples(value) for name, value in data.items()}
-        example, stability = data["counterexample"], data["stability"]
-        if example is not None:
-            fields = {name: nested_tuples(value) for name, value in example.items()}
-            values["counterexample"] = Counterexample(**fields)
-        if stability is not None:
-            values["stability"] = Stability(**stability)
-        if data.get("sampled") is not None:
-            values["sampled"] = Sampled(**data["sampled"])
-        return cls(**values)
+        """The certificate of which `data` is the `to_dict`, from JSON or not.
+
+        Raises:
+            CacheError: It is that of none.
+        """
+        return typed(cls, dict(data))
 
 
 def nested_tuples(value: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mirage_dsl.types import Scalar
+from mirage_dsl.core.types import Scalar
 
 _HEIGHT = 10**7
 _SQUARE_HEIGHT = 2**16

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
+from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy
+from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
 from mirage_dsl.verify.sizes import Shrunk, input_shape
@@ -61,6 +62,30 @@ def floats_agree(shrunk: Shrunk, seed: int) -> bool:
             if _first_difference(a, b, both) is not None:
                 return False
     return shared
+
+
+def levels_agree(shrunk: Shrunk, seed: int, blocks: BlockEvaluator) -> bool:
+    """Whether a candidate's float64 results are the same at a lower level.
+
+    A result that is finite has to be so there too: what lies outside of tensors is no
+    number, and shows where it is read.
+
+    Args:
+        shrunk: Both graphs at small sizes.
+        seed: What the draws follow from.
+        blocks: Evaluates the candidate's blocks at that level.
+    """
+    candidate, seen = shrunk.candidate, False
+    for inputs, _, found in _draws(shrunk, seed, _SCALES):
+        lower = evaluate(candidate, inputs, NumpyDomain(), blocks)
+        for a, b in zip(found, lower, strict=True):
+            counted = np.isfinite(a)
+            seen |= bool(counted.any())
+            if not np.isfinite(b[counted]).all():
+                return False
+            if _first_difference(a, b, counted) is not None:
+                return False
+    return seen
 
 
 def _draws(

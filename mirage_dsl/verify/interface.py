@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mirage_dsl.core.types import Axis, TensorType, axis_text
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import Axis, TensorType, axis_text
 
 Correspondence = tuple[Axis, Axis]
 """An axis of the program and the same axis of the candidate."""

@@ -7,10 +7,12 @@ and it, and whether choices (maxima, conditions) were made on the way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -20,8 +22,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
-from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Scalar
+from mirage_dsl.ops.definition import Axes, Kind
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,6 @@ class Depth:
             frozenset[int]().union(*(d.roots for d in both)),
             any(d.choices for d in both),
         )
-
-
-Axes = tuple[int, ...]
 
 
 class DepthAlgebra:
@@ -76,6 +74,21 @@ class DepthAlgebra:
 
     def max(self, a: Depth, axes: Axes) -> Depth:  # noqa: ARG002
         return _chosen(a)
+
+    def fold(
+        self,
+        join: Callable[[Depth, Depth], Depth],
+        a: Depth,
+        axes: Axes,  # noqa: ARG002
+    ) -> Depth:
+        """Of any number of elements, unless each one nests exponentials deeper."""
+        pair = join(a, a)
+        if join(pair, pair) != pair:
+            raise UnsupportedError(
+                "a reduction joins its elements by exponentials of exponentials, as "
+                "deep as it has elements; no chain of fields is that long"
+            )
+        return pair
 
     def shift(self, a: Depth, axes: Axes) -> Depth:  # noqa: ARG002
         return Depth()
@@ -131,12 +144,15 @@ def _apply(node: Apply, values: Mapping[str, Depth]) -> Depth:
         values[o] if isinstance(o, str) else algebra.constant(o) for o in node.operands
     ]
     match node.op.kind:
-        case Kind.ELEMENTWISE | Kind.CONTRACTION | Kind.VIEW:
-            return node.op.field(algebra, *operands)
+        case Kind.ELEMENTWISE | Kind.VIEW:
+            return node.op.on(algebra, *operands)
+        case Kind.CONTRACTION:
+            a, b = operands
+            return node.op.contracted(algebra, a, b)
         case Kind.REDUCTION:
-            return node.op.field(algebra, operands[0], ())
+            return node.op.reduced(algebra, operands[0], ())
         case Kind.CONCAT:
-            return node.op.field(algebra, 0, *operands)
+            return node.op.joined(algebra, 0, *operands)
         case _:
             assert_never(node.op.kind)
 
@@ -168,8 +184,8 @@ def _block(
 
 def _accumulated(node: Accumulate, values: Mapping[str, Depth]) -> Depth:
     value = values[node.operand]
-    if node.kind == "max":
-        return _chosen(value)
-    if node.rescale is None:
+    if node.reduction is None:
         return value
+    if node.rescale is None:
+        return node.reduction.reduced(DepthAlgebra(), value, ())
     return value.joined(DepthAlgebra().exp(values[node.rescale]))

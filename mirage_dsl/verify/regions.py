@@ -3,16 +3,24 @@
 A region has indices for each dim of a value, ascending; the elements are those of the
 product.  Regions follow the graph backwards: what a node sums is needed whole, a slice
 moves indices, a block needs what its pieces cover.
+
+A dim that is too long for that is **thinned**: of its elements only those near its
+ends, around a random place, and where the first part of a grid ends, are there, in both
+graphs; all others are as what lies outside of a ragged tile.  A graph treats all
+elements of a dim alike, so it computes the same function of those that are left; and it
+still has to meet the last one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -26,11 +34,95 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import iterations, loops_inside_grid, partial_base
 from mirage_dsl.ops.definition import AttributeKind, Kind
-from mirage_dsl.types import Axis, Dim
-from mirage_dsl.verify.modular import IntArray
+from mirage_dsl.rewrite.expand import live
+from mirage_dsl.verify.fields import IntArray
 
 Region = dict[str, IntArray]
 Extents = Mapping[str, int]
+
+_MARKED = 1 << 20
+"""Indices up to which marking them is quicker than sorting."""
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """Which dims are thinned, and to what.
+
+    Attributes:
+        longest: The extent of the longest dim that is left as it is.
+        width: How many elements a thinned one keeps at each place: at its ends, at a
+            random one, and at those given.
+        seed: What the random place follows from.
+        places: Where parts of a grid end.
+    """
+
+    longest: int
+    width: int
+    seed: int
+    places: tuple[int, ...] = ()
+
+    def kept(self, extent: int) -> IntArray | None:
+        """The elements that are left; None for all.
+
+        Dims of one extent keep the same ones, so a renamed one does.
+        """
+        if extent <= self.longest:
+            return None
+        rng = np.random.default_rng([self.seed, extent, 32])
+        last = extent - self.width
+        starts = [0, int(rng.integers(last)), last]
+        starts += [min(p - self.width // 2, last) for p in self.places if p < extent]
+        return distinct(*(max(s, 0) + np.arange(self.width) for s in starts))
+
+    def at_parts(self, graph: KernelGraph) -> Thinning:
+        """The thinning that also keeps what is where the first parts of grids end."""
+        tiles = {
+            split.tile
+            for block in graph.blocks
+            for split in block.grid
+            if (graph.extent_of[split.dim] or 0) > self.longest
+        }
+        return replace(self, places=tuple(sorted(tiles)))
+
+    def of_dims(self, graph: KernelGraph, extents: Extents) -> Region:
+        """The elements that are left of each thinned dim of a graph.
+
+        Raises:
+            UnsupportedError: A part of a thinned dim is taken, or one is joined to
+                another, so that what is left of them does not follow.
+        """
+        partial = {
+            d.name: (base, block)
+            for block in graph.blocks
+            for store in block.stores
+            for d in dims_of(store.axes)
+            if d.grid and (base := partial_base(d.name, block)) is not None
+        }
+        found: Region = {}
+        for name, extent in extents.items():
+            kept = self.kept(extent)
+            if name not in partial and kept is not None:
+                found[name] = kept
+        views = [n for n in _operators(graph) if n.op.kind in (Kind.VIEW, Kind.CONCAT)]
+        viewed = {dim for node in views for dim in _viewed_dims(node)}
+        for name, (base, block) in partial.items():
+            split = block.grid_split(base)
+            if split is not None and base in found and name not in viewed:
+                found[name] = distinct(found[base] // split.tile)
+            elif self.kept(extents[name]) is not None:
+                raise UnsupportedError(f"{name} has too many parts")
+        for node in views:
+            cuts = node.op.kind is Kind.CONCAT or "start" in dict(node.attrs)
+            if cuts and not found.keys().isdisjoint(_viewed_dims(node)):
+                raise UnsupportedError(
+                    f"{node.result} takes a part of a long dim, or joins it to another"
+                )
+        return found
+
+
+def _operators(graph: KernelGraph) -> Iterator[Apply]:
+    for level in (graph, *graph.blocks):
+        yield from (n for n in level.nodes if isinstance(n, Apply))
 
 
 def distinct(*indices: IntArray) -> IntArray:
@@ -41,7 +133,10 @@ def distinct(*indices: IntArray) -> IntArray:
         if rising and first[0] >= 0:
             return first
     flat = np.concatenate([i.ravel() for i in indices])
-    there = np.zeros(flat.max() + 2, np.bool_)
+    if flat.max(initial=-1) > _MARKED:
+        found = np.unique(flat)
+        return found[found >= 0]
+    there = np.zeros(flat.max(initial=-1) + 2, np.bool_)
     there[flat] = True
     # -1 marks the last place, which is one more than any index.
     return np.flatnonzero(there[:-1])
@@ -62,7 +157,11 @@ def axis_region(axis: Axis, indices: IntArray, extents: Extents) -> Region:
 
 
 def operand_regions(
-    node: Apply, region: Region, names: Sequence[tuple[str, ...]], extents: Extents
+    node: Apply,
+    region: Region,
+    names: Sequence[tuple[str, ...]],
+    extents: Extents,
+    thinned: Region,
 ) -> list[Region | None]:
     """What an operator needs of each value it reads; None for nothing.
 
@@ -71,14 +170,20 @@ def operand_regions(
         region: What is needed of its result.
         names: The dims of each value that it reads.
         extents: Of all dims.
+        thinned: What is left of thinned ones.
     """
     attrs = dict(node.attrs)
     if node.op.kind is Kind.CONCAT:
         return list(_joined(node, region, names, extents))
     if node.op.kind is Kind.VIEW and "dtype" not in attrs:
         region = _viewed(node, region)
-    whole = {d: np.arange(extents[d]) for d in node.over}
+    whole = {d: _all_of(d, extents, thinned) for d in node.over}
     return [{d: whole[d] if d in whole else region[d] for d in own} for own in names]
+
+
+def _all_of(dim: str, extents: Extents, thinned: Region) -> IntArray:
+    kept = thinned.get(dim)
+    return np.arange(extents[dim]) if kept is None else kept
 
 
 def _viewed(node: Apply, region: Region) -> Region:
@@ -129,15 +234,21 @@ class Demands:
         regions: What is needed of each kernel-level value, by name.
         blocks: The pieces of each block that are evaluated, by its results.
         work: Products and elements that this takes.
+        elements: Those alone, of all values.
     """
 
     def __init__(
-        self, graph: KernelGraph, extents: Extents, outputs: Sequence[Region]
+        self,
+        graph: KernelGraph,
+        extents: Extents,
+        outputs: Sequence[Region],
+        thinned: Region,
     ) -> None:
         self.regions: dict[str, Region] = {}
         self.blocks: dict[tuple[str, ...], Pieces] = {}
         self.work = 0
-        self._extents = extents
+        self.elements = 0
+        self._extents, self._thinned = extents, thinned
         self._types = kernel_types(graph)
         for item, region in zip(graph.returns, outputs, strict=True):
             self._need(item.value, region)
@@ -147,37 +258,50 @@ class Demands:
             elif node.result in self.regions:
                 names = [self._types[v].names for v in node.values]
                 own = self.regions[node.result]
-                self.work += _size(own) * math.prod(extents[d] for d in node.over)
-                needs = operand_regions(node, own, names, extents)
+                summed = (len(_all_of(d, extents, thinned)) for d in node.over)
+                self.work += _size(own) * math.prod(summed)
+                self.elements += _size(own)
+                needs = operand_regions(node, own, names, extents, thinned)
                 for value, need in zip(node.values, needs, strict=True):
                     if need is not None:
                         self._need(value, need)
         for item in graph.inputs:
-            self.work += _size(self.regions.get(item.name, {}))
+            if item.name in self.regions:
+                self.work += _size(self.regions[item.name])
+                self.elements += _size(self.regions[item.name])
 
     def _need(self, value: str, region: Region) -> None:
         known = self.regions.get(value)
         self.regions[value] = region if known is None else united(known, region)
 
     def _block(self, block: BlockGraph) -> None:
-        stores = [s for s in block.stores if s.result in self.regions]
-        if not stores:
+        # What is not needed may be split along dims of which no piece is.
+        alive = live([block], set(self.regions))
+        if not alive:
             return
+        (part,) = alive
+        assert isinstance(part, BlockGraph)
+        results, block = block.results, part
         sample = BlockSample()
         whole = _whole_dims(block)
-        for store in stores:
+        for store in block.stores:
             self._stored(block, store, sample, whole)
-        pieces = self.blocks[block.results] = Pieces(block, self._extents, sample)
+        pieces = self.blocks[results] = Pieces(
+            block, self._extents, sample, self._thinned
+        )
         for load in block.loads:
             self._need(load.source, {d.name: pieces.of(d) for d in dims_of(load.axes)})
         types = block_types(block, self._types)
         for node in block.nodes:
             if not isinstance(node, Store):
-                dims = {d for v in _values(node) for d in types[v].dims}
-                dims.update(types[node.result].dims)
+                own = set(types[node.result].dims)
+                dims = own.union(*(types[v].dims for v in _values(node)))
                 # A join of pieces has no extent; its operands are counted anyway.
-                known = [d for d in dims if d.name in self._extents]
-                self.work += math.prod(pieces.indices(d).size for d in known)
+                sizes = {
+                    d: pieces.indices(d).size for d in dims if d.name in self._extents
+                }
+                self.work += math.prod(sizes.values())
+                self.elements += math.prod(n for d, n in sizes.items() if d in own)
 
     def _stored(
         self, block: BlockGraph, store: Store, sample: BlockSample, whole: set[str]
@@ -247,6 +371,7 @@ class Pieces:
     block: BlockGraph
     extents: Extents
     sample: BlockSample
+    thinned: Region
     _known: dict[Dim, IntArray] = field(default_factory=dict[Dim, IntArray])
 
     def grid_tile(self, name: str) -> int:
@@ -266,22 +391,41 @@ class Pieces:
 
     def _indices(self, dim: Dim) -> IntArray:
         extent = width = self.extents[dim.name]
+        kept = self.thinned.get(dim.name)
+        if kept is not None and not (dim.grid or dim.loop):
+            return self.sample.positions.get(dim.name, kept)
         start, end = np.zeros((), np.int64), np.asarray(extent)
         if dim.grid:
             width = self.grid_tile(dim.name)
             start = self.sample.coordinates[dim.name] * width
             end = np.minimum(start + width, extent)
         if dim.loop:
-            assert self.block.loop is not None
-            span = width if loops_inside_grid(self.block) else extent
-            width = min(self.block.loop.tile, span)
-            steps = np.arange(iterations(self.block, self.extents)) * width
+            width = self._loop_tile(width if dim.grid else extent)
+            steps = self._iterations(dim.name, start, width) * width
             start, end = start[..., None] + steps, end[..., None]
         positions = self.sample.positions.get(dim.name)
         if positions is None:
             positions = np.arange(width)
         found = start[..., None] + positions
-        return np.where(found < end[..., None], found, -1)
+        inside = found < end[..., None]
+        if kept is not None:
+            inside &= np.isin(found, kept)
+        return np.where(inside, found, -1)
+
+    def _loop_tile(self, span: int) -> int:
+        assert self.block.loop is not None
+        whole = self.extents[self.block.loop.dim]
+        return min(
+            self.block.loop.tile, span if loops_inside_grid(self.block) else whole
+        )
+
+    def _iterations(self, name: str, starts: IntArray, width: int) -> IntArray:
+        """The numbers of the iterations that any sampled block computes."""
+        count, kept = iterations(self.block, self.extents), self.thinned.get(name)
+        if kept is None:
+            return np.arange(count)
+        met = (kept - starts[..., None]) // width
+        return distinct(np.where(met < count, np.maximum(met, -1), -1))
 
     def stored(self, block: BlockGraph, name: str) -> Region:
         """The region of a stored tensor that the sampled pieces make."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.verify.residues import Residue
+from mirage_dsl.verify.algebra import Residue
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,
@@ -33,6 +33,8 @@ from mirage_dsl.verify.trials import (
 _TRIALS = 8
 _TRIALS_OF_CHOICES = 24
 _BUDGET = 300
+_MOST_DRAWN = 4_000_000
+"""Elements of inputs, over all trials and steps: some 5 s of attention."""
 _PATIENCE = 40
 
 
@@ -142,7 +144,8 @@ def settle_roots(where: Field, distances: frozenset[int], choices: bool) -> Tall
     sides, agree = climb.evaluate(climb.inputs)
     climb.best = climb.count(sides)
     stale = 0
-    for _ in range(_BUDGET):
+    drawn = sum(i.top.size for i in climb.inputs)
+    for _ in range(min(_BUDGET, max(_PATIENCE, _MOST_DRAWN // drawn))):
         if not agree:
             return Tally(Outcome.DIFFERENT, 0, 0, choices)
         if climb.covered():

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.core.types import Scalar
+from mirage_dsl.ir.evaluate.floats import NumpyDomain
+from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import Compute, NumpyDomain
 from mirage_dsl.ops.definition import Array, Operator
-from mirage_dsl.types import Scalar
 
 
 @dataclass(frozen=True)
@@ -81,19 +81,16 @@ class RunsDomain(NumpyDomain):
 def evaluate_runs(
     graph: KernelGraph,
     inputs: Sequence[Array],
-    *,
-    compute: Compute = np.float64,
-    round_casts: bool = False,
+    domain: RunsDomain | None = None,
 ) -> list[Array]:
     """The outputs of several runs.
 
     Args:
         graph: A program or μGraph that was checked.
         inputs: One array per input, the first axis over the runs.
-        compute: The format of all arithmetic, and of the results.
-        round_casts: Round to storage formats where a real run does.
+        domain: The arithmetic; float64 without rounding unless given.
     """
-    domain = RunsDomain(compute, round_casts)
+    domain = domain or RunsDomain()
     runs = len(inputs[0])
-    outputs = evaluate(graph, [v.astype(compute) for v in inputs], domain)
+    outputs = evaluate(graph, [v.astype(domain.compute) for v in inputs], domain)
     return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]

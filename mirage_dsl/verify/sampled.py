@@ -18,27 +18,34 @@ from functools import lru_cache
 
 import numpy as np
 
-from mirage_dsl.ir.evaluate_block import BlockEvaluation
+from mirage_dsl.core.clock import look
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Dim
+from mirage_dsl.ir.evaluate.domain import (
+    LOOP,
+    Label,
+    Mask,
+    Named,
+    NamedArrays,
+    grid_label,
+)
+from mirage_dsl.ir.evaluate.graph import BlockEvaluation
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, Load, dims_of
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.named import LOOP, Label, Mask, Named, NamedArrays, grid_label
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Dim
-from mirage_dsl.verify import modular
-from mirage_dsl.verify.algebra import ResidueAlgebra
+from mirage_dsl.verify import fields
+from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
 from mirage_dsl.verify.certificate import Sampled
-from mirage_dsl.verify.domain import ResidueDomain
-from mirage_dsl.verify.fields import Trials, draw_trials
-from mirage_dsl.verify.modular import IntArray
-from mirage_dsl.verify.orders import Order
+from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
+from mirage_dsl.verify.interface import corresponding_axes
 from mirage_dsl.verify.regions import (
     Demands,
     Pieces,
     Region,
+    Thinning,
     axis_region,
     operand_regions,
 )
-from mirage_dsl.verify.residues import Residue
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,
@@ -48,12 +55,22 @@ from mirage_dsl.verify.trials import (
     touched,
 )
 
-_INDICES = (3, 2, 1)
-"""Elements along each axis of an output, fewer where more would take too long."""
 _MUCH_WORK = 4e6
 _MOST_WORK = 1e8
 """Products and elements of an evaluation, over all fields, some 5 ns each: what several
 elements along each axis may take, and what one element may."""
+_MOST_ELEMENTS = 8e6
+"""Elements of all values together, over all fields: 64 MB."""
+_WAYS = (
+    (3, 1 << 16, 192, _MUCH_WORK),
+    (2, 1 << 16, 192, _MUCH_WORK),
+    (1, 1 << 16, 192, _MOST_WORK),
+    (3, 1 << 10, 192, _MUCH_WORK),
+    (1, 1 << 10, 192, _MUCH_WORK),
+    (1, 1 << 5, 8, _MOST_WORK),
+)
+"""Elements along each axis of an output; the longest extent that is not thinned, and
+how many elements the others keep at a place; the work.  Best first."""
 _ATTEMPTS = 4
 
 
@@ -80,20 +97,48 @@ def compare_samples(
     """Compare a few elements of every output at the true extents."""
     if any(e is None for g in (candidate, program) for _, e in g.extents):
         return Sampled(reason="symbolic extents")
-    for count in _INDICES:
-        ours = _program_side(program, sampling.seed, count)
-        theirs = _Side(candidate, ours.axes)
-        work = len(sampling.chain) * max(s.demands.work for s in (ours, theirs))
-        if work <= (_MUCH_WORK if count > 1 else _MOST_WORK):
-            return _compared(program, theirs, sampling, count)
+    for count, longest, width, most in _WAYS:
+        look()
+        thinning = Thinning(longest, width, sampling.seed).at_parts(candidate)
+        _require_same_dims(candidate, program, thinning)
+        ours = _program_side(program, thinning, count)
+        theirs = _Side(candidate, ours.axes, thinning)
+        fields = len(sampling.chain)
+        demands = (ours.demands, theirs.demands)
+        if fields * max(d.elements for d in demands) > _MOST_ELEMENTS:
+            continue
+        if fields * max(d.work for d in demands) <= most:
+            return _compared(program, theirs, sampling, thinning, count)
     return Sampled(reason="one element takes too many operations")
 
 
+def _require_same_dims(
+    candidate: KernelGraph, program: KernelGraph, thinning: Thinning
+) -> None:
+    """Axes with thinned dims are made of the same dims in both graphs.
+
+    Raises:
+        UnsupportedError: One is cut otherwise, so that other elements would be left.
+    """
+    for ours, theirs in corresponding_axes(candidate, program):
+        extents = [
+            [g.extent_of[d.name] or 1 for d in axis]
+            for g, axis in ((program, ours), (candidate, theirs))
+        ]
+        thinned = any(thinning.kept(e) is not None for side in extents for e in side)
+        if thinned and extents[0] != extents[1]:
+            raise UnsupportedError("a long axis is made of other dims in the candidate")
+
+
 def _compared(
-    program: KernelGraph, candidate: _Side, sampling: Sampling, count: int
+    program: KernelGraph,
+    candidate: _Side,
+    sampling: Sampling,
+    thinning: Thinning,
+    count: int,
 ) -> Sampled:
     for attempt in range(_ATTEMPTS):
-        ours = _program_outputs(program, sampling, count, attempt)
+        ours = _program_outputs(program, sampling, thinning, count, attempt)
         theirs = candidate.outputs(sampling, CANDIDATE, attempt)
         if invalid_trials(ours).any():
             continue
@@ -103,22 +148,28 @@ def _compared(
         if place is not None:
             return Sampled(difference=place)
         if not any(differences(a, b).any() for a, b in zip(ours, theirs, strict=True)):
-            return Sampled(elements=sum(v.top.size for v in ours))
+            return Sampled(
+                elements=sum(v.top.size for v in ours), thinned=bool(candidate.thinned)
+            )
     return Sampled(reason="roots of non-squares or divisions by zero in every draw")
 
 
 @lru_cache(maxsize=4)
 def _program_outputs(
-    program: KernelGraph, sampling: Sampling, count: int, attempt: int
+    program: KernelGraph,
+    sampling: Sampling,
+    thinning: Thinning,
+    count: int,
+    attempt: int,
 ) -> tuple[Residue, ...]:
     """A program's sampled elements, which its candidates share."""
-    side = _program_side(program, sampling.seed, count)
+    side = _program_side(program, thinning, count)
     return side.outputs(sampling, PROGRAM, attempt)
 
 
 @lru_cache(maxsize=4)
-def _program_side(program: KernelGraph, seed: int, count: int) -> _Side:
-    return _Side(program, sample_axes(program, seed, count))
+def _program_side(program: KernelGraph, thinning: Thinning, count: int) -> _Side:
+    return _Side(program, sample_axes(program, thinning, count), thinning)
 
 
 def _difference(
@@ -134,24 +185,40 @@ def _difference(
     return None
 
 
-def sample_axes(program: KernelGraph, seed: int, count: int) -> list[list[IntArray]]:
+def sample_axes(
+    program: KernelGraph, thinning: Thinning, count: int
+) -> list[list[IntArray]]:
     """The indices along each axis of each output: the last, the first, others."""
-    rng = np.random.default_rng([seed, 31])
+    rng = np.random.default_rng([thinning.seed, 31])
     found: list[list[IntArray]] = []
     for item in program.returns:
         axes: list[IntArray] = []
         for axis in item.type.axes:
-            extent = math.prod(program.extent_of[d.name] or 1 for d in axis)
-            chosen = [extent - 1, 0, int(rng.integers(extent))]
+            extents = [program.extent_of[d.name] or 1 for d in axis]
+            chosen = [math.prod(extents) - 1, 0, _between(rng, extents, thinning)]
             axes.append(np.unique(chosen[:count]))
         found.append(axes)
     return found
 
 
+def _between(
+    rng: np.random.Generator, extents: Sequence[int], thinning: Thinning
+) -> int:
+    """A random index of an axis, of which thinning leaves the element."""
+    index = 0
+    for extent in extents:
+        kept = thinning.kept(extent)
+        drawn = rng.integers(extent) if kept is None else rng.choice(kept)
+        index = index * extent + int(drawn)
+    return index
+
+
 class _Side:
     """One graph, and what of it is computed."""
 
-    def __init__(self, graph: KernelGraph, axes: list[list[IntArray]]) -> None:
+    def __init__(
+        self, graph: KernelGraph, axes: list[list[IntArray]], thinning: Thinning
+    ) -> None:
         self.graph, self.axes = graph, axes
         self.extents = {n: e for n, e in graph.extents if e is not None}
         self.types = kernel_types(graph)
@@ -160,7 +227,8 @@ class _Side:
             pairs = zip(item.type.axes, indices, strict=True)
             found = [axis_region(a, i, self.extents) for a, i in pairs]
             regions.append({d: i for region in found for d, i in region.items()})
-        self.demands = Demands(graph, self.extents, regions)
+        self.thinned = thinning.of_dims(graph, self.extents)
+        self.demands = Demands(graph, self.extents, regions, self.thinned)
 
     def outputs(
         self, sampling: Sampling, side: int, attempt: int
@@ -178,6 +246,7 @@ class _Side:
             if item.name in self.demands.regions:
                 values[item.name] = self._drawn(item, key, trials)
         for node in self.graph.nodes:
+            look()
             if isinstance(node, BlockGraph):
                 values.update(self._block(node, values, domain))
             elif node.result in self.demands.regions:
@@ -192,7 +261,7 @@ class _Side:
             along = (-1,) + (1,) * (len(names) - 1 - at)
             index = index * self.extents[name] + region[name].reshape(along)
         parts = (
-            modular.drawn(key, index, p[0])
+            fields.drawn(key, index, p[0])
             for key, p in zip(keys, trials.primes, strict=True)
         )
         return Named(Residue(tuple(parts)), names)
@@ -209,7 +278,7 @@ class _Side:
         """A library operator on what it needs of its operands."""
         names = [self.types[v].names for v in node.values]
         own = self._region(node.result)
-        needs = iter(operand_regions(node, own, names, self.extents))
+        needs = iter(operand_regions(node, own, names, self.extents, self.thinned))
         operands: list[Named[Residue]] = []
         kept: list[int] = []
         for at, operand in enumerate(node.operands):
@@ -295,13 +364,32 @@ class SampledBlock(BlockEvaluation[Residue]):
         """Those of the sampled blocks."""
         return self.pieces.sample.coordinates[name]
 
-    def positions(self, dim: Dim, width: int) -> IntArray:
-        """Those that are sampled."""
-        return self.pieces.sample.positions.get(dim.name, np.arange(width))
+    def masks_of(self, dim: Dim) -> dict[Label, Mask]:
+        """Masks of what is no element: beyond the end, or thinned out."""
+        inside = self.pieces.indices(dim) >= 0
+        if inside.all():
+            return {}
+        labels: list[Label] = [grid_label(dim.name)] if dim.grid else []
+        labels += [LOOP] if dim.loop else []
+        found: dict[Label, Mask] = {dim.name: Mask((*labels, dim.name), inside)}
+        iterations = np.asarray(inside.any(axis=-1))
+        if dim.loop and not iterations.all():
+            found[LOOP] = Mask(tuple(labels), iterations)
+        return found
 
-    def stored_extent(self, name: str) -> int:
-        """How many elements of the dim the sampled pieces have."""
-        return len(self.pieces.of(Dim(name, grid=True)))
+    def joined(self, named: Named[Residue], parts: Label, piece: Dim) -> Named[Residue]:
+        """The sampled elements of a piece one after the other."""
+        inside = self.pieces.indices(piece) >= 0
+        if piece.grid and piece.loop:
+            if piece.name in self.pieces.thinned:
+                raise UnsupportedError(f"pieces of {piece} are joined, of a long dim")
+            return super().joined(named, parts, piece)
+        whole = self.arrays.join_axes(named, parts, piece.name, inside.size)
+        if inside.all():
+            return whole
+        at = whole.axis(piece.name)
+        places = np.flatnonzero(inside)
+        return replace(whole, value=_gathered(whole.value, at, places))
 
     def load(self, node: Load, source: Named[Residue]) -> Named[Residue]:
         """The sampled pieces of a tensor; padding is random."""

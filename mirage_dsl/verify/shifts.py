@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_dsl.errors import MirageError
+from mirage_dsl.core.errors import MirageError
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.table import DIV, EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
 

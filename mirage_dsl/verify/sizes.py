@@ -2,18 +2,20 @@
 
 Every loop gets at least three iterations and every split three parts: bugs of loops
 pass unseen at two.  Dims that may differ do differ.  Tiles have at least two elements.
-One set of sizes is a multiple of the tiles; the other leaves ragged tiles.
+One set of sizes is a multiple of the tiles; the other leaves ragged tiles, and every
+dim has another size in it, so that no number stands for an extent in both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Axis
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -29,10 +31,150 @@ from mirage_dsl.ir.maps import (
     loops_inside_grid,
     partial_base,
     renamings,
+    view_nodes,
 )
-from mirage_dsl.types import Axis
 from mirage_dsl.verify.interface import corresponding_axes
-from mirage_dsl.verify.relations import Classes, Key, Segments, parts_of
+
+# -- How the extents of two graphs hang together ---------------------------------------
+# Dims of both graphs fall into classes of equal extent: dims of corresponding axes, and
+# a dim and its renaming.  A dim that is sliced, joined or sliced from is cut into
+# *segments* at all places where a slice or a join begins or ends; segments that show
+# the same elements are one.  Any sizes of the segments keep both graphs consistent.
+
+Key = tuple[int, str]
+"""Side (0: program, 1: candidate) and name of a dim."""
+
+_MOST_CUTS = 64
+
+
+class Classes:
+    """Disjoint sets of keys."""
+
+    def __init__(self) -> None:
+        self._parent: dict[tuple[object, ...], tuple[object, ...]] = {}
+
+    def find(self, key: tuple[object, ...]) -> tuple[object, ...]:
+        """The representative of a key's set."""
+        parent = self._parent.setdefault(key, key)
+        if parent == key:
+            return key
+        root = self.find(parent)
+        self._parent[key] = root
+        return root
+
+    def join(self, a: tuple[object, ...], b: tuple[object, ...]) -> None:
+        """Unite two sets."""
+        self._parent[self.find(a)] = self.find(b)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The dim `target` is the elements of `source` from `start` to before `stop`."""
+
+    source: Key
+    start: int
+    stop: int
+    target: Key
+
+
+def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
+    """Slices and joins as parts, in true extents; an inserted dim is its own part."""
+    for node, split in view_nodes(graph):
+        attrs = dict(node.attrs)
+        to, dims = attrs.get("to"), attrs.get("dims")
+        start, stop = attrs.get("start"), attrs.get("stop")
+        if isinstance(start, int) and isinstance(stop, int):
+            source = (side, str(attrs["dim"]))
+            yield Part(source, start, stop, (side, str(to)))
+        elif isinstance(to, str) and isinstance(dims, tuple):
+            if not split.isdisjoint(dims):
+                continue
+            offset = 0
+            for dim in dims:
+                extent = _known(graph, dim)
+                yield Part((side, to), offset, offset + extent, (side, dim))
+                offset += extent
+        elif set(attrs) == {"to"}:
+            yield Part((side, str(to)), 0, 1, (side, str(to)))
+
+
+def _known(graph: KernelGraph, dim: str) -> int:
+    extent = graph.extent_of.get(dim)
+    if extent is None:
+        raise UnsupportedError(
+            f"verification needs the extent of {dim}, which is sliced or joined; "
+            "state it"
+        )
+    return extent
+
+
+class Segments:
+    """The segments of all dims, given their true extents and parts."""
+
+    def __init__(
+        self, graphs: Sequence[KernelGraph], classes: Classes, parts: Sequence[Part]
+    ) -> None:
+        self._classes = classes
+        self._same = Classes()
+        self._cuts: dict[tuple[object, ...], list[int]] = {}
+        for part in parts:
+            for key in (part.source, part.target):
+                extent = _known(graphs[key[0]], key[1])
+                self._cuts.setdefault(classes.find(key), [0, extent])
+        while any(self._spread(part) for part in parts):
+            pass
+        for part in parts:
+            self._unify(part)
+        self._inserted = {
+            s for p in parts if p.source == p.target for s in self.of(p.source)
+        }
+
+    def _spread(self, part: Part) -> bool:
+        """Carry cuts between a part and its source; whether that made new ones."""
+        source = self._cuts[self._classes.find(part.source)]
+        target = self._cuts[self._classes.find(part.target)]
+        down = {c - part.start for c in source if part.start <= c <= part.stop}
+        up = {c + part.start for c in target} | {part.start, part.stop}
+        new_target, new_source = sorted(down | set(target)), sorted(up | set(source))
+        changed = len(new_target) > len(target) or len(new_source) > len(source)
+        target[:], source[:] = new_target, new_source
+        if len(source) > _MOST_CUTS:
+            raise UnsupportedError(
+                f"the slices of {part.source[1]} cut it into more than {_MOST_CUTS} "
+                "pieces, too many to verify at small sizes"
+            )
+        return changed
+
+    def _unify(self, part: Part) -> None:
+        source, target = (
+            self._classes.find(part.source),
+            self._classes.find(part.target),
+        )
+        first = self._cuts[source].index(part.start)
+        for i in range(len(self._cuts[target]) - 1):
+            self._same.join((target, i), (source, first + i))
+
+    def cuts(self, key: Key) -> list[int]:
+        """Where a dim is cut, its ends included; empty for a dim without cuts."""
+        return self._cuts.get(self._classes.find(key), [])
+
+    def of(self, key: Key) -> list[tuple[object, ...]]:
+        """The segments of a dim, in order."""
+        root = self._classes.find(key)
+        count = max(1, len(self._cuts.get(root, [])) - 1)
+        return [self._same.find((root, i)) for i in range(count)]
+
+    def is_inserted(self, segment: tuple[object, ...]) -> bool:
+        """Whether a segment is an inserted dim, one element long at any size."""
+        return segment in self._inserted
+
+    def is_single(self, key: Key, index: int) -> bool:
+        """Whether a segment of a cut dim is one element long in truth."""
+        cuts = self.cuts(key)
+        return bool(cuts) and cuts[index + 1] - cuts[index] == 1
+
+
+# -- Small sizes -----------------------------------------------------------------------
 
 _WHOLE = (2, 3, 4, 5, 7, 11, 13)
 _SPLIT = (6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22)
@@ -77,7 +219,12 @@ def shrink(
     Raises:
         UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
     """
-    return _Shrinking(candidate, program, ragged, seed, tiny).run()
+    other: Mapping[tuple[object, ...], int] = {}
+    if ragged and not tiny:
+        even = _Shrinking(candidate, program, False, seed, tiny)
+        even.run({})
+        other = even.sizes
+    return _Shrinking(candidate, program, ragged, seed, tiny).run(other)
 
 
 def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
@@ -142,14 +289,16 @@ class _Shrinking:
                 "candidate: an axis is cut into other dims"
             )
 
-    def run(self) -> Shrunk:
-        self._choose_sizes()
+    def run(self, other: Mapping[tuple[object, ...], int]) -> Shrunk:
+        """Both graphs, where no segment is as long as among `other` sizes."""
+        self._choose_sizes(other)
         shrunk = [self._resized(side) for side in (0, 1)]
         return Shrunk(shrunk[0], shrunk[1])
 
     # -- Sizes of segments ----------------------------------------------------------
 
-    def _choose_sizes(self) -> None:
+    def _choose_sizes(self, other: Mapping[tuple[object, ...], int]) -> None:
+        """A size for each segment, not the one that it has among `other` sizes."""
         coarse = {self.classes.find(whole) for whole, _ in self.products}
         keys = [k for k in self._keys() if self.classes.find(k) not in coarse]
         demands = self._demands()
@@ -163,7 +312,9 @@ class _Shrinking:
                     continue
                 pool = pools[demand if i == 0 else 0]
                 single = self.segments.is_single(key, i) and not demand
-                size = 1 if single else _first_free(pool, taken)
+                single = single or self.segments.is_inserted(segment)
+                avoided = taken | {other.get(segment, 0)}
+                size = 1 if single else _first_free(pool, avoided)
                 taken.add(size)
                 self.sizes[segment] = size
 

@@ -1,95 +1,140 @@
 """The floating-point verdict: does a candidate err much more than its program?
 
 Algebra accepts any shift of exponents, however bad; only floats see overflow and
-cancellation.  Candidate and unfused program run under a model of real execution (f32
-arithmetic, storage formats rounded) against the program in float64, at several scales,
-far from 0, and with ramps along every dim: up, down, and so, along other dims, as row
-offsets.
+cancellation.  Candidate and unfused program run against the program in float64, on
+families of inputs, under two models.
+
+**As executed**: f32 arithmetic, storage formats rounded.  Random inputs, inputs far
+from 0, and ramps along every dim: up, down, and so, along other dims, as row offsets.
+
+**In f32 throughout**, without the rounding of formats, which would hide what cancels:
+rows far from 0 that are constant, or of a small deviation.  Sums of such numbers are
+exact, so a mean can be.
+
+Each family is taken at a few scales and at the largest one that the program survives:
+it is finite and about right there, and not by luck after an overflow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph
-from mirage_dsl.ir.numpy_domain import numpy_dtype
-from mirage_dsl.ops.definition import Array
+from mirage_dsl.core.clock import look
+from mirage_dsl.core.types import DType, boolean
+from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
+from mirage_dsl.ops.definition import Array, Term
+from mirage_dsl.ops.table import EXP
 from mirage_dsl.verify.certificate import Stability
-from mirage_dsl.verify.runs import evaluate_runs
+from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 ALLOWED_RATIO = 4.0
+_LADDER = (512.0, 4096.0, 262144.0)
+"""Scales at which it is seen what a program survives."""
+_LOW_LADDER = (2.0**-4, 2.0**-10, 2.0**-18)
+"""Those at which one is tried that survives no other, if it is not 0 there."""
 _SCALES = (1.0, 8.0)
-_OFFSET = 64.0
-"""Around which one input lies: what subtracts squares of means shows there."""
+_OFFSETS = (64.0,)
 _HEIGHTS = (4.0, 40.0)
+_SMALL = 1e-3
+"""Parts of an output are compared to this much of its largest element, or to more."""
+_LEVELS, _FINENESS = 512, 8192
+"""Constant rows are powers of 2 times 1 + i / fineness, i odd and less than levels.
+
+Sums of so few bits are exact in f32, though not those of their squares.  And the mean
+of equal ones is again what they are: 1 / n is off by less than half of the last bit of
+a number this little above a power of 2.
+"""
+_LAST_BITS = 2.0**-22
+"""By how much inputs beside such rows are nudged: what a function makes of the last
+bits of f32 is nobody's error."""
+_DEVIATION = 1 / 1024
+"""What rows that are nearly constant deviate by, relative to their level."""
+
+
+@dataclass(frozen=True)
+class _WithoutOverflow(RunsDomain):
+    """Storage formats of their own precision, but of any range."""
+
+    def cast(self, value: Array, dtype: DType) -> Array:
+        """Rounded; what the format would turn to infinity keeps its exponent."""
+        found = super().cast(value, dtype)
+        lost = np.isinf(found) & np.isfinite(value)
+        if not lost.any():
+            return found
+        with np.errstate(all="ignore"):
+            significand, exponent = np.frexp(value)
+            kept = np.ldexp(super().cast(significand, dtype), exponent)
+        return np.where(lost, kept, found)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """How graphs are run.
+
+    Attributes:
+        domain: The arithmetic.
+        unbounded: The same, where formats do not overflow.
+        stored: The formats in which inputs exist are those of storage.
+        survived: The error up to which a program counts as right.
+    """
+
+    domain: RunsDomain
+    unbounded: RunsDomain
+    stored: bool
+    survived: float
+
+
+_EXECUTED = _Model(
+    RunsDomain(np.float32, round_casts=True),
+    _WithoutOverflow(np.float32, round_casts=True),
+    stored=True,
+    survived=0.5,
+)
+_IN_F32 = _Model(
+    RunsDomain(np.float32), RunsDomain(np.float32), stored=False, survived=1e-2
+)
 
 
 def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
     """Compare the errors of both graphs over the families of inputs."""
-    runs = _program_runs(shrunk.program, seed)
-    if not runs.names:
-        return _verdict(0.0, "", 0)
-    fused = _executed(shrunk.candidate, runs.inputs)
-    ratios = [
-        _ratio(
-            shrunk.program,
-            [v[at] for v in runs.reference],
-            [v[at] for v in runs.plain],
-            [v[at] for v in fused],
-        )
-        for at in range(len(runs.names))
-    ]
-    worst = int(np.argmax(ratios))
-    return _verdict(ratios[worst], runs.names[worst], len(ratios))
+    models = [_EXECUTED]
+    if _adds_values(shrunk.candidate):
+        models.append(_IN_F32)
+    ratios: list[tuple[float, str]] = []
+    for model in models:
+        look()
+        runs = _program_runs(shrunk.program, seed, model)
+        if runs.names:
+            found = evaluate_runs(shrunk.candidate, runs.inputs, model.domain)
+            numbers = range(len(runs.names))
+            ratios += [(_ratio(runs, found, at), runs.names[at]) for at in numbers]
+    worst, where = max(ratios, key=lambda r: r[0], default=(0.0, ""))
+    return _verdict(worst, where, len(ratios))
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """A program on families of inputs: in float64, and as it would be executed.
+def _adds_values(graph: KernelGraph) -> bool:
+    """Whether values are added or subtracted, so that they can cancel.
 
-    The first axis of all arrays is that of the families.
+    What is only exponentiated does not count: ramps show what becomes of that.
     """
-
-    names: list[str]
-    inputs: list[Array]
-    reference: list[Array]
-    plain: list[Array]
-
-
-@lru_cache(maxsize=4)
-def _program_runs(program: KernelGraph, seed: int) -> _Runs:
-    """The families on which the program is finite; its candidates share them."""
-    families = list(_families(program, seed))
-    inputs = [np.stack(v) for v in zip(*(given for _, given in families), strict=True)]
-    plain = _executed(program, inputs)
-    reference = evaluate_runs(program, inputs)
-    kept = [
-        at
-        for at in range(len(families))
-        if all(np.isfinite(v[at]).all() for v in plain)
-        and _representable(program, [v[at] for v in reference])
-    ]
-    return _Runs(
-        [families[at][0] for at in kept],
-        *([v[kept] for v in some] for some in (inputs, reference, plain)),
-    )
-
-
-def _representable(program: KernelGraph, outputs: list[Array]) -> bool:
-    """Whether the storage formats hold the exact outputs.
-
-    Where they do not, a program can look finite only because it lost an overflow, as
-    dividing by an infinite norm does.
-    """
-    return all(
-        bool((np.abs(value) <= item.type.dtype.max).all())
-        for item, value in zip(program.returns, outputs, strict=True)
-    )
+    for level in (graph, *graph.blocks):
+        applied = [n for n in level.nodes if isinstance(n, Apply)]
+        exponents = {v for n in applied if n.op is EXP for v in n.values}
+        if any(
+            n.op.term in (Term.ADD, Term.SUB)
+            and len(n.values) > 1
+            and n.result not in exponents
+            for n in applied
+        ):
+            return True
+    return False
 
 
 def _verdict(worst: float, where: str, used: int) -> Stability:
@@ -107,89 +152,322 @@ def _verdict(worst: float, where: str, used: int) -> Stability:
     return Stability(True, worst, reason)
 
 
-def _executed(graph: KernelGraph, inputs: list[Array]) -> list[Array]:
-    return evaluate_runs(graph, inputs, compute=np.float32, round_casts=True)
+# -- The program -----------------------------------------------------------------------
 
 
-def _ratio(
+@dataclass(frozen=True)
+class _Runs:
+    """A program on inputs of families: in float64, and its errors.
+
+    Attributes:
+        names: Of the runs.
+        inputs: One array for each input; the first axis is over the runs.
+        exact: The outputs in float64, likewise.
+        allowed: By run, for each output, the error that counts as one.
+        least: For each output, a size that errors are compared to at least.
+    """
+
+    names: list[str]
+    inputs: list[Array]
+    exact: list[Array]
+    allowed: list[list[float]]
+    least: list[float]
+
+
+@lru_cache(maxsize=16)
+def _program_runs(program: KernelGraph, seed: int, model: _Model) -> _Runs:
+    """The runs in which the program is finite and right; its candidates share them."""
+    runs = _runs_at(program, seed, model, _LADDER)
+    if runs.names or model is not _EXECUTED:
+        return runs
+    return _runs_at(program, seed, model, _LOW_LADDER)
+
+
+def _runs_at(
+    program: KernelGraph, seed: int, model: _Model, ladder: tuple[float, ...]
+) -> _Runs:
+    """`_program_runs` with the scales of a ladder beside those of each family."""
+    rng = np.random.default_rng([seed, 9])
+    plain = [_normal(rng, program, i) for i in program.inputs]
+    asked, inputs = _drawn(program, seed, model, plain, ladder)
+    exact = evaluate_runs(program, inputs)
+    least = [_least(r, v, model) for r, v in zip(program.returns, exact, strict=True)]
+    errors = _program_errors(program, inputs, exact, least, model)
+    says = [
+        ladder is _LADDER or all(bool(v[at].any()) for v in exact)
+        for at in range(len(asked))
+    ]
+    right = [max(e) <= model.survived for e in errors]
+    kept = _kept(asked, [a and b for a, b in zip(says, right, strict=True)])
+    allowed = [_at_least_rounding(program, errors[at]) for at in kept]
+    if model is _IN_F32 and kept:
+        nudged = [v * (1 + _LAST_BITS * rng.choice((-1, 1), v.shape)) for v in plain]
+        _, others = _drawn(program, seed, model, nudged, ladder)
+        moved = evaluate_runs(program, [v[kept] for v in others])
+        for number, at in enumerate(kept):
+            sides = zip(allowed[number], moved, exact, least, strict=True)
+            allowed[number] = [
+                max(e, _error(a[number], b[at], size)) for e, a, b, size in sides
+            ]
+    return _Runs(
+        [asked[at][0].name.format(f"{asked[at][1]:g}") for at in kept],
+        [v[kept] for v in inputs],
+        [v[kept] for v in exact],
+        allowed,
+        least,
+    )
+
+
+def _drawn(
     program: KernelGraph,
-    reference: list[Array],
+    seed: int,
+    model: _Model,
     plain: list[Array],
-    fused: list[Array],
-) -> float:
-    """The largest ratio of relative errors, those within rounding counted as it."""
+    ladder: tuple[float, ...],
+) -> tuple[list[tuple[_Family, float]], list[Array]]:
+    """All families at all scales, and their inputs; after these the plain ones."""
+    rng = np.random.default_rng([seed, 10])
+    found = _families if model is _EXECUTED else _even_rows
+    families = list(found(program, rng, plain))
+    asked = [(f, s) for f in families for s in sorted({*f.scales, *ladder})]
+    drawn = [family.at(scale) for family, scale in asked]
+    return asked, _formatted(program, [*drawn, plain], stored=model.stored)
+
+
+def _kept(asked: list[tuple[_Family, float]], survived: list[bool]) -> list[int]:
+    """Of each family the scales that matter and the largest one, if survived."""
+    kept: set[int] = set()
+    largest: dict[str, int] = {}
+    for at, (family, scale) in enumerate(asked):
+        if survived[at]:
+            largest[family.name] = at
+            if scale in family.scales:
+                kept.add(at)
+    return sorted(kept | set(largest.values()))
+
+
+def _least(item: Return, exact: Array, model: _Model) -> float:
+    """The size that errors of an output are compared to at least."""
+    if item.type.dtype == boolean:
+        # One that turns over is an error of 1, wherever it stands.
+        return 1.0
+    elsewhere = 0.0
+    if model is _IN_F32:
+        # What cancels to nothing is compared to the size that the output has elsewhere:
+        # on plain inputs, or, where these give no numbers, at least on some.
+        runs = np.abs(exact).reshape(len(exact), -1)
+        sizes = runs.max(axis=1, initial=0.0, where=np.isfinite(runs))
+        elsewhere = float(sizes[-1] or min(sizes[sizes > 0], default=0.0))
+    return _SMALL * elsewhere + 1e-30
+
+
+def _program_errors(
+    program: KernelGraph,
+    inputs: list[Array],
+    exact: list[Array],
+    least: list[float],
+    model: _Model,
+) -> list[list[float]]:
+    """The error of each output, by run; infinite in one that says nothing.
+
+    Where formats do not hold the exact values, a program can look finite, and even
+    right, only because it lost an overflow: what is divided by an infinite norm is 0,
+    and softmax gives weights to zeros as well.  Then it would err far less if formats
+    had any range.  Where it would not, as a sigmoid of infinity, the overflow is
+    harmless, and the run says as much as others.
+    """
+    rounded = evaluate_runs(program, inputs, model.domain)
+    unbounded = rounded
+    if model.unbounded != model.domain:
+        unbounded = evaluate_runs(program, inputs, model.unbounded)
+    found: list[list[float]] = []
+    for at in range(len(inputs[0]) - 1):
+        look()
+        errors = [math.inf for _ in exact]
+        if _held(program, inputs, exact, at) and _finite(rounded, at):
+            errors = _errors(rounded, exact, least, at)
+            without = _errors(unbounded, exact, least, at)
+            most = _at_least_rounding(program, without)
+            if any(e > ALLOWED_RATIO * m for e, m in zip(errors, most, strict=True)):
+                errors = [math.inf for _ in exact]
+        found.append(errors)
+    return found
+
+
+def _held(
+    program: KernelGraph, inputs: list[Array], exact: list[Array], at: int
+) -> bool:
+    """Whether formats hold the inputs and the exact outputs of a run."""
+    return all(
+        bool((np.abs(values[at]) <= item.type.dtype.max).all())
+        for items, arrays in ((program.inputs, inputs), (program.returns, exact))
+        for item, values in zip(items, arrays, strict=True)
+    )
+
+
+def _finite(outputs: list[Array], at: int) -> bool:
+    return all(bool(np.isfinite(v[at]).all()) for v in outputs)
+
+
+def _errors(
+    found: list[Array], exact: list[Array], least: list[float], at: int
+) -> list[float]:
+    """The error of each output in a run."""
+    sides = zip(found, exact, least, strict=True)
+    return [_error(a[at], b[at], size) for a, b, size in sides]
+
+
+def _at_least_rounding(program: KernelGraph, errors: list[float]) -> list[float]:
+    items = zip(program.returns, errors, strict=True)
+    return [max(error, item.type.dtype.epsilon) for item, error in items]
+
+
+def _ratio(runs: _Runs, found: list[Array], at: int) -> float:
+    """The largest ratio, in a run, of an error to what is allowed."""
+    look()
     worst = 0.0
-    for item, exact, ours, theirs in zip(
-        program.returns, reference, plain, fused, strict=True
-    ):
-        if not np.isfinite(theirs).all():
-            return float("inf")
-        rounding = item.type.dtype.epsilon
-        allowed = max(_error(ours, exact), rounding)
-        worst = max(worst, _error(theirs, exact) / allowed)
+    sides = zip(found, runs.exact, runs.least, runs.allowed[at], strict=True)
+    for values, exact, least, allowed in sides:
+        if not np.isfinite(values[at]).all():
+            return math.inf
+        worst = max(worst, _error(values[at], exact[at], least) / allowed)
     return worst
 
 
-def _error(found: Array, exact: Array) -> float:
+def _error(found: Array, exact: Array, least: float) -> float:
     """The largest error relative to the largest element of its row."""
     rows = np.abs(exact)
     if rows.ndim:
         rows = rows.max(axis=-1, keepdims=True)
-    scale = np.maximum(rows, 1e-3 * np.abs(exact).max() + 1e-30)
+    scale = np.maximum(rows, _SMALL * np.abs(exact).max() + least)
     return float((np.abs(found - exact) / scale).max())
 
 
-def _families(program: KernelGraph, seed: int) -> Iterator[tuple[str, list[Array]]]:
-    """Sets of inputs, named."""
-    rng = np.random.default_rng([seed, 9])
-    for scale in _SCALES:
-        drawn = [scale * _normal(rng, program, i) for i in program.inputs]
-        yield f"random inputs of scale {scale:g}", _stored(program, drawn)
-    for far in program.inputs:
-        drawn = [_normal(rng, program, i) for i in program.inputs]
-        drawn[program.inputs.index(far)] += _OFFSET
-        yield f"{far.name} around {_OFFSET:g}", _stored(program, drawn)
-    for dim, height in _ramps(program):
-        way = "up" if height > 0 else "down"
-        name = f"ramp {way} to {abs(height):g} along {dim}"
-        inputs = [_ramp(rng, program, i, dim, height) for i in program.inputs]
-        yield name, _stored(program, inputs)
+# -- Families of inputs ----------------------------------------------------------------
 
 
-def _ramps(program: KernelGraph) -> Iterator[tuple[str, float]]:
-    """Ramps both ways along dims that are reduced; along others one, as row offsets."""
-    applied = (n for n in program.nodes if isinstance(n, Apply))
-    reduced = {dim for node in applied for dim in node.over}
+@dataclass(frozen=True)
+class _Family:
+    """Inputs of one kind at any scale.
+
+    Attributes:
+        name: In words, with a place for the scale.
+        at: The inputs of a scale, not yet rounded to their formats.
+        scales: Those that matter beside the largest that the program survives.
+    """
+
+    name: str
+    at: Callable[[float], list[Array]]
+    scales: tuple[float, ...] = ()
+
+
+def _families(
+    program: KernelGraph, rng: np.random.Generator, plain: list[Array]
+) -> Iterator[_Family]:
+    """Random inputs, near 0 and far; ramps along all dims."""
+    yield _Family("random inputs of scale {}", partial(_scaled, plain), _SCALES)
+    for number, far in enumerate(program.inputs):
+        name = far.name + " around {}"
+        yield _Family(name, partial(_moved, plain, number), _OFFSETS)
+    noise = [1.0 + 0.1 * _normal(rng, program, i) for i in program.inputs]
+    reduced = _reduced(program)
     for dim in dict.fromkeys(n for i in program.inputs for n in i.type.names):
-        if dim not in reduced:
-            yield dim, _HEIGHTS[-1]
-            continue
-        for height in _HEIGHTS:
-            yield dim, height
-            yield dim, -height
+        # Ramps along a dim that is not reduced are offsets of rows.
+        ways = ("up", "down") if dim in reduced else ("up",)
+        heights = _HEIGHTS if dim in reduced else _HEIGHTS[-1:]
+        for way in ways:
+            ramps = [_ramp(program, i, dim, way) for i in program.inputs]
+            name = f"ramp {way} to {{}} along {dim}"
+            yield _Family(name, partial(_ramped, noise, ramps), heights)
 
 
-def _stored(program: KernelGraph, inputs: list[Array]) -> list[Array]:
-    # Inputs exist in their storage format; their rounding is nobody's error.
-    formats = (numpy_dtype(i.type.dtype) for i in program.inputs)
-    pairs = zip(inputs, formats, strict=True)
-    return [v.astype(f).astype(np.float64) for v, f in pairs]
+def _even_rows(
+    program: KernelGraph, rng: np.random.Generator, plain: list[Array]
+) -> Iterator[_Family]:
+    """One input constant along a dim that is reduced: wholly, or nearly so."""
+    reduced = _reduced(program)
+    for number, item in enumerate(program.inputs):
+        sizes = [program.extent_of[n] or 1 for n in item.type.names]
+        for dim in item.type.names:
+            if dim not in reduced:
+                continue
+            shape = [
+                1 if name == dim else size
+                for name, size in zip(item.type.names, sizes, strict=True)
+            ]
+            level = 1.0 + (2 * rng.integers(0, _LEVELS // 2, shape) + 1) / _FINENESS
+            bits = rng.integers(0, 2, sizes) * _DEVIATION
+            for what, rows in (
+                ("constant", np.broadcast_to(level, sizes)),
+                ("nearly constant", level + bits),
+            ):
+                made = rows.reshape(input_shape(program, item))
+                name = f"{item.name} {what} along {dim}, near {{}}"
+                yield _Family(name, partial(_replaced, plain, number, made))
+
+
+def _scaled(plain: list[Array], scale: float) -> list[Array]:
+    return [scale * v for v in plain]
+
+
+def _moved(plain: list[Array], number: int, scale: float) -> list[Array]:
+    """Random inputs, one of them around the scale."""
+    return [v + scale if at == number else v for at, v in enumerate(plain)]
+
+
+def _replaced(
+    plain: list[Array], number: int, made: Array, scale: float
+) -> list[Array]:
+    """Random inputs, one of them another one times the scale."""
+    return [scale * made if at == number else v for at, v in enumerate(plain)]
+
+
+def _ramped(noise: list[Array], ramps: list[Array | None], scale: float) -> list[Array]:
+    """Noise around 1, times ramps up to the scale where there is one."""
+    pairs = zip(noise, ramps, strict=True)
+    return [v if ramp is None else scale * ramp * v for v, ramp in pairs]
+
+
+def _ramp(program: KernelGraph, item: Input, dim: str, way: str) -> Array | None:
+    """A ramp from about 0 to 1 along a dim, or back, in the shape of an input."""
+    names = item.type.names
+    if dim not in names:
+        return None
+    sizes = [program.extent_of[n] or 1 for n in names]
+    at = names.index(dim)
+    rising = np.linspace(0.05, 1.0, sizes[at])
+    steps = rising if way == "up" else rising[::-1]
+    along = steps.reshape([-1 if i == at else 1 for i in range(len(sizes))])
+    return np.broadcast_to(along, sizes).reshape(input_shape(program, item))
+
+
+def _reduced(program: KernelGraph) -> set[str]:
+    """The dims that are summed or otherwise reduced somewhere."""
+    applied = (n for n in program.nodes if isinstance(n, Apply))
+    return {dim for node in applied for dim in node.over}
+
+
+def _formatted(
+    program: KernelGraph, drawn: Iterable[list[Array]], *, stored: bool
+) -> list[Array]:
+    """Inputs, the first axis over the draws; their rounding is nobody's error."""
+    stacked = [np.stack(values) for values in zip(*drawn, strict=True)]
+    found: list[Array] = []
+    for item, drawn_values in zip(program.inputs, stacked, strict=True):
+        values, dtype = drawn_values, item.type.dtype
+        if dtype == boolean:
+            values = values > _middle(values)
+        with np.errstate(over="ignore"):
+            kept = values.astype(numpy_dtype(dtype) if stored else np.float32)
+        found.append(kept.astype(np.float64))
+    return found
+
+
+def _middle(drawn: Array) -> Array:
+    """What about half of the elements of each draw are above, or of all draws."""
+    axes = tuple(range(1, drawn.ndim)) if drawn[0].size > 1 else None
+    return np.median(drawn, axis=axes, keepdims=True)
 
 
 def _normal(rng: np.random.Generator, program: KernelGraph, item: Input) -> Array:
     return rng.normal(size=input_shape(program, item))
-
-
-def _ramp(
-    rng: np.random.Generator, program: KernelGraph, item: Input, dim: str, height: float
-) -> Array:
-    """Values near 1, times a ramp from 0 to |height| along `dim`, rising or falling."""
-    names = item.type.names
-    sizes = [program.extent_of[n] or 1 for n in names]
-    noise = 1.0 + 0.1 * rng.normal(size=sizes)
-    if dim in names:
-        at = names.index(dim)
-        rising = np.linspace(0.05, 1.0, sizes[at]) * abs(height)
-        steps = rising if height > 0 else rising[::-1]
-        noise = noise * steps.reshape([-1 if i == at else 1 for i in range(len(sizes))])
-    return noise.reshape(input_shape(program, item))

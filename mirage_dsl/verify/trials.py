@@ -10,18 +10,27 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.core.clock import look
+from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.verify.algebra import ResidueAlgebra
-from mirage_dsl.verify.domain import ResidueDomain
+from mirage_dsl.verify.algebra import (
+    INVALID,
+    MASKED,
+    RAISED,
+    TOUCHED,
+    Order,
+    OrderModel,
+    Residue,
+    ResidueAlgebra,
+    ResidueDomain,
+)
 from mirage_dsl.verify.fields import Trials, draw_trials
-from mirage_dsl.verify.orders import Order, OrderModel
-from mirage_dsl.verify.residues import INVALID, MASKED, TOUCHED, Residue
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 _ATTEMPTS = 8
 _MOST_TRIALS = 512
 _TRIALS_OF_CHOICES = 24
+_FIRST_TRIALS = 2
 _ELEMENTS_OF_CHOICES = 84
 
 PROGRAM, CANDIDATE = 0, 1
@@ -67,6 +76,7 @@ class Field:
         chain: The primes.
         seed: What the random choices follow from.
         exp_oracle: Read exp at the top of the chain as a random function.
+        blocks: What evaluates the candidate's block graphs.
     """
 
     shrunk: Shrunk
@@ -74,6 +84,7 @@ class Field:
     seed: tuple[int, ...]
     exp_oracle: bool = False
     reading: Reading = field(default_factory=Reading)
+    blocks: BlockEvaluator = evaluate_block
 
     def with_reading(self, reading: Reading) -> Field:
         """The same field under another reading of orders."""
@@ -82,7 +93,8 @@ class Field:
     @property
     def of_program(self) -> Field:
         """The same field for the program beside itself, whatever the candidate is."""
-        return replace(self, shrunk=Shrunk(self.shrunk.program, self.shrunk.program))
+        alone = Shrunk(self.shrunk.program, self.shrunk.program)
+        return replace(self, shrunk=alone, blocks=evaluate_block)
 
     def graph(self, side: int) -> KernelGraph:
         """The graph of a side."""
@@ -112,14 +124,16 @@ class Field:
             self.generator(*stream, 2 + side),
             exp_oracle=self.exp_oracle,
         )
-        outputs = evaluate(self.graph(side), inputs, ResidueDomain(algebra))
+        blocks = self.blocks if side == CANDIDATE else evaluate_block
+        domain = ResidueDomain(algebra)
+        outputs = evaluate(self.graph(side), inputs, domain, blocks)
         return Evaluated(outputs, algebra)
 
 
 def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
     """Where two outputs differ, trial by trial."""
-    masked_a, masked_b = a.flagged(MASKED), b.flagged(MASKED)
-    differ = (a.top != b.top) & ~(masked_a & masked_b) | (masked_a != masked_b)
+    one, other = (v.all_flags() & (MASKED | RAISED) for v in (a, b))
+    differ = (a.top != b.top) & (one == 0) | (one != other)
     return np.asarray(differ, dtype=np.bool_)
 
 
@@ -153,6 +167,7 @@ def run_trials(where: Field, needed: int) -> Tally:
     count, done, elements, choices = needed, 0, 0, False
     invalid = Outcome.INVALID_PROGRAM
     for attempt in range(_ATTEMPTS):
+        look()
         trials, inputs, program = _program_side(where.of_program, attempt, count)
         sides = (program, where.evaluate(CANDIDATE, trials, inputs, attempt))
         ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
@@ -213,19 +228,26 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
     count = plain.evaluate(side, trials, inputs, 0).algebra.order.sites
     if count == 0:
         return frozenset()
-    # Another choice may hide a value in many trials, so it takes many.
-    trials, inputs = where.draw(1, _TRIALS_OF_CHOICES)
+    few, many = where.draw(1, _FIRST_TRIALS), where.draw(1, _TRIALS_OF_CHOICES)
 
-    def indifferent(sites: frozenset[int]) -> bool:
+    def agree(
+        sites: frozenset[int], drawn: tuple[Trials, list[Residue]]
+    ) -> bool | None:
+        """Whether the outputs are the same; None if they have no value."""
         reading = Reading(fresh=(sites, sites))
         runs = [
-            where.with_reading(reading).evaluate(side, trials, inputs, 90 + i).outputs
+            where.with_reading(reading).evaluate(side, *drawn, 90 + i).outputs
             for i in (0, 1)
         ]
         valid = ~(invalid_trials(runs[0]) | invalid_trials(runs[1]))
         if not valid.any():
-            return False
+            return None
         return _agreement(runs[0], runs[1], valid) is Outcome.EQUAL
+
+    def indifferent(sites: frozenset[int]) -> bool:
+        # Another choice may hide a value in many trials, so it takes many to say yes;
+        # to say no, one is enough.
+        return agree(sites, few) is not False and bool(agree(sites, many))
 
     everything = frozenset(range(count))
     if indifferent(everything):

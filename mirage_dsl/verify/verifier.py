@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from mirage_dsl.errors import MirageError
+from mirage_dsl.core.errors import MirageError
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.graphlike import GraphLike, graph_of
+from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
+from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.verify.algebra import OrderModel
 from mirage_dsl.verify.certificate import (
     Certificate,
     Counterexample,
@@ -24,16 +28,21 @@ from mirage_dsl.verify.certificate import (
     Stability,
     Verdict,
 )
-from mirage_dsl.verify.counterexample import find_counterexample, floats_agree
-from mirage_dsl.verify.exact import verify_exact
+from mirage_dsl.verify.counterexample import (
+    find_counterexample,
+    floats_agree,
+    levels_agree,
+)
+from mirage_dsl.verify.exact.verdict import verify_exact
 from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
 from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.levels import Depth, graph_depth
-from mirage_dsl.verify.orders import OrderModel
+from mirage_dsl.verify.reals import domain_difference
 from mirage_dsl.verify.roots import settle_roots
 from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.sizes import Shrunk, shrink
 from mirage_dsl.verify.stability import measure_stability
+from mirage_dsl.verify.tiles import tile_level
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,
@@ -166,6 +175,17 @@ class _Verification:
         if sampled.difference is not None:
             reason = f"not equivalent: {sampled}"
             return self._certificate(reason, "different", sampled=sampled)
+        printed = self._printed(fields[-1], reading)
+        if printed is not None:
+            return self._certificate(printed, sampled=sampled)
+        domains = domain_difference(first, self.seed)
+        if domains is not None:
+            return self._certificate(
+                domains.reason,
+                "different",
+                counterexample=domains.example,
+                sampled=sampled,
+            )
         verdict = measure_stability(first, self.seed) if stability else None
         trials = sum(t.trials for t in tallies)
         reason = f"equivalent in {trials} trials over {len(fields)} chains of primes"
@@ -176,6 +196,36 @@ class _Verification:
             trials=trials,
             stability=verdict,
             sampled=sampled,
+        )
+
+    def _printed(self, where: Field, reading: Reading) -> str | None:
+        """What is wrong with the candidate's tile programs; None if nothing is.
+
+        They are compared over one field, with ragged tiles if there are two; where
+        values are chosen and the field says no, floats have the last word.
+        """
+        if not self.candidate.blocks:
+            return None
+        try:
+            blocks = tile_level(self.candidate, where.shrunk.candidate)
+            if blocks is None:
+                return None
+            where = replace(where, blocks=blocks)
+            if self.depth.choices and reading.fresh[CANDIDATE]:
+                fresh = (reading.fresh[PROGRAM], fresh_sites(where, CANDIDATE))
+                reading = replace(reading, fresh=fresh)
+            (tally,) = self._under([where], reading)
+        except MirageError as error:
+            return f"could not decide: of its tile programs, {error.message}"
+        if tally.outcome is Outcome.EQUAL:
+            return None
+        if tally.choices and levels_agree(where.shrunk, self.seed, blocks):
+            # A random order does not know that max(0, -1) is 0, as lanes outside of a
+            # tensor may hold that are added up without a mask.
+            return None
+        return (
+            "could not decide: its block graphs compute the function, but the tile "
+            "programs that were made of them do not"
         )
 
     def _sampled(self, where: Field) -> Sampled:
@@ -222,16 +272,20 @@ class _Verification:
         ranked = self._under(fields, by_rank)
         if ranked[-1].outcome is Outcome.EQUAL:
             return ranked, by_rank
-        paley = self._under(fields, by_squares)
+        # What roots of non-squares have hidden once, they hide again.
+        settling = ranked[-1].outcome is not Outcome.TOUCHED
+        paley = self._under(fields, by_squares, settling=settling)
         if paley[-1].outcome is Outcome.EQUAL:
             return paley, by_squares
         return ranked, by_rank
 
-    def _under(self, fields: Sequence[Field], reading: Reading) -> list[Tally]:
+    def _under(
+        self, fields: Sequence[Field], reading: Reading, *, settling: bool = True
+    ) -> list[Tally]:
         tallies: list[Tally] = []
         for where in fields:
             tally = run_trials(where.with_reading(reading), self.seeds)
-            if tally.outcome is Outcome.TOUCHED:
+            if tally.outcome is Outcome.TOUCHED and settling:
                 tally = self._settled(where.with_reading(reading), tally.choices)
             tallies.append(tally)
             if tally.outcome is not Outcome.EQUAL:
@@ -306,7 +360,43 @@ def trial_error(terms: int, q: int) -> float:
 
     Even a difference of one term may vanish, where a factor of it does.
     """
-    return min(1.0, max(terms - 1, 1) / q)
+    return 1.0 if terms > q else max(terms - 1, 1) / q
+
+
+def _multiplied_out(shrunk: Shrunk, terms: int) -> int:
+    """As many terms as a product over dims makes of sums of so many.
+
+    Of n sums of exponentials it makes terms^n.  Where nothing is exponentiated terms
+    stand for a degree, of which the product has n times as much.
+    """
+    graphs = shrunk.program, shrunk.candidate
+    count = max(map(_factors, graphs))
+    deep = any(graph_depth(g).exps for g in graphs)
+    return terms**count if count > 1 and deep else terms * count
+
+
+def _factors(graph: KernelGraph) -> int:
+    """How many factors products over dims have at most, one within the other."""
+    types, extents = kernel_types(graph), derived_extents(graph, graph.extent_of)
+    sizes = {d: n for d, n in extents.items() if n is not None}
+    count = 1
+    for node in graph.nodes:
+        if isinstance(node, Apply):
+            count *= math.prod(sizes[d] for d in node.over if _multiplies(node.op))
+            continue
+        inside = block_types(node, types)
+        for n in node.nodes:
+            if isinstance(n, Accumulate) and n.reduction and node.loop is not None:
+                count *= iterations(node, sizes) if _multiplies(n.reduction) else 1
+            elif isinstance(n, Apply) and _multiplies(n.op):
+                dims = [d for d in inside[n.values[0]].dims if d.name in n.over]
+                count *= math.prod(piece_extent(d, node, sizes) for d in dims)
+    return count
+
+
+def _multiplies(op: Operator) -> bool:
+    """Whether a reduction may multiply its elements, for all that its row says."""
+    return op.kind is Kind.REDUCTION and not op.adds and not op.selects
 
 
 def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
@@ -314,14 +404,15 @@ def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
 
     A trial of one chain errs with at most (k - 1)/q, where k counts terms of
     exponential sums after bringing both sides to one denominator: no more than the
-    square of the product of the two largest extents.  Choices with two outcomes err
-    with 3/4 per element and trial, the most that one comparison can hide.
+    square of the product of the two largest extents, but for products over dims.
+    Choices with two outcomes err with 3/4 per element and trial, the most that one
+    comparison can hide.
     """
     bound = 1.0
     missed = 1.0
     for where, tally in zip(fields, tallies, strict=True):
         largest = sorted(where.shrunk.sizes.values())[-2:]
-        terms = math.prod(largest) ** 2
+        terms = _multiplied_out(where.shrunk, math.prod(largest) ** 2)
         bound *= trial_error(terms, where.chain[0]) ** tally.trials
         missed *= 0.75 ** (tally.elements * tally.trials) if tally.choices else 0.0
     return min(1.0, max(bound, missed, 1e-300))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_dsl.backends.triton import binding, direct, starter
-from mirage_dsl.backends.triton.plan import KernelPlan, ModulePlan
+from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
+from mirage_dsl.backends.triton.running import binding, direct, starter
 
 WORD = ctypes.c_uint64
 INVALID_CONTEXT = 201

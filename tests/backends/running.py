@@ -9,14 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.types import DType
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.types import DType
 
-TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 3e-6}
+TORCH = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "bool": torch.bool,
+}
+TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 3e-6, "bool": 0.0}
 """Largest error allowed, relative to the largest element of the result."""
 
 

@@ -8,13 +8,13 @@ import re
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.emit import emit
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import DType, bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.types import DType, bf16, f16, f32
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import check, random_inputs
 
 DTYPES = (f16, bf16, f32)
@@ -259,8 +259,8 @@ def test_symbolic_extents() -> None:
 
 def test_f32_products_are_summed_tile_by_tile() -> None:
     """One chain of additions would round every product at the size of the sum."""
-    from mirage_dsl.backends.triton.emit import plan
-    from mirage_dsl.backends.triton.screen import compile_kernel
+    from mirage_dsl.backends.triton.lowering.emit import plan
+    from mirage_dsl.backends.triton.running.screen import compile_kernel
 
     emitted = plan(product(32, 256, 32, (32, 32, 32), dtype=f32))
     ttgir = compile_kernel(emitted, emitted.kernels[0], 90).asm["ttgir"]
@@ -288,8 +288,8 @@ def test_f32_products_err_as_pytorch_does() -> None:
 
 
 def test_wide_offsets_compute_the_same() -> None:
-    from mirage_dsl.backends.triton.emit import plan
-    from mirage_dsl.backends.triton.interpret import interpreting, load_module
+    from mirage_dsl.backends.triton.lowering.emit import plan
+    from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 
     graph = product(20, 24, 18, (8, 16, 8), dtype=f32)
     wide = plan(graph, wide=True)

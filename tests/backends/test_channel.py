@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.backends.triton import spare
-from mirage_dsl.backends.triton.channel import Helper
-from mirage_dsl.backends.triton.messages import CompileJob
-from mirage_dsl.backends.triton.spare import Spares
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.tune import channel
+from mirage_dsl.tune.channel import Helper, Spares
+from mirage_dsl.tune.messages import CompileJob
 
 WITH_A_CHILD = """
 import os, sys, time
-from mirage_dsl.backends.triton.channel import send
+from mirage_dsl.tune.channel import send
 child = os.fork()
 if not child:
     time.sleep(60)
@@ -51,19 +50,19 @@ def _ends(process: int) -> bool:
 
 BUSY = """
 import os, sys, time
-from mirage_dsl.backends.triton.channel import arriving, send
+from mirage_dsl.tune.channel import arriving, send
 for request in arriving(sys.stdin.buffer):
     send(sys.stdout.buffer, os.getpid())
     time.sleep(request)
 """
 FAILING = """
-from mirage_dsl.backends.triton.channel import arriving, own_channel
+from mirage_dsl.tune.channel import arriving, own_channel
 for request in arriving(own_channel()[0]):
     raise SystemExit(request)
 """
 COMPILING = """
 import os, sys, time
-from mirage_dsl.backends.triton import compile_worker as worker
+from mirage_dsl.tune import compile_worker as worker
 def compiled(job):
     os.write(answers, os.getpid().to_bytes(8, "little"))
     time.sleep(60)
@@ -119,7 +118,7 @@ def test_compilations_end_with_the_owner(tmp_path: Path) -> None:
 
 ECHO = """
 import os, sys
-from mirage_dsl.backends.triton.channel import receive, send
+from mirage_dsl.tune.channel import receive, send
 while True:
     receive(sys.stdin.buffer)
     send(sys.stdout.buffer, os.getpid())
@@ -171,7 +170,7 @@ def test_a_process_does_not_wait_for_ever_nor_when_it_is_dead(
         time.sleep(0.01)
     helper = spares.take(echo)
     asked(helper)
-    monkeypatch.setattr(spare, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(channel, "IDLE_SECONDS", 0.05)
     spares.keep(echo, helper)
     for _ in range(100):
         if not helper.alive:

@@ -6,24 +6,29 @@ import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton import binding, direct, starter
-from mirage_dsl.backends.triton.direct import Direct, direct_call
-from mirage_dsl.backends.triton.emit import plan
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.screen import compile_kernel
-from mirage_dsl.errors import CompileError
+from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.running import binding, direct, starter
+from mirage_dsl.backends.triton.running.direct import Direct, direct_call
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.screen import compile_kernel
+from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16
+from mirage_dsl.ir.maps import complete_extents, with_symbolic
 from tests.backends.driver import Driver
+from tests.backends.running import random_inputs
+from tests.programs import mugraphs
 
 
 def tensors(rows: int = 8) -> list[torch.Tensor]:
@@ -88,6 +93,7 @@ def test_other_tensors_are_left_alone(driver: Driver) -> None:
     assert [call(*tensors) for tensors in odd] == [None] * len(odd)
     with torch.no_grad():
         assert call(*odd[-1]) is not None
+        assert call(x, torch.nn.Parameter(w1), w2) is not None
     with torch.inference_mode():
         assert call(*given) is not None
     driver.device = 1
@@ -95,7 +101,48 @@ def test_other_tensors_are_left_alone(driver: Driver) -> None:
     driver.device = -1
     driver.observers.append("a profiler")
     assert call(*given) is None
-    assert len(driver.launches) == 2
+    assert len(driver.launches) == 3
+
+
+class OwnTensor(torch.Tensor):
+    pass
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Calling(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_modes_are_left_to_the_long_way(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, all_at_once: bool
+) -> None:
+    if not all_at_once:
+        monkeypatch.delattr("torch._C._dynamo.guards.TensorGuards")
+    given = tensors()
+    call = made(GRAPH, given).call
+    modes: list[Callable[[], Any]] = [
+        Watching,
+        Calling,
+        forward_ad.dual_level,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+    ]
+    for mode in modes:
+        with mode():
+            assert call(*given) is None
+    own = given[0].as_subclass(OwnTensor)
+    assert call(own, *given[1:]) is None
+    assert not driver.launches
+    assert call(*given) is not None
 
 
 def test_pytorch_compares_all_tensors_at_once() -> None:
@@ -237,8 +284,8 @@ def test_library_calls_alone(driver: Driver) -> None:
 def test_a_rehearsal_does_without_what_pytorch_imports_late() -> None:
     script = """
 import sys, torch
-from mirage_dsl.backends.triton.emit import plan
-from mirage_dsl.backends.triton.rehearsal import rehearse
+from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.running.rehearsal import rehearse
 from tests.backends.test_direct import library
 
 given = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
@@ -385,3 +432,35 @@ def test_launches_of_nothing_are_left_out(driver: Driver) -> None:
     start = starter.launcher([empty], -1, len(bound.roots))
     start(7, *range(len(bound.roots)))
     assert not driver.launches
+
+
+def growing() -> tuple[KernelGraph, dict[str, int]]:
+    """Attention between whose parts the keys, of a symbolic number, are split."""
+    graph = mugraphs.attention(2, 64, 256, tile_n=64, splits=2)
+    complete = complete_extents(graph, graph.extent_of)
+    return with_symbolic(graph, {"n"}), {n: e for n, e in complete.extents if e}
+
+
+EVERY: dict[str, tuple[KernelGraph, dict[str, int]]] = {
+    "symbolic parts": growing(),
+    "library": (library(), {}),
+    "views": (views(), {}),
+    "early": (attention(pdl=True), {}),
+    "descriptors": (attention(descriptors=True, pdl=True), {}),
+}
+
+
+@pytest.mark.parametrize("out", [False, True], ids=["new", "out"])
+@pytest.mark.parametrize("name", EVERY)
+def test_every_name_of_a_generated_call_is_defined(
+    name: str, out: bool, driver: Driver
+) -> None:
+    graph, most = EVERY[name]
+    made = plan(graph, out=out, most=most)
+    inputs = random_inputs(graph, **most)
+    outputs = Executable(graph, interpret=True, most=most)(*inputs) if out else []
+    given = (*inputs, *outputs)
+    found = direct_call(made, given)
+    assert found is not None
+    assert found.call(*given) is not None
+    assert len(driver.launches) == len(made.kernels)

@@ -8,7 +8,7 @@ import pytest
 
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import check, random_inputs
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.mu"))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import f16, f32
 from tests.backends.running import check
 
 
@@ -22,6 +22,10 @@ def traced(function: Callable[..., Any], *shapes: tuple[int, ...]) -> KernelGrap
 
 def attended(q: Any, k: Any, v: Any) -> Any:
     return mirage.softmax(q @ k) @ v
+
+
+def attended_where(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return mirage.scaled_dot_product_attention(q, k, v, mask, scale=1.0)
 
 
 def by_columns(x: Any) -> Any:
@@ -67,6 +71,11 @@ def turned(x: Any, w: Any, b: Any) -> Any:
     ("function", "shapes", "call"),
     [
         (attended, ((2, 4, 8), (2, 8, 6), (2, 6, 5)), "torch.softmax(matmul1, 2)"),
+        (
+            attended_where,
+            ((2, 4, 8), (2, 6, 8), (2, 6, 5), (4, 6)),
+            "torch._safe_softmax(add1, 2)",
+        ),
         (by_columns, ((6, 8),), "torch.rms_norm(x.permute(1, 0), (6,), None, 1e-06)"),
         (by_columns_first, ((6, 8),), "torch.softmax(x, 0)"),
         (mirrored, ((6, 8), (8,)), "torch.rms_norm(x, (8,), w, 1e-05)"),

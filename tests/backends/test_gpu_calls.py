@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.errors import CompileError, ShapeError
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.errors import CompileError, ShapeError
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16
 from tests.backends.running import allowed, compare, random_inputs
+from tests.programs import mugraphs
 
 pytestmark = [
     pytest.mark.gpu,
@@ -337,7 +337,8 @@ def test_keywords_and_outputs() -> None:
 def kernel_of(kernel: mirage.Kernel) -> Executable:
     """What ran its last kind of call."""
     *_, bound = kernel._bound.values()
-    *_, run = bound._executables.values()
+    assert bound._executables is not None
+    *_, run = bound._executables._known.values()
     return run
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.emit import emit
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.errors import SourceLocation
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.errors import SourceLocation
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import Apply, KernelGraph, Schedule
-from mirage_dsl.types import f16, f32
 from tests.backends.running import check, random_inputs
 
 

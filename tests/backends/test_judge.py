@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_dsl.backends.triton import tune_worker
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.messages import Final, InputSpec, Task, Trial
-from mirage_dsl.backends.triton.tune_worker import LOST, Judge, relative_error
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.timing import Time, chain_length
-from mirage_dsl.types import f16
+from mirage_dsl.tune import judge_worker
+from mirage_dsl.tune.judge_worker import LOST, Judge, relative_error
+from mirage_dsl.tune.messages import Final, InputSpec, Task, Trial
+from mirage_dsl.tune.timing import Time, chain_length
 from tests.backends.judged import GRAPH, INPUTS
 
 
@@ -54,14 +54,14 @@ def test_what_is_far_too_slow_runs_a_few_times(
         assert options["chain"] < 1e6
         return Time(5.0, 5.0, 5.0)
 
-    monkeypatch.setattr(tune_worker, "Executable", lambda _: run)
-    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
-    monkeypatch.setattr(tune_worker, "time_sets", time_sets)
+    monkeypatch.setattr(judge_worker, "Executable", lambda _: run)
+    monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(judge_worker, "time_sets", time_sets)
     timing = judge.judge(Trial(GRAPH, 20.0, 5))
     assert not timing.reason
     assert timing.microseconds is not None
     assert (timing.microseconds > 9000) == slow
-    few = 1 + tune_worker.ROUGH_CALLS + len(judge.draws)
+    few = 1 + judge_worker.ROUGH_CALLS + len(judge.draws)
     assert (len(calls) <= few) == slow
 
 
@@ -80,9 +80,9 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
         look([out * factor for out in run(*judge.draws[0])])
         return Time(5.0, 5.0, 5.0)
 
-    monkeypatch.setattr(tune_worker, "Executable", lambda _: right)
-    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
-    monkeypatch.setattr(tune_worker, "time_sets", time_sets)
+    monkeypatch.setattr(judge_worker, "Executable", lambda _: right)
+    monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(judge_worker, "time_sets", time_sets)
     timing = judge.judge(Trial(GRAPH, float("inf"), 5))
     assert ("wrong in a chain of calls" in timing.reason) == (factor != 1.0)
     assert (timing.microseconds is None) == (factor != 1.0)
@@ -103,9 +103,9 @@ def test_each_finalist_has_to_be_right_in_its_chain(
         look(1, right)
         return [Time(5.0, 4.0, 6.0) for _ in calls]
 
-    monkeypatch.setattr(tune_worker, "Executable", lambda graph: graph)
-    monkeypatch.setattr(tune_worker, "rotating", lambda _: [])
-    monkeypatch.setattr(tune_worker, "time_in_turns", time_in_turns)
+    monkeypatch.setattr(judge_worker, "Executable", lambda graph: graph)
+    monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(judge_worker, "time_in_turns", time_in_turns)
     good, wrong = judge.finals(Final((GRAPH, replace(GRAPH, name="wrong")), 0.5))
     assert (good.microseconds, good.reason) == (5.0, "")
     assert wrong.microseconds is None
@@ -151,7 +151,7 @@ def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
         ran.append(graph)
         raise RuntimeError
 
-    monkeypatch.setattr(tune_worker, "Executable", refuse)
+    monkeypatch.setattr(judge_worker, "Executable", refuse)
     judge.warm_up()
     assert ran == [GRAPH]
 

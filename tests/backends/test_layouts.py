@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import f16, f32
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.analysis.layouts import laid_out
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Return, Schedule
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.layouts import laid_out
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16, f32
 from tests.backends.running import check
+from tests.programs import mugraphs
 
 
 def by_columns(m: int = 64, n: int = 128, columns: int = 4) -> KernelGraph:
@@ -49,7 +50,7 @@ def test_the_estimate_knows() -> None:
     returned = replace(graph, returns=(*graph.returns, _returned(graph)))
     # What the caller gets is row-major, whoever reads it.
     assert layout_of(returned, "t") is None
-    chosen, fixed = (estimate(g).kernels[1].l2_bytes for g in (graph, returned))
+    chosen, fixed = (estimate(g, H100).kernels[1].l2_bytes for g in (graph, returned))
     assert chosen < 0.7 * fixed
 
 

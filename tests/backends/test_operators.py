@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from mirage_dsl.backends.reference import run_reference
-from mirage_dsl.backends.triton.emit import emit
-from mirage_dsl.backends.triton.library import Value, expression
-from mirage_dsl.backends.triton.tiles import number
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.lowering.library import Value, expression
+from mirage_dsl.backends.triton.lowering.tiles import number
+from mirage_dsl.core.types import DType, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import DType, Scalar, f16, f32
 from tests.backends.running import as_array, assert_near, check, random_inputs
 
 ELEMENTWISE = [o for o in OPERATORS.values() if o.kind is Kind.ELEMENTWISE]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.emit import plan
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.errors import DTypeError, ShapeError
+from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.errors import DTypeError, ShapeError
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import f16, f32
 from tests.backends.running import random_inputs
 
 

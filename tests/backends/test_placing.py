@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.maps import with_symbolic
-from mirage_dsl.types import f16, f32
 from tests.backends.running import check
 
 COPIES = ("torch.cat", "copy_")

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import f32
+from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.waiting import launched_early
-from mirage_dsl.search.variants import neighbours, proposals
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f32
+from mirage_dsl.search.sizes.variants import neighbours, proposals
 from tests.backends.running import check
+from tests.programs import mugraphs
 
 STARTS: dict[str, KernelGraph] = {
     "rmsnorm_linear": mugraphs.rmsnorm_linear(24, 96, 160, tile_n=64, tile_k=32),
@@ -46,9 +47,17 @@ MOST = 26
 
 def choices(graph: KernelGraph) -> list[KernelGraph]:
     """What tuning would time from here on: two steps in sizes and schedule."""
-    first = [g for g, _ in (*proposals(graph, count=4), *neighbours(graph))]
+    first = [
+        g
+        for g, _ in (
+            *proposals(graph, count=4, hardware=H100),
+            *neighbours(graph, hardware=H100),
+        )
+    ]
     early = launched_early(graph)
-    second = [g for start in (early, *first[:2]) for g, _ in neighbours(start)]
+    second = [
+        g for start in (early, *first[:2]) for g, _ in neighbours(start, hardware=H100)
+    ]
     return list(dict.fromkeys([graph, early, *first, *second]))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_dsl.backends.triton.emit import emit, plan
-from mirage_dsl.ir.check import check as problems
+from mirage_dsl.backends.triton.lowering.emit import emit, plan
+from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import check, random_inputs
 
 
@@ -147,7 +147,7 @@ def test_what_all_blocks_of_an_axis_compute(number: str, sizes: str) -> None:
 
 
 def test_it_compiles_for_hopper() -> None:
-    from mirage_dsl.backends.triton.screen import compile_kernel
+    from mirage_dsl.backends.triton.running.screen import compile_kernel
 
     sizes = "m = 16, k = 4096, a = 4096, b = 1024, c = 1024"
     for schedule in ("num_stages(4)", "num_stages(4) swap_operands(true)"):

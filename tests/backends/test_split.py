@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.screen import compile_only
+from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.split import split_loop
-from mirage_dsl.testing import mugraphs
+from mirage_dsl.rewrite.split import split_loop
 from tests.backends.running import check, random_inputs
 from tests.ir.test_split import masked_attention
+from tests.programs import mugraphs
 
 
 def split(graph: KernelGraph, count: int = 3) -> KernelGraph:

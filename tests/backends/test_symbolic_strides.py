@@ -7,15 +7,15 @@ import re
 import pytest
 import torch
 
-from mirage_dsl.backends.triton import launch
-from mirage_dsl.backends.triton.emit import plan
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.plan import ModulePlan
-from mirage_dsl.backends.triton.screen import compile_kernel
+from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.plan import ModulePlan
+from mirage_dsl.backends.triton.running import launch
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.screen import compile_kernel
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import with_symbolic
-from mirage_dsl.types import f16
 
 MOST = {"b": 3, "s": 16, "h": 64}
 

@@ -9,24 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.backends.triton import (
-    compile_worker,
-    judge_process,
-    spare,
-)
-from mirage_dsl.backends.triton import tune as tuning
-from mirage_dsl.backends.triton.channel import Helper
-from mirage_dsl.backends.triton.compile_worker import compiled
-from mirage_dsl.backends.triton.messages import (
+from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.tune import channel, compile_worker, judge
+from mirage_dsl.tune import measure as tuning
+from mirage_dsl.tune.channel import Helper
+from mirage_dsl.tune.compile_worker import compiled
+from mirage_dsl.tune.measure import Tuner
+from mirage_dsl.tune.messages import (
     CompileJob,
     Task,
     Timing,
 )
-from mirage_dsl.backends.triton.screen import compile_only
-from mirage_dsl.backends.triton.tune import Tuner
-from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.testing import mugraphs
 from tests.backends.judged import GRAPH, INPUTS
+from tests.programs import mugraphs
 
 
 def test_graphs_survive_pickling() -> None:
@@ -35,8 +31,8 @@ def test_graphs_survive_pickling() -> None:
 
 FAKE_JUDGE = """
 import os, sys, time
-from mirage_dsl.backends.triton.channel import receive, send
-from mirage_dsl.backends.triton.messages import Final, Task, Timing
+from mirage_dsl.tune.channel import receive, send
+from mirage_dsl.tune.messages import Final, Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
     if request is None:
@@ -64,8 +60,8 @@ while True:
 """
 FAKE_COMPILER = """
 import os, sys, time
-from mirage_dsl.backends.triton import compile_worker as worker
-from mirage_dsl.backends.triton.messages import Compiled
+from mirage_dsl.tune import compile_worker as worker
+from mirage_dsl.tune.messages import Compiled
 def compiled(job):
     if job.graph.name == "broken":
         os._exit(3)
@@ -81,7 +77,7 @@ worker.main(sys.argv[1:])
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = ((judge_process, "JUDGE", FAKE_JUDGE), (tuning, "COMPILER", FAKE_COMPILER))
+    fakes = ((judge, "JUDGE", FAKE_JUDGE), (tuning, "COMPILER", FAKE_COMPILER))
     for module, name, text in fakes:
         file = tmp_path / f"{name.lower()}.py"
         file.write_text(text)
@@ -210,7 +206,7 @@ def test_what_time_forbids_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> N
         started.append(command)
         return Helper(command)
 
-    monkeypatch.setattr(spare, "Helper", start)
+    monkeypatch.setattr(channel, "Helper", start)
     task = Task(GRAPH, INPUTS)
     graphs = [named("endless"), named("waiting"), named("more")]
     deadline = time.monotonic() + 1.5

@@ -8,21 +8,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.emit import emit, plan
-from mirage_dsl.backends.triton.interpret import interpreting, load_module
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.backends.triton.screen import (
+from mirage_dsl.backends.triton.lowering.emit import emit, plan
+from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.screen import (
     KernelReport,
     compile_kernel,
     compile_only,
     reject,
 )
-from mirage_dsl.errors import CompileError, DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.errors import (
+    CompileError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+)
+from mirage_dsl.core.types import bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import bf16, f16, f32
 from tests.backends.running import (
     allowed,
     as_array,
@@ -30,6 +34,7 @@ from tests.backends.running import (
     compare,
     random_inputs,
 )
+from tests.programs import mugraphs
 
 SWAP = Schedule(swap_operands=True)
 

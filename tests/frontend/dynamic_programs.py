@@ -36,6 +36,10 @@ def centred(x: mirage.f16["m", "k"]) -> Any:
     return x - x.mean(0, keepdims=True)
 
 
+def copies_multiplied(x: mirage.f16["m", "k"], y: mirage.f16["k"]) -> Any:
+    return mirage.prod(torch.ones_like(x) * y, 0) + x
+
+
 def joined(
     x: mirage.f16["m", "k"], y: mirage.f16[8, "k"], z: mirage.f16["n", "k"]
 ) -> Any:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import CheckError, ShapeError, TraceError, UnsupportedError
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.errors import CheckError, ShapeError, TraceError, UnsupportedError
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 
 
 def agrees(graph: KernelGraph, expected: Any, *arrays: Any) -> None:
@@ -177,3 +178,131 @@ def test_too_many_parts() -> None:
         g.compile()
     assert error.value.location is not None
     assert "g.customized" in error.value.location.text
+
+
+def one_input(
+    inside: Callable[[Any, Any], Any],
+    output_map: Sequence[int] = (0, -1, -1),
+    *,
+    split: int = 0,
+    grid: Sequence[int] = (2, 1, 1),
+    rounds: int = 1,
+) -> KernelGraph:
+    """A block over an input of (8, 64), whose columns a loop splits."""
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(8, 64), dtype=mirage.float32)
+    tb = mirage.new_threadblock_graph(grid, (128, 1, 1), rounds)
+    tx = tb.new_input(x, (split, -1, -1), 1 if rounds > 1 else -1)
+    tb.new_output(inside(tb, tx), output_map)
+    (out,) = g.customized([x], tb)
+    g.mark_output(out)
+    return g.program
+
+
+def without_block(inside: Callable[[Any, Any], Any], x: Any) -> Any:
+    """What a block computes, by the kernel graph's operators."""
+    kernel = mirage.kernel(lambda x: inside(mirage, x))
+    return evaluate_numpy(kernel.trace(mirage.spec(x.shape, mirage.float32)), x)[0]
+
+
+WHOLE: dict[str, Callable[[Any, Any], Any]] = {
+    "rms_norm": lambda tb, x: tb.rms_norm(x),
+    "mean": lambda _, x: mirage.mean(x, 1, keepdims=True),
+    "variance": lambda _, x: mirage.var(x, 1, keepdims=True),
+    "layer_norm": lambda _, x: mirage.layer_norm(x),
+    "softmax": lambda _, x: mirage.softmax(x),
+    "the extent": lambda _, x: x / x.shape[1],
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_needs_a_whole_axis_is_refused_where_a_block_sees_a_part(
+    name: str,
+) -> None:
+    inside = WHOLE[name]
+    x = random(8, 64)
+    whole = without_block(inside, x)
+    agrees(one_input(inside), whole, x)
+    with pytest.raises(UnsupportedError, match="the grid splits") as error:
+        one_input(inside, (1, -1, -1), split=1)
+    assert error.value.location is not None
+    with pytest.raises(UnsupportedError, match="the loop splits"):
+        one_input(
+            lambda tb, x: tb.forloop_accum(tb.reduction(inside(tb, x), 1)), rounds=4
+        )
+
+
+@pytest.mark.parametrize("kind", ["mean", "rms"])
+def test_means_over_the_loop(kind: str) -> None:
+    x = random(8, 64)
+    powers = x * x if kind == "rms" else x
+    mean = powers.mean(1, keepdims=True)
+    expected = np.sqrt(mean) if kind == "rms" else mean
+    for rounds in (1, 4):
+        found = one_input(lambda tb, t: tb.forloop_accum(t, kind), rounds=rounds)
+        agrees(found, expected, x)
+    with pytest.raises(UnsupportedError, match="the grid splits"):
+        one_input(lambda tb, t: tb.forloop_accum(t, kind), (1, -1, -1), split=1)
+    with pytest.raises(UnsupportedError, match="the grid splits"):
+        one_input(
+            lambda tb, t: tb.forloop_accum(t, kind), (1, -1, -1), split=1, rounds=4
+        )
+    with pytest.raises(UnsupportedError, match="does not split its last axis"):
+        one_input(lambda tb, t: tb.forloop_accum(tb.reduction(t, 1), kind), rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("inside", "right"),
+    [
+        (lambda tb, x: tb.exp(x), 0),
+        (lambda _, x: x.T, 1),
+        (lambda _, x: x.reshape(4, 2, 64), 0),
+        (lambda _, x: x.reshape(1, 8, 64), 1),
+    ],
+)
+def test_an_output_map_names_the_axis_that_is_split(
+    inside: Callable[[Any, Any], Any], right: int
+) -> None:
+    x = random(8, 64)
+    whole = without_block(inside, x)
+    agrees(one_input(inside, (right, -1, -1)), whole, x)
+    for wrong in (*{0, 1} - {right}, 7, -1):
+        with pytest.raises(ShapeError, match=f"an axis of the output: {right}"):
+            one_input(inside, (wrong, -1, -1))
+    with pytest.raises(ShapeError, match="y, which splits no input"):
+        one_input(inside, (right, 1, -1), grid=(2, 3, 1))
+    agrees(one_input(inside, (right, 1, -1), grid=(2, 1, 1)), whole, x)
+
+
+def test_pieces_of_the_grid_are_not_joined() -> None:
+    def joined(tb: Any, x: Any) -> Any:
+        return tb.concat([x, x], 1)
+
+    x = random(8, 64)
+    agrees(one_input(joined), np.concatenate([x, x], 1), x)
+    with pytest.raises(CheckError, match="concat of k/grid"):
+        one_input(joined, (1, -1, -1), split=1)
+
+
+def test_arguments_of_blocks_that_mean_nothing_are_refused() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(8, 64))
+    for wrong in ({"grid_dim": (2, 1, 1, 1)}, {"grid_dim": (0, 1, 1)}):
+        with pytest.raises(ShapeError, match="grid_dim"):
+            mirage.new_threadblock_graph(**wrong)
+    with pytest.raises(ShapeError, match="block_dim"):
+        mirage.new_threadblock_graph((2, 1, 1), (128, 1, 1, 2))
+    with pytest.raises(ShapeError, match="forloop_range"):
+        mirage.new_threadblock_graph((2, 1, 1), forloop_range=0)
+    tb = mirage.new_threadblock_graph((2, 1, 1))
+    for given in ((0, -1, -1, 1), (-2, -1, -1)):
+        with pytest.raises(ShapeError, match="input_map"):
+            tb.new_input(x, given)
+    t = tb.new_input(x, (0, -1, -1))
+    with pytest.raises(UnsupportedError, match=r"block.exp .*'base'"):
+        tb.exp(t, base=2)
+    with pytest.raises(ShapeError, match="output_map"):
+        tb.new_output(t, (0, -1, -1, 1))
+    tb.new_output(t, (0, -1, -1))
+    with pytest.raises(UnsupportedError, match="new_input after new_output"):
+        tb.new_input(x, (0, -1, -1))

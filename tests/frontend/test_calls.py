@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.frontend import kernel as kernel_module
-from mirage_dsl.frontend.bound import BoundKernel
-from mirage_dsl.settings import INTERPRET
+from mirage_dsl.api import kernel as kernel_module
+from mirage_dsl.api.bound import BoundKernel
+from mirage_dsl.core.settings import INTERPRET
 
 
 class OnGpu:

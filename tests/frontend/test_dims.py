@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend.dims import SharedTail, Unifier
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 
 
 def traced(

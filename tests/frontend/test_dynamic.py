@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.frontend.dynamic import free_dims, resized, rounded
+from mirage_dsl.api.dynamic import free_dims, resized, rounded
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.settings import INTERPRET
+from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.trace import bind_arguments
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.settings import INTERPRET
-from mirage_dsl.types import TensorSpec
+from mirage_dsl.ir.text.parser import parse
 from tests.frontend.dynamic_programs import (
     HALVES,
     PRODUCT,
@@ -22,6 +23,7 @@ from tests.frontend.dynamic_programs import (
     attention,
     centred,
     close,
+    copies_multiplied,
     gram,
     half,
     joined,
@@ -94,6 +96,14 @@ def test_a_mean_over_a_dynamic_dim(m: int) -> None:
     kernel = mirage.kernel(dynamic=("m",))(centred)
     x = half(m, K)
     close(kernel(x), kernel, x)
+
+
+def test_a_product_of_unknown_many_copies_is_refused() -> None:
+    kernel = mirage.kernel(dynamic=("m",))(copies_multiplied)
+    with pytest.raises(UnsupportedError, match="whose extent is not known") as caught:
+        kernel.trace(mirage.spec((5, K)), mirage.spec((K,)))
+    assert caught.value.location is not None
+    assert "mirage.prod" in caught.value.location.text
 
 
 @pytest.mark.parametrize("m", [16, 9])

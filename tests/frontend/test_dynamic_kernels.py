@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton import launch
-from mirage_dsl.backends.triton.emit import plan
-from mirage_dsl.backends.triton.screen import compile_kernel
-from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.frontend.dynamic import Executables
+from mirage_dsl.api.dynamic import Executables
+from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.running import launch
+from mirage_dsl.backends.triton.running.screen import compile_kernel
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.settings import INTERPRET
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import with_symbolic
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.settings import INTERPRET
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify.verifier import verify
 from tests.frontend.dynamic_programs import (
     BOXES,
@@ -199,3 +201,27 @@ def test_what_cannot_be_shared_is_compiled_for_each_extent(
         graphs = [made.make(shape_of(m), interpret=True).graph for m in (16, 9, 12)]
     assert [g.extent_of["i"] for g in graphs] == [16, 9, 12]
     assert len([r for r in caplog.records if "for each extent" in r.message]) == 1
+
+
+REPEATED: list[Callable[[Any, Any], Any]] = [
+    lambda x, w: w.broadcast_to(x.shape).sum(0) + x,
+    lambda x, w: w.expand(x.shape[0], -1).sum(0) * x,
+    lambda x, w: torch.softmax(w.expand_as(x), 0) + x,
+    lambda x, w: (w.expand(x.shape[0], 8) * 2.0).mean(0) + x,
+]
+
+
+@pytest.mark.parametrize("function", REPEATED)
+def test_rows_repeated_along_a_dynamic_dim_are_counted(
+    function: Callable[[Any, Any], Any],
+) -> None:
+    def repeated(x: mirage.f32["m", 8], w: mirage.f32[8]) -> Any:  # noqa: F821, UP037
+        return function(x, w)
+
+    shapes = mirage.spec((5, 8), "float32"), mirage.spec((8,), "float32")
+    program = mirage.kernel(dynamic=("m",))(repeated).trace(*shapes)
+    for rows in (1, 5, 40):
+        x, w = torch.randn(rows, 8), torch.randn(8)
+        (found,) = evaluate_numpy(program.with_extents({"m": rows}), x, w)
+        expected = function(x.double(), w.double())
+        torch.testing.assert_close(torch.from_numpy(found).double(), expected)

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend.namespace import NAMES
 from mirage_dsl.ir.graph import Apply
-from mirage_dsl.testing import numpy_functions as n
+from tests.programs import numpy_functions as n
 
 F = torch.nn.functional
 Check = Callable[..., None]
@@ -32,7 +32,8 @@ def given(*shape: int, seed: int = 0, positive: bool = False) -> Any:
 
 def same(found: Any, expected: Any) -> None:
     assert found.shape == np.shape(expected)
-    assert found.dtype == np.float32
+    truth = np.asarray(expected).dtype == np.bool_
+    assert found.dtype == (np.bool_ if truth else np.float32)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -115,18 +116,18 @@ def test_python_operators() -> None:
         same(a, b)
 
 
-def test_comparisons_with_scalars_are_0_and_1() -> None:
+def test_comparisons_with_scalars_are_truth_values() -> None:
     x = given(3, 4)
 
     def function(t: Any) -> Any:
         return t > 0, t < 0.5, t >= 0.25, t <= 1, t == t, t != t
 
     for found, expected in zip(mirage.kernel(function)(x), function(x), strict=True):
-        same(found, expected.astype(np.float64))
+        same(found, expected)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "var", "std"])
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min", "var", "std"])
 def test_reductions(name: str, keepdims: bool) -> None:
     for shape in SHAPES:
         axes: list[Any] = [None, 0, -1, len(shape) - 1]
@@ -138,6 +139,17 @@ def test_reductions(name: str, keepdims: bool) -> None:
             expected = getattr(np, name)(x.astype(np.float64), **options)
             same(getattr(mirage, name)(x, axis, keepdims), expected)
             same(getattr(mirage, name)(x, dim=axis, keepdim=keepdims), expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min"])
+def test_reductions_over_repeated_elements(name: str, count: int) -> None:
+    x = given(3, 1)
+    expected = getattr(np, name)(np.repeat(x.astype(np.float64), count, 1), axis=1)
+    repeated = mirage.kernel(
+        lambda t: getattr(mirage, name)(mirage.broadcast_to(t, (3, count)), 1)
+    )
+    same(repeated(x), expected)
 
 
 def test_variance_with_a_correction() -> None:

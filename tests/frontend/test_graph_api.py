@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,17 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import SearchError, ShapeError, TraceError
-from mirage_dsl.frontend.graph_api import constraints
+from mirage_dsl.api.graph import constraints
+from mirage_dsl.core.errors import (
+    DTypeError,
+    SearchError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+)
 from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
 
 
 def attention() -> KernelGraph:
@@ -148,3 +155,103 @@ def test_a_graph_runs_as_it_was_built() -> None:
     for _ in range(2):
         (found,) = g(inputs=[given])
         np.testing.assert_allclose(found, np.exp(given), rtol=1e-3)
+
+
+def chain() -> tuple[mirage.Graph, Any, Any]:
+    """A graph, a tensor in its middle, and its output."""
+    g = mirage.new_kernel_graph()
+    middle = g.exp(g.new_input(dims=(3, 4), dtype=mirage.float32))
+    end = g.add(middle, 1)
+    g.mark_output(end)
+    return g, middle, end
+
+
+def test_outputs_of_a_call_are_those_that_it_asks_for() -> None:
+    g, middle, end = chain()
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for _ in range(2):
+        (found,) = g(inputs=[x], outputs=[middle])
+        np.testing.assert_allclose(found, np.exp(x), rtol=1e-6)
+        (found,) = g(inputs=[x])
+        np.testing.assert_allclose(found, np.exp(x) + 1, rtol=1e-6)
+        first, second = g(inputs=[x], outputs=(end, middle))
+        np.testing.assert_allclose(first - 1, second, rtol=1e-5)
+    with pytest.raises(UnsupportedError, match="asks for nothing"):
+        g(inputs=[x], outputs=[])
+    for wrong in (x, chain()[1]):
+        with pytest.raises(TraceError, match="outputs= takes a tensor of this graph"):
+            g(inputs=[x], outputs=[wrong])
+
+
+X = np.ones((3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("named", "call"),
+    [
+        ("profiling=", lambda g: g(inputs=[X], profiling=True)),
+        ("enable_online_softmax=", lambda g: g([X], enable_online_softmax=True)),
+        ("outputz=", lambda g: g(inputs=[X], outputz=[])),
+        ("stream='s'", lambda g: g(inputs=[X], stream="s")),
+        ("num_warp_groups=", lambda g: g.compile(inputs=[X], num_warp_groups=2)),
+        ("'async_'|async_=", lambda g: g.compile(async_=True)),
+        ("outputs=", lambda g: g.compile()(inputs=[X], outputs=[])),
+        ("'save_codes'", lambda g: g.superoptimize(save_codes=True)),
+        ("'verbose'", lambda g: mirage.superoptimize(g, verbose=True)),
+        ("'max_kernelz'", lambda g: g.compile().bound.search(max_kernelz=1)),
+        ("config='fast'", lambda g: g.superoptimize(config="fast")),
+        (
+            "limits or constraints",
+            lambda g: g.superoptimize(
+                franges=[4], constraints=constraints(*[None] * 5, [4])
+            ),
+        ),
+        (
+            "limits or constraints",
+            lambda g: mirage.superoptimize(
+                g, franges=[4], constraints=constraints(*[None] * 5, [4])
+            ),
+        ),
+        (
+            "previous_checkpoint or checkpoint",
+            lambda g: g.superoptimize(previous_checkpoint="no/file", checkpoint="f"),
+        ),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused_by_name(
+    named: str, call: Callable[[Any], Any]
+) -> None:
+    with pytest.raises((UnsupportedError, SearchError), match=named):
+        call(chain()[0])
+
+
+@pytest.mark.parametrize(
+    ("named", "call"),
+    [
+        ("'dtype'|dtype", lambda g, x: g.exp(x, dtype="float32")),
+        ("'axes'", lambda g, x: g.softmax(x, axes=0)),
+        ("'epsilon'", lambda g, x: g.rms_norm(x, (4,), epsilon=1)),
+        ("'epsilon'", lambda g, x: g.layer_norm(x, (4,), epsilon=1)),
+        ("normalized_shape, not both", lambda g, x: g.rms_norm(x, (4,), axis=0)),
+        ("normalized_shape, not both", lambda g, x: g.layer_norm(x, (4,), axis=0)),
+    ],
+)
+def test_arguments_that_an_operator_has_not_are_refused_by_name(
+    named: str, call: Callable[[Any, Any], Any]
+) -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(3, 4))
+    with pytest.raises((UnsupportedError, ShapeError), match=named) as error:
+        call(g, x)
+    assert error.value.location is not None
+
+
+def test_inputs_of_a_compilation_are_checked() -> None:
+    g, _, _ = chain()
+    assert g.compile(inputs=[X]).mugraph == g.compile().mugraph
+    with pytest.raises(ShapeError, match=r"\(3, 4\)"):
+        g.compile(inputs=[X.T])
+    with pytest.raises(ShapeError, match=r"\(3, 4\)"):
+        g.compile(inputs=[X, X])
+    with pytest.raises(DTypeError, match="float16"):
+        g.compile(inputs=[X.astype(np.float16)])

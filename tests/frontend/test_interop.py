@@ -89,6 +89,20 @@ TORCH: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         lambda x: (x.sum(0), torch.mean(x), x.amax(1), torch.var(x, -1), x.norm()),
         [(3, 4)],
     ),
+    "smallest and products": (
+        lambda x: (
+            torch.amin(x, (0, 1)),
+            torch.min(x),
+            torch.min(x, 1, True).values,
+            x.amin(0),
+            torch.prod(x),
+            torch.prod(x, 1),
+            x.prod(dim=0, keepdim=True),
+            torch.prod(x, -1, dtype=torch.float32),
+            x.prod(),
+        ),
+        [(3, 4)],
+    ),
     "maximum": (lambda x, y: torch.maximum(x, y) - torch.minimum(x, y), [(3, 4)] * 2),
     "casts": (lambda x: x.float().to(torch.float32).contiguous() * 2, [(3, 4)]),
     "pairs": (
@@ -267,13 +281,13 @@ def test_activations_pass_nan_on() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
-def test_a_device_changes_nothing_and_a_dtype_after_it_does() -> None:
+def test_the_own_device_changes_nothing_and_a_dtype_after_it_does() -> None:
     def moved(x: Any) -> Any:
         half = torch.float16
         return (
             x.to("cpu"),
-            x.to(device="cuda"),
-            x.to("cuda:0", half),
+            x.to(device="cpu"),
+            x.to("cpu", half),
             x.to(torch.device("cpu"), half, True),
             x.to("cpu", True),
             x.to(device="cpu", dtype=half),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import (
+from mirage_dsl.core.errors import (
     CheckError,
     CompileError,
     EquivalenceError,
@@ -19,8 +19,8 @@ from mirage_dsl.errors import (
     ShapeError,
     TraceError,
 )
-from mirage_dsl.search.hardware import H200
-from mirage_dsl.settings import DETERMINISTIC, INTERPRET
+from mirage_dsl.core.hardware import H200, PROPERTIES
+from mirage_dsl.core.settings import DETERMINISTIC, INTERPRET
 
 
 def half(*shape: int, seed: int = 0) -> Any:
@@ -183,6 +183,7 @@ def test_effort_none_is_the_program() -> None:
     bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
     assert bound.mugraph == bound.program
     assert "def run(" in bound.to_triton_code()
+    assert bound.tiles() == "tiles 1\n"
     assert bound.verify().ok
 
 
@@ -386,10 +387,12 @@ def test_static_choices_are_for_the_gpu_at_hand(
         asked.update(options)
         raise SearchError("enough")
 
-    monkeypatch.setattr("mirage_dsl.superoptimizer.superoptimize", search)
+    monkeypatch.setattr("mirage_dsl.store.superoptimize.superoptimize", search)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(
+        "mirage_dsl.tune.devices.properties_here", lambda: PROPERTIES["H200"]
+    )
     bound = rms_linear.bind(half(4, 32), half(32, 32))
     with DETERMINISTIC.scope(True), pytest.raises(SearchError, match="enough"):
         bound.search()

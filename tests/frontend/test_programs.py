@@ -7,13 +7,13 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.testing.programs import random_program
-from mirage_dsl.testing.workloads import CIRCLE, PAPER, Workload
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.expand import expand
+from tests.programs.random_programs import random_program
+from tests.programs.workloads import CIRCLE, PAPER, Workload
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import TraceError
+from mirage_dsl.core.errors import TraceError
 
 
 def half(*shape: int) -> Any:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import CompileError
-from mirage_dsl.search.hardware import A100
+from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.hardware import A100, PROPERTIES
 from tests.frontend.test_kernel import MUGRAPH, bound_rms_linear, rms_linear
 
 
@@ -46,11 +46,14 @@ def test_a_search_in_a_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_explanations_are_for_the_gpu_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     bound = bound_rms_linear()
     bound.use(MUGRAPH)
     assert bound.explain().hardware == "H100"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(
+        "mirage_dsl.tune.devices.properties_here", lambda: PROPERTIES["H200"]
+    )
     assert bound.explain().hardware == "H200"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     bound.search(hardware=A100)

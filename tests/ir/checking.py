@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mirage_dsl.core.types import Dim, f16
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,
     KernelGraph,
 )
-from mirage_dsl.types import Dim, f16
 
 M, K, N = Dim("m"), Dim("k"), Dim("n")
 KL, NG, MG = Dim("k", loop=True), Dim("n", grid=True), Dim("m", grid=True)

@@ -611,7 +611,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   }
   return y
 }
-// ParseError 7:22 found `maxx`, expected the end of the line, an infix sign, `concat`, `max` or `rescale`
+// ParseError 7:22 found `maxx`, expected how iterations are accumulated; did you mean `max`?
 
 // case division in an attribute
 mirage 1
@@ -737,7 +737,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   }
   return y
 }
-// ParseError 7:22 found `rescal`, expected the end of the line, an infix sign, `concat`, `max` or `rescale`; did you mean `rescale` by `rescal`?
+// ParseError 7:29 found `m`, expected the end of the line or `rescale`; did you mean `rescale` by `rescal`?
 
 // case slip in layout
 mirage 1

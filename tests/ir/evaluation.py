@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder, one_over
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.types import f16
 
 
 def draw(*shapes: tuple[int, ...]) -> list[Any]:

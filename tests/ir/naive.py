@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_dsl.core.types import Dim
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -25,7 +26,6 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Dim
 
 Value = tuple[Any, tuple[str, ...]]
 """An array and the dim of each of its axes."""

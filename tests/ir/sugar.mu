@@ -37,7 +37,7 @@ mugraph rms_linear(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64
 
 // case precedence and sides of infix signs
 mirage 1
-mugraph f(a: f32[m], b: f32[m]) -> f32[m], f32[m], f32[m] where m = 4 {
+mugraph f(a: f32[m], b: f32[m]) -> f32[m], f32[m], bool[m] where m = 4 {
   x = a - b * a - -2
   y = (a - b) / 2 / b
   z = a + b > 1/m
@@ -46,7 +46,7 @@ mugraph f(a: f32[m], b: f32[m]) -> f32[m], f32[m], f32[m] where m = 4 {
 // prints
 mirage 1
 
-mugraph f(a: f32[m], b: f32[m]) -> f32[m], f32[m], f32[m] where m = 4 {
+mugraph f(a: f32[m], b: f32[m]) -> f32[m], f32[m], bool[m] where m = 4 {
   x_1: f32[m] = mul b, a
   x_2: f32[m] = sub a, x_1
   x: f32[m] = sub x_2, -2
@@ -54,7 +54,7 @@ mugraph f(a: f32[m], b: f32[m]) -> f32[m], f32[m], f32[m] where m = 4 {
   y_2: f32[m] = div y_1, 2
   y: f32[m] = div y_2, b
   z_1: f32[m] = add a, b
-  z: f32[m] = less 1/m, z_1
+  z: bool[m] = less 1/m, z_1
   return x, y, z
 }
 

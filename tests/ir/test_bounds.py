@@ -12,19 +12,19 @@ import pytest
 from numpy.typing import NDArray
 
 import mirage_dsl as mirage
+from mirage_dsl.core.types import Dim, DType, Scalar, bf16, f16, f32, scalar
 from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.analysis.bounds import GraphBounds
+from mirage_dsl.ir.analysis.unshifted import unshifted
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph, Load, Return, RunningMax
-from mirage_dsl.ir.graph_bounds import GraphBounds
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.ir.unshifted import unshifted
 from mirage_dsl.ops.table import CAST, MUL
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.testing.programs import random_program
-from mirage_dsl.types import Dim, DType, Scalar, bf16, f16, f32, scalar
+from mirage_dsl.rewrite.shifts import stabilise
+from tests.programs import mugraphs
+from tests.programs.random_programs import random_program
 
 Array = NDArray[np.float64]
 EXTENTS = {"m": 5, "n": 7, "k": 8}

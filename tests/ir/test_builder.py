@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_dsl.errors import CheckError
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Dim, MemorySpace, Scalar, bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, axes_from, dim_from, one_over
 from mirage_dsl.ir.graph import Apply, Return, Schedule, Split, Store
-from mirage_dsl.types import Dim, MemorySpace, Scalar, bf16, f16, f32
 
 
 def test_axes_as_text() -> None:

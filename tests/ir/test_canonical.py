@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_dsl.core.types import DType, bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
-from mirage_dsl.types import DType, bf16, f16, f32
 
 
 def gated(

@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import pytest
 
+from mirage_dsl.core.types import Scalar, f16, f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -20,8 +21,8 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
 )
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Scalar, f16, f32
 from tests.ir.checking import (
     KL,
     NG,
@@ -179,6 +180,44 @@ def test_views_in_blocks() -> None:
 
     text = only(with_body(write), "view")
     assert "rename of k/loop, a piece of a dim; apply rename before the block" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "right"),
+    [
+        ("k/loop", "k/loop", True),
+        ("k/loop", "k", False),
+        ("k", "k/loop", False),
+        ("k", "k", True),
+    ],
+)
+def test_joins_to_one_dim_have_one_extent(one: str, other: str, right: bool) -> None:
+    text = f"""
+    mirage 1
+
+    mugraph f(
+        x: f16[m, k], w: f16[k, n], a: f16[m, r], b: f16[r, n], z: f16[m, k]
+    ) -> f32[m, n] where m = 16, k = 64, n = 16, r = 16 {{
+      y = block loop(k / 16) {{
+        x_t: f16[m, {one}] = load x
+        w_t: f16[{other}, n] = load w
+        z_t: f16[m, k/loop] = load z
+        a_t: f16[m, r] = load a
+        b_t: f16[r, n] = load b
+        left = concat x_t, a_t dims(k, r) to(j)
+        right = concat w_t, b_t dims(k, r) to(j)
+        both = matmul left, right over(j)
+        rows = sum z_t over(k)
+        scaled = mul both, rows
+        total = accumulate scaled
+        store y: f32[m, n] = total
+      }}
+      return y
+    }}
+    """
+    found = check(parse(text))
+    assert [d.rule for d in found] == ([] if right else ["join"])
+    assert right or "j joins" in found[0].message
 
 
 def test_stage_mixture() -> None:

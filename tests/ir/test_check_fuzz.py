@@ -14,10 +14,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_dsl.core.types import Axis, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -31,8 +32,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.types import Axis, f32
+from mirage_dsl.rewrite.expand import expand
 from tests.ir.naive import interpret
 
 Draw = Callable[[Any], Any]

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
+from mirage_dsl.core.types import f16
+from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.companions import sorted_by_reads
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph, RunningMax
-from mirage_dsl.ir.homogeneity import NotHomogeneousError
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.ir.strip import strip_shifts
 from mirage_dsl.ops.table import EXP, MAXIMUM, SUB
-from mirage_dsl.types import f16
+from mirage_dsl.rewrite.shifts import sorted_by_reads, stabilise, strip_shifts
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
 

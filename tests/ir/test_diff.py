@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.diff import diff
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.types import f16
 
 
 def linear(

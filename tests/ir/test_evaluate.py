@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mirage_dsl.errors import CheckError, DTypeError, ShapeError
+from mirage_dsl.core.errors import CheckError, DTypeError, ShapeError
+from mirage_dsl.core.types import bf16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.types import bf16, f32
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from tests.ir.evaluation import draw, one, rms_linear
 
 # -- Programs --------------------------------------------------------------------------

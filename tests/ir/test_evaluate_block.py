@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.types import f16, f32
 from tests.ir.evaluation import draw, one, rms_linear
 
 RAGGED = [(16, 32, 8, 4), (13, 29, 5, 4), (7, 11, 16, 16), (9, 30, 1, 7)]

@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.types import f32
 
 UNARY = ("exp", "tanh", "sigmoid", "square", "abs", "silu", "relu")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")

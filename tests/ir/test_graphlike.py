@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import CheckError, ParseError
+from mirage_dsl.core.errors import CheckError, ParseError
 
 
 def bound() -> mirage.BoundKernel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_dsl.ir.maps import derived_extents, with_symbolic
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 
 PARTS = """
 mirage 1

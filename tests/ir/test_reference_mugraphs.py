@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.extents import complete_extents, stated_extents
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.maps import complete_extents, stated_extents
+from mirage_dsl.ir.text.parser import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.mu"))

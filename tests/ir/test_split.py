@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_dsl.core.types import f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph, Load, Split
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.split import split_loop
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16, f32, scalar
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.shifts import stabilise
+from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.verify.verifier import verify
 from tests.ir.test_companions import in_a_loop, program
+from tests.programs import mugraphs
 from tests.verify import graphs
 
 

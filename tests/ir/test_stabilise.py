@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
+from mirage_dsl.core.types import f16, f32
+from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, RunningMax
-from mirage_dsl.ir.homogeneity import NotHomogeneousError, scaling_of
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.ir.strip import strip_shifts
-from mirage_dsl.types import f16, f32
+from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
 

@@ -15,8 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.errors import CheckError, ParseError
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.errors import CheckError, ParseError
+from mirage_dsl.core.types import (
+    Dim,
+    Scalar,
+    TensorType,
+    f16,
+    f32,
+    parse_scalar,
+    scalar,
+)
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -27,9 +36,8 @@ from mirage_dsl.ir.graph import (
     Schedule,
     Store,
 )
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.table import ADD, EXP, MATMUL
-from mirage_dsl.types import Dim, Scalar, TensorType, f16, f32, parse_scalar, scalar
 
 HERE = Path(__file__).parent
 KINDS = {c.__name__: c for c in (ParseError, CheckError)}
@@ -92,6 +100,15 @@ def test_error_shows_the_place() -> None:
         "      y = epx x\n"
         "          ^"
     )
+
+
+def test_errors_are_short_whatever_the_names() -> None:
+    name = "x" * 20_000
+    text = f"mirage 1\nmugraph f({name}: f32[m]) -> f32[m] where m = 4 {{\n"
+    for operand in (name[:-1], "other"):
+        with pytest.raises(ParseError) as caught:
+            parse(f"{text}  y = exp {operand}\n  return y\n}}\n")
+        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("depth", [2000, 20000])
@@ -288,7 +305,7 @@ def test_long_headers_have_a_line_for_each_input() -> None:
 
 def test_reading_is_the_only_thing_that_imports_lark() -> None:
     code = (
-        "import sys, mirage_dsl.ir.parser, mirage_dsl.ir.printer; "
+        "import sys, mirage_dsl.ir.text.parser, mirage_dsl.ir.text.printer; "
         "sys.exit('lark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

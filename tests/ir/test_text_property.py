@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_dsl.errors import CheckError, MirageError
+from mirage_dsl.core.errors import CheckError, MirageError
+from mirage_dsl.core.types import DTYPES, Axis, Dim, Scalar, TensorType, scalar
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -29,10 +30,9 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import DTYPES, Axis, Dim, Scalar, TensorType, scalar
 
 ROOT = Path(__file__).parents[2]
 WORDS = (

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
-from mirage_dsl.ir.waiting import (
+from mirage_dsl.core.types import f16, f32
+from mirage_dsl.ir.analysis.waiting import (
     after_wait,
     asked_ahead,
     behind_kernels,
@@ -16,8 +15,9 @@ from mirage_dsl.ir.waiting import (
     loads_beside,
     runs_ahead,
 )
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16, f32
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
+from tests.programs import mugraphs
 
 EARLY = Schedule(pdl=True)
 

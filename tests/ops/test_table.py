@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import string
+from collections.abc import Callable
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mirage_dsl.backends.triton.library import HELPERS
+from mirage_dsl.backends.triton.lowering.block import FUNCTIONS, functions_called
+from mirage_dsl.backends.triton.lowering.library import HELPERS
+from mirage_dsl.core.types import Dim, MemorySpace, Scalar, f32, flat_type
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.infer import apply_type
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
+from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Dim, MemorySpace, Scalar, f32, flat_type
 
 Array = NDArray[Any]
 ROWS = list(OPERATORS.values())
@@ -26,9 +31,9 @@ REDUCTIONS = [o for o in ROWS if o.kind is Kind.REDUCTION]
 CONTRACTIONS = [o for o in ROWS if o.kind is Kind.CONTRACTION]
 WITHOUT_GRADIENT = {
     *("less", "less_equal", "equal"),
-    # These need a comparison or the error function, which the algebra of gradients
-    # does not have.
-    *("maximum", "minimum", "where", "abs", "relu", "gelu"),
+    # These need a comparison, a logarithm or the error function, which the algebra of
+    # gradients does not have.
+    *("maximum", "minimum", "where", "abs", "relu", "gelu", "power", "or_one"),
 }
 
 
@@ -222,6 +227,10 @@ class Language:
         return np.float64 if name == "float32" else getattr(np, name)
 
     @staticmethod
+    def cast(x: Array, dtype: Any) -> Array:
+        return x.astype(dtype)
+
+    @staticmethod
     def rsqrt(x: Array) -> Array:
         return 1 / np.sqrt(x)
 
@@ -237,7 +246,22 @@ class Language:
     def minimum(x: Array, y: Array, propagate_nan: Any = PropagateNan.NONE) -> Array:
         return propagate_nan.value[1](x, y)
 
+    @staticmethod
+    def reduce(x: Array, axis: int, join: Callable[..., Array]) -> Array:
+        return functools.reduce(join, np.moveaxis(x, axis, 0))
+
     erf = staticmethod(OPERATORS["erf"].numpy)
+
+
+def in_triton(text: str, names: dict[str, Any]) -> Array:
+    """What a template computes, which is an expression."""
+    scope: dict[str, Any] = {
+        "tl": Language(),
+        "triton": SimpleNamespace(jit=lambda f: f),
+    }
+    for function in functions_called([text]):
+        exec(function, scope)
+    return np.asarray(eval(text, scope, names), np.float64)
 
 
 def fields_of(template: str) -> set[str]:
@@ -254,7 +278,8 @@ def test_template_takes_names(op: Operator) -> None:
     names = [f"x{i}" for i in range(op.arity)]
     text = op.triton.format(*names, axis="at", dtype="tl.float16")
     used = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
-    assert used <= {*names, "at", "tl"}
+    joins = set() if op.join is None else {joining(op.join)}
+    assert used <= {*names, "at", "tl", *FUNCTIONS, *joins}
     assert used >= set(names)
 
 
@@ -283,9 +308,9 @@ def test_library_expression_computes_the_reference(op: Operator) -> None:
 def test_template_does_with_nan_what_the_reference_does(op: Operator) -> None:
     operands = [np.array([np.nan, 1.0, np.nan]), np.array([1.0, np.nan, np.nan])]
     names = {f"x{i}": a.view(Tile) for i, a in enumerate(operands[: op.arity])}
-    found = eval(op.triton.format(*names), {"tl": Language()}, names)
+    found = in_triton(op.triton.format(*names), names)
     np.testing.assert_array_equal(
-        np.isnan(np.asarray(found, np.float64)),
+        np.isnan(found),
         np.isnan(np.asarray(op.numpy(*operands[: op.arity]), np.float64)),
     )
 
@@ -296,6 +321,6 @@ def test_template_computes_the_reference(op: Operator) -> None:
     operands = operands_of(op)
     names = {f"x{i}": a.view(Tile) for i, a in enumerate(operands)}
     text = op.triton.format(*names, axis="1")
-    found = eval(text, {"tl": Language()}, names)  # templates are expressions
+    found = in_triton(text, names)
     expected = op.numpy(*operands, (1,)) if reduces else op.numpy(*operands)
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)

@@ -15,12 +15,20 @@ from click.testing import CliRunner, Result
 
 from mirage_dsl.cli.app import app
 from mirage_dsl.cli.format import format_text
-from mirage_dsl.cli.progress import progress_bar
-from mirage_dsl.errors import CacheError, ParseError
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.search.hardware import H200
-from mirage_dsl.settings import ASSERT_CACHE_HIT, CACHE_DIR, LOGS, SETTINGS, THREADS
-from mirage_dsl.superoptimizer import superoptimize
+from mirage_dsl.cli.output import progress_bar
+from mirage_dsl.core.errors import CacheError, ParseError
+from mirage_dsl.core.hardware import H200
+from mirage_dsl.core.settings import (
+    ASSERT_CACHE_HIT,
+    CACHE_DIR,
+    LOGS,
+    SETTINGS,
+    THREADS,
+)
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.store.superoptimize import superoptimize
+from mirage_dsl.tile.parser import parse_all as parse_tiles
+from mirage_dsl.tile.printer import to_text
 
 COMMANDS = sorted(app.commands or app.list_commands(None))  # type: ignore[arg-type]
 
@@ -113,6 +121,11 @@ def test_show_prints_the_standard_form_and_the_source() -> None:
     text = _run("show", "small.mu").output
     assert text.startswith("mirage 1\n")
     assert "@triton.jit" in _run("show", "small.mu", "--triton").output
+    tiles = _run("show", "small.mu", "--tiles").output
+    assert to_text(*parse_tiles(tiles)) == tiles
+    assert _json("show", "small.mu", "--tiles")["tiles"] == tiles
+    both = _run("show", "small.mu", "--tiles", "--triton", code=2).output
+    assert "expected one of them" in both
     assert _json("show", "small.mu", "--size", "m=9")["extents"]["m"] == 9
 
 
@@ -289,6 +302,11 @@ def test_doctor_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         (["fmt", "binary.mu"], "binary.mu is no UTF-8 text"),
         (["show", "small.mu", "--size", "q=4"], "its dims are k, m, n"),
         (["show", "small.mu", "--size", "m=-1"], "expected NAME=EXTENT"),
+        (["show", "small.mu", "--size", f"m={10**20}"], "an extent is at most"),
+        (["show", "small.mu", "--size", f"m={'9' * 5000}"], "an extent is at most"),
+        (["show", "small.mu", "--size", f"m={2**62}"], "bytes"),
+        (["search", "model.py:gated", "--spec", f"f16[{2**63}]"], "at most"),
+        (["search", "model.py:gated", "--spec", f"f16[{2**62},8]"], "bytes"),
         (["nothing"], "No such command"),
         (["search", "small.mu"], "starts from a traced program"),
     ],

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl import climb, superoptimizer
-from mirage_dsl.backends.triton.messages import Timing
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.settings import BUDGET_SECONDS, DETERMINISTIC
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
-from mirage_dsl.search.hardware import H100
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.settings import BUDGET_SECONDS, DETERMINISTIC
-from mirage_dsl.tuner import Tuned, tuned
+from mirage_dsl.store import superoptimize as store
+from mirage_dsl.tune import climb
+from mirage_dsl.tune.messages import Timing
+from mirage_dsl.tune.tuner import Tuned, tuned
 from tests.project.tuning import Device, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -62,7 +63,7 @@ def test_one_of_each_choice_of_library_calls_is_a_finalist(
         return Timing(0, 100.0 + calls(graph), 1e-4)
 
     shapes = mirage.spec((2048, 1024)), mirage.spec((1024, 2048))
-    result = superoptimizer.superoptimize(many_rows.trace(*shapes))
+    result = store.superoptimize(many_rows.trace(*shapes))
     kinds = {calls(c.mugraph) for c in result} | {calls(result.program)}
     assert kinds > {0, 1}, "kernels of its own, and a library product beside them"
     device = Device(monkeypatch, first)
@@ -91,7 +92,7 @@ def test_structures_that_are_launched_alike_wait_until_their_launch_is_the_best(
 ) -> None:
     """Most differ by little; the first round is for different sizes."""
     shapes = mirage.spec((16, 256)), mirage.spec((256, 512))
-    result = superoptimizer.superoptimize(many_rows.trace(*shapes))
+    result = store.superoptimize(many_rows.trace(*shapes))
 
     def launched(rounds: int, fastest: object = None) -> Counter[object]:
         """How many were timed of each launch, but for those that the search chose."""
@@ -177,8 +178,8 @@ def test_calls_are_timed_as_they_will_be_launched(
     result, device = searched(), Device(monkeypatch, library_first)
     kernel = mirage.kernel(overlap=overlap)(gated.function)
     bound = kernel.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96)))
-    monkeypatch.setattr(superoptimizer, "superoptimize", lambda *_, **__: result)
-    monkeypatch.setattr("mirage_dsl.frontend.bound._current_hardware", lambda: H100)
+    monkeypatch.setattr(store, "superoptimize", lambda *_, **__: result)
+    monkeypatch.setattr("mirage_dsl.tune.devices.current_hardware", lambda: H100)
     bound.search()
     graph = next(g for g in device.timed if g.blocks)
     assert not graph.blocks[0].schedule.pdl, "what is kept says nothing of it"
@@ -204,10 +205,10 @@ def test_a_search_leaves_time_to_the_tuning_that_follows(
         budgets.append(budget_seconds)
         return searched()
 
-    monkeypatch.setattr(superoptimizer, "superoptimize", superoptimize)
+    monkeypatch.setattr(store, "superoptimize", superoptimize)
     bound.search()
     Device(monkeypatch, library_first)
-    monkeypatch.setattr("mirage_dsl.frontend.bound._current_hardware", lambda: H100)
+    monkeypatch.setattr("mirage_dsl.tune.devices.current_hardware", lambda: H100)
     bound.search()
     bound.search(effort="none")
     bound.search(budget_seconds=2.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pickle
 import subprocess
 import sys
 from importlib import import_module
@@ -13,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_dsl import compiled
-from mirage_dsl.first_use import compile_search
+from mirage_dsl.core import compiled
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.settings import KEY_FILE
 from mirage_dsl.search.driver import search
-from mirage_dsl.verify.modular import add, matmul, multiply, subtract
+from mirage_dsl.store.superoptimize import prepare_search
+from mirage_dsl.verify.fields import add, matmul, multiply, subtract
 from tests.search import programs
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +35,7 @@ HEAVY = ("torch", "triton", "numba", "llvmlite", "ortools")
 SCRIPT = f"""
 import json, sys, time
 import mirage_dsl as mirage
-from mirage_dsl.superoptimizer import superoptimize
+from mirage_dsl.store.superoptimize import superoptimize
 
 options = json.loads(sys.argv[1])
 stages, began = set(), time.process_time()
@@ -48,7 +52,7 @@ heavy = [name for name in {HEAVY!r} if name in sys.modules]
 types = {{}}
 if "numba" in heavy:
     from importlib import import_module
-    from mirage_dsl import compiled
+    from mirage_dsl.core import compiled
     for name in compiled.MODULES:
         module = import_module("mirage_dsl." + name.replace("/", "."))
         for function in vars(module).values():
@@ -98,18 +102,94 @@ def test_compiling_is_told_once_for_each_version(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     stages: list[str] = []
     for _ in range(2):
-        compile_search("1.0 abc", lambda stage, *_: stages.append(stage))
+        prepare_search("1.0 abc", lambda stage, *_: stages.append(stage))
     assert stages == [TOLD]
     assert not caplog.records
     for _ in range(2):
-        compile_search("1.1 abc", None)
+        prepare_search("1.1 abc", None)
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert [f.name for f in tmp_path.iterdir()] == ["compiled-1.1-abc"]
 
 
+def _doubled(x):
+    return 2 * x
+
+
+class _Payload:
+    """Unpickled, it makes a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.directory),)
+
+
+def _kept_files(directory: Path) -> list[Path]:
+    return [f for f in directory.rglob("*") if f.suffix in (".nbi", ".nbc")]
+
+
+def test_only_code_that_this_machine_compiled_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path)
+
+    def loads() -> int:
+        """How often compiled code is loaded, for a call that is right."""
+        function = compiled.entry(_doubled)
+        assert function(21) == 42
+        return sum(function.stats.cache_hits.values())
+
+    assert loads() == 0
+    files = _kept_files(tmp_path)
+    assert len(files) == 2
+    assert loads() == 1
+    before = {file: file.read_bytes() for file in files}
+    ran = tmp_path / "ran"
+    payload = pickle.dumps(_Payload(ran))
+    for change in (
+        lambda data: data[:-20],
+        lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        lambda _: payload,
+        lambda data: data[:32] + payload,
+        lambda _: b"",
+    ):
+        for file in files:
+            file.write_bytes(change(before[file]))
+            assert loads() == 0
+            assert loads() == 1  # It was written anew.
+    with KEY_FILE.scope(tmp_path / "another" / "key"):
+        assert loads() == 0
+    assert not ran.exists()
+
+
+def test_code_that_cannot_be_kept_is_compiled_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nowhere(_: object) -> None:
+        raise RuntimeError("no locator available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_Kept", nowhere)
+        patch.setattr(compiled, "_ROOT", tmp_path / "nowhere")
+        for _ in range(2):
+            assert compiled.entry(_doubled)(21) == 42
+    full = tmp_path / "full"
+    monkeypatch.setattr(compiled, "_DIRECTORY", full)
+    monkeypatch.setattr(compiled, "_ROOT", full)
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(compiled, "write_whole", no_room)
+    for _ in range(2):
+        assert compiled.entry(_doubled)(21) == 42
+    assert caplog.text.count("cannot be used") == len(caplog.records) == 2
+
+
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_each_function_is_compiled_for_one_type_of_each_argument(name: str) -> None:
-    search(programs.PROGRAMS[name](), k=1, max_kernels=2)
+    search(programs.PROGRAMS[name](), H100, k=1, max_kernels=2)
     for file in compiled.MODULES:
         module = import_module("mirage_dsl." + file.replace("/", "."))
         for function in vars(module).values():

@@ -16,7 +16,7 @@ from benchmarks.cost_model import (
     write,
 )
 from benchmarks.cost_samples import cells, sample, sizes_of, with_sizes
-from mirage_dsl.search.hardware import H200
+from mirage_dsl.core.hardware import H200
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

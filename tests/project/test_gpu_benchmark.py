@@ -25,8 +25,8 @@ from benchmarks.gpu_rows import (
     load,
     merged,
 )
-from mirage_dsl.testing.workloads import PAPER, WORKLOADS
-from mirage_dsl.timing import Time
+from mirage_dsl.tune.timing import Time
+from tests.programs.workloads import PAPER, WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {"gpu": "GPU", "driver": "1", "torch": "2", "triton": "3"}

@@ -13,10 +13,10 @@ import torch
 import mirage_dsl as mirage
 from benchmarks import layer as benchmark
 from examples import llama_layer as llama
-from mirage_dsl.backends.triton.screen import compile_only, reject
+from mirage_dsl.backends.triton.running.screen import compile_only, reject
+from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.settings import INTERPRET
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "layer_h200.json"
 BATCH = 3

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl import superoptimizer
-from mirage_dsl.errors import SearchError
+from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.spread import spread
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.printer import to_text
+from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search import driver
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.spread import spread
+from mirage_dsl.store import superoptimize
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -60,7 +60,7 @@ def test_repeated_blocks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> N
         searched.append(to_text(program))
         return original(program, **options)
 
-    monkeypatch.setattr(superoptimizer, "compile_search", lambda *_: None)
+    monkeypatch.setattr(superoptimize, "prepare_search", lambda *_: None)
     monkeypatch.setattr(driver, "search", counted)
     layers = _blocks(2) * 12
     told: list[tuple[int, int]] = []
@@ -73,7 +73,7 @@ def test_repeated_blocks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert [r.program for r in results] == layers
     assert all(r.candidates == results[i % 2].candidates for i, r in enumerate(results))
     assert told == [(0, 2), (1, 2), (2, 2)]
-    alone = superoptimizer.superoptimize(layers[0], use_cache=False)
+    alone = superoptimize.superoptimize(layers[0], use_cache=False)
     assert alone.candidates == results[0].candidates
 
 
@@ -98,7 +98,7 @@ def test_results_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_programs_and_their_searches_pickle() -> None:
     (program,) = _blocks(1)
-    result = superoptimizer.superoptimize(program)
+    result = superoptimize.superoptimize(program)
     assert pickle.loads(pickle.dumps(result.best.mugraph)) == result.best.mugraph
 
 
@@ -151,7 +151,7 @@ def test_errors_of_the_work_are_raised_once() -> None:
 def test_two_processes_find_the_same_texts() -> None:
     code = (
         "import mirage_dsl as mirage\n"
-        "from mirage_dsl.superoptimizer import superoptimize\n"
+        "from mirage_dsl.store.superoptimize import superoptimize\n"
         "@mirage.kernel\n"
         "def normed(x, w):\n"
         "    return mirage.rms_norm(x) @ w\n"
@@ -185,7 +185,7 @@ def test_segments_of_a_long_program_are_searched_by_processes() -> None:
     program = deep.trace(
         mirage.spec((16, 64)), *(mirage.spec((64, 64)) for _ in range(8))
     )
-    assert superoptimizer.prepare(program).is_long
+    assert superoptimize.prepare(program).is_long
     here = mirage.superoptimize(program, use_cache=False)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl import settings
-from mirage_dsl.errors import SettingError
-from mirage_dsl.logs import setup_logging
+from mirage_dsl.core import settings
+from mirage_dsl.core.errors import SettingError
+from mirage_dsl.core.logs import setup_logging
 
 
 def test_names_are_unique_and_prefixed() -> None:
@@ -116,7 +116,7 @@ def test_warnings_reach_standard_error_and_the_rest_when_asked(
 
 def _numba_directory(prelude: str, tmp_path: Path, **environment: str) -> str:
     code = (
-        f"{prelude}\nfrom mirage_dsl.settings import use_numba_cache\n"
+        f"{prelude}\nfrom mirage_dsl.core.settings import use_numba_cache\n"
         "use_numba_cache()\nimport numba\nprint(numba.config.CACHE_DIR)"
     )
     variables = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}

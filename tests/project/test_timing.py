@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_dsl import timing
+from mirage_dsl.tune import timing
 
 
 class _Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import threading
 import time
@@ -13,20 +14,23 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl import climb, timings, tuner
-from mirage_dsl.backends.triton.messages import Timing
-from mirage_dsl.cache import TIMINGS, Cache
-from mirage_dsl.errors import CacheError
+from mirage_dsl.core.errors import CacheError
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.hardware import H100
+from mirage_dsl.ir.rename import Renaming
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.timings import timings_key
-from mirage_dsl.tuner import tuned
-from tests.project.tuning import Device, gated, library_first, searched
+from mirage_dsl.store.cache import TIMINGS, Cache
+from mirage_dsl.store.results import for_program
+from mirage_dsl.tune import climb, timings, tuner
+from mirage_dsl.tune.messages import Timing
+from mirage_dsl.tune.timings import timings_key
+from mirage_dsl.tune.tuner import tuned
+from tests.programs import mugraphs
+from tests.project.tuning import Device, Judge, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -100,7 +104,7 @@ def test_blocks_that_run_together_by_estimate_have_to(
     device = Device(monkeypatch, library_first)
     tuned(searched())
     one_wave = mugraphs.attention(32, 256, 4096, tile_m=64, splits=2)
-    assert [k.waves for k in estimate(one_wave).kernels] == [1, 1]
+    assert [k.waves for k in estimate(one_wave, H100).kernels] == [1, 1]
     # 256 blocks on 132 multiprocessors.
     assert device.together(one_wave)[0] == 2
     many = mugraphs.attention(256, 256, 4096, tile_m=64, splits=2)
@@ -136,6 +140,52 @@ def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
     tuned(result)
     assert len(device.tasks) == 3
+
+
+def _others(text: str) -> str:
+    return text.replace("= silu ", "= sigmoid ")
+
+
+@pytest.mark.parametrize(
+    "judge", [library_first, lambda g: Timing(0, 9.0 - len(g.blocks))]
+)
+def test_timings_from_elsewhere_choose_nothing_wrong(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = searched()
+    device = Device(monkeypatch, judge)
+    best = tuned(result).result.best.mugraph
+    entry, file = Cache().entries(TIMINGS)[0], tmp_path / "all.json"
+    for forge, times in ((False, 1), (True, 2)):
+        content = json.loads(json.dumps(entry.content))
+        for candidate in content["candidates"] if forge else ():
+            candidate["mugraph"] = _others(candidate["mugraph"])
+            digest = canonical_hash(parse(candidate["mugraph"]))
+            if candidate["certificate"] is not None:
+                candidate["certificate"]["candidate_hash"] = digest
+        Cache().store(entry.key, content)
+        Cache().export(file)
+        Cache().import_from(file)
+        device.timed.clear()
+        assert tuned(result).result.best.mugraph == best
+        assert len(device.tasks) == times
+
+
+def test_timings_serve_the_same_program_under_another_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = searched()
+    device = Device(monkeypatch, lambda g: Timing(0, 9.0 - len(g.blocks)))
+    tuned(result)
+    program = replace(result.program, name="another")
+    names = {"m": "n", "n": "k", "k": "m"}
+    other = for_program(result, Renaming(names, {"x": "w", "w": "x"}).graph(program))
+    found = tuned(other)
+    assert len(device.tasks) == 1
+    best = found.result.best.mugraph
+    assert [i.name for i in best.inputs] == ["w", "x"]
+    assert best.name == "another"
+    assert {m.mugraph.name for m in found.measured} == {"another"}
 
 
 @pytest.mark.parametrize("part", ["gpu", "driver", "cuda", "torch", "triton", "code"])

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl import tuner
-from mirage_dsl.backends.triton.messages import Task, Timing
-from mirage_dsl.backends.triton.tune import Marks
+from mirage_dsl.core.hardware import PROPERTIES
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.superoptimizer import superoptimize
+from mirage_dsl.store.superoptimize import superoptimize
+from mirage_dsl.tune import tuner
+from mirage_dsl.tune.measure import Marks
+from mirage_dsl.tune.messages import Task, Timing
 
 
 @mirage.kernel
@@ -50,6 +51,8 @@ class Device:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+        told = PROPERTIES["H100"]
+        monkeypatch.setattr("mirage_dsl.tune.devices.properties_here", lambda: told)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
         monkeypatch.setattr(tuner, "Tuner", self.tuner)
 

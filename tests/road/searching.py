@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import mirage_dsl as mirage
-from mirage_dsl.frontend.bound import BoundKernel
-from mirage_dsl.testing.workloads import WORKLOADS, Shape, Workload
+from mirage_dsl.api.bound import BoundKernel
+from tests.programs.workloads import WORKLOADS, Shape, Workload
 
 NAMES = [w.name for w in WORKLOADS]
 BY_NAME = {w.name: w for w in WORKLOADS}

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 import mirage_dsl as mi
-from mirage_dsl.errors import SearchError
+from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.settings import INTERPRET
+from mirage_dsl.core.types import Axis
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import derived_extents, grid_parts, iterations
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.settings import INTERPRET
-from mirage_dsl.types import Axis
 from tests.road.anatomy import Anatomy, only_block
 
 TOLERANCE = 4e-3

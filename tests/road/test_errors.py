@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.errors import (
+from mirage_dsl.core.errors import (
     CheckError,
     DTypeError,
     EquivalenceError,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.search.driver import search
 
@@ -93,10 +94,10 @@ def causal(rows: int, keys: int) -> Any:
 def test_nothing_is_copied(
     function: Callable[..., Any], shapes: list[tuple[int, ...]]
 ) -> None:
-    from mirage_dsl.backends.triton.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import Executable
 
     program = mirage.kernel(function).trace(*map(mirage.spec, shapes))
-    best = search(program, k=1, max_kernels=None).best
+    best = search(program, H100, k=1, max_kernels=None).best
     assert best.certificate is not None
     assert best.certificate.ok
     graph = best.mugraph

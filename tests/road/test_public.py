@@ -14,8 +14,13 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.core.settings import (
+    ASSERT_CACHE_HIT,
+    CACHE_DIR,
+    DISALLOW_SEARCH,
+    INTERPRET,
+)
 from mirage_dsl.search import driver
-from mirage_dsl.settings import ASSERT_CACHE_HIT, CACHE_DIR, DISALLOW_SEARCH, INTERPRET
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.frontend.bound import BoundKernel
-from mirage_dsl.ir.check import check
+from mirage_dsl.api.bound import BoundKernel
+from mirage_dsl.core.types import dtype_named
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.testing.programs import RandomProgram, random_program
-from mirage_dsl.types import dtype_named
+from tests.programs.random_programs import RandomProgram, random_program
 from tests.road.searching import relative_error
 
 ODD = (2, 3, 5, 77, 1000, 4099)
@@ -68,7 +68,7 @@ def tensors_of(program: RandomProgram) -> list[Any]:
 
 def errors(graph: KernelGraph, program: RandomProgram) -> list[float]:
     """Relative errors of all outputs, with what is emitted run by the interpreter."""
-    from mirage_dsl.backends.triton.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import Executable
 
     tensors = tensors_of(program)
     exact = program.expected(*(t.double().numpy() for t in tensors))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.backends.triton.launch import Executable
-from mirage_dsl.errors import ShapeError, UnsupportedError
-from mirage_dsl.ir.check import check
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents, with_symbolic
 from tests.road.searching import relative_error

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.launch import Executable
+from mirage_dsl.backends.triton.running.launch import Executable
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph, dims_of, partial_dim
 from mirage_dsl.search.result import SearchResult

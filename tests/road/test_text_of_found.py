@@ -8,18 +8,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.split import split_loop
-from mirage_dsl.ir.stabilise import stabilise
-from mirage_dsl.ir.strip import strip_shifts
-from mirage_dsl.search.casts import insert_casts
-from mirage_dsl.search.segments import one_kernel, with_derived_extents
-from mirage_dsl.search.sink import sink_views
-from mirage_dsl.search.structures import structures
-from mirage_dsl.testing.workloads import WORKLOADS, Workload
+from mirage_dsl.ir.maps import with_derived_extents
+from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.search.programs.segments import (
+    one_kernel,
+)
+from mirage_dsl.search.structures.structures import structures
+from tests.programs.workloads import WORKLOADS, Workload
 
 FEWEST = 2000
 MOST_SECONDS = 30
@@ -52,7 +55,7 @@ def graphs_of(program: KernelGraph) -> Iterator[KernelGraph]:
     """A μGraph of every structure, in plain, stable and split form."""
     bare = strip_shifts(program)
     outer = kernel_types(replace(bare, returns=()))
-    for item in structures(bare).structures:
+    for item in structures(bare, H100).structures:
         block = sized(insert_casts(item.block, outer))
         plain = with_derived_extents(one_kernel(bare, block))
         yield plain

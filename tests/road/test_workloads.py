@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.ir.check import check
-from mirage_dsl.testing import reference
+from mirage_dsl.ir.check.graph import check
+from tests.programs import reference
 from tests.road.searching import BY_NAME, NAMES, draw, relative_error, searched
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5}
@@ -27,7 +27,7 @@ def test_found_and_verified(name: str) -> None:
 def test_runs_right_in_the_interpreter(name: str) -> None:
     import torch
 
-    from mirage_dsl.backends.triton.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import Executable
 
     workload, bound = BY_NAME[name], searched(name, small=True)
     assert bound.mugraph.blocks, "nothing of it became a fused kernel"
@@ -42,7 +42,7 @@ def test_runs_right_in_the_interpreter(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles_for_hopper(name: str) -> None:
-    from mirage_dsl.backends.triton.screen import compile_only, reject
+    from mirage_dsl.backends.triton.running.screen import compile_only, reject
 
     for report in compile_only(searched(name, small=False).mugraph, target="sm_90"):
         assert report.cubin_bytes > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -20,7 +21,6 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType, f16, f32
 
 
 def dim(text: str) -> Dim:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from mirage_dsl.core.types import Dim, MemorySpace, Scalar, f16, flat_type
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Operand, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.types import Dim, MemorySpace, Scalar, f16, flat_type
 
 
 @dataclass

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numba import njit
 
-from mirage_dsl.search import field61
-from mirage_dsl.search.abstract import Useful, salt_of, useful
-from mirage_dsl.search.closure import salt64
-from mirage_dsl.search.field61 import MODULUS, iota, key_of
+from mirage_dsl.search.closure.closure import salt64
 from mirage_dsl.search.space import Space, space_of
-from mirage_dsl.search.terms import Pair, times
+from mirage_dsl.search.useful import field61
+from mirage_dsl.search.useful.abstract import Useful, salt_of, useful
+from mirage_dsl.search.useful.field61 import MODULUS, iota, key_of
+from mirage_dsl.search.useful.terms import Pair, times
 from tests.search.programs import PROGRAMS, Program
 
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.space import Configuration
-from mirage_dsl.search.structures import structures
+from mirage_dsl.search.structures.structures import structures
 from tests.search.programs import Program
 from tests.search.test_structures import outline
 
@@ -316,7 +317,10 @@ def test_the_search_misses_nothing(
         and np.array_equal(t.values[0], wanted)
     }
     found = structures(
-        program, per_configuration=5000, allow=lambda c: c == Configuration((), loop)
+        program,
+        H100,
+        per_configuration=5000,
+        allow=lambda c: c == Configuration((), loop),
     )
     texts = {outline(s.block)[0] for s in found.structures}
     assert found.complete

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.search import structures as module
-from mirage_dsl.search.calm import moved_differences
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.search.closure.saturate import saturate
+from mirage_dsl.search.closure.workspace import SUB, workspace
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.saturate import saturate
+from mirage_dsl.search.extract.calm import moved_differences
 from mirage_dsl.search.space import space_of
-from mirage_dsl.search.workspace import SUB, workspace
-from mirage_dsl.testing.programs import random_program
+from mirage_dsl.search.structures import structures as module
+from tests.programs.random_programs import random_program
 from tests.search.programs import Program
 
 
@@ -38,7 +39,7 @@ def fused(monkeypatch: pytest.MonkeyPatch, calm: int) -> int:
         return known.function(mirage, x0)
 
     traced = mirage.kernel(program).trace(*known.specs)
-    return sum(len(c.mugraph.blocks) == 1 for c in search(traced, k=4))
+    return sum(len(c.mugraph.blocks) == 1 for c in search(traced, H100, k=4))
 
 
 def test_a_program_whose_cheapest_structures_all_cancel(

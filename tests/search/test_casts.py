@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_dsl.core.types import DType, TensorType, bf16, f16, f32
 from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.search.casts import insert_casts
-from mirage_dsl.types import DType, TensorType, bf16, f16, f32
+from mirage_dsl.rewrite.casts import insert_casts
 from tests.search import blocks
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search import driver
-from mirage_dsl.search.chains import least_microseconds
-from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.hardware import H100
+from mirage_dsl.search.programs.chains import least_microseconds
 from tests.search import programs
 
 
@@ -37,7 +37,7 @@ def plans(enough: float | None) -> tuple[list[tuple[float, str]], int]:
     with pytest.MonkeyPatch.context() as patch:
         if enough is not None:
             patch.setattr(driver._Driver, "_enough", always(enough))
-        found = search(wide(), k=2, max_kernels=2)
+        found = search(wide(), H100, k=2, max_kernels=2)
     listed = [(c.cost.microseconds, str(c.mugraph)) for c in found]
     return listed, found.ledger.cut["bound"]
 
@@ -60,8 +60,8 @@ def test_no_program_takes_less_than_the_bound(name: str) -> None:
     program = programs.PROGRAMS[name]()
     least = least_microseconds(expand(program), frozenset(), H100)
     assert 1e6 * (H100.launch + H100.ramp) < least
-    assert least < estimate(program).microseconds
-    for candidate in search(program, k=8, max_kernels=2):
+    assert least < estimate(program, H100).microseconds
+    for candidate in search(program, H100, k=8, max_kernels=2):
         assert candidate.cost.microseconds >= least
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search import segments, union
-from mirage_dsl.search import structures as module
+from mirage_dsl.search import union
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.programs import segments
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.structures import structures as module
 from mirage_dsl.verify import verifier
 from tests.search.programs import Program
 
@@ -33,12 +35,12 @@ def _chain() -> KernelGraph:
 
 @cache
 def _plain() -> SearchResult:
-    return search(_chain(), k=4, max_kernels=2)
+    return search(_chain(), H100, k=4, max_kernels=2)
 
 
 def _search(path: Path, max_kernels: int = 2) -> SearchResult:
     checkpoint = Checkpoint(path, "1")
-    return search(_chain(), k=4, max_kernels=max_kernels, checkpoint=checkpoint)
+    return search(_chain(), H100, k=4, max_kernels=max_kernels, checkpoint=checkpoint)
 
 
 def test_segments_are_not_searched_twice(
@@ -103,10 +105,28 @@ def test_other_searches_do_not_use_it(
     with pytest.raises(AssertionError, match="searched"):
         search(
             _chain(),
+            H100,
             k=4,
             seed=int(change == "seed"),
             checkpoint=checkpoint,
         )
+
+
+@pytest.mark.parametrize("depth", [500, 5_000, 200_000])
+def test_lines_that_are_nested_too_deeply_are_passed_over(
+    depth: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "checkpoint"
+    known = Checkpoint(file)
+    known.store("a", {"plans": 1})
+    with file.open("a", encoding="utf-8") as lines:
+        for deep in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+            lines.write(f'["b", {deep}, "0"]\n')
+    known.store("c", {"plans": 2})
+    again = Checkpoint(file)
+    assert again.load("a") == {"plans": 1}
+    assert again.load("b") is None
+    assert again.load("c") == {"plans": 2}
 
 
 class _KilledError(MemoryError):
@@ -188,7 +208,7 @@ def test_a_cut_short_search_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint"
     checkpoint = Checkpoint(file, "1")
     first = search(
-        _chain(), k=4, max_kernels=2, budget_seconds=0.3, checkpoint=checkpoint
+        _chain(), H100, k=4, max_kernels=2, budget_seconds=0.3, checkpoint=checkpoint
     )
     assert first.cut_short
     assert not first.complete

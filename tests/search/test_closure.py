@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.saturate import Saturation, saturate
-from mirage_dsl.search.space import configurations, space_of
-from mirage_dsl.search.workspace import (
+from mirage_dsl.search.closure.saturate import Saturation, saturate
+from mirage_dsl.search.closure.workspace import (
     AFTER,
     BEFORE,
     BODY,
@@ -22,7 +22,7 @@ from mirage_dsl.search.workspace import (
     Workspace,
     workspace,
 )
-from mirage_dsl.types import scalar
+from mirage_dsl.search.space import configurations, space_of
 from tests.search.programs import PROGRAMS, Program
 
 

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 import mirage_dsl as m
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.search.concats import take_apart
+from mirage_dsl.rewrite.concats import take_apart
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sink import sink_views
 from tests.road.anatomy import Anatomy, only_block
 
 Function = Callable[..., Any]
@@ -100,7 +101,7 @@ def test_the_parts_add_up(function: Function, shapes: Shapes) -> None:
 
 def test_concatenated_operands_are_the_low_rank_update() -> None:
     shapes: Shapes = [(16, 4096), (4096, 4096), (4096, 16), (16, 4096)]
-    joined, plain = (search(traced(f, shapes), k=1) for f in (lora_joined, lora))
+    joined, plain = (search(traced(f, shapes), H100, k=1) for f in (lora_joined, lora))
     block = only_block(joined.best.mugraph)
     assert len(Anatomy(block).applied("matmul")) == 3
     assert joined.best.certificate is not None

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_dsl.errors import SearchError
+from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.sizes import choose_sizes
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.sizes import choose_sizes
 from tests.search import blocks
 
 ATTENTION = blocks.attention(1)
@@ -26,6 +27,7 @@ def sized(graph: KernelGraph, constraints: Constraints) -> list[KernelGraph]:
         kernel_types(graph),
         graph.extent_of,
         allowed=constraints.sizes(block),
+        hardware=H100,
     )
     return [replace(graph, nodes=(s.block,)) for s in found]
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_dsl.core.hardware import A100, H100, H200, hardware_named
+from mirage_dsl.core.types import f16
+from mirage_dsl.cost.estimate import _covered, estimate
+from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.waiting import launched_early
-from mirage_dsl.search.cost import _covered, estimate
-from mirage_dsl.search.hardware import A100, H100, H200, hardware_named
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16
+from tests.programs import mugraphs
 from tests.search import blocks
 
 MEASURED = [
@@ -39,7 +39,7 @@ MEASURED = [
 
 
 def time_of(graph: KernelGraph) -> float:
-    return estimate(graph).microseconds
+    return estimate(graph, H100).microseconds
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_narrow_tiles_lose() -> None:
 def test_time_grows_with_the_bytes() -> None:
     graph = blocks.rms_linear(8)
     larger = graph.with_extents({"k": 8192})
-    assert estimate(larger).bytes > 1.9 * estimate(graph).bytes
+    assert estimate(larger, H100).bytes > 1.9 * estimate(graph, H100).bytes
     assert time_of(larger) > 1.7 * time_of(graph)
 
 
 def test_bytes_and_flops_of_a_fused_kernel() -> None:
-    cost = estimate(blocks.rms_linear(8))
+    cost = estimate(blocks.rms_linear(8), H100)
     m, k, n = 16, 4096, 6144
     assert cost.bytes == 2 * (m * k + k * n + m * n)
     assert cost.kernels[0].tensor_flops == 2 * m * k * n
@@ -111,7 +111,7 @@ def test_views_are_free_and_library_kernels_are_not() -> None:
     product = blocks.op("y", "matmul", "x", "v", over="m")
     sizes = {"m": 4096, "k": 4096, "j": 4096}
     graph = blocks.graph("g", x, (view, product), {"y": blocks.tensor("k j")}, **sizes)
-    cost = estimate(graph)
+    cost = estimate(graph, H100)
     assert cost.launches == 1
     least = 1e6 * 2 * 4096**3 / H100.tensor_rate
     assert least < cost.microseconds < 1.3 * least + 4
@@ -128,7 +128,7 @@ def test_a_concatenation_takes_the_time_of_its_bytes() -> None:
 
 
 def test_intermediates_in_l2_cost_no_dram() -> None:
-    cost = estimate(blocks.split_attention(1, 16))
+    cost = estimate(blocks.split_attention(1, 16), H100)
     combine = cost.kernels[1]
     assert combine.dram_bytes == 2 * 256 * 64 * 2
     assert combine.l2_bytes > 10 * combine.dram_bytes
@@ -141,7 +141,7 @@ def test_faster_memory_is_faster() -> None:
 
 def test_a_loop_that_does_not_wait_covers_a_small_kernel_ahead() -> None:
     plain = mugraphs.side_product(8, 4096, 4096, 16, tile_k=256)
-    waiting, covering = estimate(plain), estimate(launched_early(plain))
+    waiting, covering = estimate(plain, H100), estimate(launched_early(plain), H100)
     assert covering.microseconds < waiting.microseconds - 2
     small, large = covering.kernels
     assert small.covered > 1
@@ -150,13 +150,13 @@ def test_a_loop_that_does_not_wait_covers_a_small_kernel_ahead() -> None:
     assert large.covered == 0
     # What joins split keys has to wait.
     split = launched_early(mugraphs.attention(32, 256, 4096, tile_m=64, splits=4))
-    assert not any(k.covered for k in estimate(split).kernels)
+    assert not any(k.covered for k in estimate(split, H100).kernels)
 
 
 def test_what_takes_all_memory_is_not_covered() -> None:
     """Only what a kernel does not take from the one behind it is for nothing."""
     plain = mugraphs.side_product(16, 8192, 1024, 1024, tile_k=128, splits=16)
-    small, _ = estimate(launched_early(plain)).kernels
+    small, _ = estimate(launched_early(plain), H100).kernels
     assert small.covered > 0
     assert small.microseconds == pytest.approx(1e6 * small.dram_bytes / H100.dram_rate)
 
@@ -175,7 +175,7 @@ def test_what_takes_all_memory_is_not_covered() -> None:
 def test_what_a_loop_covers(
     blocks: int, memory: float, behind: float, covered: float
 ) -> None:
-    some, _ = estimate(mugraphs.side_product(8, 4096, 4096, 16)).kernels
+    some, _ = estimate(mugraphs.side_product(8, 4096, 4096, 16), H100).kernels
     moved = memory * 1e-6 * H100.dram_rate
     ahead = replace(
         some, microseconds=10.0, arithmetic=8.0, blocks=blocks, dram_bytes=moved
@@ -186,10 +186,10 @@ def test_what_a_loop_covers(
 
 
 def test_what_does_not_fit_is_marked() -> None:
-    cost = estimate(blocks.rms_linear(8, tile=256, step=256))
+    cost = estimate(blocks.rms_linear(8, tile=256, step=256), H100)
     assert not cost.feasible
     assert "shared memory" in str(cost.kernels[0].limit)
-    assert estimate(blocks.rms_linear(8)).feasible
+    assert estimate(blocks.rms_linear(8), H100).feasible
 
 
 def test_hardware_by_device_name() -> None:
@@ -228,5 +228,5 @@ def test_loads_too_small_to_run_ahead_are_slow() -> None:
 
 
 def test_a_concatenation_of_what_kernels_make_is_free() -> None:
-    assert estimate(blocks.halves()).launches == 1
-    assert estimate(blocks.halves(copied=True)).launches == 3
+    assert estimate(blocks.halves(), H100).launches == 1
+    assert estimate(blocks.halves(copied=True), H100).launches == 3

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_dsl.errors import SearchError
+from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -20,10 +21,10 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     stages_of,
 )
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints
 from tests.search import blocks, programs
 from tests.search.blocks import op, tensor
 
@@ -56,7 +57,7 @@ PROGRAMS: dict[str, tuple[Callable[[], KernelGraph], float]] = {
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """Compile the search's code, which a first search has to wait for."""
-    search(programs.lora(), k=1, verify=False)
+    search(programs.lora(), H100, k=1, verify=False)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def found() -> dict[str, SearchResult]:
 def test_paper_programs(name: str, found: dict[str, SearchResult]) -> None:
     program, most = PROGRAMS[name]
     began = time.process_time()
-    result = search(program(), k=4)
+    result = search(program(), H100, k=4)
     assert time.process_time() - began < 10.0
     found[name] = result
     best = result.best
@@ -97,7 +98,7 @@ def operators_after(block: BlockGraph) -> set[str]:
 
 def best_block(found: dict[str, SearchResult], name: str) -> BlockGraph:
     if name not in found:
-        found[name] = search(PROGRAMS[name][0](), k=4)
+        found[name] = search(PROGRAMS[name][0](), H100, k=4)
     return found[name].best.mugraph.blocks[0]
 
 
@@ -131,7 +132,7 @@ def test_attention_keeps_numerator_and_denominator_with_a_running_maximum(
 
 
 def test_the_same_search_gives_the_same_result() -> None:
-    first, second = (search(programs.lora(), k=3, threads=t) for t in (1, 2))
+    first, second = (search(programs.lora(), H100, k=3, threads=t) for t in (1, 2))
     assert first.candidates == second.candidates
     assert first.ledger == second.ledger
     assert first.complete
@@ -157,7 +158,7 @@ def gate_and_concat() -> KernelGraph:
 
 def test_a_program_that_no_kernel_holds_is_cut() -> None:
     program = gate_and_concat()
-    result = search(program, k=3)
+    result = search(program, H100, k=3)
     graph = result.best.mugraph
     assert graph.blocks
     names = {n.op.name for n in graph.nodes if isinstance(n, Apply)}
@@ -176,7 +177,7 @@ def test_two_layers_are_two_kernels() -> None:
     inputs = {"x": tensor("m k"), "u": tensor("k n"), "w": tensor("n p")}
     sizes = {"m": 16, "k": 4096, "n": 8192, "p": 4096}
     program = blocks.graph("mlp", inputs, nodes, {"c": tensor("m p")}, **sizes)
-    result = search(program, k=2)
+    result = search(program, H100, k=2)
     assert len(result.best.mugraph.nodes) == 2
     fused = result.best.mugraph.nodes[0]
     assert isinstance(fused, BlockGraph)
@@ -185,7 +186,7 @@ def test_two_layers_are_two_kernels() -> None:
 
 def test_products_of_many_rows_stay_with_library_kernels() -> None:
     program = programs.rmslin().with_extents({"b": 4096})
-    best = search(program, k=1, max_kernels=2).best
+    best = search(program, H100, k=1, max_kernels=2).best
     norm, product = best.mugraph.nodes
     assert isinstance(norm, BlockGraph)
     assert isinstance(product, Apply)
@@ -195,27 +196,27 @@ def test_products_of_many_rows_stay_with_library_kernels() -> None:
 
 def test_a_gate_after_two_library_products_is_one_kernel() -> None:
     program = programs.gated().with_extents({"b": 4096})
-    best = search(program, k=1, max_kernels=2).best
+    best = search(program, H100, k=1, max_kernels=2).best
     assert [isinstance(n, BlockGraph) for n in best.mugraph.nodes] == [0, 0, 1]
 
 
 def test_library_kernels_remain_when_nothing_else_is_allowed() -> None:
     program = programs.gated()
-    result = search(program, constraints=Constraints(griddims=((7777, 1, 1),)))
+    result = search(program, H100, constraints=Constraints(griddims=((7777, 1, 1),)))
     assert [c.mugraph for c in result] == [program]
     assert result.ledger.cut["constraints"] >= 0
 
 
 def test_constraints_hold_for_what_is_found() -> None:
     constraints = Constraints(griddims=((32, 1, 1),), franges=(64,))
-    result = search(programs.gated(), constraints=constraints)
+    result = search(programs.gated(), H100, constraints=constraints)
     fused = [c.mugraph for c in result if c.mugraph.blocks]
     assert fused
     assert all(constraints.admits(graph) for graph in fused)
 
 
 def test_no_time_still_gives_a_verified_result() -> None:
-    result = search(programs.qknorm(), budget_seconds=0.0)
+    result = search(programs.qknorm(), H100, budget_seconds=0.0)
     assert len(result) >= 1
     assert not result.complete
     assert result.best.certificate is not None
@@ -223,13 +224,13 @@ def test_no_time_still_gives_a_verified_result() -> None:
 
 
 def test_without_verification_there_are_no_certificates() -> None:
-    result = search(programs.gated(), k=2, verify=False)
+    result = search(programs.gated(), H100, k=2, verify=False)
     assert [c.certificate for c in result] == [None, None]
 
 
 def test_progress_is_told() -> None:
     told: list[tuple[str, int, int, float | None]] = []
-    search(programs.gated(), k=2, progress=lambda *a: told.append(a))
+    search(programs.gated(), H100, k=2, progress=lambda *a: told.append(a))
     assert {t[0] for t in told} == {"search", "verify"}
     assert all(0 <= done <= total for _, done, total, _ in told)
     assert told[-1][3] is not None
@@ -238,7 +239,7 @@ def test_progress_is_told() -> None:
 def test_symbolic_extents_are_refused() -> None:
     program = programs.gated().with_extents({"n": None})
     with pytest.raises(SearchError, match="extents of n are symbolic"):
-        search(program)
+        search(program, H100)
 
 
 def test_a_returned_input_and_a_value_returned_twice() -> None:
@@ -246,7 +247,7 @@ def test_a_returned_input_and_a_value_returned_twice() -> None:
     last = program.returns[0]
     x = program.inputs[0]
     more = replace(program, returns=(last, Return(x.name, x.type), replace(last)))
-    result = search(more, k=2)
+    result = search(more, H100, k=2)
     assert result.best.certificate is not None
     assert result.best.certificate.ok
     assert result.best.mugraph.blocks
@@ -273,7 +274,7 @@ def test_cut_programs_keep_their_shifts() -> None:
     }
     sizes = {"m": 16, "d": 128, "n": 4096, "h": 512, "e": 128}
     program = blocks.graph("latent", inputs, nodes, {"o": tensor("m e")}, **sizes)
-    best = search(program, k=2).best
+    best = search(program, H100, k=2).best
     assert len(best.mugraph.nodes) > 1
     assert best.mugraph.blocks
     assert best.certificate is not None
@@ -297,7 +298,7 @@ def test_an_interrupted_search_returns_a_verified_program(
     stage: str, done: int
 ) -> None:
     press = _Interrupting(stage, done)
-    result = search(programs.lora(), k=3, progress=press)
+    result = search(programs.lora(), H100, k=3, progress=press)
     assert press.pressed
     assert not result.complete
     assert len(result.candidates) == 1
@@ -307,8 +308,8 @@ def test_an_interrupted_search_returns_a_verified_program(
 
 
 def test_an_interrupted_verification_keeps_what_is_verified() -> None:
-    every = search(programs.lora(), k=3)
-    result = search(programs.lora(), k=3, progress=_Interrupting("verify", 2))
+    every = search(programs.lora(), H100, k=3)
+    result = search(programs.lora(), H100, k=3, progress=_Interrupting("verify", 2))
     assert not result.complete
     assert result.candidates == every.candidates[:2]
 
@@ -318,12 +319,12 @@ def test_a_second_interrupt_ends_the_search() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(programs.lora(), k=3, progress=press)
+        search(programs.lora(), H100, k=3, progress=press)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_same_search_gives_the_same_texts(threads: int) -> None:
-    found = [search(programs.qknorm(), k=8, threads=threads) for _ in range(2)]
+    found = [search(programs.qknorm(), H100, k=8, threads=threads) for _ in range(2)]
     first, second = ([str(c.mugraph) for c in r.candidates] for r in found)
     assert len(first) == 8
     assert first == second

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 import mirage_dsl as m
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.strip import strip_shifts
-from mirage_dsl.search.cost import estimate
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.multiply_out import multiplied_out
+from mirage_dsl.rewrite.shifts import strip_shifts
+from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.expansion import multiplied_out
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.sink import sink_views
 from mirage_dsl.search.why_not import why_not
-from mirage_dsl.testing.workloads import WORKLOADS
 from mirage_dsl.verify.verifier import verify
+from tests.programs.workloads import WORKLOADS
 from tests.road.anatomy import Anatomy, only_block
 from tests.road.searching import bound_kernel
 
@@ -108,7 +109,7 @@ def test_squared_distances_are_a_product() -> None:
     assert "matmul" in {n.op.name for n in form.program.nodes if isinstance(n, Apply)}
     assert verify(form.program, program).equivalent
     large = plain(distances, (1024, 128), (512, 128))
-    assert Anatomy(only_block(search(large, k=4).best.mugraph)).applied("matmul")
+    assert Anatomy(only_block(search(large, H100, k=4).best.mugraph)).applied("matmul")
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
@@ -137,7 +138,8 @@ def test_sums_of_very_many_terms_are_left_alone() -> None:
 
 def test_layer_norm_and_product_in_one_pass() -> None:
     program = plain(layer_norm_linear, (64, 1024), (1024, 512))
-    result = search(program, k=4)
+    # It cancels where rows are nearly constant, so verification would refuse it.
+    result = search(program, H100, k=4, verify=False)
     assert result.complete
     parts = Anatomy(only_block(result.best.mugraph))
     x, w = (i.name for i in program.inputs)
@@ -151,7 +153,7 @@ def test_layer_norm_and_product_in_one_pass() -> None:
 
 def test_one_pass_is_not_pruned() -> None:
     program = plain(layer_norm_linear, (64, 1024), (1024, 512))
-    graph = search(program, k=1).best.mugraph
+    graph = search(program, H100, k=1, verify=False).best.mugraph
     assert only_block(graph).loop is not None
     small = SearchResult(
         program, (program_by_library(program),), complete=True, seconds=0.0
@@ -160,17 +162,22 @@ def test_one_pass_is_not_pruned() -> None:
 
 
 def program_by_library(program: KernelGraph) -> Candidate:
-    return Candidate(program, estimate(program), None)
+    return Candidate(program, estimate(program, H100), None)
 
 
-@pytest.mark.parametrize(("dtype", "stable"), [("float16", True), ("float32", False)])
-def test_cancellation_is_judged_by_the_verdict(dtype: str, stable: bool) -> None:
-    """E[x²] - μ² loses what f32 has more digits than f16 of, far from 0."""
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_cancellation_is_judged_by_the_verdict(dtype: str) -> None:
+    """E[x²] - μ² loses all digits where rows are nearly constant."""
     specs = [m.spec(s, dtype) for s in ((64, 1024), (1024, 512))]
     program = trace_function(layer_norm_linear, specs, name="p")
-    found = search(program, k=4, verify=False)
+    found = search(program, H100, k=4, verify=False)
     graph = next(c.mugraph for c in found if c.mugraph.blocks[0].loop is not None)
     certificate = verify(graph, program)
     assert certificate.equivalent
     assert certificate.stability is not None
-    assert certificate.stability.ok == stable, certificate.stability
+    assert not certificate.stability.ok
+    best = search(program, H100, k=4).best
+    assert best.mugraph.blocks
+    assert best.certificate is not None
+    assert best.certificate.stability is not None
+    assert best.certificate.stability.ok

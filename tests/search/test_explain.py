@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_dsl import explanation
+from mirage_dsl.core.hardware import A100, H100
+from mirage_dsl.core.types import f16
+from mirage_dsl.cost import explain as explanation
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.hardware import A100
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16
+from mirage_dsl.rewrite.expand import expand
+from tests.programs import mugraphs
 from tests.search import blocks, programs
 
 
@@ -25,9 +25,9 @@ def test_a_fused_kernel_beside_its_program() -> None:
     graph = blocks.rms_linear(8)
     program = expand(programs.rmslin())
     text = explain(graph, program)
-    faster = estimate(program).microseconds / estimate(graph).microseconds
+    faster = estimate(program, H100).microseconds / estimate(graph, H100).microseconds
     assert f"{faster:.2f} times as fast as written" in text
-    assert f", about {estimate(graph).microseconds:.1f} µs\n" in text
+    assert f", about {estimate(graph, H100).microseconds:.1f} µs\n" in text
     assert "kernel 2" not in text
     assert "no longer stored" in text
     assert "96 (n in tiles of 64) = 96 blocks of 128 threads" in text
@@ -84,7 +84,7 @@ def test_only_other_parts_are_copied() -> None:
     text = explain(graph, graph)
     assert "  t1 is stored in its place in t4\n" in text
     assert "still stored between kernels: t2, t3\n" in text
-    concat = estimate(graph).kernels[-1]
+    concat = estimate(graph, H100).kernels[-1]
     assert concat.l2_bytes == 2 * 64 * 4096 * 2
 
 
@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_said() -> None:
 
 def test_what_a_compiler_has_to_tell_is_not_said_to_exceed_the_limits() -> None:
     tight = mugraphs.attention(32, 256, 4096, tile_m=128, tile_n=128, splits=4)
-    assert not estimate(tight).feasible
+    assert not estimate(tight, H100).feasible
     assert "does not fit" not in explain(tight, tight)
 
 

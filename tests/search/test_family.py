@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.family import families, hull, on_grid
-from mirage_dsl.search.sizes import Sizes, Unsized, choose_sizes, sizes_of_all
+from mirage_dsl.search.sizes.sizes import Sizes, Unsized, choose_sizes, sizes_of_all
+from mirage_dsl.search.structures.family import families, hull, on_grid
 from tests.search import blocks
 
 DIMS = {"rms_linear": "mn", "attention": "zm", "ntrans": "m"}
@@ -38,8 +39,12 @@ def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
     types, extents = kernel_types(GRAPHS[name]), GRAPHS[name].extent_of
     own = members(name)
     together, alone = Counter[str](), Counter[str]()
-    found = sizes_of_all([Unsized(b) for b in own], types, extents, tally=together)
-    assert found == [choose_sizes(b, types, extents, tally=alone) for b in own]
+    found = sizes_of_all(
+        [Unsized(b) for b in own], types, extents, tally=together, hardware=H100
+    )
+    assert found == [
+        choose_sizes(b, types, extents, tally=alone, hardware=H100) for b in own
+    ]
     assert together == alone
     assert any(found)
     for block, sized in zip(own, found, strict=True):
@@ -56,7 +61,7 @@ def test_each_is_held_to_what_is_allowed_of_it() -> None:
         for n in (32, 64)
     ]
     for count, sized in zip(
-        (32, 64), sizes_of_all(unsized, types, extents), strict=True
+        (32, 64), sizes_of_all(unsized, types, extents, hardware=H100), strict=True
     ):
         assert sized
         for item in sized:

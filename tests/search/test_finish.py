@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.facts import BlockFacts, facts_of
-from mirage_dsl.search.finish import (
-    finished,
+from mirage_dsl.core.hardware import A100, H100
+from mirage_dsl.core.types import f16, f32
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.facts import BlockFacts, facts_of
+from mirage_dsl.cost.footprint import Footprint, points_of
+from mirage_dsl.cost.order import (
     in_good_order,
     late_loads,
     synchronisations,
 )
-from mirage_dsl.search.footprint import Footprint, points_of
-from mirage_dsl.search.hardware import A100, H100
-from mirage_dsl.search.resources import resources
+from mirage_dsl.cost.resources import resources
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.driver import finished
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16, f32
+from tests.programs import mugraphs
 from tests.search import blocks
 
 
@@ -32,8 +32,8 @@ def facts(graph: KernelGraph, number: int = 0) -> BlockFacts:
 
 def registers(graph: KernelGraph) -> float:
     own = facts(graph)
-    footprint = Footprint(own, points_of(own.block))
-    return float(resources(footprint, H100).registers[0])
+    footprint = Footprint(own, points_of(own.block), H100)
+    return float(resources(footprint).registers[0])
 
 
 def two_sums() -> KernelGraph:
@@ -93,7 +93,7 @@ def test_tiles_are_made_when_they_are_needed() -> None:
 
 
 def result_of(graph: KernelGraph) -> SearchResult:
-    candidate = Candidate(graph, estimate(graph), None)
+    candidate = Candidate(graph, estimate(graph, H100), None)
     return SearchResult(graph, (candidate,), complete=True, seconds=0.0)
 
 
@@ -101,6 +101,6 @@ def test_later_kernels_start_early_where_the_gpu_can() -> None:
     graph = blocks.split_attention(1, 16)
     early = finished(result_of(graph), H100).best
     assert [b.schedule.pdl for b in early.mugraph.blocks] == [False, True]
-    assert early.cost.microseconds < estimate(graph).microseconds
+    assert early.cost.microseconds < estimate(graph, H100).microseconds
     as_it_was = finished(result_of(graph), A100).best
     assert not any(b.schedule.pdl for b in as_it_was.mugraph.blocks)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.types import Dim, TensorType, f16
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.partition import Atom, Cutter, shift_carriers
-from mirage_dsl.types import Dim, TensorType, f16
+from mirage_dsl.search.programs.partition import Atom, Cutter, shift_carriers
 from tests.search import blocks
 from tests.search.blocks import op, tensor
 

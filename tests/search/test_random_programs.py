@@ -7,12 +7,13 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.space import Configuration
-from mirage_dsl.search.structures import structures
-from mirage_dsl.types import scalar
+from mirage_dsl.search.structures.structures import structures
 from tests.search.programs import Program
 from tests.search.test_structures import assert_right, small
 
@@ -88,7 +89,7 @@ class Generator:
 def test_structures_of_random_programs(seed: int) -> None:
     program = Generator(seed).graph()
     try:
-        found = structures(program, per_configuration=2)
+        found = structures(program, H100, per_configuration=2)
     except UnsupportedError as error:
         assert "divides by zero" in error.message  # noqa: PT017, as in x / (y - y)
         return

@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 
 import mirage_dsl as m
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, Input, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.strip import strip_shifts
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.shifts import strip_shifts
+from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.kinds import is_one_kernel
-from mirage_dsl.search.membership import Membership
+from mirage_dsl.search.programs.segments import is_one_kernel
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.sink import sink_views
 from mirage_dsl.search.space import space_of
-from mirage_dsl.search.structures import StructureSet, structures
-from mirage_dsl.search.why_not import why_not
+from mirage_dsl.search.structures.structures import StructureSet, structures
+from mirage_dsl.search.why_not import Membership, why_not
 from tests.search.test_structures import sized
 
 Shape = tuple[int, ...]
@@ -42,7 +42,7 @@ def traced(function: Function, *shapes: Shape) -> KernelGraph:
 
 def space(program: KernelGraph) -> StructureSet:
     """All structures of a program in one kernel."""
-    return structures(strip_shifts(sink_views(expand(program))))
+    return structures(strip_shifts(sink_views(expand(program))), H100)
 
 
 def shape_of(tensor: Input, program: KernelGraph) -> Shape:
@@ -53,7 +53,7 @@ def shape_of(tensor: Input, program: KernelGraph) -> Shape:
 
 def fused(program: KernelGraph, **options: Any) -> list[BlockGraph]:
     """The blocks of the candidates that are one kernel; all candidates are right."""
-    result: SearchResult = search(program, **options)
+    result: SearchResult = search(program, H100, **options)
     assert result.complete
     rng = np.random.default_rng(2)
     arrays = [rng.uniform(0.2, 1.2, shape_of(i, program)) / 4 for i in program.inputs]
@@ -251,7 +251,7 @@ def accumulated(blocks: Sequence[BlockGraph]) -> list[Accumulate]:
 def test_maxima_are_accumulated(function: Function, shapes: list[Shape]) -> None:
     """Each structure is right below 0 too, where padding would show."""
     program = expand(traced(function, *shapes))
-    found = structures(program)
+    found = structures(program, H100)
     assert found.complete
     assert accumulated([s.block for s in found.structures])
     rng = np.random.default_rng(4)
@@ -277,7 +277,7 @@ def test_maxima_of_long_rows_are_found_and_verified(function: Function) -> None:
 
 def test_a_maximum_in_a_loop_is_explained_as_found() -> None:
     program = traced(largest, (64, 30000))
-    result = search(program)
+    result = search(program, H100)
     graph = next(c.mugraph for c in result if accumulated(c.mugraph.blocks))
     assert why_not(graph, program, result).verdict == "found"
     loop = graph.blocks[0].loop

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_dsl.errors import SourceLocation
+from mirage_dsl.core.errors import SourceLocation
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import Dim, Scalar, f32, scalar
 from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph, Load, Split, Store
 from mirage_dsl.ops.table import CAST
-from mirage_dsl.search.structures import structures
-from mirage_dsl.types import Dim, Scalar, f32, scalar
+from mirage_dsl.search.structures.structures import structures
 from tests.search.programs import PROGRAMS, Program
 from tests.search.test_structures import assert_right, outline, small
 
 
 def test_tiles_are_placeholders_and_maps_follow_the_configuration() -> None:
-    for item in structures(PROGRAMS["lora"]()).structures:
+    for item in structures(PROGRAMS["lora"](), H100).structures:
         block, configuration = item.block, item.configuration
         assert block.grid == tuple(Split(d, 1) for d in configuration.grid)
         loop = configuration.loop
@@ -33,7 +34,7 @@ def test_tiles_are_placeholders_and_maps_follow_the_configuration() -> None:
 def test_names_are_unique_and_new() -> None:
     program = PROGRAMS["qknorm"]()
     outer = {i.name for i in program.inputs} | {f"t{i}" for i in range(20)}
-    for item in structures(program, per_configuration=2).structures:
+    for item in structures(program, H100, per_configuration=2).structures:
         results = [n.result for n in item.block.nodes if not isinstance(n, Store)]
         assert len(set(results)) == len(results)
         assert not outer.intersection(results)
@@ -44,13 +45,13 @@ def test_sums_over_several_dims_are_one_operator() -> None:
     program = p.returns(
         p.apply("sum", p.apply("exp", p.input("x", "a b c")), over="b c")
     )
-    texts = {outline(s.block)[0] for s in structures(program).structures}
+    texts = {outline(s.block)[0] for s in structures(program, H100).structures}
     assert "sum[b c](exp(x))" in texts
     assert "sum[b](sum[c](exp(x)))" not in texts
 
 
 def test_constants_are_operands() -> None:
-    for item in structures(PROGRAMS["rmslin"](), per_configuration=3).structures:
+    for item in structures(PROGRAMS["rmslin"](), H100, per_configuration=3).structures:
         constants = [
             o
             for n in item.block.nodes
@@ -72,7 +73,7 @@ def located(program: KernelGraph) -> KernelGraph:
 
 
 def test_operators_keep_the_line_of_an_equal_value() -> None:
-    result = structures(located(PROGRAMS["gated"]()))
+    result = structures(located(PROGRAMS["gated"]()), H100)
     for item in result.structures:
         for node in item.block.nodes:
             if isinstance(node, Apply):
@@ -86,7 +87,7 @@ def test_several_outputs_are_all_stored() -> None:
     total = p.apply("sum", p.apply("mul", x, x), over="h")
     y = p.apply("div", p.matmul(x, w, "h"), total)
     program = p.returns(y, total, y)
-    result = structures(program)
+    result = structures(program, H100)
     assert result.complete
     assert {s.configuration.grid for s in result.structures} == {(), ("b",)}
     for item in result.structures:
@@ -107,7 +108,7 @@ def test_views_of_inputs_are_loaded_and_casts_only_type_the_output() -> None:
         nodes=(*program.nodes, cast),
         returns=(replace(program.returns[0], value="out", type=kind),),
     )
-    result = structures(program)
+    result = structures(program, H100)
     assert_right(program, result.structures)
     for item in result.structures:
         assert {n.source for n in item.block.nodes if isinstance(n, Load)} == {
@@ -118,6 +119,6 @@ def test_views_of_inputs_are_loaded_and_casts_only_type_the_output() -> None:
 
 
 def test_loops_that_change_nothing_are_left_out() -> None:
-    for item in structures(PROGRAMS["gqa"]()).structures:
+    for item in structures(PROGRAMS["gqa"](), H100).structures:
         if item.configuration.loop is not None:
             assert any(isinstance(n, Accumulate) for n in item.block.nodes)

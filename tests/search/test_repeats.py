@@ -9,13 +9,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.hardware import H100, Hardware
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.search import structures as module
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.repeats import apart, names_of, normal_text, renamed
+from mirage_dsl.search.programs.repeats import apart, names_of, normal_text, renamed
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.structures import structures as module
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
 
@@ -42,9 +43,9 @@ def counted() -> Iterator[list[str]]:
     seen: list[str] = []
     original = module.structures
 
-    def structures(program: KernelGraph, **options: object) -> object:
+    def structures(program: KernelGraph, *gpu: Hardware, **options: object) -> object:
         seen.append(normal_text(program))
-        return original(program, **options)  # type: ignore[arg-type]
+        return original(program, *gpu, **options)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "structures", structures)
@@ -63,7 +64,7 @@ def test_names_do_not_matter() -> None:
 
 def test_a_plan_is_renamed_to_another_program() -> None:
     one, other = stack(1), stack(1, prefix="my_")
-    plan = search(one, max_kernels=2, k=1).best.mugraph
+    plan = search(one, H100, max_kernels=2, k=1).best.mugraph
     found = renamed(plan, names_of(one), names_of(other))
     assert found.blocks
     assert check(found) == []
@@ -74,14 +75,14 @@ def test_a_plan_is_renamed_to_another_program() -> None:
 @pytest.fixture(scope="module")
 def deep() -> tuple[SearchResult, list[str]]:
     with counted() as seen:
-        return search(stack(12), max_kernels=None, k=2), seen
+        return search(stack(12), H100, max_kernels=None, k=2), seen
 
 
 def test_layers_are_searched_once(deep: tuple[SearchResult, list[str]]) -> None:
     """As few segments as of three layers: the first, the last and those between."""
     result, seen = deep
     with counted() as few:
-        search(stack(6), max_kernels=None, k=2, verify=False)
+        search(stack(6), H100, max_kernels=None, k=2, verify=False)
     # Inputs that an earlier kernel made are in L2, so sizes may be chosen anew.
     assert len(seen) <= 2 * len(set(seen))
     assert set(seen) == set(few)
@@ -96,7 +97,7 @@ def test_an_executor_searches_the_segments(
     deep: tuple[SearchResult, list[str]],
 ) -> None:
     with ThreadPoolExecutor(2) as pool, counted() as seen:
-        result = search(stack(12), max_kernels=None, k=2, executor=pool)
+        result = search(stack(12), H100, max_kernels=None, k=2, executor=pool)
     assert sorted(seen) == sorted(deep[1])
     assert result.candidates == deep[0].candidates
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.facts import facts_of
-from mirage_dsl.search.footprint import Footprint, points_of
-from mirage_dsl.search.hardware import H100
-from mirage_dsl.search.resources import (
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.facts import facts_of
+from mirage_dsl.cost.footprint import Footprint, points_of
+from mirage_dsl.cost.resources import (
     BASE_REGISTERS,
     BASE_SHARED,
     Resources,
     resources,
 )
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.infer import kernel_types
 from tests.search import blocks
 
 
 def measure(graph: KernelGraph) -> Resources:
     block = graph.blocks[0]
     facts = facts_of(block, kernel_types(graph), graph.extent_of)
-    return resources(Footprint(facts, points_of(block)), H100)
+    return resources(Footprint(facts, points_of(block), H100))
 
 
 def rms(**changes: int) -> KernelGraph:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mirage_dsl.cli.search import describe
-from mirage_dsl.errors import CacheError
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.ledger import Ledger
-from mirage_dsl.search.result import Candidate, Proof, SearchResult
+from mirage_dsl.core.errors import CacheError
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.search.result import Candidate, Ledger, Proof, SearchResult
 from mirage_dsl.verify.verifier import verify
 from tests.search import blocks, programs
 
@@ -26,8 +26,8 @@ def result() -> SearchResult:
     ledger.note("one segment stayed with library kernels")
     certificate = verify(program, program)
     candidates = (
-        Candidate(graph, estimate(graph), certificate),
-        Candidate(program, estimate(program), None),
+        Candidate(graph, estimate(graph, H100), certificate),
+        Candidate(program, estimate(program, H100), None),
     )
     proof = Proof(10.5, 10.0)
     return SearchResult(program, candidates, False, 0.5, ledger, True, proof)

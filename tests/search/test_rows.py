@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_dsl.backends.triton.emit import emit
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.hardware import H100, H200
+from mirage_dsl.core.types import f16
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.facts import facts_of
-from mirage_dsl.search.hardware import H200
-from mirage_dsl.search.sizes import choose_sizes
-from mirage_dsl.types import f16
+from mirage_dsl.search.sizes.sizes import choose_sizes
 
 
 def product(tile: int, *, row: str = "1, k", step: int = 4096) -> KernelGraph:
@@ -51,6 +51,8 @@ def test_small_blocks_that_read_a_matrix_once_are_fast() -> None:
 
 def test_tiles_below_the_matrix_units_are_tried() -> None:
     graph = product(64)
-    found = choose_sizes(graph.blocks[0], kernel_types(graph), graph.extent_of)
+    found = choose_sizes(
+        graph.blocks[0], kernel_types(graph), graph.extent_of, hardware=H100
+    )
     assert found[0].block.grid[0].tile < 16
     assert found == sorted(found, key=lambda s: s.microseconds)

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph, Split
 from mirage_dsl.ir.maps import grid_parts
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.hardware import H100
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.variants import neighbours, proposals
 from mirage_dsl.search.space import Configuration, configurations, space_of
-from mirage_dsl.search.structures import structures
-from mirage_dsl.search.variants import neighbours, proposals
+from mirage_dsl.search.structures.structures import structures
 from mirage_dsl.search.why_not import why_not
 from tests.search.test_bruteforce import Enumerator, reference
 from tests.search.test_structures import assert_right, outline
@@ -146,7 +146,7 @@ def test_dims_that_meet_share_no_axis() -> None:
         y = x @ w
         return mirage.exp(y), y @ v
 
-    found = structures(expand(traced(residual, (16, 8), (8, 32), (32, 64))))
+    found = structures(expand(traced(residual, (16, 8), (8, 32), (32, 64))), H100)
     assert not any(s.configuration.shared for s in found.structures)
 
 
@@ -160,7 +160,7 @@ def small(program: KernelGraph) -> KernelGraph:
 def test_every_structure_is_right(function: Callable[..., Any]) -> None:
     shapes = LLAMA if function is qkv else [(16, 64), (64, 48), (32, 80), (80, 96)]
     program = expand(traced(function, *shapes))
-    found = [s for s in structures(program).structures if s.configuration.shared]
+    found = [s for s in structures(program, H100).structures if s.configuration.shared]
     assert found
     for item in found:
         assert item.block.axes[-len(item.configuration.shared) :] == tuple(
@@ -205,7 +205,7 @@ def test_enumeration_finds_nothing_else(loop: str | None, limit: int) -> None:
     }
     configuration = Configuration(("a", "b"), loop, (("a", "b"),))
     found = structures(
-        program, per_configuration=5000, allow=lambda c: c == configuration
+        program, H100, per_configuration=5000, allow=lambda c: c == configuration
     )
     assert found.complete
     made = {outline(s.block) for s in found.structures}
@@ -227,7 +227,13 @@ def test_tiles_of_an_axis_have_about_equal_numbers_of_parts() -> None:
 def test_neighbours_and_proposals_keep_the_axes() -> None:
     graph = searched(1).best.mugraph
     own = canonical_hash(graph, sizes=False)
-    found = [g for g, _ in (*neighbours(graph), *proposals(graph, count=4))]
+    found = [
+        g
+        for g, _ in (
+            *neighbours(graph, hardware=H100),
+            *proposals(graph, count=4, hardware=H100),
+        )
+    ]
     assert len({g.blocks[0].grid for g in found}) > 2
     for other in found:
         assert check(other) == []

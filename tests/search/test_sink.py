@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.parser import parse
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sink import sink_views
 
 CHUNK = """mirage 1
 mugraph gated(x: f16[m, k], w: f16[k, n]) -> f16[m, r]
@@ -111,8 +112,91 @@ def test_parts_of_a_concatenation_are_what_was_joined() -> None:
 
 
 def test_halves_of_a_product_become_one_kernel() -> None:
-    result = search(parse(CHUNK), k=2)
+    result = search(parse(CHUNK), H100, k=2)
     assert len(result.best.mugraph.blocks) == 1
     assert result.best.mugraph.blocks[0].results == ("z",)
     assert result.best.certificate is not None
     assert result.best.certificate.ok
+
+
+# -- Views that are shared -------------------------------------------------------------
+
+HEAD = """mirage 1
+mugraph f(x: f16[m, k], u: f16[m, j], v: f16[j, k]) -> f16[m, n]
+    where m = 3, k = 4, n = 4, j = 2 {
+  y = matmul u, v
+"""
+SEEN = """
+  z = rename s dims(k) to(n)
+  q = rename y dims(k) to(n)
+  p = mul q, z
+  return p
+}
+"""
+SHARED = {
+    "one operator": "s = sigmoid y",
+    "a chain": "t = tanh y \n s = sigmoid t",
+    "constants": "t = add y, 1 \n s = div 2, t",
+    "an input": "t = exp x \n s = mul y, t",
+    "values along other dims": "r = sum x over(k) \n s = mul y, r",
+    "twice": "t = exp y \n s = mul t, t",
+    "a thousand": "\n".join(
+        [
+            "s0 = tanh y",
+            *(f"s{i + 1} = tanh s{i}" for i in range(1000)),
+            "s = exp s1000",
+        ]
+    ),
+    "a cast": "t = cast y dtype(f32) \n e = exp t \n s = cast e dtype(f16)",
+}
+
+
+def _same_values(first: KernelGraph, second: KernelGraph) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.uniform(0.5, 1.5, [first.extent_of[n] or 0 for n in i.type.names])
+        for i in first.inputs
+    ]
+    (a,), (b,) = evaluate_numpy(first, *arrays), evaluate_numpy(second, *arrays)
+    np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+@pytest.mark.parametrize("made", SHARED.values(), ids=SHARED)
+def test_one_view_serves_what_is_computed_of_it(made: str) -> None:
+    program = parse(HEAD + made + SEEN)
+    shared = share_views(program)
+    assert check(shared) == []
+    assert len(computed_views(program)) == 2
+    assert computed_views(shared) == ["q"]
+    _same_values(shared, program)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "s = sigmoid y" + SEEN.replace("rename y", "rename x"),
+        HEAD + "s = sigmoid y \n l = sum s over(k)" + SEEN.replace("q, z", "z, l"),
+        HEAD + "r = sum y over(k) \n t = mul y, r \n s = mul t, t \n"
+        "o = max t over(k)" + SEEN.replace("q, z", "z, o"),
+    ],
+    ids=["nothing is seen alike", "read elsewhere", "an operand read elsewhere"],
+)
+def test_views_stay_where_more_would_be_seen(text: str) -> None:
+    program = parse(text)
+    assert share_views(program) is program
+
+
+def test_a_slice_of_what_is_computed_is_computed_of_a_slice() -> None:
+    program = parse("""mirage 1
+mugraph f(x: f16[m, k], w: f16[k, l]) -> f16[m, r] where m = 3, k = 4, l = 6, r = 3 {
+  y = matmul x, w
+  e = exp y
+  g = slice e dim(l) start(3) stop(6) to(r)
+  h = slice y dim(l) start(3) stop(6) to(r)
+  p = mul g, h
+  return p
+}
+""")
+    shared = share_views(program)
+    assert computed_views(shared) == ["h"]
+    _same_values(shared, program)

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_dsl.errors import SearchError
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.sizes import Sized, Sizes, choose_sizes
+from mirage_dsl.search.sizes.sizes import Sized, Sizes, choose_sizes
 from tests.search import blocks
 
 GRAPHS = {
@@ -38,6 +39,7 @@ def chosen(
         graph.extent_of,
         keep=keep,
         allowed=allowed or Sizes(),
+        hardware=H100,
     )
 
 
@@ -56,7 +58,7 @@ def test_sizes_fit_and_are_well_formed(name: str) -> None:
     for sized in found:
         whole = with_block(graph, sized)
         assert check(whole) == []
-        cost = estimate(whole).kernels[0]
+        cost = estimate(whole, H100).kernels[0]
         assert cost.limit is None
         assert cost.microseconds == pytest.approx(sized.microseconds)
         splits = [*sized.block.grid, *([sized.block.loop] if sized.block.loop else [])]
@@ -131,7 +133,9 @@ def test_nothing_fits() -> None:
     graph = blocks.ntrans(1).with_extents({"h": 2**20})
     tally: Counter[str] = Counter()
     block = graph.blocks[0]
-    found = choose_sizes(block, kernel_types(graph), graph.extent_of, tally=tally)
+    found = choose_sizes(
+        block, kernel_types(graph), graph.extent_of, tally=tally, hardware=H100
+    )
     assert found == []
     assert tally["registers"] == tally["sizes tried"] > 0
 

@@ -16,9 +16,10 @@ from typing import TypeVar
 
 import pytest
 
+from mirage_dsl.core.hardware import H100, Hardware
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.structures import structures
+from mirage_dsl.search.structures.structures import structures
 from tests.search import programs
 
 T = TypeVar("T")
@@ -34,13 +35,15 @@ def grown(program: KernelGraph, factor: int) -> KernelGraph:
     return program.with_extents({n: (e or 1) * factor for n, e in program.extents})
 
 
-def timed(run: Callable[[KernelGraph], T], program: KernelGraph) -> tuple[float, T]:
+def timed(
+    run: Callable[[KernelGraph, Hardware], T], program: KernelGraph
+) -> tuple[float, T]:
     """The least processor time of three runs, for one may collect garbage; a result."""
     seconds: list[float] = []
     results: list[T] = []
     for _ in range(3):
         began = time.process_time()
-        results.append(run(program))
+        results.append(run(program, H100))
         seconds.append(time.process_time() - began)
     return min(seconds), results[-1]
 

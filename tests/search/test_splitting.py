@@ -6,20 +6,25 @@ import math
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import f16
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.kinds import splits_a_loop
-from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.segments import MOST_SPLIT, Found, Plan, SegmentSearch
-from mirage_dsl.search.sizes import ANY_SIZES, Sizes
-from mirage_dsl.search.splitting import Splitter
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.types import f16
+from mirage_dsl.search.programs.segments import (
+    MOST_SPLIT,
+    Found,
+    SegmentSearch,
+    Splitter,
+    splits_a_loop,
+)
+from mirage_dsl.search.result import Plan, SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.sizes import ANY_SIZES, Sizes
+from tests.programs import mugraphs
 from tests.search import programs
 from tests.search.test_driver import safe_attention
 
@@ -39,12 +44,12 @@ def extents(graph: KernelGraph) -> dict[str, int]:
 @pytest.mark.parametrize(("batch", "parts"), [(1, 16), (8, 4), (16, 2)])
 def test_keys_are_split_until_the_gpu_is_full(batch: int, parts: int) -> None:
     whole = mugraphs.attention(2 * batch, 256, 4096)
-    found = Splitter(any_sizes).split(whole)
+    found = Splitter(any_sizes, H100).split(whole)
     assert found is not None
     cost, graph = found
     assert not check(graph)
-    assert cost == estimate(graph).microseconds
-    assert cost < estimate(whole).microseconds
+    assert cost == estimate(graph, H100).microseconds
+    assert cost < estimate(whole, H100).microseconds
     blocks = math.prod(grid_parts(graph.blocks[0], extents(graph)))
     assert 64 <= blocks <= 512
     assert parts / 2 <= extents(graph)["n#"] <= 2 * parts
@@ -52,16 +57,16 @@ def test_keys_are_split_until_the_gpu_is_full(batch: int, parts: int) -> None:
 
 
 def test_a_grid_that_fills_the_gpu_stays() -> None:
-    assert Splitter(any_sizes).split(mugraphs.attention(64, 1024, 4096)) is None
+    assert Splitter(any_sizes, H100).split(mugraphs.attention(64, 1024, 4096)) is None
 
 
 def test_what_is_not_allowed_is_not_tried() -> None:
-    assert Splitter(nothing).split(mugraphs.attention(2, 256, 4096)) is None
+    assert Splitter(nothing, H100).split(mugraphs.attention(2, 256, 4096)) is None
 
 
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
-    return search(safe_attention(), k=4, max_kernels=2)
+    return search(safe_attention(), H100, k=4, max_kernels=2)
 
 
 def test_the_search_splits_attention(found: SearchResult) -> None:
@@ -79,18 +84,20 @@ def test_the_best_single_kernel_is_among_the_candidates(found: SearchResult) -> 
 
 
 def test_one_kernel_is_one_kernel() -> None:
-    result = search(safe_attention(), k=4, max_kernels=1, verify=False)
+    result = search(safe_attention(), H100, k=4, max_kernels=1, verify=False)
     assert all(len(c.mugraph.blocks) <= 1 for c in result)
 
 
 def test_a_product_that_streams_its_weights_is_not_split() -> None:
-    assert len(search(programs.gated(), k=2, max_kernels=2).best.mugraph.nodes) == 1
+    assert (
+        len(search(programs.gated(), H100, k=2, max_kernels=2).best.mugraph.nodes) == 1
+    )
 
 
 def test_constraints_hold_for_both_kernels() -> None:
     # Two grid dims leave no place for a third in a grid of 64 blocks.
     limits = Constraints(griddims=((32, 2, 1), (2, 32, 1)))
-    result = search(safe_attention(), k=4, max_kernels=2, constraints=limits)
+    result = search(safe_attention(), H100, k=4, max_kernels=2, constraints=limits)
     for candidate in result:
         for block in candidate.mugraph.blocks:
             known = extents(candidate.mugraph)
@@ -98,7 +105,7 @@ def test_constraints_hold_for_both_kernels() -> None:
 
 
 def test_one_candidate_is_the_best_one() -> None:
-    result = search(safe_attention(), k=1, max_kernels=2, verify=False)
+    result = search(safe_attention(), H100, k=1, max_kernels=2, verify=False)
     assert len(result.best.mugraph.nodes) == 2
 
 
@@ -117,9 +124,11 @@ def test_structures_that_cannot_be_split_do_not_hide_those_that_can() -> None:
     def no_structures(segment: KernelGraph) -> Found:  # noqa: ARG001
         return Found(())
 
-    segments = SegmentSearch(no_structures, split=True)
+    segments = SegmentSearch(no_structures, H100, split=True)
     others = [Plan(1.0, _squares(n + 1)) for n in range(MOST_SPLIT)]
     last = Plan(2.0, mugraphs.attention(2, 256, 4096))
-    found = segments._split([*others, last], frozenset())
-    assert len(found) == 1
-    assert splits_a_loop(found[0].graph)
+    whole = [*others, last]
+    plans = whole.copy()
+    segments._split(whole, frozenset(), plans)
+    assert plans[:-1] == whole
+    assert splits_a_loop(plans[-1].graph)

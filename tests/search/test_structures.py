@@ -9,7 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import Scalar
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -20,18 +23,16 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.search import structures as module
-from mirage_dsl.search.casts import insert_casts
+from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.search.space import Configuration
-from mirage_dsl.search.structures import Structure, StructureSet, structures
-from mirage_dsl.types import Scalar
+from mirage_dsl.search.structures import structures as module
+from mirage_dsl.search.structures.structures import Structure, StructureSet, structures
 from tests.search.programs import PROGRAMS
 
 
 @cache
 def found(name: str) -> StructureSet:
-    return structures(PROGRAMS[name]())
+    return structures(PROGRAMS[name](), H100)
 
 
 def sized(program: KernelGraph, block: BlockGraph, tile: int) -> KernelGraph:
@@ -200,7 +201,7 @@ def test_same_program_same_structures(
 
     monkeypatch.setattr(module, "ALONE_SECONDS", alone)
     monkeypatch.setattr(module, "ThreadPoolExecutor", Pool)
-    again = structures(PROGRAMS["gqa"](), threads=threads)
+    again = structures(PROGRAMS["gqa"](), H100, threads=threads)
     assert again.structures == found("gqa").structures
     assert pools == ([2] if threads == 2 and alone == 0 else [])
 
@@ -218,13 +219,13 @@ def test_books_are_kept() -> None:
 
 
 def test_a_passed_deadline_is_told() -> None:
-    result = structures(PROGRAMS["rmslin"](), deadline=0.0)
+    result = structures(PROGRAMS["rmslin"](), H100, deadline=0.0)
     assert not result.complete
     assert result.structures == []
 
 
 def test_only_allowed_configurations() -> None:
     result = structures(
-        PROGRAMS["rmslin"](), allow=lambda c: c.grid == ("n",), max_grid=2
+        PROGRAMS["rmslin"](), H100, allow=lambda c: c.grid == ("n",), max_grid=2
     )
     assert {s.configuration.grid for s in result.structures} == {("n",)}

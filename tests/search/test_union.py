@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -12,18 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.types import Dim, Scalar, f16, f32
+from mirage_dsl.ir.builder import KernelBuilder, one_over
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.ir.strip import strip_shifts
+from mirage_dsl.ir.maps import with_derived_extents
+from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.segments import with_derived_extents
 from mirage_dsl.search.union import MultiKernel, multi_kernel
 from mirage_dsl.search.union import search as union_search
 from mirage_dsl.search.union.exact import prove
 from mirage_dsl.search.union.halves import Joining, cut_dims, with_halves
 from mirage_dsl.search.union.planning import Planner
-from mirage_dsl.types import Dim, Scalar
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import PROGRAMS, Program
 
@@ -96,7 +99,7 @@ CASES = {f.__name__: f for f in (split_k, decode, mlp, wide_lora, latent, projec
 
 @cache
 def found(name: str, max_kernels: int = 2) -> MultiKernel:
-    return multi_kernel(CASES[name](), max_kernels=max_kernels)
+    return multi_kernel(CASES[name](), H100, max_kernels=max_kernels)
 
 
 def only_blocks(result: MultiKernel, count: int) -> list[KernelGraph]:
@@ -228,19 +231,19 @@ def test_the_best_is_proved(name: str, max_kernels: int) -> None:
 def test_two_kernels_take_seconds(name: str) -> None:
     found(name)
     began = time.monotonic()
-    multi_kernel(CASES[name](), max_kernels=2)
+    multi_kernel(CASES[name](), H100, max_kernels=2)
     assert time.monotonic() - began < 5
 
 
 def test_deadline() -> None:
     began = time.monotonic()
-    result = multi_kernel(mlp(), max_kernels=3, deadline=began + 0.05)
+    result = multi_kernel(mlp(), H100, max_kernels=3, deadline=began + 0.05)
     assert time.monotonic() - began < 2
     assert not result.complete
 
 
 def test_same_seed_same_result() -> None:
-    again = multi_kernel(decode(), max_kernels=2)
+    again = multi_kernel(decode(), H100, max_kernels=2)
     assert [str(g) for g in again.graphs] == [str(g) for g in found("decode").graphs]
 
 
@@ -254,7 +257,7 @@ def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    result = multi_kernel(split_k(), max_kernels=2)
+    result = multi_kernel(split_k(), H100, max_kernels=2)
     assert result.graphs
     assert result.bound is None
     assert not result.complete
@@ -263,7 +266,7 @@ def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_paper_programs(name: str) -> None:
     """All of them have graphs of up to three kernels, proved the cheapest."""
-    result = multi_kernel(PROGRAMS[name](), max_kernels=3, keep=2)
+    result = multi_kernel(PROGRAMS[name](), H100, max_kernels=3, keep=2)
     assert result.graphs
     assert result.bound is not None
     assert all(verify(g, PROGRAMS[name]()).equivalent for g in result.graphs)
@@ -311,7 +314,7 @@ def test_all_graphs_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(union_search.Sizer, "sized", keep)
     monkeypatch.setattr(union_search, "prove", lambda *_, **__: None)
     monkeypatch.setattr(Planner, "_safe", lambda _, graph: graph)
-    multi_kernel(program, max_kernels=3)
+    multi_kernel(program, H100, max_kernels=3)
     assert len(graphs) > 3
     reference = small(program)
     rng = np.random.default_rng(0)
@@ -330,8 +333,44 @@ def test_all_graphs_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 # -- Parts -----------------------------------------------------------------------------
 
 
+def normed_in_f32() -> KernelGraph:
+    """A norm in f32 of f16 rows, and a gain, as models write it; then a product."""
+    b: Any = KernelBuilder("normed", s=16, c=4096, o=4096)
+    x, g, w = (
+        b.input("x", f16, "s, c"),
+        b.input("g", f16, "c"),
+        b.input("w", f16, "c, o"),
+    )
+    wide = b.cast(x, dtype="f32")
+    squares = b.mul(b.sum(b.mul(wide, wide), over="c"), one_over("c"))
+    normed = b.cast(b.mul(wide, b.rsqrt(squares)), dtype="f16")
+    return b.returns(b.matmul(b.mul(normed, g), w, over="c")).build()
+
+
+def cast_before_a_product() -> KernelGraph:
+    """f32 rows, cast to the format of the weights; and products of both."""
+    b: Any = KernelBuilder("cast", s=16, c=1024, o=1024, e=1024)
+    x, w, v = (
+        b.input("x", f32, "s, c"),
+        b.input("w", f16, "c, o"),
+        b.input("v", f16, "o, e"),
+    )
+    y = b.matmul(b.cast(b.square(x), dtype="f16"), w, over="c")
+    return b.returns(b.matmul(b.mul(y, y), v, over="o")).build()
+
+
+@pytest.mark.parametrize("make", [normed_in_f32, cast_before_a_product])
+def test_programs_of_several_formats(make: Callable[[], KernelGraph]) -> None:
+    """Values that the search makes of them have products of one format."""
+    program = make()
+    found = multi_kernel(program, H100, max_kernels=2, deadline=time.monotonic() + 20)
+    assert found.plans
+    certificate = verify(found.plans[0].graph, program)
+    assert certificate.equivalent, certificate
+
+
 def test_driver_takes_several_kernels() -> None:
-    result = search(decode(), max_kernels=2, k=4)
+    result = search(decode(), H100, max_kernels=2, k=4)
     assert result.best is not None
     assert len(result.best.mugraph.blocks) == 2
     assert result.best.certificate is not None
@@ -372,7 +411,7 @@ def test_proof_without_time_has_a_bound() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(union_search, "prove", hurried)
-        result = multi_kernel(PROGRAMS["qknorm"](), max_kernels=3, keep=1)
+        result = multi_kernel(PROGRAMS["qknorm"](), H100, max_kernels=3, keep=1)
     assert proofs
     assert result.graphs
     assert result.bound is not None

@@ -7,8 +7,9 @@ from functools import cache
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.search.cost import estimate
 from mirage_dsl.search.union import MultiKernel, multi_kernel
 from mirage_dsl.search.union.search import PROOF_EFFORT
 from mirage_dsl.verify.verifier import verify
@@ -53,7 +54,7 @@ CASES = {
 @cache
 def found(name: str) -> tuple[MultiKernel, float]:
     began = time.monotonic()
-    result = multi_kernel(CASES[name](), max_kernels=4, deadline=began + BUDGET)
+    result = multi_kernel(CASES[name](), H100, max_kernels=4, deadline=began + BUDGET)
     return result, time.monotonic() - began
 
 
@@ -66,10 +67,12 @@ def test_a_good_answer_within_the_budget(name: str) -> None:
     assert seconds < BUDGET + PROOF_EFFORT / 4
     best = result.plans[0]
     assert 3 <= len(best.graph.nodes) <= 4
-    assert best.microseconds < 0.5 * estimate(program).microseconds
+    assert best.microseconds < 0.5 * estimate(program, H100).microseconds
     certificate = verify(best.graph, program)
     assert certificate.ok
     assert certificate.equivalent
+    assert certificate.sampled is not None
+    assert certificate.sampled.elements
 
 
 def test_decoding_splits_the_keys() -> None:
@@ -102,6 +105,8 @@ def test_prefill_projects_keys_and_values_in_one_kernel() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_little_time_is_kept_to(seconds: float) -> None:
     began = time.monotonic()
-    result = multi_kernel(CASES["prefill"](), max_kernels=4, deadline=began + seconds)
+    result = multi_kernel(
+        CASES["prefill"](), H100, max_kernels=4, deadline=began + seconds
+    )
     assert time.monotonic() - began < seconds + 4
     assert not result.complete

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.ir.printer import to_text
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.union import multi_kernel
 from mirage_dsl.search.union import search as union_search
@@ -21,7 +22,7 @@ def test_ctrl_c_keeps_what_was_sized(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(union_search, "prove", pressed)
-    result = search(decode(), max_kernels=2, k=4)
+    result = search(decode(), H100, max_kernels=2, k=4)
     assert result.cut_short
     assert not result.complete
     assert len(result.best.mugraph.blocks) == 2
@@ -55,7 +56,7 @@ def test_a_proof_that_takes_its_time_leaves_some_for_the_rest(
         clock.move(seconds)
 
     monkeypatch.setattr(union_search, "prove", endless)
-    result = search(decode(), max_kernels=2, k=4, budget_seconds=1000.0)
+    result = search(decode(), H100, max_kernels=2, k=4, budget_seconds=1000.0)
     assert 400.0 < given[0] < 425.0
     assert result.seconds < 1000.0
     assert len(result) > 1
@@ -69,14 +70,16 @@ def test_what_was_found_is_verified_when_finding_took_its_time(
     def slow(stage: str, done: int, *_: object) -> None:
         clock.move(850.0 if (stage, done) == ("union", 0) else 0.0)
 
-    result = search(decode(), max_kernels=2, k=4, budget_seconds=1000.0, progress=slow)
+    result = search(
+        decode(), H100, max_kernels=2, k=4, budget_seconds=1000.0, progress=slow
+    )
     assert result.cut_short
     assert len(result) > 1
     assert all(c.certificate is not None and c.certificate.ok for c in result)
 
 
 def test_the_same_list_on_any_number_of_threads() -> None:
-    results = [search(decode(), max_kernels=3, k=4, threads=n) for n in (1, 2)]
+    results = [search(decode(), H100, max_kernels=3, k=4, threads=n) for n in (1, 2)]
     texts = [[to_text(c.mugraph) for c in r] for r in results]
     assert texts[0] == texts[1]
     assert len(texts[0]) > 1
@@ -85,7 +88,7 @@ def test_the_same_list_on_any_number_of_threads() -> None:
 
 
 def test_other_seeds_find_as_good_a_program() -> None:
-    costs = [multi_kernel(decode(), max_kernels=2, seed=n).cost for n in range(3)]
+    costs = [multi_kernel(decode(), H100, max_kernels=2, seed=n).cost for n in range(3)]
     assert costs[1:] == pytest.approx(costs[:-1], rel=1e-6)
 
 
@@ -94,7 +97,7 @@ def test_the_proof_is_cut_by_work_and_not_by_time(
 ) -> None:
     """So it has the same bound on a busy machine."""
     monkeypatch.setattr(union_search, "PROOF_EFFORT", 0.02)
-    found = [multi_kernel(decode(), max_kernels=3) for _ in range(2)]
+    found = [multi_kernel(decode(), H100, max_kernels=3) for _ in range(2)]
     assert not found[0].complete
     assert found[0].bound is not None
     assert found[0].bound == found[1].bound

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.search.driver import search
@@ -71,7 +72,7 @@ def test_views_and_concatenations_between_kernels(
     case: Callable[[], KernelGraph],
 ) -> None:
     program = case()
-    result = multi_kernel(program, max_kernels=3, keep=3)
+    result = multi_kernel(program, H100, max_kernels=3, keep=3)
     assert result.bound == pytest.approx(result.cost, abs=1e-2)
     fused = [g for g in result.graphs if g.blocks]
     assert fused
@@ -86,7 +87,7 @@ def is_free(node: Any) -> bool:
 
 def test_the_norm_before_a_view_is_fused_with_its_product() -> None:
     """The view of the stored tensor is read by the next kernel, and nothing else."""
-    graph = multi_kernel(sliced(), max_kernels=3).graphs[0]
+    graph = multi_kernel(sliced(), H100, max_kernels=3).graphs[0]
     first = graph.blocks[0]
     assert set(first.sources) == {"x", "w"}
     assert "sqrt" in {n.op.name for n in first.nodes if isinstance(n, Apply)}
@@ -96,7 +97,7 @@ def test_the_norm_before_a_view_is_fused_with_its_product() -> None:
 
 def test_the_driver_searches_both_forms() -> None:
     """Views moved to the inputs compute rows twice; left where they are, once."""
-    result = search(gram(), max_kernels=3, k=4)
+    result = search(gram(), H100, max_kernels=3, k=4)
     graph = result.best.mugraph
     assert len([n for n in graph.nodes if is_free(n)]) == 1
     assert graph.blocks

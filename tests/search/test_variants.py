@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph, Split
-from mirage_dsl.ir.waiting import launched_early
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import estimate
-from mirage_dsl.search.hardware import H100
-from mirage_dsl.search.variants import (
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.variants import (
     costliest,
     neighbours,
     proposals,
     with_others_of,
 )
-from mirage_dsl.testing import mugraphs
+from tests.programs import mugraphs
 from tests.search import blocks
 
 
@@ -34,7 +34,7 @@ from tests.search import blocks
     ids=["rms_linear", "split_attention", "ntrans", "halves"],
 )
 def test_proposals_are_the_same_structure(graph: KernelGraph) -> None:
-    found = proposals(graph, count=8)
+    found = proposals(graph, count=8, hardware=H100)
     graphs = [g for g, _ in found]
     assert launched_early(graph) in graphs
     assert len(set(graphs)) == len(graphs)
@@ -47,14 +47,14 @@ def test_proposals_are_the_same_structure(graph: KernelGraph) -> None:
 
 def test_restrictions_hold() -> None:
     limits = Constraints(griddims=((96, 1, 1),))
-    for graph, _ in proposals(blocks.rms_linear(8), constraints=limits):
+    for graph, _ in proposals(blocks.rms_linear(8), constraints=limits, hardware=H100):
         assert limits.admits(graph)
 
 
 def test_proposals_differ_most_where_most_of_the_time_goes() -> None:
     """Two kernels: the first computes, the second joins its parts."""
     graph = mugraphs.attention(32, 256, 4096, tile_n=128, splits=2)
-    found = [g for g, _ in proposals(graph, count=8)]
+    found = [g for g, _ in proposals(graph, count=8, hardware=H100)]
     first, second = ({g.blocks[at].grid for g in found} for at in (0, 1))
     assert len(first) >= 5
     assert len(second) <= 3
@@ -66,7 +66,7 @@ def test_proposals_have_the_tiles_that_are_fast_for_attention() -> None:
     graph = mugraphs.attention(32, 256, 4096, tile_m=128, splits=4)
     tiles = {
         (*(s.tile for s in b.grid), b.loop and b.loop.tile)
-        for g, _ in proposals(graph, count=8)
+        for g, _ in proposals(graph, count=8, hardware=H100)
         for b in g.blocks[:1]
     }
     assert (1, 64, 2048, 128) in tiles
@@ -74,7 +74,7 @@ def test_proposals_have_the_tiles_that_are_fast_for_attention() -> None:
 
 def test_hopeless_grids_are_not_proposed_for_being_different() -> None:
     graph = mugraphs.attention(32, 256, 4096, tile_n=128, splits=2)
-    found = proposals(graph, count=8)
+    found = proposals(graph, count=8, hardware=H100)
     best = min(cost.microseconds for _, cost in found)
     assert all(cost.microseconds < 1.4 * best for _, cost in found)
 
@@ -95,7 +95,7 @@ def test_sizes_of_other_kernels_are_taken_over() -> None:
     """The costliest kernel stays, and what joins its parts is as in the other."""
     one = mugraphs.attention(32, 256, 4096, tile_m=64, splits=4)
     other = mugraphs.attention(32, 256, 4096, tile_m=128, splits=2)
-    at = costliest(one)
+    at = costliest(one, H100)
     assert at == 0
     last = other.nodes[1]
     other = replace(
@@ -105,18 +105,18 @@ def test_sizes_of_other_kernels_are_taken_over() -> None:
             replace(last, schedule=replace(last.schedule, num_warps=2)),
         ),
     )
-    found = with_others_of(one, other, at)
+    found = with_others_of(one, other, at, H100)
     assert found.nodes == (one.nodes[0], other.nodes[1])
     assert check(found) == []
     assert found.blocks[1].schedule.num_warps == 2
     another = blocks.rms_linear(8)
-    assert with_others_of(one, another, at) == one
+    assert with_others_of(one, another, at, H100) == one
 
 
 def test_estimates_of_registers_are_left_to_the_compiler() -> None:
     """Tiles that an estimate alone must not choose, but that are timed."""
     tight = mugraphs.attention(32, 256, 4096, tile_m=128, tile_n=128, splits=4)
-    cost = estimate(tight)
+    cost = estimate(tight, H100)
     assert not cost.feasible
     assert "registers a thread" in (cost.kernels[0].limit or "")
     assert estimate(tight, H100.screened()).feasible

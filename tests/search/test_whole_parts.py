@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirage_dsl.ir.check import check
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.search.whole_parts import name_whole_parts
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.concats import name_whole_parts
 
 SINKS = """mirage 1
 mugraph sinks(s: f16[m, k], t: f16[m, r], v: f16[h, n], w: f16[i, n]) -> f16[m, n]

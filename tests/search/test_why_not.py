@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.parser import parse
 from mirage_dsl.ir.rename import Renaming
-from mirage_dsl.search.constraints import Constraints
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.why_not import why_not
 
 PROGRAM = """mirage 1
@@ -52,7 +53,7 @@ def program() -> KernelGraph:
 
 @pytest.fixture(scope="module")
 def result(program: KernelGraph) -> SearchResult:
-    return search(program, k=64)
+    return search(program, H100, k=64)
 
 
 def test_what_was_found_has_a_rank(program: KernelGraph, result: SearchResult) -> None:

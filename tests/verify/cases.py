@@ -13,12 +13,12 @@ import numpy as np
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.testing.mutations import mutations
-from mirage_dsl.testing.workloads import WORKLOADS, Shape
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
+from tests.programs import mugraphs
+from tests.programs.mutations import mutations
+from tests.programs.workloads import WORKLOADS, Shape
 from tests.verify import graphs
 
 _WORKLOADS = {w.name: w for w in WORKLOADS}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mirage_dsl.core.types import f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import f16, f32, scalar
 
 Maker = Callable[[], KernelGraph]
 _EPS = scalar(1e-6)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import f16
 from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs

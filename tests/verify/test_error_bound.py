@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import f16
 from mirage_dsl.verify.fields import chain_from
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.trials import Field, differences, invalid_trials

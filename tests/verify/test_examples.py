@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.ir.stabilise import stabilise
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.verify.verifier import verify
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

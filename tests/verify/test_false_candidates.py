@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.errors import MirageError
+from mirage_dsl.core.errors import MirageError
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.types import f16
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
 from tests.verify.cases import wrong_ones

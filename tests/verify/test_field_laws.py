@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Scalar, scalar
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import EXACT, OPERATORS
-from mirage_dsl.types import Scalar, scalar
-from mirage_dsl.verify import modular
-from mirage_dsl.verify.algebra import ResidueAlgebra
+from mirage_dsl.verify import fields
+from mirage_dsl.verify.algebra import (
+    INVALID,
+    MASKED,
+    RAISED,
+    Order,
+    OrderModel,
+    Residue,
+    ResidueAlgebra,
+    ResidueDomain,
+    section,
+)
 from mirage_dsl.verify.constants import read_number
 from mirage_dsl.verify.fields import (
     LOWEST_PRIMES,
@@ -23,8 +33,6 @@ from mirage_dsl.verify.fields import (
     chains_for,
     draw_trials,
 )
-from mirage_dsl.verify.orders import Order, OrderModel
-from mirage_dsl.verify.residues import INVALID, MASKED, Residue
 
 TRIALS = 6
 
@@ -58,19 +66,19 @@ def test_products_are_exact(length: int, columns: int) -> None:
     b = np.random.default_rng(0).integers(0, p[1], (2, length, columns))
     b[:, :, 0] = p[:, None] - 1
     expected = a.astype(object) @ b.astype(object) % p[:, None, None]
-    np.testing.assert_array_equal(modular.matmul(a, b, p), expected.astype(np.int64))
+    np.testing.assert_array_equal(fields.matmul(a, b, p), expected.astype(np.int64))
 
 
 def test_drawn_residues_are_uniform_and_follow_the_index() -> None:
     p = np.int64(1057776719)
     index = np.arange(2**16)
-    found = modular.drawn(np.int64(7), index, p)
-    assert (modular.drawn(np.int64(7), index[::-1], p) == found[::-1]).all()
+    found = fields.drawn(np.int64(7), index, p)
+    assert (fields.drawn(np.int64(7), index[::-1], p) == found[::-1]).all()
     assert len(np.unique(found)) > 0.999 * len(found)
     assert ((found >= 0) & (found < p)).all()
     counts = np.histogram(found, bins=16, range=(0, int(p)))[0]
     assert (abs(counts - 4096) < 5 * 64).all()
-    assert (modular.drawn(np.int64(8), index, p) != found).mean() > 0.999
+    assert (fields.drawn(np.int64(8), index, p) != found).mean() > 0.999
 
 
 EXACT_OF_INTEGERS = [
@@ -210,8 +218,23 @@ def test_masked_elements_follow_the_reals() -> None:
     assert f.maximum(gone, x).flagged(MASKED).sum() == 0
     assert same(f.maximum(gone, x), x)
     assert f.mul(gone, f.constant(scalar(0.125))).flagged(MASKED).all()
-    for wrong in (f.sub(x, gone), f.mul(gone, x), f.sum(gone, (0,)), f.sqrt(gone)):
+    for wrong in (f.div(x, gone), f.mul(gone, x), f.sum(gone, (0,)), f.sqrt(gone)):
         assert wrong.flagged(INVALID).all()
+
+
+def test_infinite_elements_follow_the_reals() -> None:
+    f = algebra()
+    x, lowest = f.uniform((3,)), f.constant(Scalar(-math.inf))
+    gone, above = f.add(x, lowest), f.sub(x, lowest)
+    assert (f.constant(Scalar(math.inf)).flags == RAISED).all()
+    assert (above.flags == RAISED).all()
+    assert (f.sub(x, above).flags == MASKED).all()
+    for a, b in ((above, gone), (gone, above), (above, x), (x, above)):
+        assert (f.maximum(a, b).flags == RAISED).all()
+    assert f.mul(above, f.constant(scalar(0.125))).flagged(RAISED).all()
+    for wrong in (f.exp(above), f.add(above, gone), f.sub(gone, gone), f.sqrt(above)):
+        assert wrong.flagged(INVALID).all()
+        assert not wrong.flagged(MASKED | RAISED).any()
 
 
 def test_division_by_zero_is_flagged() -> None:
@@ -330,3 +353,56 @@ def test_constants_are_read_as_the_numbers_they_stand_for() -> None:
     mean = read_number(Scalar(Fraction(1), (("k", -1),)), {"k": 7})
     assert not isinstance(mean, float)
     assert mean.modulo(p) * 7 % p == 1
+
+
+# -- Reductions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
+def test_products_over_axes_are_products(count: int) -> None:
+    f = algebra()
+    x = f.uniform((2, count, 3))
+    for axes in ((1,), (0, 2), (0, 1, 2)):
+        found = OPERATORS["prod"].reduced(f, x, axes)
+        inner = tuple(a + 1 for a in axes)
+        for trial, p in enumerate(f.trials.primes[-1]):
+            exact = x.top[trial].astype(object).prod(axis=axes) % int(p)
+            np.testing.assert_array_equal(found.top[trial], exact)
+        assert found.top.ndim == x.top.ndim - len(inner)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "prod", "sum"])
+def test_the_parts_of_a_reduction_are_joined(name: str) -> None:
+    op, f = OPERATORS[name], algebra()
+    assert op.join is not None
+    x = f.uniform((4, 5))
+    whole = op.reduced(f, x, (1,))
+    for cut in (1, 3):
+        parts = (section(x, 1, 0, cut), section(x, 1, cut, 5))
+        joined = op.join.on(f, *(op.reduced(f, part, (1,)) for part in parts))
+        assert same(joined, whole)
+    assert same(op.reduced(f, op.reduced(f, x, (0,)), (0,)), op.reduced(f, x, (0, 1)))
+
+
+@pytest.mark.parametrize("name", ["max", "min", "prod", "sum"])
+def test_what_is_neutral_changes_nothing(name: str) -> None:
+    op, f = OPERATORS[name], algebra()
+    assert op.neutral is not None
+    domain, x = ResidueDomain(f), f.uniform((4, 5))
+    keep = np.arange(5) < 3
+    found = op.reduced(f, domain.mask(x, keep, op.neutral), (1,))
+    assert found.flags is None or not found.flags.any()
+    assert same(found, op.reduced(f, section(x, 1, 0, 3), (1,)))
+
+
+def test_a_minimum_sees_minus_infinity_and_ignores_infinity() -> None:
+    op, f = OPERATORS["min"], algebra()
+    domain, x = ResidueDomain(f), f.uniform((4, 5))
+    keep = np.arange(5) < 3
+    found = op.reduced(f, domain.mask(x, keep, -math.inf), (1,))
+    assert (found.all_flags() == MASKED).all()
+    nothing = op.reduced(f, domain.mask(x, np.zeros(5, bool), math.inf), (1,))
+    assert (nothing.all_flags() == RAISED).all()
+    for wrong in ("max", "sum", "prod"):
+        raised = OPERATORS[wrong].reduced(f, domain.mask(x, keep, math.inf), (1,))
+        assert raised.flagged(INVALID | RAISED).all()

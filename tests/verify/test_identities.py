@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mirage_dsl.core.types import f16, scalar
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.types import f16, scalar
 from mirage_dsl.verify.verifier import verify
 
 SEEDS = (0, 1, 2)
@@ -27,26 +27,31 @@ def _s(b: Any, x: str) -> str:
     return b.sum(b.square(x), over="n")
 
 
+def _above(b: Any, x: str) -> str:
+    """What is positive for every real x."""
+    return b.add(b.square(x), 1)
+
+
 IDENTITIES: dict[str, tuple[Any, Any]] = {
     "quotient by a root": (
         lambda b, x, y: b.div(y, b.sqrt(_s(b, x))),
         lambda b, x, y: b.mul(y, b.rsqrt(_s(b, x))),
     ),
     "squared root": (
-        lambda b, x, y: b.square(b.sqrt(x)),
-        lambda b, x, y: b.mul(x, 1),
+        lambda b, x, y: b.square(b.sqrt(_above(b, x))),
+        lambda b, x, y: _above(b, x),
     ),
     "root of a product": (
-        lambda b, x, y: b.sqrt(b.mul(x, y)),
-        lambda b, x, y: b.mul(b.sqrt(x), b.sqrt(y)),
+        lambda b, x, y: b.sqrt(b.mul(_above(b, x), _above(b, y))),
+        lambda b, x, y: b.mul(b.sqrt(_above(b, x)), b.sqrt(_above(b, y))),
     ),
     "squared roots summed": (
-        lambda b, x, y: b.sum(b.square(b.sqrt(x)), over="n"),
-        lambda b, x, y: b.sum(x, over="n"),
+        lambda b, x, y: b.sum(b.square(b.sqrt(_above(b, x))), over="n"),
+        lambda b, x, y: b.sum(_above(b, x), over="n"),
     ),
     "relu of a squared root": (
-        lambda b, x, y: b.relu(b.mul(b.square(b.sqrt(x)), 7)),
-        lambda b, x, y: b.mul(b.relu(x), 7),
+        lambda b, x, y: b.relu(b.mul(b.sub(b.square(b.sqrt(_above(b, x))), y), 7)),
+        lambda b, x, y: b.mul(b.relu(b.sub(_above(b, x), y)), 7),
     ),
     "root of 25": (
         lambda b, x, y: b.sqrt(b.mul(x, 25)),

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.numpy_domain import evaluate_numpy
-from mirage_dsl.search.casts import insert_casts
-from mirage_dsl.search.structures import structures
+from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.search.structures.structures import structures
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import PROGRAMS
@@ -33,7 +34,7 @@ def _floats_agree(candidate: KernelGraph, program: KernelGraph) -> bool:
 def test_structures_of_the_search_are_accepted(name: str) -> None:
     program = PROGRAMS[name]()
     types = kernel_types(program)
-    found = structures(program).structures
+    found = structures(program, H100).structures
     for seed, item in enumerate(found[:: max(1, len(found) // 12)]):
         candidate = replace(program, nodes=(insert_casts(item.block, types),))
         assert _floats_agree(candidate, program)

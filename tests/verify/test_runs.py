@@ -7,12 +7,12 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.evaluate.floats import Compute, evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.numpy_domain import Compute, evaluate_numpy
-from mirage_dsl.testing import mugraphs
-from mirage_dsl.testing.programs import random_program
-from mirage_dsl.verify.runs import evaluate_runs
+from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import input_shape
+from tests.programs import mugraphs
+from tests.programs.random_programs import random_program
 
 RUNS = 3
 
@@ -30,7 +30,7 @@ def compare(graph: KernelGraph, compute: Compute, *, rounded: bool) -> None:
     rng = np.random.default_rng(1)
     shapes = [input_shape(graph, i) for i in graph.inputs]
     inputs = [rng.normal(size=(RUNS, *s)) for s in shapes]
-    found = evaluate_runs(graph, inputs, compute=compute, round_casts=rounded)
+    found = evaluate_runs(graph, inputs, RunsDomain(compute, rounded))
     for at in range(RUNS):
         expected = evaluate_numpy(
             graph, *(v[at] for v in inputs), compute=compute, round_casts=rounded

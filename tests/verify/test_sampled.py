@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mirage_dsl.ir import evaluate_block
-from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.core.types import Dim
+from mirage_dsl.ir.evaluate import graph as evaluation
+from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.parser import parse
-from mirage_dsl.testing.mutations import mutations
-from mirage_dsl.types import Dim
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify import regions, sampled
+from mirage_dsl.verify.algebra import ResidueDomain
 from mirage_dsl.verify.certificate import Certificate, Sampled
-from mirage_dsl.verify.domain import ResidueDomain
-from mirage_dsl.verify.fields import MOST_FIELDS, chains_for, draw_trials
+from mirage_dsl.verify.fields import MOST_FIELDS, IntArray, chains_for, draw_trials
 from mirage_dsl.verify.levels import graph_depth
-from mirage_dsl.verify.modular import IntArray
 from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.trials import Reading
 from mirage_dsl.verify.verifier import verify
+from tests.programs.mutations import mutations
 from tests.verify import graphs
 from tests.verify.cases import right_ones
 
 RIGHT = list(right_ones())
+WHOLE = regions.Thinning(1 << 16, 8, 3)
 
 
 def compared(candidate: KernelGraph, program: KernelGraph, seed: int = 0) -> Sampled:
@@ -57,8 +59,8 @@ def test_samples_are_elements_of_the_whole(case: Any, ragged: bool) -> None:
     depth = graph_depth(small.candidate)
     chain = chains_for(depth.exps + 1, 1, 0)[0]
     sampling = Sampling(chain, 3, False, Reading())
-    axes = sampled.sample_axes(small.program, 3, 2)
-    side = sampled._Side(small.candidate, axes)
+    axes = sampled.sample_axes(small.program, WHOLE, 2)
+    side = sampled._Side(small.candidate, axes, WHOLE)
     found = side.outputs(sampling, 1, 0)
     for output, whole, indices in zip(
         found, whole_of(small, sampling), axes, strict=True
@@ -72,7 +74,7 @@ def whole_of(small: Any, sampling: Sampling) -> list[Any]:
         [np.arange(e) for e in shape_of(small.candidate, r.type)]
         for r in small.candidate.returns
     ]
-    side = sampled._Side(small.candidate, everything)
+    side = sampled._Side(small.candidate, everything, WHOLE)
     full = {
         i.name: {n: np.arange(side.extents[n]) for n in i.type.names}
         for i in small.candidate.inputs
@@ -142,7 +144,7 @@ def no_masks(patch: pytest.MonkeyPatch) -> None:
 
 def one_tile_too_few(patch: pytest.MonkeyPatch) -> None:
     """Long loops end one iteration early."""
-    for module in (regions, evaluate_block):
+    for module in (regions, evaluation):
         original: Callable[..., int] = module.iterations
 
         def fewer(*args: Any, original: Callable[..., int] = original) -> int:
@@ -243,19 +245,176 @@ def test_symbolic_extents_are_not_sampled() -> None:
     assert compared(graph, graph) == Sampled(reason="symbolic extents")
 
 
-def test_what_takes_too_long_is_not_sampled() -> None:
+# -- Long dims -------------------------------------------------------------------------
+
+HUGE = 2**33 + 4099
+LONG_PROGRAM = PROGRAM.replace("8300", str(HUGE))
+LONG = {
+    "looped": FUSED.replace("8300", str(HUGE)),
+    "split": """mirage 1
+mugraph split(x: f16[m, k], w: f16[k, n]) -> f16[m, n]
+where m = 77, k = 8300, n = 1000 {
+  p, t = block grid(n / 64, k / 1000000) loop(k / 128) {
+    xt = load x[m, k/grid/loop]
+    wt = load w[k/grid/loop, n/grid]
+    e = exp xt
+    e16 = cast e dtype(f16)
+    b = matmul e16, wt over(k)
+    a = accumulate b
+    r = accumulate e
+    s = sum r over(k)
+    store p: f32[k#/grid, m, n/grid] = a
+    store t: f32[k#/grid, m] = s
+  }
+  y = block grid(n / 64) {
+    pt = load p[k#, m, n/grid]
+    tt = load t[k#, m]
+    a = sum pt over(k#)
+    s = sum tt over(k#)
+    d = div a, s
+    store y: f16[m, n/grid] = d
+  }
+  return y
+}
+""".replace("8300", str(HUGE)),
+}
+ROWS = """mirage 1
+mugraph rows(x: f16[m, k]) -> f16[m, k]
+where m = 7, k = %d {
+  e = exp x
+  t = sum e over(k)
+  y = div e, t
+  return y
+}
+"""
+ROWS_IN_PIECES = """mirage 1
+mugraph rows(x: f16[m, k]) -> f16[m, k]
+where m = 7, k = %d {
+  t = block grid(m / 1) loop(k / 4096) {
+    xt = load x[m/grid, k/loop]
+    e = exp xt
+    a = accumulate e
+    s = sum a over(k)
+    store t: f32[m/grid] = s
+  }
+  y = block grid(m / 2, k / 500) {
+    xt = load x[m/grid, k/grid]
+    tt = load t[m/grid]
+    e = exp xt
+    d = div e, tt
+    store y: f16[m/grid, k/grid] = d
+  }
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("seed", range(3))
+def test_long_sums_are_thinned(name: str, seed: int) -> None:
+    found = verify(parse(LONG[name]), parse(LONG_PROGRAM), seed=seed)
+    assert found.ok, found.reason
+    assert found.sampled is not None
+    assert found.sampled.elements == 9
+    assert "long dims thinned" in str(found)
+
+
+def test_long_rows_are_thinned() -> None:
+    for extent in (2**20, HUGE):
+        found = verify(parse(ROWS_IN_PIECES % extent), parse(ROWS % extent))
+        assert found.equivalent, found.reason
+        assert found.sampled is not None
+        assert found.sampled.thinned
+        assert found.sampled.elements >= 4
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("fault", [no_masks, one_tile_too_few])
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_of_long_dims_show(
+    name: str,
+    fault: Callable[[pytest.MonkeyPatch], None],
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fault(monkeypatch)
+    found = compared(parse(LONG[name]), parse(LONG_PROGRAM), seed)
+    assert found.difference is not None
+
+
+def test_parts_of_a_long_dim_left_out() -> None:
+    """The candidate sums all parts but the last; each has a million elements."""
+    text = """mirage 1
+mugraph f(x: f16[m, k]) -> f16[m]
+where m = 77, k = 40000000, q = %d {
+  p = block grid(m / 1, k / 1000000) loop(k / 512) {
+    xt = load x[m/grid, k/grid/loop]
+    a = accumulate xt
+    s = sum a over(k)
+    store p: f32[k#/grid, m/grid] = s
+  }
+  c: f32[q, m] = slice p dim(k#) start(0) stop(%d) to(q)
+  t: f32[m] = sum c over(q)
+  y = cast t dtype(f16)
+  return y
+}
+"""
+    program = parse(
+        "mirage 1\nmugraph p(x: f16[m, k]) -> f16[m] where m = 77, k = 40000000 {\n"
+        "  y = sum x over(k)\n  return y\n}\n"
+    )
+    found = compared(parse(text % (40, 40)), program)
+    assert found.elements == 3
+    assert compared(parse(text % (39, 39)), program).difference is not None
+
+
+@pytest.mark.parametrize(
+    ("extents", "elements"),
+    [({"k": 65536, "n": 65536}, 6), ({"k": 2**33, "n": 2**20}, 6)],
+)
+def test_products_in_a_row_are_thinned(extents: dict[str, int], elements: int) -> None:
     """Every element of the last product needs all of the first one."""
     text = (
         "mirage 1\nmugraph f(x: f16[m, k], w: f16[k, n], v: f16[n, j]) -> f16[m, j] "
-        "where m = 16, k = 65536, n = 65536, j = 64 {\n"
+        "where m = 16, k = 512, n = 512, j = 64 {\n"
         "  y = (x @ w) @ v\n  return y\n}\n"
     )
-    graph = parse(text)
+    graph = parse(text).with_extents(extents)
     found = verify(graph, graph, stability=False)
     assert found.equivalent
-    assert found.sampled is not None
-    assert found.sampled.elements == 0
-    assert "too many operations" in str(found)
+    assert found.sampled == Sampled(elements=elements, thinned=True)
+
+
+MEMORY = """
+import sys, time
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.verify.verifier import verify
+program, candidate = (parse(t) for t in sys.stdin.read().split("===="))
+assert verify(candidate, program).equivalent
+lines = open("/proc/self/status").read().splitlines()
+(most,) = (int(l.split()[1]) for l in lines if l.startswith("VmHWM"))
+print(most / 1024, time.process_time())
+"""
+
+
+@pytest.mark.parametrize("extent", [2**24, HUGE])
+def test_memory_is_bounded(extent: int) -> None:
+    """Of all of the process, its imports among it, in MiB."""
+    program = (
+        f"mirage 1\nmugraph p(x: f16[m, k]) -> f16[m] where m = 1, k = {extent} {{\n"
+        "  s = mul x, x\n  y = sum s over(k)\n  return y\n}\n"
+    )
+    text = program + "====" + program.replace("mul x, x", "square x")
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    most, seconds = map(float, done.stdout.split())
+    assert most < 400
+    assert seconds < 20
 
 
 def test_certificates_keep_it() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.ir.expand import expand
 from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.verify.shifts import maxima_as_shifts
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check import check
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
-from mirage_dsl.types import f16
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
@@ -61,6 +61,25 @@ def test_inserted_dims_stay_single() -> None:
     program = b.returns(b.concat(x, row, dims=("n", "one"), to="r"), row).build()
     sizes = shrink(program, program, ragged=False, seed=0).sizes
     assert (sizes["one"], sizes["r"]) == (1, sizes["n"] + 1)
+
+
+def test_an_inserted_dim_stays_single_in_a_dim_that_is_split() -> None:
+    def program(name: str) -> Any:
+        b: Any = KernelBuilder(name, m=4, n=1, d=1, h=2)
+        x = b.input("x", f16, "m")
+        first = b.slice(x, dim="m", start=0, stop=1, to="n")
+        last = b.slice(x, dim="m", start=2, stop=4, to="h")
+        row = b.insert(b.sum(x, over="m"), to="d")
+        return b, b.concat(first, row, last, dims=("n", "d", "h"), to="m")
+
+    plain, joined = program("plain")
+    split, whole = program("split")
+    with split.block(grid={"m": 2}) as block:
+        stored = block.store(block.neg(block.load(whole, "m/grid")), "m/grid")
+    found = verify(
+        split.returns(stored).build(), plain.returns(plain.neg(joined)).build()
+    )
+    assert found.equivalent
 
 
 def _halves_swapped(first: tuple[int, int], second: tuple[int, int]) -> KernelGraph:
@@ -132,3 +151,32 @@ def test_an_axis_cut_otherwise_is_undecided() -> None:
     assert not found.equivalent
     assert "could not decide" in found.reason
     assert "another interface" not in found.reason
+
+
+@pytest.mark.parametrize("pair", graphs.RIGHT, ids=_id)
+def test_ragged_sizes_are_other_ones(pair: tuple[graphs.Maker, graphs.Maker]) -> None:
+    program, candidate = pair[0](), pair[1]()
+    even, ragged = (
+        shrink(candidate, program, ragged=r, seed=0).sizes for r in (False, True)
+    )
+    inserted = {n for n, e in candidate.extents + program.extents if e == 1}
+    parts = {n for n in even if "#" in n}
+    assert all(even[n] != ragged[n] for n in even.keys() - inserted - parts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_number_is_no_extent(seed: int) -> None:
+    """Neither where both are the same at some size."""
+    text = """
+    mirage 1
+
+    mugraph f(x: f32[m, k]) -> f32[m] where m = 2, k = 8 {{
+      squares: f32[m, k] = square x
+      moved: f32[m, k] = add squares, {}
+      roots: f32[m, k] = sqrt moved
+      y: f32[m] = sum roots over(k)
+      return y
+    }}
+    """
+    certificate = verify(text.format("1/k"), text.format("1/3"), seed=seed)
+    assert certificate.verdict == "different"

@@ -8,21 +8,93 @@ every later closure knows its residues and its fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, f32, promote
+from mirage_dsl.ir.analysis.homogeneity import (
+    Degree,
+    NotHomogeneousError,
+    applied,
+    scaling_of,
+)
 from mirage_dsl.ir.graph import Apply, KernelGraph, Return
-from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.reconstruct import row_of
-from mirage_dsl.search.saturate import Saturation, saturate
+from mirage_dsl.ir.infer import apply_type, kernel_types
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import CAST, EXP
+from mirage_dsl.search.closure.edges import NAMES
+from mirage_dsl.search.closure.saturate import Saturation, saturate
+from mirage_dsl.search.closure.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
 from mirage_dsl.search.space import Output, Space, Value, space_of
-from mirage_dsl.search.union.exponentials import exponentials
+from mirage_dsl.search.structures.reconstruct import row_of
 from mirage_dsl.search.union.halves import Halves, rejoined, with_halves
-from mirage_dsl.search.values import NAMES
-from mirage_dsl.search.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
-from mirage_dsl.types import Axis, Dim, DType, Scalar, TensorType, f32
+
+# -- Exponentials that must not be stored ----------------------------------------------
+# A shift is put back into the block that sums the exponential.  So a value that
+# scales with an exponential, and still has the dim over which it will be summed,
+# can only stay inside of a block; sums, and partial sums, can be stored beside
+# their maxima.
+
+
+@dataclass(frozen=True)
+class Exponentials:
+    """What scales with the exponentials of a program whose shifts are stripped.
+
+    Attributes:
+        large: Values that must not be stored.
+        shifts: What makes a kernel choose a shift, each by a number: an exponential,
+            or a tensor of its partial sums, which is weighted by one where it is read.
+    """
+
+    large: frozenset[str] = frozenset()
+    shifts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponentials:
+    """Follow every exponential.
+
+    Args:
+        halved: The program over halves.
+        definitions: Its operators, and those of further values.
+    """
+    types = kernel_types(replace(halved, nodes=tuple(definitions)))
+    parts = {n for n in halved.extent_of if n.endswith("#")}
+    large: set[str] = set()
+    shifts: dict[str, int] = {}
+    for number, node in enumerate(halved.nodes):
+        if not isinstance(node, Apply) or node.op is not EXP:
+            continue
+        try:
+            summed = set(scaling_of(halved, number, node.result).summed)
+        except NotHomogeneousError:
+            continue
+        shifts.setdefault(node.result, 2 * number)
+        for name in _scaled(node.result, definitions):
+            names = set(types[name].names)
+            if (summed - parts) & names:
+                large.add(name)
+            elif summed & parts & names:
+                shifts.setdefault(name, 2 * number + 1)
+    return Exponentials(frozenset(large), shifts)
+
+
+def _scaled(exponential: str, definitions: Sequence[Apply]) -> set[str]:
+    """Values that scale with an exponential."""
+    degrees: dict[str, Degree] = {exponential: 1}
+    for node in definitions:
+        if node.result == exponential:
+            continue
+        try:
+            degrees[node.result] = applied(node, degrees)
+        except NotHomogeneousError:
+            # Neither with it nor without it: as bad.
+            degrees[node.result] = 1
+    return {name for name, degree in degrees.items() if degree}
+
+
+# -- Tensors that may be stored --------------------------------------------------------
 
 MOST_TENSORS = 96
 """Tensors between kernels beyond which the largest are left out."""
@@ -209,6 +281,7 @@ class _Definer:
         space, plain = chooser.space, chooser.plain
         self.space, self.plain = space, plain
         self.nodes = [n for n in halved.nodes if isinstance(n, Apply)]
+        self.types = dict(kernel_types(halved))
         self.taken = {i.name for i in halved.inputs}
         self.taken |= {n.result for n in self.nodes}
         self.known: dict[int, str | Scalar] = {}
@@ -250,12 +323,34 @@ class _Definer:
         else:
             op = row_of(kind)
             over = self.space.names(arg) if "over" in op.attributes else ()
-        name = f"u{node}"
+        if op.kind is Kind.CONTRACTION:
+            operands = self.of_one_format(operands)
+        attrs = (("over", over),) if over else ()
+        return self.add(Apply(f"u{node}", op, operands, attrs))
+
+    def of_one_format(
+        self, operands: tuple[str | Scalar, ...]
+    ) -> tuple[str | Scalar, ...]:
+        """The operands of a product: closures know values, which have no format."""
+        names = [o for o in operands if isinstance(o, str)]
+        wide = promote(*(self.types[n].dtype for n in names))
+        return tuple(
+            self.add(Apply(f"{n}_{wide}", CAST, (n,), (("dtype", wide.name),)))
+            if self.types[n].dtype != wide
+            else n
+            for n in names
+        )
+
+    def add(self, node: Apply) -> str:
+        """Append a definition under a free name, which is returned."""
+        name = node.result
         while name in self.taken:
             name += "_"
         self.taken.add(name)
-        attrs = (("over", over),) if over else ()
-        self.nodes.append(Apply(name, op, operands, attrs))
+        node = replace(node, result=name)
+        types = [self.types[v] for v in node.values]
+        self.types[name] = apply_type(node, types, in_block=False)
+        self.nodes.append(node)
         return name
 
 

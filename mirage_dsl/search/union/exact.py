@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from mirage_dsl.core.clock import look
+from mirage_dsl.search.closure.workspace import Ints
 from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, SAVE, Union
 from mirage_dsl.search.union.heuristic import Dag
-from mirage_dsl.search.workspace import Ints
 
 UNIT = 1e-4
 """µs of one unit of the objective."""
@@ -74,6 +75,7 @@ def prove(
         from ortools.sat.python import cp_model
     except ImportError:
         return None
+    until = time.monotonic() + seconds
     model = _Model(u, cp_model)
     if max_kernels is not None:
         model.limit_launches(max_kernels)
@@ -85,7 +87,7 @@ def prove(
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
     solver.parameters.random_seed = seed
-    return _solved(model, solver, time.monotonic() + seconds, effort)
+    return _solved(model, solver, until, effort)
 
 
 def _solved(model: _Model, solver: Any, until: float, effort: float) -> Proof:
@@ -139,6 +141,7 @@ class _Model:
 
     def need(self, enodes: list[int]) -> None:
         """The kids of the e-nodes of one class, where one of them is chosen."""
+        look()
         by_kid: dict[int, list[int]] = defaultdict(list)
         for e in enodes:
             for kid in set(self.u.kids[e].tolist()) - {-1}:

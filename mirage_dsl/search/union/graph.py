@@ -16,15 +16,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.needs import needed
-from mirage_dsl.search.union.kernels import Kernel
-from mirage_dsl.search.union.points import LIMITS
-from mirage_dsl.search.workspace import LOAD, Ints
+from mirage_dsl.search.closure.workspace import LOAD, Ints
+from mirage_dsl.search.extract.astar import needed
+from mirage_dsl.search.union.kernels import LIMITS, Kernel
 
 Floats = NDArray[np.float64]
-
-LAUNCH_US = 1.9
-"""What a kernel costs more than its work, see `search.hardware`."""
 
 OPERATE, SAVE, LAUNCH, LIBRARY, PASS = range(5)
 """Kinds of e-node: an edge of a closure, a store, and so on."""
@@ -87,10 +83,11 @@ class Union:
 
 @dataclass
 class _Builder:
-    """Collects e-nodes as chunks of rows."""
+    """Collects e-nodes as chunks of rows; a launch costs `launch_us`."""
 
     tensors: dict[str, int]
     layers: int
+    launch_us: float
     rows: list[Ints] = field(default_factory=list[Ints])
     costs: list[Floats] = field(default_factory=list[Floats])
     classes: int = 0
@@ -124,6 +121,7 @@ def union(
     kernels: Sequence[Kernel],
     calls: Sequence[Call],
     layers: int,
+    launch_us: float,
     views: Sequence[tuple[str, str]] = (),
 ) -> Union | None:
     """The graph of all programs of at most `layers` layers; None if there is none.
@@ -135,10 +133,11 @@ def union(
         kernels: What single kernels can do.
         calls: Pre-defined kernels.
         layers: Kernels on the longest chain.
+        launch_us: µs that a kernel costs more than its work.
         views: Tensors that are there as soon as other ones are, with these.
     """
     names = dict.fromkeys((*inputs, *stored))
-    b = _Builder({n: i for i, n in enumerate(names)}, layers)
+    b = _Builder({n: i for i, n in enumerate(names)}, layers, launch_us)
     for name in inputs:
         b.one((b.at(name, 0), -1, -1, -1, PASS, -1, 0, 0), 0.0)
     for layer in range(1, layers + 1):
@@ -171,7 +170,7 @@ def _add_call(b: _Builder, call: Call, number: int, layer: int) -> None:
     """A pre-defined kernel in one layer."""
     kid = _all_of(b, tuple(dict.fromkeys(call.operands)), layer - 1)
     row = (b.at(call.result, layer), kid, -1, -1, LIBRARY, number, layer, 0)
-    b.one(row, call.cost + LAUNCH_US)
+    b.one(row, call.cost + b.launch_us)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +204,7 @@ def _add_kernel(b: _Builder, part: _Part, number: int, layer: int) -> None:
     place = np.full(len(kernel.closure.saturation.shape) + 1, -1)
     place[part.nodes] = launch + 1 + np.arange(len(part.nodes))
     b.classes += 1 + len(part.nodes)
-    b.one((launch, -1, -1, -1, LAUNCH, number, layer, 0), LAUNCH_US)
+    b.one((launch, -1, -1, -1, LAUNCH, number, layer, 0), b.launch_us)
     made = np.empty((len(rows), 9 + LIMITS), np.int64)
     made[:, 0] = place[rows[:, 0]]
     made[:, 1:4] = place[rows[:, 2:5]]

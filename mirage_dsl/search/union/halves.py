@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from mirage_dsl.core.types import Axis, Dim, TensorType
 from mirage_dsl.ir.graph import Apply, Attrs, Input, KernelGraph, Return, partial_dim
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.types import Axis, Dim, TensorType
 
 SHORTEST_PART = 64
 MOST_PARTS = 16

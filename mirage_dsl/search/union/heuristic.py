@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.compiled import entry, inner, once
-from mirage_dsl.search.heap import EMPTY, HEAP, pop, push
+from mirage_dsl.core.compiled import entry, inner, once
+from mirage_dsl.search.closure.workspace import Ints
+from mirage_dsl.search.extract.astar import EMPTY, HEAP, pop, push
 from mirage_dsl.search.union.graph import LAUNCH, OPERATE, Union
-from mirage_dsl.search.workspace import Ints
 
 ROUNDS = 8
-"""Restarts between two looks at the clock."""
+"""Restarts between two looks at how much better they are."""
 
 STEPS = 8
 """Extractions of one restart."""
@@ -52,15 +52,17 @@ def search(
     factors = np.ones(enodes["group"].max() + 1)
     found: dict[tuple[int, ...], float] = {}
     state = np.array([2 * seed + 0x9E3779B97F4A7C15, 0], np.uint64)
-    rows = np.empty((ROUNDS * STEPS, u.classes), np.int64)
-    costs, least, best, since = np.empty(len(rows)), np.inf, np.inf, 0
-    while since < patience:
+    rows = np.empty((STEPS, u.classes), np.int64)
+    costs, least, best, since, turn = np.empty(STEPS), np.inf, np.inf, 0, 0
+    while since < patience or turn % ROUNDS:
         count, best = _restart(*graph, factors, state, rows, costs, u.root, best)
         for row, cost in zip(rows[:count], costs[:count], strict=True):
             found.setdefault(tuple(row[row >= 0].tolist()), float(cost))
-        since += ROUNDS
+        turn += 1
+        since += 1
         if costs[:count].min() < least - 1e-9:
-            least, since = costs[:count].min(), 0
+            # Counted from the end of these rounds on.
+            least, since = costs[:count].min(), turn % -ROUNDS
         if deadline is not None and time.monotonic() > deadline:
             break
     order = sorted(found.items(), key=lambda item: (item[1], item[0]))

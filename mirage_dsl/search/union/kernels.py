@@ -6,10 +6,6 @@ reduce no split dim.  Cut dims obey three rules: a sum within the parts needs a 
 over them, a grid over them allows nothing but that, and both halves go together else.
 """
 
-# Numba has no types for compiled functions, NumPy none for rows of arrays.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import itertools
@@ -21,40 +17,166 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.search.additive import (
-    SM_BYTES_PER_US,
-    TILE,
-    additive_cost,
-    work_of,
-)
-from mirage_dsl.search.calm import moved_differences
-from mirage_dsl.search.hardware import Hardware
-from mirage_dsl.search.saturate import Saturation, saturate
-from mirage_dsl.search.space import Configuration, Space, block_count
-from mirage_dsl.search.union.candidates import Candidates
-from mirage_dsl.search.union.halves import Halves
-from mirage_dsl.search.union.points import (
-    SHORT,
-    Point,
-    held,
-    limits,
-    room,
-    tiles_at,
-)
-from mirage_dsl.search.values import NAMES
-from mirage_dsl.search.workspace import (
+from mirage_dsl.search.closure.edges import NAMES, PIECE
+from mirage_dsl.search.closure.saturate import Saturation, saturate
+from mirage_dsl.search.closure.workspace import (
+    AFTER,
+    BEFORE,
     BODY,
     CONTRACT,
     FUNCTION,
     GATHER,
+    JOIN,
     LOAD,
     SUM,
     Ints,
     Workspace,
 )
+from mirage_dsl.search.extract.calm import moved_differences
+from mirage_dsl.search.extract.costs import TILE, additive_cost, work_of
+from mirage_dsl.search.space import Configuration, Space, block_count
+from mirage_dsl.search.union.candidates import Candidates
+from mirage_dsl.search.union.halves import Halves
+
+# -- Tiles to price kernels at ---------------------------------------------------------
+# A kernel enters the union at several points, each with its own costs and with
+# its own share of the limits.  The points are a coarse sweep; the real one is
+# `search.sizes.sizes`.
+
+# NumPy gives rows of a transposed array no element type.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+SHORT = 16
+"""Extent of a dim that is split into single indices, and tile of a longer one."""
+
+STAGES = 2
+"""Stages of a loop's loads: fewer do not overlap with anything."""
+
+WORD = 4
+"""Bytes of a register."""
+
+LIMITS = 3
+"""Shared memory in the loop, after it, and registers."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Tiles of the grid's long dims, and of the loop's."""
+
+    grid: int = TILE
+    loop: int = TILE
+
+
+POINTS = (
+    Point(),
+    Point(32, 128),
+    Point(128, 64),
+    Point(32, 32),
+    Point(128, 32),
+    Point(16, 64),
+)
+"""In the order in which they are taken, while the union stays small enough."""
+
+
+def tiles_at(
+    space: Space, configuration: Configuration, point: Point
+) -> dict[str, int]:
+    """The tile of every split dim: less for short dims, 1 for numbers of parts."""
+    everywhere = -1
+    for value in space.values:
+        if value.is_load:
+            everywhere &= value.names
+    parts = {space.dims[p] for p, _ in space.halves}
+    single = parts | set(space.names(everywhere))
+    tiles: dict[str, int] = {}
+    for dim in {*configuration.grid, configuration.loop} - {None}:
+        assert dim is not None
+        extent = space.extent(dim)
+        wanted = point.loop if dim == configuration.loop else point.grid
+        long = max((t for t in (wanted, TILE) if t < extent), default=0)
+        long = min(long, wanted)
+        short = 1 if dim in single or extent <= SHORT else SHORT
+        tiles[dim] = short if dim in parts or not long else long
+    return tiles
+
+
+def held(
+    space: Space,
+    saturation: Saturation,
+    configuration: Configuration,
+    tiles: dict[str, int],
+) -> Floats:
+    """Elements of every node in one block."""
+    shapes = saturation.shape
+    count = np.ones(len(shapes))
+    looped = (shapes & PIECE) != 0
+    for i, dim in enumerate(space.dims):
+        size = float(space.extent(dim))
+        if dim in configuration.grid:
+            size = float(tiles[dim])
+        sizes = np.full(len(shapes), size)
+        if dim == configuration.loop:
+            sizes[looped] = tiles[dim]
+        count *= np.where(shapes >> i & 1, sizes, 1.0)
+    return count
+
+
+def limits(hardware: Hardware) -> tuple[int, int, int]:
+    """Bytes of shared memory in the loop and after it, and words of registers."""
+    own = hardware.architecture
+    words = int(hardware.register_share * own.registers_per_sm)
+    return own.shared_per_block, own.shared_per_block, words
+
+
+def room(space: Space, saturation: Saturation, alive: Bools, sizes: Floats) -> Ints:
+    """What every edge takes of each limit, one row an edge.
+
+    Loads of the loop have their stages in shared memory, other operands of products
+    one copy; accumulators, products and what is loaded before a loop are in registers.
+    What is in shared memory before the loop counts in the loop only.  All other values
+    come and go.
+    """
+    node, kind, first, second, _, arg = saturation.edges.T
+    stage = saturation.stage
+    found = np.zeros((len(kind), LIMITS), np.int64)
+    bytes_of = np.array(
+        [0 if v.type is None else v.type.dtype.itemsize for v in space.values]
+    )
+    product = np.zeros(len(stage) + 1, np.bool_)
+    of_product = alive & (kind == CONTRACT)
+    product[first[of_product]] = product[second[of_product]] = True
+    joined = np.zeros(len(stage) + 1, np.bool_)
+    joined[first[alive & (kind == JOIN)]] = True
+    load = kind == LOAD
+    size = sizes[node] * np.where(load, bytes_of[np.where(load, arg, 0)], 1)
+    looped = load & (stage[node] == BODY)
+    found[looped, 0] = STAGES * size[looped]
+    other = load & ~looped & product[node]
+    late = other & (stage[node] == AFTER)
+    found[other & ~late, 0] = size[other & ~late]
+    found[late, 1] = size[late]
+    kept = (kind == JOIN) | ((kind == CONTRACT) & ~joined[node])
+    found[kept, 2] = sizes[node][kept]
+    if saturation.loop is not None:
+        early = load & (stage[node] == BEFORE)
+        found[early, 2] = size[early] / WORD
+    return found
+
+
+# -- Closures, grids, costs ------------------------------------------------------------
+
+# Numba has no types for compiled functions, NumPy none for rows of arrays.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+
 Bools = NDArray[np.bool_]
 
 MAX_GRID = 3
@@ -65,7 +187,7 @@ WAITING = 1.5
 """Loads outside of a loop are not overlapped with anything."""
 
 MOVED_US = 1.0
-"""What every difference costs more that the program does not take (`search.calm`)."""
+"""What a difference that the program does not take costs (`search.extract.calm`)."""
 
 SHIFT_US = 20.0
 """What every exponential with a shift costs more.  Sums of the same exponential in two
@@ -262,13 +384,13 @@ def _kernel(
     if any(tiles[d] >= space.extent(d) for d in tiles):
         return None
     saturation = closure.saturation
-    cost = additive_cost(work_of(space, saturation, configuration, tiles))
+    cost = additive_cost(work_of(space, saturation, configuration, tiles), hardware)
     waiting = (saturation.edges[:, 1] == LOAD) & (
         saturation.stage[saturation.edges[:, 0]] != BODY
     )
     cost[waiting] *= WAITING
     cost += closure.extra
-    waves = max(1.0, block_count(space, tiles, configuration) / 132)
+    waves = max(1.0, block_count(space, tiles, configuration) / hardware.sms)
     sizes = held(space, saturation, configuration, tiles)
     alive = _alive(closure, configuration)
     alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0
@@ -276,16 +398,24 @@ def _kernel(
     alive &= sizes[saturation.edges[:, 0]] <= most[-1]
     taken = room(space, saturation, alive, sizes)
     alive &= (taken <= most).all(axis=1)
-    saves = tuple(_saves(closure, configuration, alive, sizes * waves))
+    rate = hardware.ranking.bytes_per_us
+    saves = tuple(_saves(closure, configuration, alive, sizes * waves, rate))
     if not saves:
         return None
     return Kernel(closure, configuration, tiled, alive, cost, taken, saves)
 
 
 def _saves(
-    closure: Closure, configuration: Configuration, alive: Bools, sizes: Floats
+    closure: Closure,
+    configuration: Configuration,
+    alive: Bools,
+    sizes: Floats,
+    rate: float,
 ) -> Iterator[tuple[str, int, float]]:
-    """Tensors that have all split dims, from values that are not just loaded."""
+    """Tensors that have all split dims, from values that are not just loaded.
+
+    With the µs that storing their elements takes, at a rate in bytes a µs.
+    """
     space, saturation = closure.space, closure.saturation
     grid = space.mask(configuration.grid)
     computed = alive & (saturation.edges[:, 1] != LOAD)
@@ -297,7 +427,7 @@ def _saves(
         for node in nodes:
             if makes[node]:
                 moved = sizes[node] * output.type.dtype.itemsize
-                yield output.name, node, float(moved / SM_BYTES_PER_US)
+                yield output.name, node, float(moved / rate)
 
 
 def _alive(closure: Closure, configuration: Configuration) -> Bools:

@@ -16,16 +16,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_dsl.errors import UnsupportedError
-from mirage_dsl.ir.expand import expand
+from mirage_dsl.core.clock import OutOfTimeError, until
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.strip import strip_shifts
-from mirage_dsl.search.constraints import Constraints
-from mirage_dsl.search.cost import library_kernel
-from mirage_dsl.search.hardware import H100, Hardware
-from mirage_dsl.search.segments import Plan
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.shifts import strip_shifts
+from mirage_dsl.search.closure.workspace import Workspace, workspace
+from mirage_dsl.search.result import Plan
+from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import Space
 from mirage_dsl.search.union.candidates import Candidates, candidates
 from mirage_dsl.search.union.exact import launches, obeys, prove
@@ -34,19 +36,17 @@ from mirage_dsl.search.union.halves import cut_dims
 from mirage_dsl.search.union.heuristic import Dag
 from mirage_dsl.search.union.heuristic import search as cheap_dags
 from mirage_dsl.search.union.kernels import (
+    POINTS,
     Closure,
     Kernel,
     at_points,
     closures,
     kernels,
     library,
+    limits,
 )
-from mirage_dsl.search.union.opaque import Opened, opened
-from mirage_dsl.search.union.planning import Planner, Run
-from mirage_dsl.search.union.points import POINTS, limits
-from mirage_dsl.search.union.rebuild import Rebuilder
-from mirage_dsl.search.union.sizing import Sizer
-from mirage_dsl.search.workspace import Workspace, workspace
+from mirage_dsl.search.union.planning import Planner, Run, Sizer
+from mirage_dsl.search.union.rebuild import Opened, Rebuilder, opened
 
 PROOF_EFFORT = 10.0
 """Most work for the proof, by the solver's measure: about five seconds."""
@@ -101,12 +101,12 @@ class MultiKernel:
 
 def multi_kernel(
     program: KernelGraph,
+    hardware: Hardware,
     *,
     max_kernels: int = 3,
     deadline: float | None = None,
     seed: int = 0,
     keep: int = 8,
-    hardware: Hardware = H100,
     constraints: Constraints | None = None,
     arrays: Workspace | None = None,
     found: MultiKernel | None = None,
@@ -115,11 +115,11 @@ def multi_kernel(
 
     Args:
         program: A traced program of known extents.
+        hardware: The GPU to estimate for.
         max_kernels: Most kernels, library calls included.
         deadline: Reading of `time.monotonic()` at which to stop.
         seed: Of all random choices.
         keep: How many graphs to size and return at most.
-        hardware: The GPU to estimate for.
         constraints: Restrictions on grids, maps, loops and blocks.
         arrays: Arrays of the closure to use again.
         found: What to fill and return; it has the plans so far if Ctrl-C is pressed.
@@ -177,9 +177,12 @@ class _Search:
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
         planner = Planner(sizer, self.unshifted, self.halfway, self.found.counters)
         try:
-            self.plan(planner, keep)
+            with until(self.deadline):
+                self.plan(planner, keep)
         except UnsupportedError:
             return
+        except OutOfTimeError:
+            self.found.complete = False
         finally:
             self.found.plans = planner.best(keep)
 
@@ -255,12 +258,12 @@ class _Search:
         inputs = [n for n in (*loads, *unread) if n not in given]
         stored = [space.values[i].name for i in sorted(space.stored)]
         views = [(n.result, n.values[0]) for n in self.parted.opaque if n.is_view]
-        priced = self._priced(calls)
+        priced, launch = self._priced(calls), self.hardware.ranking.launch_us
 
         def united(some: list[Kernel]) -> Union | None:
             tensors = [*stored, *given]
             wanted = self.parted.wanted
-            return union(inputs, wanted, tensors, some, priced, layers, views)
+            return union(inputs, wanted, tensors, some, priced, layers, launch, views)
 
         graph = united(own)
         if graph is None:

@@ -1,0 +1,121 @@
+"""Everything that needs a GPU, at one commit: `make gpu`.
+
+    python -m benchmarks.gpu_seen --commit $(git rev-parse --short HEAD)
+
+Runs the tests that need a GPU, those of the backends (which run on it too where there
+is one), every example, and a short sample of the benchmark.  If all of it is right, the
+commit and what ran it are written to `benchmarks/results/gpu_seen.txt`: code that runs
+on a GPU is done when a GPU ran that commit.
+
+Exit code 0: all is right, and written down; 1: something is wrong; 2: there is no GPU,
+or what lies here is no commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SEEN = ROOT / "benchmarks" / "results" / "gpu_seen.txt"
+SAMPLE = ("rmsnorm_linear", "gqa", "gated_mlp")
+"""Workloads of the short sample: a norm, attention, an activation."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all, and write down what was seen."""
+    import torch
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_seen",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--commit", help="what lies here; git is asked unless given")
+    parser.add_argument("--jobs", type=int, default=4, help="test processes (4)")
+    given = parser.parse_args(arguments)
+    commit = given.commit or _commit()
+    if commit is None:
+        print("the tree differs from its commit, or is no checkout: commit first")
+        return 2
+    if not torch.cuda.is_available():
+        print("this needs a GPU, and PyTorch sees none")
+        return 2
+    lines = [commit, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")]
+    versions = ", ".join(f"{p} {version(p)}" for p in ("torch", "triton", "numba"))
+    lines.append(f"{torch.cuda.get_device_name()}, {versions}")
+    wrong = 0
+    # Examples import the package whether it is installed or not.
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with tempfile.TemporaryDirectory(prefix="mirage_dsl-seen-") as scratch:
+        for name, command in _steps(given.jobs, Path(scratch)).items():
+            began = time.monotonic()
+            print(f"-- {name}: {' '.join(command)}", flush=True)
+            done = subprocess.run(
+                [sys.executable, *command],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                text=True,
+                stdout=subprocess.PIPE,
+                check=False,
+            )
+            print(done.stdout[-6000:], flush=True)
+            last = done.stdout.strip().splitlines()[-1:] or ["no output"]
+            took = time.monotonic() - began
+            lines.append(
+                f"{name}: exit code {done.returncode}, {took:.0f} s: {last[0]}"
+            )
+            wrong += done.returncode != 0
+    if wrong:
+        print("\n".join(lines))
+        print(f"{wrong} steps went wrong; {SEEN.name} is as it was")
+        return 1
+    SEEN.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(SEEN.read_text(encoding="utf-8"))
+    return 0
+
+
+def _commit() -> str | None:
+    """The short hash of the checkout; None where files differ from it."""
+
+    def git(*command: str) -> str | None:
+        done = subprocess.run(
+            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return None if done.returncode else done.stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") if git("status", "-s") == "" else None
+
+
+def _steps(jobs: int, scratch: Path) -> dict[str, list[str]]:
+    """What is run, by name, as arguments of Python."""
+    # A plugin that warns of other processes would make errors of its warnings.
+    tests = ["-m", "pytest", "-q", "-p", "no:benchmark"]
+    tests += ["-n", str(jobs), "--dist", "loadscope"]
+    sample = ["-m", "benchmarks.gpu", "--workloads", *SAMPLE, "--batches", "1"]
+    steps = {
+        "tests that need a GPU": [*tests, "-m", "gpu", "tests"],
+        "tests of the backends": [*tests, "tests/backends", "tests/frontend"],
+        "sample of the benchmark": [
+            *sample,
+            "--peers",
+            "eager",
+            "--json",
+            str(scratch / "sample.json"),
+        ],
+    }
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        steps[f"example {file.name}"] = [str(file)]
+    return steps
+
+
+if __name__ == "__main__":
+    sys.exit(main())

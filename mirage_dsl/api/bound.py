@@ -1,0 +1,392 @@
+"""A kernel bound to shapes and dtypes: its program, the chosen μGraph, and its runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.api.dynamic import Executables, free_dims, numbers, resized
+from mirage_dsl.core.errors import (
+    CompileError,
+    EquivalenceError,
+    SearchError,
+    ShapeError,
+    UnsupportedError,
+)
+from mirage_dsl.core.settings import EFFORT, INTERPRET, Effort
+from mirage_dsl.core.types import TensorSpec
+from mirage_dsl.frontend.given import (
+    as_torch,
+    check_dtypes,
+    copied,
+    device_kind,
+    is_torch,
+    refuse_modes,
+)
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.reference import evaluate_trace
+from mirage_dsl.frontend.trace import Leaf, Trace
+from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import bind_extents
+
+if TYPE_CHECKING:
+    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.core.hardware import Hardware
+    from mirage_dsl.cost.explain import Explanation
+    from mirage_dsl.search.driver import Progress
+    from mirage_dsl.search.result import SearchResult
+    from mirage_dsl.tune.timing import Benchmark
+    from mirage_dsl.tune.tuner import Tuned
+    from mirage_dsl.verify.certificate import Certificate
+
+TUNER_OPTIONS = ("constraints", "hardware", "use_cache")
+"""Arguments that a search shares with the tuner."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a kernel; None means the environment's, or else the default.
+
+    Attributes:
+        effort: How long to search.
+        budget_seconds: Time limit of a search.
+        config: Further arguments of `superoptimize`, by name.
+        mugraph: A pinned μGraph, or its text, in place of a search.
+        dynamic: Annotated dims that stay symbolic.
+        overlap: Whether kernels may start before what is ahead of them has ended.
+    """
+
+    effort: Effort | None = None
+    budget_seconds: float | None = None
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    mugraph: KernelGraph | str | None = None
+    dynamic: tuple[str, ...] = ()
+    overlap: bool = False
+
+
+def check_options(what: str, given: Collection[str]) -> None:
+    """Refuse arguments that `superoptimize` does not take.
+
+    Raises:
+        UnsupportedError: There is one; it is named.
+    """
+    if not given:
+        return
+    from mirage_dsl.store.superoptimize import superoptimize
+
+    program, *known = inspect.signature(superoptimize).parameters
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise UnsupportedError(
+            f"{what} has {unknown[0]!r}, which mirage.superoptimize does not take "
+            f"beside the {program}; expected some of {', '.join(known)}",
+            user_location(),
+        )
+
+
+class BoundKernel:
+    """One program with one μGraph for it.
+
+    Called with tensors it runs them; before the first run on a GPU it searches, unless
+    `search` or `use` has been called.
+
+    Attributes:
+        trace: The traced call.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        specs: Sequence[TensorSpec],
+        options: Options,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._on_change = on_change
+        self.trace = trace
+        self._options = options
+        self._result: SearchResult | None = None
+        self._tuning: Tuned | None = None
+        self._chosen: KernelGraph | None = None
+        self._executables: Executables | None = None
+        self._shapes = numbers(specs)
+        self._hardware: Hardware | None = options.config.get("hardware")
+
+    @property
+    def program(self) -> KernelGraph:
+        """What is computed."""
+        return self.trace.program
+
+    @property
+    def mugraph(self) -> KernelGraph:
+        """How it is computed; the first use searches."""
+        if self._chosen is None:
+            self._choose()
+        assert self._chosen is not None
+        return self._chosen
+
+    @property
+    def tuning(self) -> Tuned | None:
+        """What the GPU said of the candidates of the last search."""
+        return self._tuning
+
+    @property
+    def result(self) -> SearchResult | None:
+        """What the last search found, if there was one."""
+        return self._result
+
+    def _choose(self) -> None:
+        pinned = self._options.mugraph
+        if pinned is not None:
+            self.use(pinned)
+        elif (self._options.effort or EFFORT.get()) == "none":
+            self._set(self._sized_program())
+        else:
+            self.search()
+
+    def _set(self, mugraph: KernelGraph) -> None:
+        early = self._options.overlap
+        self._chosen = launched_early(mugraph, first=True) if early else mugraph
+        self._executables = None
+        self._on_change()
+
+    def _sized_program(self) -> KernelGraph:
+        """The program at the extents that it was bound with.
+
+        Raises:
+            SearchError: It was bound with symbolic extents.
+        """
+        if all(extent is not None for _, extent in self.program.extents):
+            return self.program
+        if self._shapes is None:
+            raise SearchError(
+                f"{self.program.name} was bound with symbolic extents; bind it with "
+                "tensors, or specs of typical sizes, to search or run it"
+            )
+        return self.program.with_extents(bind_extents(self.program, self._shapes))
+
+    def _typical(self, candidate: KernelGraph) -> KernelGraph:
+        """A μGraph at the extents of dynamic dims that it was bound with."""
+        if self._shapes is None:
+            return candidate
+        return resized(candidate, free_dims(candidate, self.program), self._shapes)
+
+    def search(
+        self,
+        effort: Effort | None = None,
+        budget_seconds: float | None = None,
+        progress: Progress | None = None,
+        **config: Any,
+    ) -> SearchResult:
+        """Search for μGraphs, keep the best one, and return them all.
+
+        On a machine with a GPU the best candidates are timed there.
+
+        Args:
+            effort: `none`, `quick` or `full`.
+            budget_seconds: Time limit of the search; 6 or 60 seconds before a tuning.
+            progress: Told of progress.
+            **config: Further arguments of `superoptimize`.
+        """
+        from mirage_dsl.store.superoptimize import superoptimize
+        from mirage_dsl.tune.tuner import Ahead, has_gpu, search_seconds, tuned
+
+        check_options("search", config)
+        effort = effort or self._options.effort or EFFORT.get()
+        config = {**self._options.config, **config}
+        if has_gpu():
+            _refuse_in_capture(self.program.name)
+            config.setdefault("hardware", _hardware_here())
+        self._hardware = config.get("hardware")
+        program, tuning = self._sized_program(), None
+        overlap = self._options.overlap
+        with Ahead(program, None if progress else effort, overlap=overlap) as ahead:
+            if effort != "none":
+                config.setdefault("begin", ahead.start)
+            result = superoptimize(
+                program,
+                effort=effort,
+                budget_seconds=budget_seconds
+                or self._options.budget_seconds
+                or search_seconds(effort),
+                progress=progress,
+                **config,
+            )
+            if effort != "none":
+                options = {n: config[n] for n in TUNER_OPTIONS if n in config}
+                tuning = tuned(
+                    result, effort=effort, progress=progress, ahead=ahead, **options
+                )
+                result = tuning.result
+        self._result, self._tuning = result, tuning
+        self._set(result.best.mugraph)
+        return result
+
+    def use(self, mugraph: KernelGraph | str) -> Certificate:
+        """Use a given μGraph, once it is checked and verified against the program.
+
+        Args:
+            mugraph: A μGraph or its text.  Its extents of dynamic dims do not count.
+
+        Raises:
+            ParseError: The text is not in the language.
+            CheckError: It is not well formed.
+            EquivalenceError: It does not compute the program.
+        """
+        from mirage_dsl.ir.text.parser import parse
+
+        candidate = parse(mugraph) if isinstance(mugraph, str) else mugraph
+        candidate = self._typical(candidate)
+        check_or_raise(candidate)
+        certificate = self._verify(candidate)
+        if not certificate.ok:
+            raise EquivalenceError(
+                f"the μGraph {candidate.name} is refused: {certificate}\n"
+                "Correct it, or search for one."
+            )
+        self._set(candidate)
+        return certificate
+
+    def _verify(self, candidate: KernelGraph) -> Certificate:
+        from mirage_dsl.verify.verifier import verify
+
+        return verify(candidate, self._sized_program())
+
+    def verify(self) -> Certificate:
+        """Verify the chosen μGraph against the program, anew."""
+        return self._verify(self.mugraph)
+
+    def to_triton_code(self) -> str:
+        """The Triton source of the chosen μGraph."""
+        from mirage_dsl.backends.triton.lowering.emit import emit
+
+        return emit(self.mugraph)
+
+    def tiles(self) -> str:
+        """The tile programs of the chosen μGraph: what one block does, in order."""
+        from mirage_dsl.tile.lower import programs
+        from mirage_dsl.tile.printer import to_text
+
+        return to_text(*programs(self.mugraph))
+
+    def explain(self) -> Explanation:
+        """Why the chosen μGraph is fast: kernels, bytes, FLOPs, before and after.
+
+        The estimates are for the GPU that it was searched for, or else the current one.
+        """
+        from mirage_dsl.cost.explain import explain
+
+        mugraph, hardware = self.mugraph, self._hardware or _hardware_here()
+        return explain(mugraph, self._sized_program(), hardware)
+
+    def benchmark(self) -> Benchmark:
+        """Time the chosen μGraph and the unfused program on the current GPU.
+
+        Raises:
+            CompileError: There is no CUDA device.
+        """
+        from mirage_dsl.backends.triton.running.launch import Executable
+        from mirage_dsl.tune.timing import time_both
+
+        program = self._sized_program()
+        return time_both(Executable(self.mugraph), Executable(program), program)
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Run on tensors, given in the order of the program's inputs."""
+        if len(tensors) != len(self.program.inputs):
+            names = ", ".join(i.name for i in self.program.inputs)
+            raise ShapeError(
+                f"{self.program.name} takes {len(self.program.inputs)} tensors "
+                f"({names}), found {len(tensors)}"
+            )
+        refuse_modes(tensors)
+        return self.run(tensors)
+
+    def run(self, tensors: Sequence[Any], out: Any = None) -> Any:
+        """Run on tensors: on the GPU, in Triton's interpreter, or by reference.
+
+        Args:
+            tensors: The inputs.
+            out: Tensors, in the structure of the result, that take it.
+        """
+        taken = leaves_of(out) if out is not None else []
+        cuda = device_kind([*tensors, *taken]) == "cuda"
+        if not cuda and not (INTERPRET.get() and any(map(is_torch, tensors))):
+            check_dtypes(self.program, tensors)
+            found = evaluate_trace(self.trace, tensors)
+            return found if out is None else copied(leaves_of(found), taken, out)
+        prepared = [as_torch(t) for t in tensors]
+        executable = self._executable(prepared, interpret=not cuda)
+        found = executable(*prepared, out=taken)
+        return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
+
+    def prepared(self, tensors: Sequence[Any]) -> Callable[..., Any]:
+        """A call for CUDA tensors of just these shapes, strides and dtypes.
+
+        It takes `out` as `run` does.
+        """
+        executable = self._executable(tensors, interpret=False)
+        single = isinstance(self.trace.structure, Leaf)
+
+        def call(*given: Any, out: Any = None) -> Any:
+            found = executable(*given, out=() if out is None else leaves_of(out))
+            return found[0] if single else self.trace.rebuild(found)
+
+        return call
+
+    def direct(self, tensors: Sequence[Any]) -> Callable[..., Any] | None:
+        """The shortest way to call it again with tensors like these, if there is one.
+
+        It returns None, and does nothing, for other tensors.
+        """
+        direct = self._executable(tensors, interpret=False).direct
+        if direct is None:
+            return None
+        if isinstance(self.trace.structure, Leaf):
+            return direct.first
+        call = direct.call
+
+        def several(*given: Any) -> Any:
+            found = call(*given)
+            return None if found is None else self.trace.rebuild(found)
+
+        return several
+
+    def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
+        if self._executables is None:
+            self._executables = Executables(self.program, self.mugraph)
+        shapes = tuple(tuple(t.shape) for t in tensors)
+        known = self._executables.at(shapes, interpret=interpret)
+        if known is not None:
+            return known
+        if not interpret:
+            _refuse_in_capture(self.program.name)
+        return self._executables.make(shapes, interpret=interpret)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)
+        state = "not searched yet" if self._chosen is None else "ready"
+        return f"<BoundKernel {self.program.name}({inputs}), {state}>"
+
+
+def _hardware_here() -> Hardware:
+    """What is known of the current GPU; without one, of what is estimated for then."""
+    from mirage_dsl.core.hardware import DEFAULT
+    from mirage_dsl.tune.devices import current_hardware
+    from mirage_dsl.tune.tuner import has_gpu
+
+    return current_hardware() if has_gpu() else DEFAULT
+
+
+def _refuse_in_capture(name: str) -> None:
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        raise CompileError(
+            f"the first call of {name} at these sizes searches and compiles, which a "
+            "CUDA graph cannot capture; call it once before capturing"
+        )

@@ -1,0 +1,461 @@
+"""`@mirage.kernel`: a Python function that is searched, verified, lowered and run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+from mirage_dsl.api.bound import BoundKernel, Options, check_options
+from mirage_dsl.api.dynamic import rounded, typical
+from mirage_dsl.api.reads import Key, ReadList, Reads
+from mirage_dsl.core.errors import TraceError, UnsupportedError
+from mirage_dsl.core.modes import in_mode, plain_torch
+from mirage_dsl.core.settings import EFFORTS, Effort
+from mirage_dsl.core.types import TensorSpec
+from mirage_dsl.frontend.given import refuse_modes
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.reference import call_by_reference
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.trace import Arguments, Leaf, bind_arguments, trace_call
+from mirage_dsl.frontend.tree import items_of, leaves_of
+from mirage_dsl.ir.graph import KernelGraph
+
+# -- What the decorator refuses --------------------------------------------------------
+
+
+def require_traceable(function: object) -> None:
+    """Refuse what cannot be traced whatever it does.
+
+    Raises:
+        TraceError: It is no function, has no signature, or returns no tensors.
+    """
+    if not callable(function):
+        raise TraceError(
+            f"kernel takes a function, found {type(function).__name__}; settings are "
+            "keywords, as in @mirage.kernel(effort='full')",
+            user_location(),
+        )
+    name = getattr(function, "__name__", type(function).__name__)
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise TraceError(
+            f"kernel takes a function that returns tensors; {name} is a coroutine or a "
+            "generator",
+            user_location(),
+        )
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise TraceError(
+            f"{name} is built in, and Python does not know its arguments; write a "
+            f"function that calls it, as lambda x: {name}(x)",
+            user_location(),
+        ) from None
+
+
+# -- Calls that are alike --------------------------------------------------------------
+
+CONSTANTS = (type(None), bool, int, float, str)
+"""Types of arguments, beside tensors, that a short way may depend on."""
+
+
+@dataclass(frozen=True)
+class ShortCall:
+    """A call whose arguments were sorted out before.
+
+    Attributes:
+        places: Where the program's tensors are among the arguments, first those by
+            position and then those by keyword.
+        run: Takes these tensors, and `out`.
+    """
+
+    places: Sequence[int]
+    run: Callable[..., Any]
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """Run with the arguments of a call like the one that it was made for."""
+        given = (*args, *kwargs.values())
+        return self.run(*[given[at] for at in self.places], out=out)
+
+
+def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object | None:
+    """What the short way of a call depends on; None if that is not known."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    parts: list[object] = [tuple(kwargs)]
+    for value in (*args, *kwargs.values()):
+        if plain_torch(value, torch):
+            grad = value.requires_grad and torch.is_grad_enabled()
+            try:
+                shape, strides = value.shape, value.stride()
+            except RuntimeError:
+                # Some layouts have none; such a tensor is refused where it is traced.
+                return None
+            parts.append((shape, strides, value.dtype, value.device, grad))
+        elif type(value) in CONSTANTS:
+            # 0.0 and -0.0 are equal, and True is 1.
+            parts.append(repr(value))
+        else:
+            return None
+    return tuple(parts)
+
+
+def tensor_places(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[int] | None:
+    """Where the tensors of a call are among its arguments, in the parameters' order.
+
+    It is None if not all of them are on a CUDA device.
+    """
+    given = (*args, *kwargs.values())
+    tensors = [at for at, v in enumerate(given) if type(v) not in CONSTANTS]
+    if not all(getattr(given[at], "is_cuda", False) for at in tensors):
+        return None
+    names = {name: len(args) + at for at, name in enumerate(kwargs)}
+    bound = inspect.signature(function).bind(*range(len(args)), **names)
+    return [at for at in leaves_of(list(bound.arguments.values())) if at in tensors]
+
+
+# -- Kernels ---------------------------------------------------------------------------
+
+Function = Callable[..., Any]
+
+log = logging.getLogger("mirage_dsl.frontend.kernel")
+
+
+@dataclass(frozen=True)
+class _Direct:
+    """The shortest way to call a kernel with tensors like those of an earlier call.
+
+    Attributes:
+        count: How many tensors it takes.
+        call: Returns None, and does nothing, for tensors that are not like those.
+    """
+
+    count: int
+    call: Callable[..., Any]
+
+
+class Kernel:
+    """A decorated function.
+
+    Called with CUDA tensors it runs the fastest verified μGraph that it has found for
+    their shapes and dtypes; with NumPy arrays or CPU tensors it evaluates the
+    reference semantics; with symbolic tensors it is inlined.  With `out=` the results
+    are written to the given tensors, which may be views of any strides, such as places
+    in a cache, but must not share memory with the inputs where several kernels run.
+
+    Numbers, texts and functions that the function reads from its closure, its module,
+    its defaults, its instance, or objects and containers there, are part of the
+    program: when one changes, it is traced anew.  `reads` lists them, and what is not
+    watched.
+    """
+
+    def __init__(self, function: Function, options: Options) -> None:
+        self.function = function
+        self.options = options
+        self._bound: dict[tuple[object, object, Key], BoundKernel] = {}
+        self._made: dict[object, list[BoundKernel]] = {}
+        self._ready: dict[object, ShortCall] = {}
+        self._direct: dict[object, _Direct | None] = {}
+        self._last: _Direct | None = None
+        self._reads: Reads | None = None
+        self._watched: Reads | None = None
+        self._of_classes: dict[type, Kernel] = {}
+        functools.update_wrapper(self, function)
+        self.attribute = self._name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._watched is not None and self._watched.changed():
+            self._read()
+        last = self._last
+        if last is not None and not kwargs and len(args) == last.count:
+            found = last.call(*args)
+            if found is not None:
+                return found
+        if in_mode():
+            refuse_modes(leaves_of((args, kwargs)))
+        out = kwargs.pop("out", None) if kwargs and self._takes_out else None
+        key = call_key(args, kwargs)
+        ready = None if key is None else self._ready.get(key)
+        if ready is not None and (out is not None or key in self._direct):
+            self._last = self._direct.get(key) or self._last
+            return ready(args, kwargs, out)
+        leaves = leaves_of((args, kwargs))
+        if any(isinstance(leaf, Tensor) for leaf in leaves):
+            _refuse_out(out)
+            return self.function(*args, **kwargs)
+        if any(isinstance(leaf, TensorSpec) for leaf in leaves):
+            raise TraceError(
+                f"{self._name} was called with a spec, which has no data; use "
+                f"{self._name}.bind or .trace",
+                user_location(),
+            )
+        refuse_modes(leaves)
+        arguments = bind_arguments(self.function, args, kwargs)
+        _refuse_gradients(arguments)
+        bound = self._bind(arguments)
+        result = bound.run(arguments.tensors, out)
+        if key is not None:
+            self._remember(key, args, kwargs, bound, arguments.tensors)
+            if out is None and key in self._ready:
+                self._direct[key] = self._shortest(args, arguments, bound)
+                self._last = self._direct[key] or self._last
+        return result
+
+    def _remember(
+        self,
+        key: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        bound: BoundKernel,
+        tensors: Sequence[Any],
+    ) -> None:
+        """Keep the short ways of calls like this one."""
+        places = tensor_places(self.function, args, kwargs)
+        if places is None or len(places) != len(tensors):
+            return
+        self._ready[key] = ShortCall(places, bound.prepared(tensors))
+
+    @staticmethod
+    def _shortest(
+        args: tuple[Any, ...], arguments: Arguments, bound: BoundKernel
+    ) -> _Direct | None:
+        """The shortest way of calls with tensors only, given by position."""
+        if len(args) != len(arguments.tensors):
+            return None
+        direct = bound.direct(arguments.tensors)
+        return None if direct is None else _Direct(len(args), direct)
+
+    def _read(self) -> Reads:
+        """What the function reads besides its arguments, now."""
+        if self._reads is None or self._reads.changed():
+            self._forget()
+            return self._look()
+        return self._reads
+
+    def _look(self) -> Reads:
+        """Look anew at what the function reads."""
+        self._reads = Reads(self.function, Kernel)
+        # Where there is nothing to watch, calls do not look.
+        self._watched = self._reads if self._reads.watching else None
+        return self._reads
+
+    @property
+    def reads(self) -> ReadList:
+        """What the function reads besides its arguments.
+
+        Each has a name and a value, and whether a change of it makes for a new trace:
+        `watched`, or else `why` not.
+        """
+        return self._read().entries
+
+    def _forget(self) -> None:
+        """Look for the ways to call it anew: it has another μGraph."""
+        self._last = None
+        self._direct.clear()
+        self._ready.clear()
+
+    @cached_property
+    def _takes_out(self) -> bool:
+        """Whether `out` is ours: the function has no parameter of that name."""
+        return "out" not in inspect.signature(self.function).parameters
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.function, "__name__", "kernel"))
+
+    def bind(self, *args: Any, **kwargs: Any) -> BoundKernel:
+        """The kernel for these shapes and dtypes; arguments are tensors or specs."""
+        return self._bind(bind_arguments(self.function, args, kwargs))
+
+    def _bind(self, arguments: Arguments) -> BoundKernel:
+        found = rounded(arguments, self.options.dynamic)
+        # What is traced alike for another device or library is one program.
+        constants = _frozen(dict(found.values)), found.origin
+        reads = self._read()
+        bound = self._bound.get((found.specs, constants, reads.key))
+        if bound is None:
+            trace = trace_call(self.function, found, dynamic=self.options.dynamic)
+            made = self._made.setdefault(found.specs, [])
+            bound = next((known for known in made if known.trace == trace), None)
+            if bound is None:
+                specs = typical(trace.program, found, arguments)
+                bound = BoundKernel(trace, specs, self.options, self._forget)
+                made.append(bound)
+            # Where the trace has changed what it reads, it serves this call alone.
+            if not reads.changed():
+                self._bound[found.specs, constants, self._look().key] = bound
+        return bound
+
+    def trace(self, *args: Any, **kwargs: Any) -> KernelGraph:
+        """The program for these shapes and dtypes; arguments are tensors or specs."""
+        return self.bind(*args, **kwargs).program
+
+    def reference(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate the program on NumPy arrays or CPU tensors, in float64."""
+        return call_by_reference(self.function, args, kwargs)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Kernel:
+        """As a method: the instance is a constant of the program."""
+        if instance is None:
+            return self
+        if isinstance(instance, type):
+            return self._of_classes.setdefault(instance, _Method(self, instance))
+        method = _Method(self, instance)
+        # Found there before this descriptor the next time, with all it has compiled.
+        try:
+            vars(instance)[self.attribute] = method
+        except TypeError:
+            raise TraceError(
+                f"{self._name} is a kernel and a method of {type(instance).__name__}, "
+                "whose instances have __slots__ and so no place for what was compiled; "
+                "make a kernel of a function, and call that with what it reads",
+                user_location(),
+            ) from None
+        return method
+
+    def __reduce__(self) -> Any:
+        # As functions pickle: by name, without what was compiled.
+        return getattr(self.function, "__qualname__", self._name)
+
+    def __repr__(self) -> str:
+        return f"<mirage kernel {self._name}>"
+
+
+class _Method(Kernel):
+    """A kernel of an instance, or of a class."""
+
+    def __init__(self, kernel: Kernel, instance: Any) -> None:
+        bound = functools.partial(kernel.function, instance)
+        functools.update_wrapper(bound, kernel.function)
+        vars(bound).pop("__wrapped__")
+        super().__init__(bound, kernel.options)
+        self._place = instance, kernel.attribute
+
+    def __reduce__(self) -> Any:
+        # A copy of the instance gets a kernel of its own.
+        return getattr, self._place
+
+
+@overload
+def kernel(function: Function, /) -> Kernel: ...
+@overload
+def kernel(
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    config: Mapping[str, Any] | None = None,
+    mugraph: KernelGraph | str | None = None,
+    dynamic: Collection[str] = (),
+    overlap: bool = False,
+) -> Callable[[Function], Kernel]: ...
+def kernel(
+    function: Function | None = None,
+    /,
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    config: Mapping[str, Any] | None = None,
+    mugraph: KernelGraph | str | None = None,
+    dynamic: Collection[str] = (),
+    overlap: bool = False,
+) -> Kernel | Callable[[Function], Kernel]:
+    """Make a kernel of a function on tensors; bare or with settings.
+
+    Tensors are inputs of the program: all that the function computes with have to be
+    arguments.  Numbers, texts and None are constants of it: each value is a program of
+    its own, so pass what varies from call to call as a tensor without axes.
+
+    Args:
+        function: The function.
+        effort: `none` runs the program with library kernels, `quick` searches and, on
+            a GPU, tunes for up to 15 seconds, `full` for a minute or two.
+        budget_seconds: Time limit of a search.
+        config: Further arguments of `mirage.superoptimize`, by name.
+        mugraph: A μGraph or its text to use in place of a search.
+        dynamic: Annotated dims whose extent may change from call to call.  One search,
+            at extents rounded up, serves all that round to the same.
+        overlap: Let the first kernel of a call start before the kernel ahead of it in
+            the stream has ended (programmatic dependent launch): it waits there before
+            it reads or writes.  Of use where calls follow each other, as in a model.
+
+    Raises:
+        TraceError: It is no function that returns tensors.
+        UnsupportedError: A setting that there is not.
+    """
+    _check_settings(effort, budget_seconds, config or {})
+    names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
+    options = Options(
+        effort, budget_seconds, dict(config or {}), mugraph, names, overlap
+    )
+    if function is None:
+
+        def decorate(decorated: Function) -> Kernel:
+            require_traceable(decorated)
+            return Kernel(decorated, options)
+
+        return decorate
+    require_traceable(function)
+    return Kernel(function, options)
+
+
+def _refuse_out(out: object) -> None:
+    if out is not None:
+        raise TraceError(
+            "out= in a function that is being traced: use the result, and give out= "
+            "where the traced function is called",
+            user_location(),
+        )
+
+
+def _refuse_gradients(arguments: Arguments) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, tensor in zip(arguments.names, arguments.tensors, strict=True):
+        if getattr(tensor, "requires_grad", False):
+            raise UnsupportedError(
+                f"argument {name} requires grad and grad mode is on, but kernels have "
+                "no gradients yet: call it under torch.no_grad(), or pass "
+                f"{name}.detach()",
+                user_location(),
+            )
+
+
+def _frozen(node: Any) -> object:
+    """Constants and places of tensors, as a key; a tensor's place is its number."""
+    items = items_of(node)
+    if items is not None:
+        return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
+    # 0.0 and -0.0 are equal, and NaN is not itself.
+    return node if isinstance(node, Leaf) else (type(node).__name__, repr(node))
+
+
+def _check_settings(
+    effort: str | None, budget_seconds: float | None, config: Mapping[str, Any]
+) -> None:
+    """Refuse what only the first search would."""
+    if effort is not None and effort not in EFFORTS:
+        raise UnsupportedError(
+            f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
+        )
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise UnsupportedError(
+            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0",
+            user_location(),
+        )
+    check_options("config", config)

@@ -1,0 +1,365 @@
+"""The host function of an emitted module: allocations, library kernels, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mirage_dsl.backends.triton.lowering.fused import fused_calls
+from mirage_dsl.backends.triton.lowering.library import (
+    HELPERS,
+    Value,
+    aligned,
+    expression,
+    torch_dtype,
+)
+from mirage_dsl.backends.triton.lowering.names import Names, Writer, source_comment
+from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Param, Surroundings
+from mirage_dsl.backends.triton.lowering.tiles import number
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Axis, Scalar, TensorType
+from mirage_dsl.ir.analysis.layouts import built
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Operand,
+    Return,
+    partial_dim,
+)
+from mirage_dsl.ir.maps import sums
+from mirage_dsl.ops.definition import Kind
+
+
+class Launcher:
+    """Writes `run`.
+
+    Tensors keep the axes of their types; a library kernel sees one axis per dim.
+
+    Args:
+        graph: What `run` computes.
+        around: Its types and extents.
+        taken: Names that the written function uses besides `RESERVED`.
+    """
+
+    def __init__(
+        self, graph: KernelGraph, around: Surroundings, taken: Iterable[str] = ()
+    ) -> None:
+        self._graph = graph
+        self._types = around.types
+        self._extents = around.extents
+        self._placed = around.placed
+        self._built = built(around.placed)
+        self._fused = fused_calls(graph, around.types)
+        self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
+        self._given = around.given
+        self._outs: list[str] = []
+        self._writer = Writer()
+        self._names = Names(taken)
+        self._variables: dict[str, str] = {}
+        self._sizes: dict[str, str] = {}
+        self.helpers: set[str] = set()
+
+    def write(self, kernels: Sequence[KernelPlan]) -> list[str]:
+        """The lines of `run`."""
+        for item in self._graph.inputs:
+            self._variables[item.name] = self._names.fresh(item.name)
+        if self._given is not None:
+            self._outs = [
+                self._names.fresh(f"{r.value}_out") for r in self._graph.returns
+            ]
+        names = ", ".join([*self._variables.values(), *self._outs])
+        outputs = ", ".join(str(r.type) for r in self._graph.returns)
+        self._writer.line(f"def run({names}):")
+        self._writer.indent()
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in self._graph.inputs)
+        self._writer.line(f"# {inputs} -> {outputs}")
+        first = next(iter(self._variables.values()), None)
+        device = f"{first}.device" if first else '"cuda"'
+        self._writer.line(f"device = {device}")
+        self._bind_sizes()
+        left = iter(kernels)
+        for node in self._graph.nodes:
+            if isinstance(node, Apply):
+                self._library(node)
+            else:
+                self._launch(next(left))
+        results = [self._returned(r) for r in self._graph.returns]
+        if self._given is not None:
+            self._hand_over(results)
+            results = self._outs
+        self._writer.line(f"return [{', '.join(results)}]")
+        return self._writer.lines
+
+    # -- Sizes ---------------------------------------------------------------------
+
+    def _bind_sizes(self) -> None:
+        """Read symbolic extents off the inputs' shapes, and what follows from them.
+
+        Raises:
+            UnsupportedError: Nothing tells a symbolic extent.
+        """
+        for _ in self._graph.inputs:
+            for item in self._graph.inputs:
+                for axis, dims in enumerate(item.type.axes):
+                    self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
+        for node in self._graph.nodes:
+            if isinstance(node, BlockGraph):
+                self._bind_parts(node)
+            for dims, name in sums(node):
+                if self._unknown(name) and not any(map(self._unknown, dims)):
+                    self._sizes[name] = self._sum_size(name, dims)
+        for name in self._extents:
+            if self._unknown(name):
+                raise UnsupportedError(
+                    f"dim {name} is symbolic, and nothing tells its extent"
+                )
+
+    def _bind_axis(self, shape: str, dims: Axis) -> None:
+        unknown = [d.name for d in dims if self._unknown(d.name)]
+        if len(unknown) != 1:
+            return
+        others = [self.size(d.name) for d in dims if d.name not in unknown]
+        text = f"{shape} // ({' * '.join(others)})" if others else shape
+        self._sizes[unknown[0]] = self._writer.assign(
+            self._names.fresh(f"{unknown[0]}_size"), text
+        )
+
+    def _unknown(self, dim: str) -> bool:
+        return self._extents.get(dim) is None and dim not in self._sizes
+
+    def size(self, dim: str) -> str:
+        """The extent of a dim as an expression of the host."""
+        extent = self._extents.get(dim)
+        return str(extent) if extent is not None else self._sizes[dim]
+
+    def _bind_parts(self, block: BlockGraph) -> None:
+        """Extents of the dims over the parts of symbolic split dims."""
+        stored = {d.name for s in block.stores for axis in s.axes for d in axis}
+        for split in block.grid:
+            name = partial_dim(split.dim)
+            bound = self._unknown(name) and not self._unknown(split.dim)
+            if name in stored and bound:
+                self._sizes[name] = self._writer.assign(
+                    self._names.fresh(f"{name}_size"),
+                    f"-(-{self.size(split.dim)} // {split.tile})",
+                )
+
+    def _sum_size(self, name: str, dims: Sequence[str]) -> str:
+        """A variable for the extent of a dim that is as long as others together."""
+        if len(dims) == 1:
+            return self.size(dims[0])
+        return self._writer.assign(self._names.fresh(f"{name}_size"), self._sum(dims))
+
+    def _sum(self, dims: Sequence[str]) -> str:
+        """The extents of dims together."""
+        symbolic = [self.size(d) for d in dims if self._extents.get(d) is None]
+        known = sum(self._extents.get(d) or 0 for d in dims)
+        return " + ".join([*symbolic, *([str(known)] if known or not symbolic else [])])
+
+    def _shape(self, axes: Sequence[Axis]) -> str:
+        sizes = [self._axis_size(axis) for axis in axes]
+        return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+
+    def _axis_size(self, axis: Axis) -> str:
+        known, names = 1, list[str]()
+        for dim in axis:
+            extent = self._extents.get(dim.name)
+            if extent is None:
+                names.append(self.size(dim.name))
+            else:
+                known *= extent
+        if known != 1 or not names:
+            names.append(str(known))
+        return " * ".join(names)
+
+    # -- Kernels -------------------------------------------------------------------
+
+    def _launch(self, kernel: KernelPlan) -> None:
+        for store in kernel.block.stores:
+            self._make(store.result)
+        arguments = [self._argument(p) for p in kernel.params]
+        schedule = kernel.schedule
+        arguments += [
+            f"num_warps={schedule.num_warps}",
+            f"num_stages={schedule.num_stages}",
+            "enable_fp_fusion=True",
+        ]
+        if schedule.pdl:
+            arguments.append("launch_pdl=EARLY.value")
+        grid = ", ".join(self._host(g) for g in kernel.grid)
+        grid += "," * (len(kernel.grid) == 1)
+        self._writer.line(f"{kernel.name}[({grid})](")
+        self._writer.indent()
+        for argument in arguments:
+            self._writer.line(f"{argument},")
+        self._writer.dedent()
+        self._writer.line(")")
+
+    def _make(self, value: str) -> None:
+        """A variable for what a kernel is going to write: its own, or a part."""
+        place = self._placed.get(value)
+        if value in (self._given or ()):
+            text = self._view_of_out(value)
+        elif place is None:
+            text = self._allocation(self._types[value])
+        else:
+            if place.whole not in self._variables:
+                self._make(place.whole)
+            whole = self._variables[place.whole]
+            text = f"{whole}.narrow({place.axis}, {self._sum(place.before)}, "
+            text += f"{self.size(place.dim)})"
+            if place.axes != tuple(range(len(place.axes))):
+                text += f".permute({', '.join(map(str, place.axes))})"
+        self._variables[value] = self._writer.assign(self._names.fresh(value), text)
+
+    def _view_of_out(self, value: str) -> str:
+        """The caller's tensor for a value, with the axes of the value's type."""
+        assert self._given is not None
+        at = self._given[value]
+        kind, wanted = self._types[value], self._graph.returns[at].type
+        text = self._outs[at]
+        if kind.axes != wanted.axes:
+            if any(len(axis) != 1 for axis in wanted.axes):
+                text += f".view({self._shape([(d,) for d in wanted.dims])})"
+            if kind.names != wanted.names:
+                turns = ", ".join(str(wanted.names.index(n)) for n in kind.names)
+                text += f".permute({turns})"
+        return text
+
+    def _allocation(self, kind: TensorType) -> str:
+        """A new tensor, in memory as its layout says."""
+        order = kind.order
+        shape = self._shape([kind.axes[a] for a in order])
+        text = f"torch.empty({shape}, dtype={torch_dtype(kind.dtype)}, device=device)"
+        if kind.layout is not None:
+            turns = ", ".join(str(order.index(a)) for a in range(len(order)))
+            text += f".permute({turns})"
+        return text
+
+    def _host(self, text: str) -> str:
+        """A grid expression with sizes as the host names them."""
+        return text.format(**self._sizes) if "{" in text else text
+
+    def _argument(self, param: Param) -> str:
+        variable = self._variables.get(param.source, "")
+        match param.kind:
+            case "tensor":
+                return variable
+            case "descriptor":
+                return self._descriptor(param, variable)
+            case "stride":
+                return f"{variable}.stride({param.axis})"
+            case "size":
+                return self.size(param.source)
+
+    def _descriptor(self, param: Param, variable: str) -> str:
+        """One axis per dim, in the order of memory."""
+        kind = self._types[param.source]
+        strides: dict[str, str] = {}
+        for axis, dims in enumerate(kind.axes):
+            inner: Axis = ()
+            for dim in reversed(dims):
+                size = self._axis_size(inner)
+                factor = "" if size == "1" else f" * {size}"
+                strides[dim.name] = f"{variable}.stride({axis}){factor}"
+                inner = (dim, *inner)
+        known = {d: self.size(d) for d in strides}
+        for row in param.dims:
+            # A row that the kernel has put where the tensor has an axis of extent 1.
+            if row not in known:
+                known[row] = "1"
+                strides[row] = f"{variable}.stride({kind.axes.index(())})"
+        sizes = ", ".join(known[d] for d in param.dims)
+        steps = ", ".join(strides[d] for d in param.dims)
+        return f"TensorDescriptor({variable}, [{sizes}], [{steps}], {list(param.box)})"
+
+    # -- Library kernels -----------------------------------------------------------
+
+    def _library(self, node: Apply) -> None:
+        if node.result in self._inner:
+            return
+        if node.result in self._built:
+            self._complete(node)
+            return
+        text = self._call(node)
+        for helper in HELPERS:
+            if f"{helper}(" in text:
+                self.helpers.add(helper)
+        if node.op.kind is not Kind.VIEW:
+            text += ".contiguous()"
+        if node.location is not None:
+            self._writer.line(source_comment(node.location))
+        self._variables[node.result] = self._writer.assign(
+            self._names.fresh(node.result), text
+        )
+
+    def _call(self, node: Apply) -> str:
+        match = self._fused.get(node.result)
+        if match is not None:
+            return match.text({v: self._value(v) for v in match.values}, self.size)
+        kind = self._types[node.result]
+        operands = [self._value(o) for o in node.operands]
+        return expression(node, operands, kind.names, kind.dtype)
+
+    def _value(self, operand: Operand) -> Value:
+        if isinstance(operand, Scalar):
+            return Value(self._constant(operand))
+        kind = self._types[operand]
+        text = self._flat(self._variables[operand], kind)
+        return Value(text, kind.names, kind.dtype)
+
+    def _complete(self, node: Apply) -> None:
+        """Copy those parts of a concatenation that no kernel has stored there."""
+        joined, to = node.attr("dims"), str(node.attr("to"))
+        assert isinstance(joined, tuple)
+        order = self._types[node.result].names
+        along = order.index(to)
+        for at, (value, dim) in enumerate(zip(node.values, joined, strict=True)):
+            place, before = self._placed.get(value), joined[:at]
+            if place is None or (place.whole, place.before) != (node.result, before):
+                kind = self._types[value]
+                names = [to if n == dim else n for n in kind.names]
+                part = aligned(self._flat(self._variables[value], kind), names, order)
+                whole = self._variables[node.result]
+                target = f"{whole}.narrow({along}, {self._sum(before)}"
+                self._writer.line(f"{target}, {self.size(dim)}).copy_({part})")
+
+    def _constant(self, value: Scalar) -> str:
+        known = {n: self._extents.get(n) for n, _ in value.extents}
+        if None not in known.values():
+            return number(value.at({n: e for n, e in known.items() if e is not None}))
+        text = number(Scalar(value.value).at({}))
+        for name, power in value.extents:
+            text += f" * {self.size(name)} ** {power}"
+        return text
+
+    def _flat(self, variable: str, kind: TensorType) -> str:
+        """The tensor with one axis per dim."""
+        if all(len(axis) == 1 for axis in kind.axes):
+            return variable
+        return f"{variable}.reshape({self._shape([(d,) for d in kind.dims])})"
+
+    def _hand_over(self, results: Sequence[str]) -> None:
+        """Copy what was not made in the caller's tensors."""
+        given = self._given or {}
+        for at, (item, text) in enumerate(
+            zip(self._graph.returns, results, strict=True)
+        ):
+            if given.get(item.value) != at:
+                self._writer.line(f"{self._outs[at]}.copy_({text})")
+
+    def _returned(self, item: Return) -> str:
+        """A value with the axes of the returned type."""
+        kind = self._types[item.value]
+        variable = self._variables[item.value]
+        text = variable
+        if kind.axes != item.type.axes:
+            text = self._flat(variable, kind)
+            if kind.names != item.type.names:
+                turns = ", ".join(str(kind.names.index(n)) for n in item.type.names)
+                text += f".permute({turns})"
+            if any(len(axis) != 1 for axis in item.type.axes):
+                text += f".reshape({self._shape(item.type.axes)})"
+        if kind.dtype != item.type.dtype:
+            text += f".to({torch_dtype(item.type.dtype)})"
+        return text

@@ -1,0 +1,155 @@
+"""Tiles in registers, and the code that turns, converts and masks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from mirage_dsl.backends.triton.lowering.names import Names, Writer
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Dim, DType, f32
+from mirage_dsl.tile.program import Order
+from mirage_dsl.tile.sizes import Pieces
+
+LARGEST_TILE = 1 << 20
+"""Elements that Triton allows in one tensor."""
+
+TRITON_DTYPE = {
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "f32": "tl.float32",
+    "bool": "tl.int1",
+}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A Triton tensor.
+
+    Attributes:
+        name: Its Python name.
+        axes: Dims of its axes.
+        dtype: Element format.
+    """
+
+    name: str
+    axes: Order
+    dtype: DType = f32
+
+
+class TileCode:
+    """Emits the changes of form that tiles need, each once per stage."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        names: Names,
+        pieces: Pieces,
+        mask_of: Callable[[Dim], str],
+    ) -> None:
+        self.writer = writer
+        self.names = names
+        self.pieces = pieces
+        self.mask_of = mask_of
+        self._made: list[dict[tuple[object, ...], Variable]] = [{}]
+        self._bound: list[dict[str, str]] = [{}]
+
+    def enter(self) -> None:
+        """Begin a scope: what is made in it is not visible after `leave`."""
+        self._made.append({})
+        self._bound.append({})
+
+    def leave(self) -> None:
+        """End the innermost scope."""
+        self._made.pop()
+        self._bound.pop()
+
+    def bind(self, wanted: str, expression: str) -> str:
+        """The name of an expression of tiles, computed here or before."""
+        for scope in self._bound:
+            if expression in scope:
+                return scope[expression]
+        name = self.writer.assign(self.names.fresh(wanted), expression)
+        self._bound[-1][expression] = name
+        return name
+
+    def shape(self, axes: Sequence[Dim]) -> str:
+        """The shape of a tile as a Python tuple.
+
+        Raises:
+            UnsupportedError: Triton has no tensors of that size.
+        """
+        widths = [self.pieces[d].width for d in axes]
+        if prod(widths) > LARGEST_TILE:
+            dims = ", ".join(map(str, axes))
+            raise UnsupportedError(
+                f"a tile of [{dims}] has {prod(widths)} elements; "
+                f"Triton allows {LARGEST_TILE}: split more, or use smaller tiles"
+            )
+        return f"({', '.join(map(str, widths))}{',' * (len(widths) == 1)})"
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Variable]) -> Variable:
+        for scope in self._made:
+            if key in scope:
+                return scope[key]
+        made = self._made[-1][key] = make()
+        return made
+
+    def arranged(self, tile: Variable, order: Order) -> Variable:
+        """The tile with its axes in this order."""
+        if order == tile.axes:
+            return tile
+
+        def make() -> Variable:
+            turns = ", ".join(str(tile.axes.index(d)) for d in order)
+            name = self.names.fresh(f"{tile.name}_t")
+            self.writer.assign(name, f"tl.permute({tile.name}, ({turns}))")
+            return replace(tile, name=name, axes=order)
+
+        return self._once(("arranged", tile.name, order), make)
+
+    def as_dtype(self, tile: Variable, dtype: DType) -> Variable:
+        """The tile in another element format."""
+        if tile.dtype == dtype:
+            return tile
+
+        def make() -> Variable:
+            name = self.names.fresh(f"{tile.name}_{dtype}")
+            self.writer.assign(name, f"{tile.name}.to({TRITON_DTYPE[dtype.name]})")
+            return replace(tile, name=name, dtype=dtype)
+
+        return self._once(("dtype", tile.name, dtype), make)
+
+    def masked(self, tile: Variable, dims: Order, fill: float) -> Variable:
+        """The tile with `fill` in the lanes outside of `dims`."""
+
+        def make() -> Variable:
+            name = self.names.fresh(f"{tile.name}_m")
+            inside = " & ".join(
+                self.mask_of(d) + subscript((d,), tile.axes) for d in dims
+            )
+            self.writer.assign(name, f"tl.where({inside}, {tile.name}, {number(fill)})")
+            return replace(tile, name=name)
+
+        return self._once(("masked", tile.name, fill, dims), make)
+
+    def reshaped(self, name: str, shape: str, wanted: str) -> str:
+        """Bind `name` in another shape."""
+        return self.writer.assign(
+            self.names.fresh(wanted), f"tl.reshape({name}, {shape})"
+        )
+
+
+def subscript(axes: Sequence[Dim], order: Sequence[Dim]) -> str:
+    """What spreads a tile over the axes `order`: `[:, None]`, or nothing."""
+    if not axes or list(axes) == list(order):
+        return ""
+    return f"[{', '.join(':' if d in axes else 'None' for d in order)}]"
+
+
+def number(value: float) -> str:
+    """A constant as an atomic Python expression that reads back exactly."""
+    if value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    return f"({value!r})" if value < 0 or str(value)[0] == "-" else repr(value)

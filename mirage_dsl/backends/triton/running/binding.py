@@ -1,0 +1,210 @@
+"""A module bound to tensors of one kind: its kernels compiled, every address known.
+
+Each kernel-level value lies in the memory of a root: an input, a tensor that the call
+makes, or, for what only generated kernels see, the call's one scratch allocation.
+"""
+
+# Triton has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.backends.triton.lowering.fused import fused_calls
+from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
+from mirage_dsl.backends.triton.running.rehearsal import (
+    NotedKernel,
+    Rehearsal,
+    rehearse,
+)
+from mirage_dsl.backends.triton.running.screen import compile_kernel
+from mirage_dsl.backends.triton.running.starter import (
+    POINTER,
+    SCRATCH,
+    WORD,
+    Launch,
+    Parameter,
+    described,
+    startable,
+    takes,
+)
+from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.hardware import number_of
+from mirage_dsl.ir.graph import Apply
+from mirage_dsl.tile.sizes import ALIGNMENT
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("mirage_dsl.backends.triton.binding")
+
+APART = 256
+"""Bytes to which values in the scratch allocation are aligned."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a call does.
+
+    Attributes:
+        rehearsal: Where each value lies.
+        emitted: Values that library calls compute, or views that they or the caller
+            see.
+        tensors: Values that become tensors.
+        space: Bytes of the scratch allocation.
+        roots: Whose address a parameter's base is; the scratch allocation is nobody's.
+        launches: The generated kernels, in order.
+    """
+
+    rehearsal: Rehearsal
+    emitted: frozenset[str]
+    tensors: frozenset[str]
+    space: int
+    roots: Sequence[str]
+    launches: Sequence[Launch]
+
+
+def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
+    """Compile a module's kernels for tensors like these, on the current device.
+
+    Behind the inputs are the tensors for the outputs, if the module takes such.
+
+    It is None where a kernel needs something at its launch that only Triton gives.
+
+    Raises:
+        CompileError: Triton refuses a kernel, or the device does not take it.
+    """
+    rehearsal = rehearse(plan, tensors)
+    emitted, visible = _visible(plan, rehearsal)
+    places = _Places(plan, rehearsal, visible)
+    launches: list[Launch] = []
+    for kernel, noted in zip(plan.kernels, rehearsal.kernels, strict=True):
+        launch = _launch(plan, kernel, noted, places)
+        if launch is None:
+            log.info("launching %s through Triton, as it must be", kernel.name)
+            return None
+        launches.append(launch)
+    return Binding(rehearsal, emitted, visible, places.space, places.roots, launches)
+
+
+def _visible(
+    plan: ModulePlan, rehearsal: Rehearsal
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Results of library calls and views that must happen; values that are tensors."""
+    fused = fused_calls(plan.graph, plan.around.types)
+    given = plan.around.given or {}
+    emitted: set[str] = set()
+    visible = {
+        r.value for at, r in enumerate(plan.graph.returns) if given.get(r.value) != at
+    }
+    for node in reversed(plan.graph.nodes):
+        # What lies inside of a library call was not seen.
+        if not isinstance(node, Apply) or node.result not in rehearsal.values:
+            continue
+        if node.result in visible or rehearsal.is_own(node.result):
+            emitted.add(node.result)
+            visible.add(node.result)
+            match = fused.get(node.result)
+            # A part of a concatenation may be there already.
+            visible |= {
+                v
+                for v in (match.values if match else node.values)
+                if rehearsal.root(rehearsal.values[v]) != node.result
+            }
+    return frozenset(emitted), frozenset(visible)
+
+
+class _Places:
+    """Where values lie."""
+
+    def __init__(
+        self, plan: ModulePlan, rehearsal: Rehearsal, visible: frozenset[str]
+    ) -> None:
+        self._rehearsal = rehearsal
+        self.space = 0
+        self.roots: list[str] = [""]
+        self._starts: dict[str, int] = {}
+        for block in plan.graph.blocks:
+            for result in block.results:
+                if result not in visible and rehearsal.is_own(result):
+                    self._starts[result] = self.space
+                    size = rehearsal.values[result].untyped_storage().nbytes()
+                    self.space += -(-size // APART) * APART
+
+    def of(self, value: str) -> tuple[int, int]:
+        """The number of a value's root, and its distance from there in bytes."""
+        tensor = self._rehearsal.values[value]
+        root = self._rehearsal.root(tensor)
+        offset = self._rehearsal.offset(tensor)
+        if root in self._starts:
+            return 0, self._starts[root] + offset
+        if root not in self.roots:
+            self.roots.append(root)
+        return self.roots.index(root), offset
+
+
+def _launch(
+    plan: ModulePlan, kernel: KernelPlan, noted: NotedKernel, places: _Places
+) -> Launch | None:
+    """A compiled kernel with what it is given, or None if the two do not fit."""
+    import torch
+
+    given = list(zip(kernel.params, noted.arguments, strict=True))
+    spots = {p.name: places.of(p.source) for p, _ in given if p.dtype is not None}
+    compiled = compile_kernel(
+        plan,
+        kernel,
+        number_of(torch.cuda.get_device_capability()),
+        strides={p.name: a for p, a in given if p.kind == "stride"},
+        unaligned=[
+            at
+            for at, (p, _) in enumerate(given)
+            if p.kind == "tensor" and spots[p.name][1] % ALIGNMENT
+        ],
+    )
+    if not startable(compiled):
+        return None
+    try:
+        _ = compiled.run  # loads the kernel onto the current device
+    except Exception as error:
+        raise CompileError(f"{kernel.name} does not load: {error}") from error
+    parameters = _parameters(given, spots, compiled)
+    if parameters is None or not takes(compiled, parameters):
+        return None
+    grid = tuple(map(int, noted.grid))
+    return Launch(kernel.name, compiled, grid, parameters, kernel.schedule.pdl)
+
+
+def _parameters(
+    given: Sequence[tuple[Any, Any]],
+    spots: Mapping[str, tuple[int, int]],
+    compiled: Any,
+) -> list[Parameter] | None:
+    """What the driver is to pass; None where a descriptor cannot be encoded."""
+    metas = iter(getattr(compiled.metadata, "tensordesc_meta", None) or ())
+    found: list[Parameter] = []
+    for param, argument in given:
+        match param.kind:
+            case "tensor":
+                base, offset = spots[param.name]
+                found.append(Parameter(POINTER, base, offset))
+            case "descriptor":
+                meta = next(metas, None)
+                base, offset = spots[param.name]
+                shape, strides = argument.shape, argument.strides
+                more = meta and described(
+                    meta, param.dtype, shape, strides, base, offset
+                )
+                if not more or offset % ALIGNMENT:
+                    return None
+                found += more
+            case "size":
+                found.append(Parameter(WORD, value=argument))
+            case _:
+                pass
+    return [*found, *(Parameter(POINTER) for _ in range(SCRATCH))]

@@ -1,0 +1,172 @@
+"""Emitted modules as importable files, for the GPU or for Triton's interpreter.
+
+What runs is the text that was emitted, never what a file says.  Triton reads the source
+of kernels as tracebacks do, from Python's cache of lines, which is given the same text.
+A copy for readers is kept in the cache directory, named by its content, and is written
+anew where it differs.
+
+Whether `@triton.jit` interprets is decided when it decorates.  A module is therefore
+executed with the knob set as wanted, and both forms live side by side in one process.
+What the interpreter lacks is supplied while a kernel runs: Triton's own library
+functions (`tl.sum`, `tl.sigmoid`) were decorated for the compiler and must be
+interpreted too; `tl.reduce` joins halves and not one element after the other; products
+of bf16, which it keeps as bare 16-bit patterns, are taken of the f32 values that they
+stand for; and bounds of loops, which it keeps as arrays of one element, must become
+integers.
+"""
+
+# Triton and emitted modules have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.files import read_regular, unusable, write_whole
+from mirage_dsl.core.settings import CACHE_DIR
+
+_LOCK = RLock()
+_INTERPRETED: dict[str, Any] = {}
+"""Lines of the modules for the interpreter, which reads them at each call."""
+
+
+def source_file(source: str) -> Path:
+    """The file for readers with `source`, written now unless it is there.
+
+    Where it cannot be written, there may be none, or another one.
+    """
+    digest = hashlib.sha256(source.encode()).hexdigest()[:32]
+    directory = CACHE_DIR.get()
+    file = directory / "triton" / f"kernel_{digest}.py"
+    data = source.encode()
+    try:
+        if _content(file) != data:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, data)
+    except OSError as error:
+        unusable(directory, error)
+    return file
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return read_regular(file)[0]
+    except OSError:
+        return None
+
+
+def load_module(source: str, *, interpret: bool = False) -> ModuleType:
+    """The emitted module, executed for the compiler or for the interpreter.
+
+    Raises:
+        CompileError: The source cannot be executed.
+    """
+    import triton.language
+    from triton import knobs
+
+    file = source_file(source)
+    module = ModuleType(file.stem)
+    module.__file__ = str(file)
+    _remember(str(file), source, keep=interpret)
+    with _LOCK, knobs.runtime.scope():
+        knobs.runtime.interpret = interpret
+        try:
+            code = compile(source, str(file), "exec", dont_inherit=True)
+            exec(code, vars(module))
+        except Exception as error:
+            raise CompileError(
+                f"the emitted module {file} cannot be executed: {error}"
+            ) from error
+    if interpret:
+        # The interpreter patches, and restores, the language modules that it finds
+        # among a kernel's globals; the library functions use this one.
+        vars(module)["core"] = triton.language.core
+    return module
+
+
+def _remember(file: str, source: str, *, keep: bool) -> None:
+    """Give Python the lines of a file, whatever is in it."""
+    # Without a time, they are not compared with the file.
+    lines = (len(source), None, source.splitlines(keepends=True), file)
+    linecache.cache[file] = lines
+    if keep:
+        _INTERPRETED[file] = lines
+
+
+@contextmanager
+def interpreting() -> Generator[None, None, None]:
+    """While this lasts, interpreted kernels can call Triton's library functions."""
+    from triton.runtime import interpreter
+    from triton.runtime.jit import JITFunction
+
+    builder: Any = interpreter.InterpreterBuilder
+    function: Any = JITFunction
+    interpreted: dict[Any, Any] = {}
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn not in interpreted:
+            interpreted[self.fn] = interpreter.InterpretedFunction(self.fn)
+        return interpreted[self.fn](*args, **kwargs)
+
+    patches: Any = interpreter
+    compiled_call, dot = function.__call__, builder.create_dot
+    reduce, elements = patches.ReduceOps, patches.ReduceOps.generic_reduce
+    patch_tensor = patches._patch_lang_tensor
+
+    def patch_tensor_too(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    with _LOCK:
+        linecache.cache.update(_INTERPRETED)
+        function.__call__ = call
+        builder.create_dot = _dot_of_values(dot)
+        reduce.generic_reduce = _reduced_by_halves
+        patches._patch_lang_tensor = patch_tensor_too
+        try:
+            # Lanes outside of a ragged tile may hold anything.
+            with np.errstate(all="ignore"):
+                yield
+        finally:
+            function.__call__ = compiled_call
+            builder.create_dot = dot
+            reduce.generic_reduce = elements
+            patches._patch_lang_tensor = patch_tensor
+
+
+def _reduced_by_halves(self: Any, operands: Any) -> Any:
+    """`tl.reduce` of one tensor along an axis: half of it is joined to the other."""
+    (value,) = operands
+    data, axis = value.handle.data, self.axis
+    while data.shape[axis] > 1:
+        halves = np.split(data, 2, axis)
+        tensors = [self.to_tensor(half, value.dtype) for half in halves]
+        data = self.combine_fn.fn(*tensors).handle.data
+    return [self.to_tensor(data.squeeze(axis), value.dtype)]
+
+
+def _dot_of_values(dot: Any) -> Any:
+    """`create_dot` that reads bf16 operands as numbers."""
+    import triton.language as tl
+
+    def value(builder: Any, operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return builder.cast_impl(operand, tl.float32)
+
+    def create_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(builder, value(builder, a), value(builder, b), *rest)
+
+    return create_dot

@@ -1,0 +1,414 @@
+"""A μGraph ready to run: compiled once, then called on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from math import prod
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
+from mirage_dsl.backends.triton.lowering.plan import ModulePlan
+from mirage_dsl.backends.triton.running.direct import Direct, direct_call
+from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
+from mirage_dsl.backends.triton.running.screen import for_architecture
+from mirage_dsl.core.errors import CompileError, DTypeError, MirageError, ShapeError
+from mirage_dsl.core.hardware import number_of
+from mirage_dsl.core.types import TensorType, packed
+from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.maps import bind_extents, derived_extents
+from mirage_dsl.tile.sizes import ALIGNMENT
+
+if TYPE_CHECKING:
+    import torch
+
+# -- Cheap launches --------------------------------------------------------------------
+# `kernel[grid](...)` inspects every argument on every call, to find the compiled
+# kernel that fits.  For tensors of known shapes, strides, dtypes and alignment it
+# is always the same one.
+
+# Triton has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+
+class PreparedKernel:
+    """Stands for a `@triton.jit` function that is always called alike."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._compiled: Any = None
+        self._run: Any = None
+        self._stream: Any = None
+        self._sizes: tuple[int, ...] = ()
+        self._fixed: tuple[Any, ...] = ()
+        self._device = 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        if self._compiled is None or _observed():
+            return self._first(grid)
+        return self._launch
+
+    def _first(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **options: Any) -> None:
+            from triton.runtime.driver import driver
+
+            compiled = self._function[grid](*args, **options)
+            sizes = (*grid, 1, 1)[:3]
+            active: Any = driver.active
+            self._device = active.get_current_device()
+            self._stream = active.get_current_stream
+            self._run = compiled.run
+            rest = (compiled.function, compiled.packed_metadata, None, None, None)
+            self._sizes, self._fixed = sizes, rest
+            self._compiled = compiled
+
+        return launch
+
+    def _launch(self, *args: Any, **_options: Any) -> None:
+        stream = self._stream(self._device)
+        self._run(*self._sizes, stream, *self._fixed, *args)
+
+
+def _observed() -> bool:
+    """Whether a profiler wants to hear of launches; Triton's own path tells it."""
+    from triton import knobs
+
+    hook: Any = knobs.runtime.launch_enter_hook
+    return bool(getattr(hook, "calls", hook))
+
+
+def prepared_run(module: ModuleType, kernels: Sequence[str]) -> Callable[..., Any]:
+    """The module's `run` for calls that are all alike."""
+    run = vars(module)["run"]
+    names = dict(vars(module))
+    for name in kernels:
+        names[name] = PreparedKernel(names[name])
+    return FunctionType(run.__code__, names, run.__name__, run.__defaults__)
+
+
+# -- Executables -----------------------------------------------------------------------
+
+# Emitted modules have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+
+Key = tuple[tuple[object, ...], ...]
+Run = Callable[..., "list[torch.Tensor]"]
+MOST_PREPARED = 1024
+"""Different kinds of calls that are remembered."""
+_NOWHERE: AbstractContextManager[object] = nullcontext()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A form of the module.
+
+    Attributes:
+        wide: Offsets have 64 bits.
+        pointers: Pointers take the place of descriptors.
+        out: The caller gives tensors for the outputs.
+        dense: Tensors whose strides are computed from symbolic extents.
+    """
+
+    wide: bool = False
+    pointers: bool = False
+    out: bool = False
+    dense: frozenset[str] = frozenset()
+
+
+class Executable:
+    """Runs one μGraph.
+
+    Tensors are checked on every call; strides are free.  All work goes to the current
+    stream, and nothing waits for it, so calls can be captured in a CUDA graph once
+    they have run.
+
+    Args:
+        graph: What to run.
+        interpret: Run the emitted kernels on the CPU, in Triton's interpreter.
+        most: The largest extents of symbolic dims: blocks can hold these whole, and
+            longer ones are refused.
+
+    Raises:
+        UnsupportedError: Triton cannot express something of the graph.
+    """
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        *,
+        interpret: bool = False,
+        most: Mapping[str, int] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.interpret = interpret
+        self._most = dict(most or {})
+        self._launched = graph if interpret else _launchable(graph)
+        self._plans: dict[Variant, ModulePlan] = {}
+        self._modules: dict[str, ModuleType] = {}
+        self._prepared: dict[Key, Run] = {}
+        self._direct: Direct | None = None
+        self._direct_out: Direct | None = None
+        self.source = self._plan(Variant()).source
+        """The emitted module, for tensors as the inputs' types describe them."""
+
+    def _plan(self, variant: Variant) -> ModulePlan:
+        if variant not in self._plans:
+            self._plans[variant] = plan(
+                self._launched,
+                wide=variant.wide,
+                pointers=variant.pointers,
+                out=variant.out,
+                dense=variant.dense,
+                most=self._most,
+            )
+        return self._plans[variant]
+
+    def _prepare(self, made: ModulePlan, tensors: Sequence[torch.Tensor]) -> Run:
+        """What runs all calls with tensors like these, the outputs' behind inputs."""
+        direct = None if self.interpret else direct_call(made, tensors)
+        if direct is None:
+            return self._by_triton(made)
+        if made.around.given is None:
+            self._direct = direct
+        else:
+            self._direct_out = direct
+
+        def run(*given: torch.Tensor) -> list[torch.Tensor]:
+            found = direct.call(*given)
+            return self._by_triton(made)(*given) if found is None else found
+
+        return run
+
+    def _by_triton(self, made: ModulePlan) -> Run:
+        """What runs calls through Triton, which compiles what they need."""
+        if made.source not in self._modules:
+            module = load_module(made.source, interpret=self.interpret)
+            self._modules[made.source] = module
+        module = self._modules[made.source]
+        if self.interpret:
+            return vars(module)["run"]
+        return prepared_run(module, [k.name for k in made.kernels])
+
+    @property
+    def direct(self) -> Direct | None:
+        """What serves tensors like those of the last new kind, and no others."""
+        return self._direct
+
+    def __call__(
+        self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
+    ) -> list[torch.Tensor]:
+        """The outputs, in order, as new tensors.
+
+        Args:
+            *tensors: The inputs.
+            out: Tensors that take the outputs, and are returned; of any strides.
+
+        Raises:
+            ShapeError: Tensors that do not fit the inputs' types.
+            DTypeError: A dtype other than the input's.
+            CompileError: Tensors on the wrong device, or a kernel that does not
+                compile or start.
+        """
+        given = (*tensors, *out)
+        direct = self._direct_out if out else self._direct
+        if direct is not None and len(given) == direct.count:
+            found = direct.call(*given)
+            if found is not None:
+                return found
+        key = tuple(
+            [
+                (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
+                for t in given
+            ]
+        )
+        run = self._prepared.get(key)
+        made = self._plan(self._check(tensors, out)) if run is None else None
+        try:
+            with self._place(tensors):
+                if made is not None:
+                    self._refuse_in_capture(made)
+                    run = self._prepare(made, given)
+                    if len(self._prepared) >= MOST_PREPARED:
+                        self._prepared.clear()
+                    self._prepared[key] = run
+                assert run is not None
+                return run(*given)
+        except MirageError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"{self.graph.name} does not run: {type(error).__name__}: {error}"
+            ) from error
+
+    def _refuse_in_capture(self, made: ModulePlan) -> None:
+        import torch
+
+        if self.interpret or not made.kernels:
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise CompileError(
+                f"the first call of {self.graph.name} with tensors of these shapes, "
+                "strides and alignment compiles and loads kernels, which a CUDA graph "
+                "cannot capture; call it once with such tensors before capturing"
+            )
+
+    def _place(self, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[object]:
+        """The interpreter, or the tensors' device if it is not the current one."""
+        if self.interpret:
+            return interpreting()
+        import torch
+
+        if not tensors or tensors[0].device.index == torch.cuda.current_device():
+            return _NOWHERE
+        return torch.cuda.device(tensors[0].device)
+
+    def _check(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    ) -> Variant:
+        """The variant for these tensors, once they are known to fit."""
+        shapes = [tuple(t.shape) for t in tensors]
+        extents = derived_extents(self.graph, bind_extents(self.graph, shapes))
+        for name, most in self._most.items():
+            if (extents.get(name) or 0) > most:
+                raise ShapeError(
+                    f"dim {name} of {self.graph.name} has extent {extents[name]}; "
+                    f"it was compiled for {most} at most"
+                )
+        for item, tensor in zip(self.graph.inputs, tensors, strict=True):
+            what = f"input {item.name} of {self.graph.name}"
+            self._check_one(what, item.type, tensor, tensors[0])
+        if out:
+            self._check_out(out, tensors, extents)
+        made = self._plan(Variant())
+        described = {
+            p.source
+            for kernel in made.kernels
+            for p in kernel.params
+            if p.kind == "descriptor"
+        }
+        far = any(_span(t) >= FAR for t in (*tensors, *out))
+        far = far or any(is_far(k, extents) for k in made.around.types.values())
+        return Variant(
+            wide=far and not made.around.wide,
+            pointers=not all(
+                _fits_descriptor(item, tensor)
+                for item, tensor in zip(self.graph.inputs, tensors, strict=True)
+                if item.name in described
+            ),
+            out=bool(out),
+            dense=self._dense(tensors, out),
+        )
+
+    def _dense(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    ) -> frozenset[str]:
+        """What has no gaps between elements, if its strides have symbolic extents."""
+        around = self._plan(Variant()).around
+        names = [i.name for i in self.graph.inputs]
+        axes = [i.type.axes for i in self.graph.inputs]
+        if out:
+            names += [r.value for r in self.graph.returns]
+            axes += [r.type.axes for r in self.graph.returns]
+        found, others = set[str](), set[str]()
+        for name, mine, tensor in zip(names, axes, (*tensors, *out), strict=True):
+            kind = around.types[name]
+            inner = kind.order[1:]
+            follows = any(
+                around.extents.get(d.name) is None for a in inner for d in kind.axes[a]
+            )
+            fits = follows and mine == kind.axes and _has_no_gaps(tensor, kind.order)
+            (found if fits else others).add(name)
+        return frozenset(found - others)
+
+    def _check_out(
+        self,
+        out: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        extents: Mapping[str, int | None],
+    ) -> None:
+        if len(out) != len(self.graph.returns):
+            raise ShapeError(
+                f"out of {self.graph.name} has {len(out)} tensors; it returns "
+                f"{len(self.graph.returns)}"
+            )
+        for item, tensor in zip(self.graph.returns, out, strict=True):
+            what = f"out of {self.graph.name}"
+            self._check_one(what, item.type, tensor, tensors[0])
+            shape = tuple(
+                prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes
+            )
+            if tuple(tensor.shape) != shape:
+                raise ShapeError(
+                    f"{what} has the shape {tuple(tensor.shape)}, expected {shape}"
+                )
+
+    def _check_one(
+        self, what: str, kind: TensorType, tensor: torch.Tensor, first: torch.Tensor
+    ) -> None:
+        if str(tensor.dtype) != f"torch.{kind.dtype.long_name}":
+            raise DTypeError(
+                f"{what} is {tensor.dtype}, expected torch.{kind.dtype.long_name}"
+            )
+        if tensor.device != first.device:
+            raise CompileError(
+                f"{what} is on {tensor.device} and {self.graph.inputs[0].name} on "
+                f"{first.device}; move them to one device"
+            )
+        place = "cpu" if self.interpret else "cuda"
+        if tensor.device.type != place:
+            raise CompileError(
+                f"{what} is on {tensor.device}, expected a {place} device"
+                + (" for the interpreter" if self.interpret else "")
+            )
+        if any(s < 0 for s in tensor.stride()):
+            raise ShapeError(f"{what} has negative strides {tensor.stride()}")
+
+
+def _launchable(graph: KernelGraph) -> KernelGraph:
+    """As the current GPU can launch it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return graph
+    return for_architecture(graph, number_of(torch.cuda.get_device_capability()))
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """One more than the largest offset of an element."""
+    if tensor.numel() < FAR and tensor.is_contiguous():
+        return tensor.numel()
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((n - 1) * s for n, s in sizes)
+
+
+def _has_no_gaps(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether its axes follow each other in memory, from the slowest to the fastest."""
+    sizes = zip(tensor.shape, tensor.stride(), packed(tensor.shape, order), strict=True)
+    return all(extent == 1 or mine == dense for extent, mine, dense in sizes)
+
+
+def _fits_descriptor(item: Input, tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory as its type says, aligned for the copy engine.
+
+    There may be gaps between its rows, but no row that is repeated.
+    """
+    *outer, last = (tensor.stride(a) for a in item.type.order)
+    size = tensor.element_size()
+    return (
+        last == 1
+        and tensor.data_ptr() % ALIGNMENT == 0
+        and all(s != 0 and s * size % ALIGNMENT == 0 for s in outer)
+    )
+
+
+__all__ = [
+    "Executable",
+    "PreparedKernel",
+    "Variant",
+    "prepared_run",
+]

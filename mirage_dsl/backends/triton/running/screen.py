@@ -1,0 +1,271 @@
+"""Compiles kernels without a GPU and reports what they need.
+
+What the reports show decides whether a configuration is worth timing: spills, loads
+that the loop waits for, shared memory, and how many blocks share a multiprocessor.
+"""
+
+# Triton has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan, Param
+from mirage_dsl.backends.triton.running.interpret import load_module
+from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.hardware import (
+    DEFAULT,
+    WARP,
+    architecture_named,
+    architecture_numbered,
+)
+from mirage_dsl.ir.analysis.waiting import launched_in_turn
+from mirage_dsl.ir.graph import KernelGraph
+
+ELEMENT = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "bool": "i1"}
+TOLERATED_SPILLS = 64
+"""Bytes of stack that cost nothing measurable: a few values parked outside loops."""
+ALIGNED = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What a compiled kernel needs.
+
+    Attributes:
+        name: Name of the kernel.
+        registers: Per thread.
+        shared_bytes: Shared memory of a block.
+        spills: Bytes of stack per thread; other than 0, registers were spilled.
+        pipelined_loads: Asynchronous copies in loops.
+        sync_loads: Loads in loops that the loop waits for.
+        products: Matrix instructions of the kernel: `wgmma`, `mma`, `fma`, or `none`.
+        ptx_bytes: Size of the PTX text.
+        cubin_bytes: Size of the machine code.
+        seconds: Time of the compilation.
+        warps: Of a block.
+        target: What it was compiled for.
+    """
+
+    name: str
+    registers: int
+    shared_bytes: int
+    spills: int
+    pipelined_loads: int
+    sync_loads: int
+    products: str
+    ptx_bytes: int
+    cubin_bytes: int
+    seconds: float
+    warps: int = 4
+    target: str = DEFAULT.architecture.target
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that a block can have."""
+        return architecture_named(self.target).shared_per_block
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a multiprocessor."""
+        own = architecture_named(self.target)
+        return own.resident(self.registers, self.shared_bytes, self.warps)
+
+
+def compile_only(
+    graph: KernelGraph, target: str = DEFAULT.architecture.target
+) -> list[KernelReport]:
+    """Compile all kernels of a μGraph for `target`; no GPU is needed.
+
+    Raises:
+        UnsupportedError: An unknown target, or something that Triton cannot express.
+        CompileError: Triton refuses a kernel.
+    """
+    emitted = plan(for_architecture(graph, architecture_named(target).number))
+    return [_report(emitted, kernel, target) for kernel in emitted.kernels]
+
+
+def reject(report: KernelReport, least: int = 0) -> str | None:
+    """Why a kernel is not worth timing, or None.
+
+    Spilled kernels take 3 to 100 times as long as others, and so do loops that wait
+    for each load.  A kernel whose blocks were to run all at once, and of which half or
+    fewer of them fit, takes 1.3 to 1.5 times as long as planned.
+
+    Args:
+        report: What the compiler made of the kernel.
+        least: How many blocks have to share a multiprocessor for all blocks of the
+            launch to run at once; 0 where they need not.
+    """
+    if report.spills > TOLERATED_SPILLS:
+        return f"{report.name} spills {report.spills} bytes of registers per thread"
+    if report.shared_bytes > report.shared_limit:
+        return (
+            f"{report.name} needs {report.shared_bytes} bytes of shared memory; "
+            f"a block has {report.shared_limit}"
+        )
+    if report.sync_loads:
+        return f"{report.name} waits for {report.sync_loads} loads in its loop"
+    if 2 * report.resident <= least:
+        return (
+            f"{report.name}: {report.resident} of its blocks at a time on a "
+            f"multiprocessor, {least} are needed for all at once"
+        )
+    return None
+
+
+def for_architecture(graph: KernelGraph, arch: int) -> KernelGraph:
+    """Without early launches where the architecture, 90 for 9.0, has none."""
+    early = architecture_numbered(arch).early_launches
+    return graph if early else launched_in_turn(graph)
+
+
+def compile_kernel(
+    emitted: ModulePlan,
+    kernel: KernelPlan,
+    arch: int,
+    *,
+    strides: Mapping[str, int] | None = None,
+    unaligned: Collection[int] = (),
+) -> Any:
+    """Triton's compiled kernel for one architecture.
+
+    Args:
+        emitted: The module.
+        kernel: One of its kernels.
+        arch: 90 for 9.0.
+        strides: Values of the parameters that are strides; those of packed tensors if
+            there are none.
+        unaligned: Positions of parameters that point to places that are not aligned.
+
+    Raises:
+        CompileError: Triton refuses the kernel.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module, own = load_module(emitted.source), architecture_numbered(arch)
+    if "EARLY" in vars(module):
+        # As for that architecture, whatever GPU is here.
+        vars(module)["EARLY"] = triton.language.constexpr(own.early_launches)
+    function = getattr(module, kernel.name)
+    constants = {p.name: p.value or 0 for p in kernel.params if p.kind == "stride"}
+    constants.update(strides or {})
+    pointers = [i for i, p in enumerate(kernel.params) if p.kind == "tensor"]
+    source: Any = ASTSource(
+        function,
+        signature={p.name: _signature(p) for p in kernel.params},
+        constexprs=constants,
+        attrs={(i,): ALIGNED for i in pointers if i not in unaligned},
+    )
+    options = {
+        "num_warps": kernel.schedule.num_warps,
+        "num_stages": kernel.schedule.num_stages,
+        "enable_fp_fusion": True,
+    }
+    if kernel.schedule.pdl and own.early_launches:
+        options["launch_pdl"] = True
+    try:
+        return triton.compile(
+            source, target=GPUTarget("cuda", arch, WARP), options=options
+        )
+    except Exception as error:
+        raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
+
+
+def _signature(param: Param) -> str:
+    if param.kind == "stride":
+        return "constexpr"
+    if param.dtype is None:
+        return "i32"
+    element = ELEMENT[param.dtype.name]
+    if param.kind == "descriptor":
+        return f"tensordesc<{element}{list(param.box)}>"
+    return f"*{element}"
+
+
+def _report(emitted: ModulePlan, kernel: KernelPlan, target: str) -> KernelReport:
+    start = time.perf_counter()
+    compiled = compile_kernel(emitted, kernel, architecture_named(target).number)
+    seconds = time.perf_counter() - start
+    ttgir, ptx = str(compiled.asm["ttgir"]), str(compiled.asm["ptx"])
+    cubin = bytes(compiled.asm["cubin"])
+    registers, stack = _resources(cubin)
+    asynchronous, synchronous = _loads_in_loops(ttgir)
+    return KernelReport(
+        name=kernel.name,
+        registers=registers,
+        shared_bytes=int(compiled.metadata.shared),
+        spills=stack,
+        pipelined_loads=asynchronous,
+        sync_loads=synchronous,
+        products=_products(ptx, ttgir),
+        ptx_bytes=len(ptx),
+        cubin_bytes=len(cubin),
+        seconds=seconds,
+        warps=int(compiled.metadata.num_warps),
+        target=target,
+    )
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and stack bytes per thread, as the tool beside Triton reads them."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = knobs.nvidia.cuobjdump.path
+        done = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=False
+        )
+    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
+    if found is None:
+        name = Path(tool).name
+        raise CompileError(f"{name} reports no resources: {done.stderr.strip()}")
+    return int(found[1]), int(found[2])
+
+
+def _loads_in_loops(ttgir: str) -> tuple[int, int]:
+    """Asynchronous copies and plain loads inside `scf.for`, by nesting of braces."""
+    asynchronous = synchronous = 0
+    depth, inside = 0, list[int]()
+    for line in ttgir.splitlines():
+        code = line.split(" loc(")[0]
+        if "scf.for" in code:
+            inside.append(depth)
+        if inside:
+            asynchronous += "async_copy_global_to_local" in code
+            asynchronous += "async_tma_copy_global_to_local" in code
+            synchronous += bool(re.search(r"\btt\.load\b", code))
+        depth += code.count("{") - code.count("}")
+        if inside and depth <= inside[-1]:
+            inside.pop()
+    return asynchronous, synchronous
+
+
+def _products(ptx: str, ttgir: str) -> str:
+    for name, mark in (("wgmma", "wgmma.mma_async"), ("mma", "mma.sync")):
+        if mark in ptx:
+            return name
+    return "fma" if "tt.dot" in ttgir else "none"
+
+
+__all__ = [
+    "KernelReport",
+    "compile_kernel",
+    "compile_only",
+    "for_architecture",
+    "reject",
+]

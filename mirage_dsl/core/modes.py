@@ -1,0 +1,199 @@
+"""What a kernel cannot be called in, or with: what watches or changes PyTorch's calls.
+
+A kernel is one call that PyTorch does not see.  Modes and tensors that record what is
+called, or compute something else beside it, would go on as if nothing had happened.
+"""
+
+# PyTorch's inner functions are untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+# pyright: reportUnknownLambdaType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+_NO_FUNCTION_MODES = ("DeviceContext",)
+"""Function modes that say where new tensors are made, which a kernel decides itself."""
+
+NESTED = (
+    "{0} is nested: its rows have lengths of their own, and a program has one extent "
+    "for each axis; call the kernel on each of {1}.unbind(), or on "
+    "{1}.to_padded_tensor(0.0)"
+)
+"""Why a nested tensor is refused: what it is, and its name."""
+
+
+def plain_torch(value: object, torch: Any) -> bool:
+    """Whether a value is a tensor or a parameter, and of no class of its own."""
+    kind = type(value)
+    return kind is torch.Tensor or kind is torch.nn.Parameter
+
+
+@cache
+def _questions() -> tuple[Callable[[], Any], ...]:
+    """What is true while some mode may be active; each takes some 30 ns."""
+    import torch
+    from torch.autograd import forward_ad
+
+    return (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._len_torch_function_stack,
+        torch._C._get_tracing_state,
+        torch._C._functorch.peek_interpreter_stack,
+        torch._C._is_any_autocast_enabled,
+        lambda: forward_ad._current_level + 1,
+    )
+
+
+def in_mode() -> bool:
+    """Whether a mode may be active that has a say in a kernel's call."""
+    if "torch" not in sys.modules:
+        return False
+    return any(question() for question in _questions())
+
+
+def refusal(values: Sequence[Any]) -> str | None:
+    """Why a kernel cannot be called now with some values; None if it can.
+
+    Args:
+        values: What it is called with; what is no tensor does not count.
+    """
+    torch = sys.modules.get("torch")
+    return None if torch is None else next(_reasons(values, torch), None)
+
+
+def autocast_refusal(device: str) -> str | None:
+    """Why autocast on a device forbids to compute there; None if it is off."""
+    torch = sys.modules.get("torch")
+    kind = device.partition(":")[0]
+    if torch is None or not torch._C._is_any_autocast_enabled():
+        return None
+    if not torch.is_autocast_enabled(kind):
+        return None
+    dtype = str(torch.get_autocast_dtype(kind))
+    return (
+        f"autocast to {dtype} is on, but kernels compute in the dtypes of their "
+        f"arguments: switch it off with torch.autocast({kind!r}, enabled=False), and "
+        f"cast the arguments, as with x.to({dtype})"
+    )
+
+
+def _reasons(values: Sequence[Any], torch: Any) -> Iterator[str]:
+    yield from _of_tensors(values, torch)
+    if in_mode():
+        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        yield from _of_modes(tensors, torch)
+        found = (autocast_refusal(d) for d in {t.device.type for t in tensors})
+        yield from (reason for reason in found if reason is not None)
+
+
+def _of_tensors(values: Sequence[Any], torch: Any) -> Iterator[str]:
+    """Tensors, and what stands for them, that PyTorch would treat in their own way."""
+    own = result_class(values)
+    for value in values:
+        if type(value).__module__ == "torch.fx.proxy":
+            yield (
+                "a torch.fx.Proxy stands for an argument: a kernel cannot be traced "
+                "symbolically; wrap the function that calls it with torch.fx.wrap"
+            )
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.is_nested:
+            yield NESTED.format("an argument", "x")
+        if plain_torch(value, torch):
+            continue
+        kind = type(value)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if kind.__name__ == "DTensor":
+            yield (
+                f"an argument is a {name}, whose parts are on several devices; call "
+                "the kernel on x.to_local(), and DTensor.from_local on the result"
+            )
+        if kind.__name__ == "FakeTensor":
+            yield (
+                f"an argument is a {name}, which has no data to compute with; call the "
+                "kernel outside of FakeTensorMode, or bind it with mirage.spec"
+            )
+        if own is not None and not issubclass(own, kind):
+            yield (
+                f"arguments are of the classes {kind.__name__} and {own.__name__}, and "
+                "PyTorch knows no class for a result; pass x.as_subclass(torch.Tensor)"
+            )
+        if _changes_calls(kind, torch):
+            yield (
+                f"an argument is a {name}, a tensor with a __torch_function__ or "
+                "__torch_dispatch__ of its own, which a kernel would pass by; pass "
+                "x.as_subclass(torch.Tensor), or the plain tensor inside of it"
+            )
+
+
+def _changes_calls(kind: Any, torch: Any) -> bool:
+    """Whether a class of tensors sees the calls of PyTorch's functions."""
+    function = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+    usual = (
+        torch.Tensor.__torch_function__.__func__,
+        torch._C._disabled_torch_function_impl,
+    )
+    dispatch = getattr(kind, "__torch_dispatch__", None)
+    none = torch._C._disabled_torch_dispatch_impl
+    return function not in usual or dispatch not in (None, none)
+
+
+def _of_modes(tensors: Sequence[Any], torch: Any) -> Iterator[str]:
+    """Modes around a call."""
+    from torch.autograd import forward_ad
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    outside = "call the kernel outside of it"
+    for mode in _get_current_dispatch_mode_stack():
+        name = type(mode).__name__
+        known = "make_fx is tracing" if "Proxy" in name else f"{name} is active"
+        yield f"{known}, which does not see what a kernel computes; {outside}"
+    for mode in torch.overrides._get_current_function_mode_stack():
+        if type(mode).__name__ not in _NO_FUNCTION_MODES:
+            name = type(mode).__name__
+            yield f"{name} is active, which does not see what a kernel calls; {outside}"
+    if torch._C._get_tracing_state() is not None:
+        yield (
+            "torch.jit.trace is tracing, which would keep a kernel's result as a "
+            f"constant; {outside}"
+        )
+    transform = torch._C._functorch.peek_interpreter_stack()
+    if transform is not None:
+        yield (
+            f"a transform of torch.func is active ({transform.key().name.lower()}), "
+            f"which kernels do not support; {outside}, and give batches as an axis"
+        )
+    if forward_ad._current_level >= 0:
+        duals = (forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+        if any(duals):
+            yield (
+                "an argument is a dual tensor of forward-mode AD, but kernels have no "
+                "derivatives yet; pass torch.autograd.forward_ad.unpack_dual(x).primal"
+            )
+
+
+def result_class(values: Sequence[Any]) -> type | None:
+    """The class of tensors that PyTorch's functions make of some.
+
+    Returns:
+        None for plain tensors, and where there is no such class.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    disabled = torch._C._disabled_torch_function_impl
+    kinds = {
+        type(v)
+        for v in values
+        if isinstance(v, torch.Tensor) and type(v).__torch_function__ is not disabled
+    }
+    most = max(kinds, key=lambda kind: len(kind.__mro__), default=None)
+    return None if most is torch.Tensor else most
+
+
+__all__ = ["autocast_refusal", "in_mode", "plain_torch", "refusal", "result_class"]

@@ -1,0 +1,114 @@
+"""Work on the workers of any executor, where a worker that dies loses nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+_log = logging.getLogger("mirage_dsl.spread")
+
+ATTEMPTS = 2
+"""Times that an item is given to the executor before it is done here."""
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """The work itself raised: no worker died, and to do it again would not help."""
+
+    error: Exception
+
+
+def spread(
+    work: Callable[[A], B],
+    items: Sequence[A],
+    executor: Executor,
+    done: Callable[[int, B], None],
+) -> None:
+    """Do `work` on every item, and tell `done` each item's number and result.
+
+    An item whose worker was lost is submitted again, and in the end done here.  Work,
+    items and results must pickle where the workers are processes.
+
+    Raises:
+        Exception: What the work raised; items not yet begun are cancelled.
+    """
+    spreader = _Spreader(work, items, executor)
+    for number in range(len(items)):
+        spreader.submit(number)
+    try:
+        while spreader.pending:
+            for number, found in spreader.arrived():
+                done(number, found)
+    finally:
+        for future in spreader.pending:
+            future.cancel()
+    for number in sorted(spreader.here):
+        done(number, work(items[number]))
+
+
+@dataclass
+class _Spreader(Generic[A, B]):
+    """Submits items, and again where their workers were lost.
+
+    Attributes:
+        pending: Numbers of the items that were submitted.
+        here: Numbers of those that no worker will do.
+    """
+
+    work: Callable[[A], B]
+    items: Sequence[A]
+    executor: Executor
+    pending: dict[Future[B | _Raised], int] = field(default_factory=dict[Any, int])
+    here: list[int] = field(default_factory=list[int])
+    attempts: Counter[int] = field(default_factory=Counter[int])
+
+    def submit(self, number: int) -> None:
+        self.attempts[number] += 1
+        try:
+            future = self.executor.submit(_guarded, self.work, self.items[number])
+        except RuntimeError as error:
+            # The pool is broken or shut down; it takes no more work.
+            _log.warning("the executor takes no work: %s", error)
+            self.here.append(number)
+        else:
+            self.pending[future] = number
+
+    def arrived(self) -> Iterator[tuple[int, B]]:
+        """Wait, and give what came; submit again what was lost."""
+        for future in wait(self.pending, return_when=FIRST_COMPLETED).done:
+            number = self.pending.pop(future)
+            found = _result(future)
+            if isinstance(found, _Raised):
+                raise found.error
+            if found is not None:
+                yield number, found[0]
+            elif self.attempts[number] < ATTEMPTS:
+                self.submit(number)
+            else:
+                self.here.append(number)
+
+
+def _guarded(work: Callable[[A], B], item: A) -> B | _Raised:
+    try:
+        return work(item)
+    except Exception as error:
+        return _Raised(error)
+
+
+def _result(future: Future[B | _Raised]) -> tuple[B] | _Raised | None:
+    """The result in a tuple, or None if the worker was lost."""
+    # Executors report a lost worker by errors of their own; those of the work are
+    # caught where it runs.
+    error = None if future.cancelled() else future.exception()
+    if future.cancelled() or error is not None:
+        _log.warning("a worker was lost: %s", error or "cancelled")
+        return None
+    found = future.result()
+    return found if isinstance(found, _Raised) else (found,)

@@ -1,0 +1,414 @@
+"""Dtypes, named dims, spaces and tensor types.
+
+A dim is a name; its extent stands once, in the graph.  So one μGraph serves all
+sizes, and verification at other sizes is evaluation with other extents.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+
+from mirage_dsl.core.errors import ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """A storage format of numbers, or of truth values.
+
+    It equals NumPy's and PyTorch's dtype of the same format, so that functions may ask
+    for the dtype of a traced tensor as for that of any other.
+
+    Attributes:
+        name: Short name, as printed in `.mu` text: `f16`.
+        long_name: NumPy's and PyTorch's name: `float16`.
+        itemsize: Bytes per element.
+        max: Largest finite value.
+        epsilon: Distance from 1 to the next larger value; of truth values 1, since
+            rounding may turn one over.
+    """
+
+    name: str
+    long_name: str
+    itemsize: int
+    max: float
+    epsilon: float
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"mirage.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self.name == other.name
+        if "dtype" in type(other).__name__.lower() or isinstance(other, type):
+            found = dtype_of(other)
+            return found is not None and self.name == found.name
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __getitem__(self, dims: int | str | tuple[int | str, ...]) -> TensorSpec:
+        """The annotation `mirage.f16["m", 4096]`."""
+        return TensorSpec(self, dims if isinstance(dims, tuple) else (dims,))
+
+
+f16 = DType("f16", "float16", 2, 65504.0, 2.0**-10)
+bf16 = DType("bf16", "bfloat16", 2, 3.3895313892515355e38, 2.0**-7)
+f32 = DType("f32", "float32", 4, 3.4028234663852886e38, 2.0**-23)
+boolean = DType("bool", "bool", 1, 1.0, 1.0)
+"""Truth values: 1 where something holds, else 0."""
+DTYPES: tuple[DType, ...] = (f16, bf16, f32, boolean)
+_BY_NAME = {n: d for d in DTYPES for n in (d.name, d.long_name)}
+
+
+def dtype_named(name: str) -> DType | None:
+    """The dtype called `name` (`f16` or `float16`), or None."""
+    return _BY_NAME.get(name)
+
+
+def dtype_of(value: object) -> DType | None:
+    """The dtype meant by one of ours, of NumPy, of PyTorch, or by a name."""
+    if isinstance(value, DType):
+        return value
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    return dtype_named(str(name or value).removeprefix("torch."))
+
+
+def promote(*dtypes: DType) -> DType:
+    """The dtype that holds all of `dtypes`: equal ones stay, a mixture is f32.
+
+    Truth values go with any numbers.
+    """
+    first, *rest = [d for d in dtypes if d != boolean] or [boolean]
+    return first if all(d == first for d in rest) else f32
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a user states of a tensor: dtype and, per axis, an extent or a dim name.
+
+    `strides` are in elements, None for row-major.
+
+    Raises:
+        ShapeError: An extent below 1, or more bytes than there can be.
+    """
+
+    dtype: DType
+    shape: tuple[int | str, ...]
+    strides: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        size = self.dtype.itemsize
+        for extent in self.shape:
+            if isinstance(extent, str):
+                continue
+            size *= extent
+            if extent < 1 or size > MAX_EXTENT:
+                shown = ", ".join(
+                    e if isinstance(e, str) else shown_integer(e) for e in self.shape
+                )
+                what = "extents must be 1 or more"
+                if extent >= 1:
+                    what = f"a tensor has at most {MAX_EXTENT} (2**63 - 1) bytes"
+                raise ShapeError(f"shape ({shown}): {what}")
+
+
+def packed(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides without gaps, with axes from the slowest to the fastest in `order`."""
+    step, found = 1, dict[int, int]()
+    for axis in reversed(order):
+        found[axis] = step
+        step *= shape[axis]
+    return tuple(found[axis] for axis in range(len(shape)))
+
+
+class MemorySpace(Enum):
+    """The memory that a value lives in."""
+
+    DEVICE = "device"
+    SHARED = "shared"
+    REGISTER = "register"
+
+
+@dataclass(frozen=True, order=True)
+class Dim:
+    """A named index of a tensor, or the piece of one that a block sees.
+
+    `grid`: only the part of the block's coordinate; `loop`: only the part of one
+    iteration; both: the iteration's part of the block's part.  At the kernel level
+    both are False.  Written `k`, `k/grid`, `k/loop`, `k/grid/loop`.
+
+    The name `k#` is the dim that runs over the blocks between which `k` was split:
+    partial sums over `k` are stored along it, and a later kernel sums it.
+    """
+
+    name: str
+    grid: bool = False
+    loop: bool = False
+
+    def __str__(self) -> str:
+        return self.name + "/grid" * self.grid + "/loop" * self.loop
+
+    @property
+    def whole(self) -> Dim:
+        """The unsplit dim of the same name."""
+        return Dim(self.name)
+
+
+Axis = tuple[Dim, ...]
+"""Dims in row-major order whose product is one axis; `()` has extent 1."""
+
+
+NAME = r"[^\W\d]\w*#*"
+"""What a name of a value or a dim matches."""
+NUMBERS = frozenset({"inf", "nan"})
+"""Not usable as names: they are numbers."""
+_NAME = re.compile(NAME)
+
+
+def is_name(text: str) -> bool:
+    """Whether a value or a dim may be called `text`."""
+    return _NAME.fullmatch(text) is not None and text not in NUMBERS
+
+
+MAX_EXTENT = 2**63 - 1
+"""The largest extent, and the most bytes that a tensor has."""
+
+
+def shown_integer(number: int) -> str:
+    """The number, or how long it is where nobody would read it."""
+    bits = number.bit_length()
+    return str(number) if bits <= 128 else f"a number of {bits} bits"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Dtype, axes and space of a value.
+
+    Attributes:
+        dtype: Element format.
+        axes: Each axis is a row-major product of dims, `()` where the extent is 1.
+        space: Memory of the value.
+        layout: Axes from the slowest to the fastest in memory; None is row-major.
+            Only device tensors have one.
+    """
+
+    dtype: DType
+    axes: tuple[Axis, ...]
+    space: MemorySpace = MemorySpace.DEVICE
+    layout: tuple[int, ...] | None = None
+
+    @cached_property
+    def dims(self) -> tuple[Dim, ...]:
+        """All dims, in axis order."""
+        return tuple(d for axis in self.axes for d in axis)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all dims, in axis order."""
+        return tuple(d.name for d in self.dims)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Axes from the slowest to the fastest in memory."""
+        return self.layout or tuple(range(len(self.axes)))
+
+    def dim(self, name: str) -> Dim | None:
+        """The dim called `name`, or None where the type has none."""
+        return next((d for d in self.dims if d.name == name), None)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        """The same type with another element format."""
+        return replace(self, dtype=dtype)
+
+    def __str__(self) -> str:
+        axes = ", ".join(axis_text(a) for a in self.axes)
+        order = "" if self.layout is None else f" layout{self.layout}"
+        return f"{self.dtype}[{axes}]{order}"
+
+
+def axis_text(axis: Axis) -> str:
+    """`1`, `k/loop` or `(h d)`."""
+    if not axis:
+        return "1"
+    if len(axis) == 1:
+        return str(axis[0])
+    return f"({' '.join(map(str, axis))})"
+
+
+def flat_type(dtype: DType, dims: tuple[Dim, ...], space: MemorySpace) -> TensorType:
+    """A type with one dim per axis."""
+    return TensorType(dtype, tuple((d,) for d in dims), space)
+
+
+_OVERFLOW = Fraction(2) ** 128 - Fraction(2) ** 103
+_UNDERFLOW = Fraction(1, 2**150)
+"""What is rounded to infinity, and to 0, in f32."""
+_MODERATE = Fraction(2) ** 126
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A constant operand: `value` times integer powers of extents.
+
+    The mean over `k` multiplies by `Scalar(1, (("k", -1),))`, so it stays right at
+    every size.  `value` is exact: a float is the dyadic fraction that it stores; only
+    the infinities stay floats.  `extents` is sorted by name and has no zero power.
+    """
+
+    value: Fraction | float
+    extents: tuple[tuple[str, int], ...] = ()
+
+    def at(self, extents: Mapping[str, int]) -> float:
+        """The number at the given extents, as arithmetic takes it.
+
+        That is in f32: a number beyond its range is infinite, and one that is nearer to
+        0 than any of its numbers is 0.
+        """
+        if isinstance(self.value, float):
+            return self.value
+        number = self.value
+        for name, power in self.extents:
+            number *= Fraction(extents[name]) ** power
+        if abs(number) >= _OVERFLOW:
+            return math.inf if number > 0 else -math.inf
+        return float(number) if abs(number) > _UNDERFLOW else 0.0
+
+    @property
+    def is_moderate(self) -> bool:
+        """Whether it and its inverse are in the range of f32, and precise there."""
+        return 1 / _MODERATE <= abs(self.value) <= _MODERATE
+
+    def rename(self, names: Mapping[str, str]) -> Scalar:
+        """The same constant with dims renamed; names not listed stay."""
+        renamed = sorted((names.get(n, n), p) for n, p in self.extents)
+        return Scalar(self.value, tuple(renamed))
+
+    def times(self, other: Scalar) -> Scalar:
+        """The product."""
+        powers = dict(self.extents)
+        for name, power in other.extents:
+            powers[name] = powers.get(name, 0) + power
+        kept = tuple(sorted((n, p) for n, p in powers.items() if p))
+        return Scalar(self.value * other.value, kept)
+
+    def __str__(self) -> str:
+        text = _number_text(self.value)
+        for name, power in self.extents:
+            text += "*" if power > 0 else "/"
+            text += name if abs(power) == 1 else f"{name}^{abs(power)}"
+        return text
+
+
+def _number_text(value: Fraction | float) -> str:
+    """Decimal where that is exact, else a fraction."""
+    if isinstance(value, float):
+        return repr(value)
+    if value.denominator == 1 and abs(value) < 2**53:
+        return str(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return str(value)
+    return repr(number) if Fraction(number) == value else str(value)
+
+
+_NUMBER = re.compile(
+    r"(?P<value>[+-]?(?:inf|[\d.]+(?:[eE][+-]?\d+)?))(?:/(?P<by>\d+))?"
+)
+_POWER = re.compile(rf"(?P<sign>[*/])(?P<name>{NAME})(?:\^(?P<power>\d+))?")
+_LONGEST = 1000
+"""Digits that a number of a constant may have."""
+_BITS = 1100
+"""Bits that numerator and denominator of a constant may have: those of any float."""
+_MAX_POWER = 64
+"""The highest power of an extent in a constant."""
+
+
+def _number(digits: str, by: str | None) -> Fraction | float:
+    """The number that is written so.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if digits.endswith("inf"):
+        return float(digits)
+    exact = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
+    try:
+        return Fraction(exact) / int(by or 1)
+    except ArithmeticError:
+        raise ValueError from None
+
+
+def bounded(number: Scalar) -> Scalar:
+    """The constant itself.
+
+    Raises:
+        ValueError: No float comes near its value, or its powers are high.
+    """
+    high = [f"{n}^{abs(p)}" for n, p in number.extents if abs(p) > _MAX_POWER]
+    if high:
+        raise ValueError(
+            f"a constant with {high[0]}; expected powers up to {_MAX_POWER}"
+        )
+    value = number.value
+    if isinstance(value, Fraction):
+        size = max(value.numerator.bit_length(), value.denominator.bit_length())
+        if size > _BITS or abs(value) > sys.float_info.max:
+            raise ValueError(
+                "a constant that is beyond floats; expected at most "
+                f"{sys.float_info.max}, and numerators and denominators of up to "
+                f"{_BITS} bits"
+            )
+    return number
+
+
+def parse_scalar(text: str) -> Scalar:
+    """The constant that prints as `text`: `3`, `0.5`, `1/3`, `-inf`, `2*k^2/m`.
+
+    Raises:
+        ValueError: `text` is not a constant, or one out of range.
+    """
+    shown = text if len(text) < 80 else f"{text[:77]}..."
+    wrong = ValueError(
+        f"{shown} is not a constant; constants are like 3, 0.5, 1/3, 1/k"
+    )
+    number = _NUMBER.match(text)
+    if number is None or number.end() > _LONGEST:
+        raise wrong
+    try:
+        value = _number(number["value"], number["by"])
+    except ValueError:
+        raise wrong from None
+    powers: Counter[str] = Counter()
+    at = number.end()
+    while at < len(text):
+        factor = _POWER.match(text, at)
+        if factor is None or len(factor["power"] or "") > _LONGEST:
+            raise wrong
+        power = int(factor["power"] or 1)
+        powers[factor["name"]] += power if factor["sign"] == "*" else -power
+        at = factor.end()
+    return bounded(Scalar(value, tuple(sorted((n, p) for n, p in powers.items() if p))))
+
+
+def scalar(value: float | Fraction) -> Scalar:
+    """The constant `value`, without extents.
+
+    Raises:
+        ValueError: `value` is not a number.
+    """
+    if isinstance(value, float) and math.isinf(value):
+        return Scalar(value)
+    return Scalar(Fraction(value))

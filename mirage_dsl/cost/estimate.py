@@ -1,0 +1,338 @@
+"""The cost model: an estimate of a sized μGraph's time, to rank by.
+
+A kernel takes a start, what it waits for, and memory and arithmetic, which overlap:
+
+    memory      bytes from DRAM at a rate bounded by the bytes in flight, and bytes
+                from L2, where an operand that several blocks read is read again
+    arithmetic  of the busiest multiprocessor: products on the matrix units (by rate,
+                by the chain of dependent steps, or by what warps read of them) and f32
+                operations; operands that change threads
+    pace        the way of the loop's tiles, which stages divide
+
+Pre-defined kernels are priced by their roofline and what libraries add to it; views are
+free.  The constants are in `hardware`; `docs/cost-model.md` says how well the
+model ranks measured kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.types import TensorType, f32
+from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
+from mirage_dsl.cost.facts import facts_of
+from mirage_dsl.cost.footprint import (
+    MATRIX_TILE,
+    Footprint,
+    points_of,
+    size_of,
+    tensor_bytes,
+)
+from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
+from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.definition import Kind
+
+LIBRARY_TILE = 64
+LIBRARY_DEPTH = 1024
+LIBRARY_SPLIT = 4
+"""Libraries split sums of products that are longer than `LIBRARY_DEPTH` into parts
+where tiles of 64 x 64 leave multiprocessors idle, and join the parts."""
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """Parts of one kernel's estimate; times in µs, amounts in bytes and FLOP.
+
+    Attributes:
+        microseconds: The estimate.
+        dram_bytes: Moved to and from DRAM.
+        l2_bytes: Read through L2, re-reads included.
+        tensor_flops: Of products.
+        flops: Of all other operators.
+        memory: Time of the memory system.
+        arithmetic: Time of the arithmetic.
+        blocks: Blocks of the launch (0 for a library kernel).
+        iterations: Iterations of the loop.
+        resident: Blocks that share a multiprocessor.
+        waves: Rounds until all blocks have run.
+        shared: Bytes of shared memory of a block.
+        registers: Registers of a thread.
+        in_flight: Bytes in stage buffers of the whole GPU.
+        limit: Why a block does not fit on the GPU; None where it does.
+        covered: What of it the next kernel's loop covers, which does not wait for it;
+            the estimate is without it.
+    """
+
+    microseconds: float
+    dram_bytes: float
+    l2_bytes: float
+    tensor_flops: float
+    flops: float
+    memory: float
+    arithmetic: float
+    blocks: int = 0
+    iterations: int = 0
+    resident: int = 0
+    waves: int = 0
+    shared: int = 0
+    registers: int = 0
+    in_flight: float = 0.0
+    limit: str | None = None
+    covered: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The estimate for a μGraph: the sum over its kernels.
+
+    Attributes:
+        microseconds: Estimated time of one call inside a CUDA graph, cold inputs.
+        bytes: Moved to and from DRAM.
+        flops: All operations.
+        launches: Kernels launched.
+        kernels: The parts, one for each node that `launched` names.
+    """
+
+    microseconds: float
+    bytes: float
+    flops: float
+    launches: int
+    kernels: tuple[KernelCost, ...] = field(default=(), repr=False)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether all blocks fit on the GPU."""
+        return all(k.limit is None for k in self.kernels)
+
+
+def estimate(
+    graph: KernelGraph,
+    hardware: Hardware,
+    inside: AbstractSet[str] = frozenset(),
+) -> Cost:
+    """The cost of a sized μGraph.
+
+    Args:
+        graph: The μGraph.
+        hardware: The GPU.
+        inside: Inputs that an earlier kernel left in L2.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    extents = derived_extents(graph, graph.extent_of)
+    types = laid_out(graph, kernel_types(graph), extents)
+    inside = set(inside)
+    parts: list[KernelCost] = []
+    placed = places(graph, types, extents)
+    running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            part = _block_kernel(node, types, extents, inside, hardware)
+            if id(node) in running:
+                parts[-1] = _covered(parts[-1], part, hardware)
+            parts.append(part)
+            made = node.results
+        else:
+            if not _is_free(node, placed):
+                parts.append(
+                    library_kernel(
+                        node, types, extents, inside, hardware, placed.keys()
+                    )
+                )
+            elif node.values[0] not in inside:
+                continue
+            made = (node.result,)
+        # What an earlier kernel wrote is still in L2 unless it is too large.
+        inside.update(
+            name
+            for name in made
+            if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
+        )
+    return _total(parts)
+
+
+def _total(parts: Sequence[KernelCost]) -> Cost:
+    return Cost(
+        sum(p.microseconds for p in parts),
+        sum(p.dram_bytes for p in parts),
+        sum(p.tensor_flops + p.flops for p in parts),
+        len(parts),
+        tuple(parts),
+    )
+
+
+def _covered(ahead: KernelCost, behind: KernelCost, hardware: Hardware) -> KernelCost:
+    """A kernel ahead of one that runs its loop before it waits.
+
+    Both run at once, so only what the first one takes from the other is left of it:
+    memory, and arithmetic of the multiprocessors that it uses.
+    """
+    share = min(1.0, ahead.blocks / hardware.sms)
+    taken = max(1e6 * ahead.dram_bytes / hardware.dram_rate, share * ahead.arithmetic)
+    covered = min(max(ahead.microseconds - taken, 0.0), behind.microseconds)
+    return replace(ahead, microseconds=ahead.microseconds - covered, covered=covered)
+
+
+def launched(graph: KernelGraph) -> list[int]:
+    """Indices of the nodes that are kernels: views and such are none."""
+    extents = derived_extents(graph, graph.extent_of)
+    placed = places(graph, laid_out(graph, kernel_types(graph), extents), extents)
+    return [
+        at
+        for at, node in enumerate(graph.nodes)
+        if isinstance(node, BlockGraph) or not _is_free(node, placed)
+    ]
+
+
+def _is_free(node: Apply, placed: Mapping[str, Place]) -> bool:
+    """A view, or a concatenation whose parts are all made in their places."""
+    if node.op.kind is Kind.CONCAT:
+        return placed.keys() >= set(node.values)
+    return node.is_view
+
+
+# -- Library kernels -----------------------------------------------------------------
+
+
+def library_kernel(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    inside: AbstractSet[str],
+    hardware: Hardware,
+    placed: AbstractSet[str] = frozenset(),
+) -> KernelCost:
+    """The cost of a pre-defined kernel: its roofline, a launch and a ramp.
+
+    Values that are `placed` lie in their concatenation already, which copies others.
+    """
+    there = placed & set(node.values) if node.op.kind is Kind.CONCAT else set[str]()
+    read = set(node.values) - there
+    moved = [tensor_bytes(types[v], extents) for v in read]
+    cold = [tensor_bytes(types[v], extents) for v in read - inside]
+    written = tensor_bytes(types[node.result], extents)
+    written -= sum(tensor_bytes(types[v], extents) for v in there)
+    dram, through = sum(cold) + written, sum(moved) + written
+    tensor, flops, arithmetic = _library_work(node, types, extents, hardware)
+    memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+    busy = _library_busy(node, types, extents, hardware, max(memory, arithmetic))
+    return KernelCost(
+        1e6 * (busy + hardware.launch + hardware.ramp),
+        dram,
+        through,
+        tensor,
+        flops,
+        1e6 * memory,
+        1e6 * arithmetic,
+    )
+
+
+def _library_work(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+) -> tuple[float, float, float]:
+    """FLOP of a product, or of another operator, and their seconds."""
+    if node.op.kind is not Kind.CONTRACTION:
+        widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
+        flops = node.op.flops * size_of(types[widest].names, extents)
+        return 0.0, flops, flops / hardware.f32_rate
+    names = dict.fromkeys(n for v in node.values for n in types[v].names)
+    tensor = node.op.flops * size_of(tuple(names), extents)
+    rate = hardware.tensor_rate
+    if types[node.result].dtype == f32:
+        rate = hardware.f32_matmul_rate * _exact_share(node, types, extents)
+    deep = size_of(node.over, extents) / MATRIX_TILE * hardware.matrix_step
+    return tensor, 0.0, max(tensor / rate, deep / LIBRARY_SPLIT)
+
+
+def _library_busy(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+    busy: float,
+) -> float:
+    """Seconds of a library kernel whose roofline takes `busy`."""
+    made = size_of(types[node.result].names, extents)
+    read = [size_of(types[v].names, extents) for v in node.values]
+    match node.op.kind:
+        case Kind.CONTRACTION:
+            joining = _joining(node, types, extents, hardware)
+            return busy + 2 * hardware.prologue + joining
+        case Kind.REDUCTION:
+            most = hardware.library_reduction
+            each = most / 4 + max(read) / hardware.library_broadcast
+            return math.hypot(busy, min(each, most))
+        case Kind.CONCAT:
+            return busy
+        case _:
+            broadcasts = any(size != made for size in read)
+            return max(busy, made / hardware.library_broadcast) if broadcasts else busy
+
+
+def _exact_share(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+) -> float:
+    """Share of the f32 rate of a library's product; few rows leave much of it idle."""
+    result = size_of(types[node.result].names, extents)
+    sides = (set(types[node.result].names) - set(types[v].names) for v in node.values)
+    least = min(result / size_of(tuple(side), extents) for side in sides)
+    return 1.0 if least >= LIBRARY_TILE else FULL_PRECISION_SHARE
+
+
+def _joining(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+) -> float:
+    """Seconds of joining the parts of a product that is split to fill the GPU."""
+    tiles = size_of(types[node.result].names, extents) / LIBRARY_TILE**2
+    deep = size_of(node.over, extents) >= LIBRARY_DEPTH
+    return hardware.library_join if deep and tiles < hardware.sms else 0.0
+
+
+# -- Graph-defined kernels -------------------------------------------------------------
+
+
+def _block_kernel(
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    inside: AbstractSet[str],
+    hardware: Hardware,
+) -> KernelCost:
+    facts = facts_of(block, types, extents)
+    footprint = Footprint(facts, points_of(block), hardware)
+    cost = block_cost(footprint, inside)
+    blocks, resident = float(footprint.blocks[0]), float(cost.resources.resident[0])
+    at_once = max(resident, 1.0) * hardware.sms
+    return KernelCost(
+        microseconds=1e6 * float(cost.seconds[0]),
+        dram_bytes=float(cost.dram_bytes[0]),
+        l2_bytes=float(cost.l2_bytes[0]),
+        tensor_flops=float(cost.tensor_flops[0]),
+        flops=float(cost.flops[0]),
+        memory=1e6 * float(cost.memory[0]),
+        arithmetic=1e6 * float(cost.arithmetic[0]),
+        blocks=int(blocks),
+        iterations=int(footprint.iterations[0]),
+        resident=int(resident),
+        waves=math.ceil(blocks / at_once),
+        shared=int(cost.resources.shared[0]),
+        registers=int(cost.resources.registers[0]),
+        in_flight=float(cost.in_flight[0]),
+        limit=cost.resources.reason(0, hardware),
+    )

@@ -1,0 +1,216 @@
+"""The memory side of a block's cost: bytes, how fast they stream, and what waits.
+
+See `cost.estimate` for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage_dsl.core.hardware import WARP
+from mirage_dsl.cost.facts import as_column
+from mirage_dsl.cost.footprint import Footprint, Numbers
+from mirage_dsl.ir.graph import dims_of
+
+MEMORY_NORM = 6.0
+LATENCY_NORM = 3.0
+"""Norms of DRAM and L2, and of rate and latency."""
+
+GRAIN = 64
+"""Bytes that lie together in memory for full speed."""
+
+IN_USE = 0.25
+"""Part of a buffer's time that it is in use, where it is read to registers."""
+
+BYTES_PER_COPY = 4
+"""Fewer bytes for each thread of a block cannot be copied ahead of their use."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the memory system does for a block graph at a batch of points.
+
+    Attributes:
+        seconds: While data streams.
+        pace: Seconds of the loop if nothing but the way of its tiles took time.
+        waiting: Seconds of each wave in which nothing else happens.
+        dram_bytes: To and from DRAM.
+        l2_bytes: Through L2.
+        in_flight: In stage buffers of the whole GPU.
+    """
+
+    seconds: Numbers
+    pace: Numbers
+    waiting: Numbers
+    dram_bytes: Numbers
+    l2_bytes: Numbers
+    in_flight: Numbers
+
+
+def traffic(
+    footprint: Footprint,
+    inside: AbstractSet[str],
+    resident: Numbers,
+) -> Traffic:
+    """The memory side at every point.
+
+    Args:
+        footprint: The structure and the points.
+        inside: Kernel-level tensors that an earlier kernel left in L2.
+        resident: Blocks that share a multiprocessor.
+    """
+    hardware = footprint.hardware
+    blocks, slots = footprint.blocks, hardware.sms * resident
+    reads = _reads(footprint, inside, np.ceil(blocks / slots))
+    written = _stored_bytes(footprint)
+    through = reads.through + written
+    active = np.minimum(blocks, slots)
+    held = active * reads.held
+    flying = np.maximum(active * reads.flying, GRAIN)
+    # The first round trip is part of the ramp.
+    latency = hardware.dram_latency * np.maximum(reads.cold / flying - 1.0, 0.0)
+    trips = np.ceil(blocks / slots) * footprint.iterations / reads.ahead
+    pace = hardware.turnaround * np.maximum(trips - 1.0, 0.0)
+    crowded = 1.0 + hardware.crowding * np.maximum(held - hardware.stage_bytes, 0.0)
+    l2_rate = np.minimum(
+        hardware.l2_rate, np.minimum(blocks, hardware.sms) * hardware.l2_rate_per_sm
+    )
+    dram = reads.cold + written
+    streaming = norm(LATENCY_NORM, dram / hardware.dram_rate * crowded, latency)
+    seconds = norm(MEMORY_NORM, streaming, through / l2_rate)
+    waiting = _waiting(footprint)
+    return Traffic(seconds, pace, waiting, dram, through, held)
+
+
+def norm(power: float, *terms: Numbers) -> Numbers:
+    """The p-norm of a few times: near the largest, if the others are much smaller."""
+    total = sum((t**power for t in terms), start=np.zeros_like(terms[0]))
+    return total ** (1.0 / power)
+
+
+# -- Reads and writes ------------------------------------------------------------------
+
+
+@dataclass
+class _Reads:
+    """Bytes: from DRAM, through L2; of a block, in stage buffers and under way.
+
+    `ahead` is how many iterations run ahead of the one that computes, at least.
+    """
+
+    cold: Numbers
+    through: Numbers
+    held: Numbers
+    flying: Numbers
+    ahead: Numbers
+
+
+def _reads(
+    footprint: Footprint,
+    inside: AbstractSet[str],
+    waves: Numbers,
+) -> _Reads:
+    hardware = footprint.hardware
+    loads, rounds = footprint.facts.tables.loads, footprint.iterations
+    own = loads.looped[:, 0]
+    copies = footprint.stage_buffers
+    source = loads.source
+    tile = footprint.elements(loads.dims) * loads.itemsize
+    count = np.ones(tile.shape)
+    count[own] = rounds * ((copies[0] > 0) + 1.0 * (copies[1] > 0))
+    read = np.maximum(tile * footprint.readers * count, source) / _coalescing(footprint)
+    # What fits in L2 is fetched once; the rest once for every wave that needs it.
+    passes = np.minimum(np.maximum(read / source, 1.0), waves)
+    cold = as_column(name not in inside for name in loads.names)
+    fits = source < 0.6 * hardware.l2_bytes
+    fetched = np.where(fits, 1.0, passes) * source * cold
+    share = tile * np.minimum(1.0, fetched / read)
+    early = share[~own].sum(axis=0)
+    held, flying = early * (rounds < 2), np.zeros(len(footprint.points))
+    first = np.full(len(footprint.points), np.inf)
+    for stages in copies:
+        ahead = _ahead(stages, footprint)
+        held = held + (share[own] * np.minimum(stages, rounds)).sum(axis=0)
+        flying = flying + (share[own] * ahead).sum(axis=0)
+        some = np.where(stages > 0, ahead, np.inf)
+        first = np.minimum(first, some.min(axis=0, initial=np.inf))
+    flying = np.maximum(flying, early)
+    return _Reads(fetched.sum(axis=0), read.sum(axis=0), held, flying, first)
+
+
+def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
+    """Tiles of a load that are under way, on average, with so many buffers.
+
+    One buffer is in use.  Where the matrix unit does not read it by itself, it is free
+    again as soon as it was read to registers.
+    """
+    stages, rounds = footprint.points.num_stages, footprint.iterations
+    free = np.where(count >= stages, count - 1.0, count - IN_USE)
+    free = np.where(stages > 1, np.minimum(free, rounds), 1.0)
+    return np.where(count > 0, np.where(rounds > 1, free, 1.0), 0.0)
+
+
+def _stored_bytes(footprint: Footprint) -> Numbers:
+    """Bytes of the results; a dim `k#` is as long as there are parts of `k`."""
+    facts, points = footprint.facts, footprint.points
+    total = np.zeros(len(points))
+    split = dict(zip((s.dim for s in facts.block.grid), points.grid, strict=True))
+    for store, own in zip(facts.block.stores, facts.tables.stores, strict=True):
+        size = footprint.elements(own[None, :])[0] * store.dtype.itemsize
+        parts = np.ones(len(points))
+        for name in {d.name.removesuffix("#") for d in dims_of(store.axes) if d.grid}:
+            if name in split:
+                parts = parts * facts.extents[name] / split[name]
+        total = total + size * np.maximum(parts, 1.0)
+    return total
+
+
+def _coalescing(footprint: Footprint) -> Numbers:
+    """Share of the bandwidth that the length of contiguous runs of a load allows."""
+    tables = footprint.facts.tables
+    runs = tables.loads.runs
+    pieces = footprint.pieces[runs]
+    whole = np.ones(pieces.shape, dtype=bool)
+    reached = np.logical_and.accumulate(pieces >= tables.extents[runs], axis=1)
+    whole[:, 1:] = reached[:, :-1]
+    run = tables.loads.itemsize * np.where(whole, pieces, 1.0).prod(axis=1)
+    return np.minimum(1.0, np.maximum(run / GRAIN, 1 / 8)) ** 0.5
+
+
+# -- What waits ------------------------------------------------------------------------
+
+
+def _waiting(footprint: Footprint) -> Numbers:
+    """Seconds that a block waits for loads that nothing hides.
+
+    These are what the loop needs before it can start, what is too small to be copied
+    while an earlier iteration runs, everything in a loop without stages, and all loads
+    of a block without a loop, whose first round trip is part of the ramp.
+    """
+    hardware = footprint.hardware
+    facts, points = footprint.facts, footprint.points
+    loads = facts.tables.loads
+    own = loads.looped[:, 0]
+    sizes = footprint.sizes[loads.value] * loads.itemsize
+    staged = points.num_stages > 1
+    small = sizes[own] < BYTES_PER_COPY * WARP * points.num_warps
+    each = hardware.synchronous_load * (small & staged).sum(axis=0)
+    ahead = staged & ~footprint.either(loads.turned)[own]
+    steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
+    early = sizes[~own & ~loads.late].sum(axis=0)
+    latency = hardware.dram_latency
+    first = latency * _trips(early, footprint)
+    if facts.block.loop is None:
+        first = np.maximum(first - latency, 0.0)
+    each = each + latency * _trips(steps, footprint)
+    return first + each * footprint.iterations
+
+
+def _trips(size: Numbers, footprint: Footprint) -> Numbers:
+    """Round trips until the threads of a block have loaded some bytes to registers."""
+    hardware = footprint.hardware
+    threads = WARP * footprint.points.num_warps
+    return np.ceil(size / (threads * hardware.bytes_at_once))

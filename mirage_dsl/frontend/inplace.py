@@ -1,0 +1,383 @@
+"""Code that changes tensors in place: `x += y`, `x.exp_()`, `x[i] = y`, `out=`.
+
+It means what it means in PyTorch: all views of a tensor see the change, its shape and
+dtype stay, and what PyTorch refuses is refused.  What would change an argument of the
+function is refused too: a program has results only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.conditions import of_conditions
+from mirage_dsl.frontend.indexing import views_of_index
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.methods import call
+from mirage_dsl.frontend.operands import as_operand, as_tensor, is_condition
+from mirage_dsl.frontend.steps import Handle, shape_of, shape_text
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.ops.table import OPERATORS
+
+Function = Callable[..., Any]
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
+_ELEMENTWISE_NAMES = (
+    "abs absolute add addcdiv addcmul celu clamp clamp_max clamp_min clip div divide "
+    "elu eq equal erf exp exp2 ge greater greater_equal gt hardtanh le leaky_relu lerp "
+    "less less_equal log logical_and logical_not logical_or logical_xor lt masked_fill "
+    "maximum minimum mul multiply ne neg negative not_equal pow power reciprocal relu "
+    "rsqrt selu sigmoid sqrt square sub subtract tanh threshold true_divide where"
+)
+ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
+"""Functions that read each element of their result's memory before they write it."""
+_OTHERS = frozenset({"addmm", "baddbmm", "dropout"})
+_NO_METHODS = frozenset(
+    {"celu", "dropout", "elu", "equal", "hardtanh", "leaky_relu", "maximum", "minimum"}
+    | {"power", "selu", "threshold", "where"}
+)
+"""Functions of which PyTorch has no method that changes its tensor."""
+_REARRANGING = {
+    "detach_": "detach",
+    "squeeze_": "squeeze",
+    "swapaxes_": "swapaxes",
+    "swapdims_": "swapaxes",
+    "t_": "t",
+    "transpose_": "transpose",
+    "unsqueeze_": "unsqueeze",
+}
+"""Methods that change what the tensor object stands for, and no memory."""
+
+
+def augmented(name: str, target: Tensor, other: Any) -> Tensor:
+    """The target after `target += other`, or another operator's."""
+    if name in _SIGNS:
+        return write(f"{_SIGNS[name]}=", target, call(name, target, other), (other,))
+    return write(f"{name}=", target, of_conditions(name, target, other), (other,))
+
+
+def method_in_place(name: str) -> Function | None:
+    """The method of PyTorch's tensors called `name`, which ends with `_`, if known."""
+    if name in _REARRANGING:
+        return _rearranging(name)
+    if name[:-1] in _NO_METHODS:
+        return None
+    return function_in_place(name)
+
+
+def function_in_place(name: str) -> Function | None:
+    """The function of PyTorch that changes its first argument, if known."""
+    from mirage_dsl.frontend.interop import torch_method
+
+    whole = _WHOLE.get(name)
+    if whole is not None:
+        return whole
+    base = name[:-1]
+    computed = torch_method(base)
+    if computed is None or base not in ELEMENTWISE | _OTHERS:
+        return None
+
+    def changing(target: Any, *args: Any, **kwargs: Any) -> Tensor:
+        target = as_tensor(name, target)
+        found = computed(target, *args, **kwargs)
+        return write(name, target, found, (args, kwargs), fresh=base not in ELEMENTWISE)
+
+    changing.__name__ = name
+    return changing
+
+
+def _rearranging(name: str) -> Function:
+    def changing(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return stand_for(
+            name, target, getattr(target, _REARRANGING[name])(*args, **kwargs)
+        )
+
+    return changing
+
+
+def stand_for(what: str, target: Tensor, other: Any) -> Tensor:
+    """The target, which from now on is what another tensor is.
+
+    Raises:
+        TraceError: The target is an argument, or the other no tensor.
+    """
+    other = as_tensor(what, other)
+    if other.memory is target.memory and other.path == target.path:
+        return target
+    if target.memory.argument and not target.path:
+        _refuse_argument(what)
+    return target.become(other)
+
+
+def _copy(target: Any, source: Any, *_: Any, **__: Any) -> Tensor:
+    target = as_tensor("copy_", target)
+    return write("copy_", target, as_tensor("copy_", source), (source,))
+
+
+def _fill(target: Any, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.ndim:
+        raise ShapeError(
+            f"fill_ with {shape_text(value.handle)}; expected a number, or a tensor "
+            "without axes; copy_ takes others",
+            user_location(),
+        )
+    return write("fill_", as_tensor("fill_", target), value, (value,))
+
+
+def _zero(target: Any) -> Tensor:
+    return _fill(target, 0)
+
+
+_WHOLE: Mapping[str, Function] = {"copy_": _copy, "fill_": _fill, "zero_": _zero}
+"""Those that do not read what they change."""
+
+
+def into(what: str, out: Any, found: Any, operands: object) -> Tensor:
+    """The tensor `out=`, after a result was written to it.
+
+    Raises:
+        TraceError: It is no traced tensor.
+        ShapeError: It has another shape.
+    """
+    if not isinstance(out, Tensor) or not isinstance(found, Tensor):
+        raise TraceError(
+            f"{what} with out={type(out).__name__}; expected one tensor that the "
+            "function computed, for one result",
+            user_location(),
+        )
+    have, want = out.handle.shape, found.handle.shape
+    if have != want:
+        raise ShapeError(
+            f"{what}: out= has the shape {shape_of(have)}, the result has "
+            f"{shape_of(want)}; they must be equal",
+            user_location(),
+        )
+    name = what.rpartition(".")[2]
+    return write(what, out, found, operands, fresh=name not in ELEMENTWISE)
+
+
+def write(
+    what: str, target: Tensor, value: Any, operands: object, *, fresh: bool = False
+) -> Tensor:
+    """The target, after a value was written to it.
+
+    Args:
+        what: The name of what writes, for messages.
+        target: The tensor that changes, with all views of its memory.
+        value: A tensor that broadcasts to it, or a number.
+        operands: What the value was computed from, in any containers.
+        fresh: Whether no operand may be in the target's memory, not even the target.
+
+    Raises:
+        TraceError: The target is an argument, is expanded, or shares part of its memory
+            with an operand.
+        ShapeError: The value has another shape.
+        DTypeError: The target holds conditions, and the value none.
+    """
+    _refuse_unwritable(what, target)
+    for operand in leaves_of(operands):
+        if isinstance(operand, Tensor):
+            _refuse_overlap(what, target, operand, fresh=fresh)
+    if value is target:
+        return target
+    _refuse_numbers(what, target, value)
+    new = as_operand(value)
+    if not isinstance(new, Handle):
+        op = OPERATORS["where"]
+        new = target.recorder.elementwise(op, (target.handle, new, new))
+    target.hold(target.recorder.assigned(target.handle, new))
+    return target
+
+
+def _refuse_unwritable(what: str, target: Tensor) -> None:
+    if any(memory.argument for memory in target.memory.linked()):
+        _refuse_argument(what)
+    region = target.region
+    if region is not None and region.repeats:
+        raise TraceError(
+            f"{what} changes an expanded tensor, whose elements stand at several "
+            "indices; clone() it first",
+            user_location(),
+        )
+
+
+def _refuse_argument(what: str) -> NoReturn:
+    raise TraceError(
+        f"{what} changes an argument of the function, or what may be a view of one: "
+        "kernels change no arguments; clone() it first, or compute a new tensor, and "
+        "return that; a call with out= stores it where the argument is",
+        user_location(),
+    )
+
+
+def _refuse_overlap(what: str, target: Tensor, operand: Tensor, *, fresh: bool) -> None:
+    """Refuse to read what is being written, unless that is element by element."""
+    if operand.memory is not target.memory:
+        return
+    mine, other = target.region, operand.region
+    same = operand.path == target.path or (mine is not None and mine == other)
+    if same and not fresh:
+        return
+    if mine is None or other is None or mine.touches(other):
+        raise TraceError(
+            f"{what} reads a tensor that shares part of its memory with the one that "
+            "it changes; clone() it first",
+            user_location(),
+        )
+
+
+def _refuse_numbers(what: str, target: Tensor, value: Any) -> None:
+    """Refuse to write other numbers than 0 and 1 where only these can be."""
+    if is_condition(target) and isinstance(value, Tensor) and not is_condition(value):
+        raise DTypeError(
+            f"{what} writes {value.handle.value.dtype} to conditions, which stay "
+            "conditions; compute a new tensor",
+            user_location(),
+        )
+
+
+def assign(x: Tensor, index: Any, value: Any) -> None:
+    """Do `x[index] = value`."""
+    if isinstance(index, Tensor):
+        Selected.of(x, index).assign_to(x, value)
+        return
+    target = x.viewed(*views_of_index(x.handle, index))
+    if isinstance(value, Selected):
+        value.refuse()
+    if isinstance(value, Tensor):
+        if value.memory is target.memory and value.path == target.path:
+            # The end of `x[index] += ...`, which has changed it already.
+            return
+        while value.ndim > target.ndim and value.handle.shape[0] == 1:
+            value = v.squeeze(value, 0)
+    write("an assignment", target, value, (value,))
+
+
+class Selected:
+    """`x[mask]`: elements whose number nobody knows, to compute new ones for `x[mask]`.
+
+    It takes part in arithmetic with numbers and with other elements of the same mask.
+    """
+
+    def __init__(self, whole: Any, mask: Tensor, rank: int) -> None:
+        self._whole = whole
+        self._mask = mask
+        # Axes of the whole that the mask does not select from.
+        self._rank = rank
+
+    @classmethod
+    def of(cls, x: Tensor, mask: Tensor) -> Selected:
+        """The elements of `x` for which the mask holds.
+
+        Raises:
+            UnsupportedError: The mask is no condition.
+            ShapeError: It has not the shape of the first axes.
+        """
+        if not is_condition(mask):
+            raise UnsupportedError(
+                "an index of type Tensor: only integers, slices, None, ... and "
+                "conditions are possible; use where() to select by values",
+                user_location(),
+            )
+        if mask.handle.shape != x.handle.shape[: mask.ndim]:
+            raise ShapeError(
+                f"a mask {shape_text(mask.handle)} for {shape_text(x.handle)}: it must "
+                "have the shape of its first axes",
+                user_location(),
+            )
+        rank = x.ndim - mask.ndim
+        seen = mask
+        for _ in range(rank):
+            seen = v.expand_dims(seen, -1)
+        # Selecting copies: later writes change neither.
+        return cls(x.clone(), seen.clone(), rank)
+
+    def assign_to(self, x: Tensor, value: Any) -> None:
+        """Write to these elements of a tensor."""
+        _refuse_unwritable("an assignment", x)
+        if isinstance(value, Selected):
+            value = self._of_same(value)
+        elif isinstance(value, Tensor):
+            self._check_value(value)
+        _refuse_numbers("an assignment", x, value)
+        write("an assignment", x, f.where(self._mask, value, x), ())
+
+    def _check_value(self, value: Tensor) -> None:
+        if value.ndim > self._rank:
+            raise UnsupportedError(
+                f"{shape_text(value.handle)} for the elements of a mask, of which "
+                "nobody knows how many there are; use where(), or a number",
+                user_location(),
+            )
+        have, want = value.handle.value.dtype, self._whole.handle.value.dtype
+        if value.ndim and have != want:
+            raise DTypeError(
+                f"{have} for elements that are {want}, under a mask; convert the value "
+                "first",
+                user_location(),
+            )
+
+    def _of_same(self, other: Any) -> Any:
+        """All elements of which the other's are some, for the same mask."""
+        if not isinstance(other, Selected):
+            if isinstance(other, Tensor) and other.ndim:
+                self.refuse()
+            return other
+        if other._mask.handle != self._mask.handle:
+            self.refuse()
+        return other._whole
+
+    def refuse(self) -> NoReturn:
+        """Refuse what needs the elements themselves.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "the elements that a mask selects, in other code than x[mask] = ... with "
+            "the same mask: nobody knows how many there are; use where(mask, ..., ...)",
+            user_location(),
+        )
+
+    def _apply(self, name: str, *operands: Any) -> Selected:
+        found = call(name, *map(self._of_same, operands))
+        return Selected(found, self._mask, self._rank)
+
+    def __add__(self, other: Any) -> Selected:
+        return self._apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Selected:
+        return self._apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Selected:
+        return self._apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Selected:
+        return self._apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Selected:
+        return self._apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Selected:
+        return self._apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Selected:
+        return self._apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Selected:
+        return self._apply("div", other, self)
+
+    def __pow__(self, other: Any) -> Selected:
+        return self._apply("pow", self, other)
+
+    def __neg__(self) -> Selected:
+        return self._apply("neg", self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()

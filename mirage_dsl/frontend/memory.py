@@ -1,0 +1,469 @@
+"""What memory traced tensors stand on: storages, views of them, and writes.
+
+A program has values only, and no memory.  So a write is a new value of the whole
+storage, which all views of it read anew: `x[:, :4] += y` becomes the concatenation of
+the sum and of the rest of x.  Which results share memory is PyTorch's matter; where
+that depends on strides that a trace does not know, the two storages are linked, and
+what one of them holds is in doubt once the other was written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from mirage_dsl.core.errors import SourceLocation, TraceError
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.dims import Atoms
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.steps import Axes, Handle
+from mirage_dsl.ops.table import WHERE
+
+MOST_WORK: Any = 100_000
+"""Steps of deciding whether two regions have an element in common."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Elements of a storage, numbered row-major: where an index lies.
+
+    Attributes:
+        offset: The first one.
+        shape: Extents.
+        strides: How far apart neighbours are; 0 along repeated elements.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def row_major(cls, shape: Sequence[int]) -> Layout:
+        """All elements of a tensor, in order."""
+        strides = [shapes.product_of(shape[i + 1 :]) for i in range(len(shape))]
+        return cls(0, tuple(shape), tuple(strides))
+
+    @property
+    def _proper(self) -> list[tuple[int, int]]:
+        """Extent and stride of the axes that have several elements."""
+        both = zip(self.shape, self.strides, strict=True)
+        return [(extent, stride) for extent, stride in both if extent > 1]
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether they follow each other without gaps."""
+        step = 1
+        for extent, stride in reversed(self._proper):
+            if stride != step:
+                return False
+            step *= extent
+        return True
+
+    @property
+    def ordered(self) -> bool:
+        """Whether earlier axes have the larger strides, so that results have too."""
+        strides = [stride for _, stride in self._proper if stride]
+        return strides == sorted(strides, reverse=True)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether one element stands at several indices."""
+        return any(not stride for _, stride in self._proper)
+
+    def reshaped(self, shape: Sequence[int]) -> Layout | None:
+        """The same elements in another shape; None where no strides give it."""
+        chunks: list[list[int]] = []
+        for extent, stride in self._proper:
+            if chunks and chunks[-1][1] == extent * stride:
+                chunks[-1] = [chunks[-1][0] * extent, stride]
+            else:
+                chunks.append([extent, stride])
+        strides: list[int] = []
+        for extent in reversed(shape):
+            if extent == 1:
+                strides.append(1)
+                continue
+            if not chunks or chunks[-1][0] % extent:
+                return None
+            strides.append(chunks[-1][1])
+            chunks[-1] = [chunks[-1][0] // extent, chunks[-1][1] * extent]
+            if chunks[-1][0] == 1:
+                chunks.pop()
+        return Layout(self.offset, tuple(shape), tuple(reversed(strides)))
+
+    def touches(self, other: Layout) -> bool:
+        """Whether the two have an element in common, or may have one."""
+        try:
+            return np.shares_memory(
+                self._elements(), other._elements(), max_work=MOST_WORK
+            )
+        except np.exceptions.TooHardError:
+            return True
+
+    def _elements(self) -> np.ndarray:
+        """An array with these elements at these addresses, which nobody may read."""
+        base = np.lib.stride_tricks.as_strided(_GROUND, (self.offset + 1,), (1,))
+        return np.lib.stride_tricks.as_strided(base[-1:], self.shape, self.strides)
+
+
+_GROUND = np.zeros(1, np.int8)
+
+
+class View(Protocol):
+    """A way to see a tensor in the same memory.  Views of one kind compare equal."""
+
+    def of(self, recorder: Recorder, x: Handle, /) -> Handle:
+        """The view of a tensor."""
+        ...
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle, /) -> Handle:
+        """The tensor after its view became `new`."""
+        ...
+
+    def region(self, layout: Layout, /) -> Layout | None:
+        """The elements of the view; None where no strides give them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """Axes in another order, axes of extent 1 added and left out.
+
+    `places` has for each axis of the view the axis that it is, None for a new one.
+    """
+
+    places: tuple[int | None, ...]
+
+    def of(self, _recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        return Handle(x.value, _arranged(x.axes, self.places))
+
+    def put(self, _recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        back = {place: i for i, place in enumerate(self.places) if place is not None}
+        places = tuple(back.get(i) for i in range(len(x.axes)))
+        return Handle(new.value, _arranged(new.axes, places))
+
+    def region(self, layout: Layout) -> Layout:
+        """The elements of the view."""
+        return Layout(
+            layout.offset,
+            tuple(1 if i is None else layout.shape[i] for i in self.places),
+            tuple(1 if i is None else layout.strides[i] for i in self.places),
+        )
+
+
+def _arranged(axes: Axes, places: Sequence[int | None]) -> Axes:
+    return tuple(() if i is None else axes[i] for i in places)
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """Axes split and merged, row-major; the shape may have a -1."""
+
+    shape: tuple[object, ...]
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        return shapes.reshaped(recorder, x, self.shape)
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        return shapes.reshaped(recorder, new, shapes.sizes_of(x))
+
+    def region(self, layout: Layout) -> Layout | None:
+        """The elements of the view; None where no strides give them."""
+        return layout.reshaped(_completed(self.shape, layout.shape))
+
+
+@dataclass(frozen=True)
+class Flattened:
+    """The axes from `first` to `last` merged."""
+
+    first: int
+    last: int
+
+    def of(self, _recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        return Handle(
+            x.value,
+            (
+                *x.axes[: self.first],
+                tuple(a for axis in x.axes[self.first : self.last + 1] for a in axis),
+                *x.axes[self.last + 1 :],
+            ),
+        )
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        return shapes.reshaped(recorder, new, shapes.sizes_of(x))
+
+    def region(self, layout: Layout) -> Layout | None:
+        """The elements of the view; None where no strides give them."""
+        merged = shapes.product_of(layout.shape[self.first : self.last + 1])
+        before, behind = layout.shape[: self.first], layout.shape[self.last + 1 :]
+        return layout.reshaped((*before, merged, *behind))
+
+
+def _completed(shape: Sequence[object], old: Sequence[int]) -> list[int]:
+    """A shape with its -1 inferred."""
+    wanted = [shapes.integer(s, "an extent") for s in shape]
+    rest = shapes.product_of([w for w in wanted if w != -1])
+    return [shapes.product_of(old) // rest if w == -1 else w for w in wanted]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """One axis split into groups of `size` elements, which are an axis behind it."""
+
+    axis: int
+    size: int
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        shape = [-1 if e is None else e for e in x.shape]
+        groups = shape[self.axis] // self.size
+        shape[self.axis : self.axis + 1] = [groups, self.size]
+        return recorder.reshape(x, shape)
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        return recorder.reshape(new, [-1 if e is None else e for e in x.shape])
+
+    def region(self, layout: Layout) -> Layout:
+        """The elements of the view."""
+        shape, strides = list(layout.shape), list(layout.strides)
+        groups, step = shape[self.axis] // self.size, strides[self.axis]
+        shape[self.axis : self.axis + 1] = [groups, self.size]
+        strides[self.axis : self.axis + 1] = [step * self.size, step]
+        return Layout(layout.offset, tuple(shape), tuple(strides))
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """The elements from `start` to before `stop` of one axis, which stays."""
+
+    axis: int
+    start: int
+    stop: int
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor: of what was written to it, where that is all of it."""
+        parts = _parts(recorder, x, self.axis)
+        if len(parts) == 1:
+            return recorder.slice(x, self.axis, self.start, self.stop)
+        found: list[Handle] = []
+        at = 0
+        for part in parts:
+            extent = _extent(part, self.axis)
+            start, stop = max(self.start - at, 0), min(self.stop - at, extent)
+            if start < stop:
+                found.append(recorder.slice(part, self.axis, start, stop))
+            at += extent
+        return joined(recorder, found, self.axis)
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        extent = _extent(x, self.axis)
+        if (self.start, self.stop) == (0, extent):
+            return new
+        parts = [new]
+        if self.start:
+            parts.insert(0, Sliced(self.axis, 0, self.start).of(recorder, x))
+        if self.stop < extent:
+            parts.append(Sliced(self.axis, self.stop, extent).of(recorder, x))
+        return joined(recorder, parts, self.axis)
+
+    def region(self, layout: Layout) -> Layout:
+        """The elements of the view."""
+        shape = list(layout.shape)
+        shape[self.axis] = self.stop - self.start
+        offset = layout.offset + self.start * layout.strides[self.axis]
+        return Layout(offset, tuple(shape), layout.strides)
+
+
+def joined(recorder: Recorder, parts: Sequence[Handle], axis: int) -> Handle:
+    """Parts of an axis that was written to, joined: parts of parts at once."""
+    flat = [p for part in parts for p in _parts(recorder, part, axis)]
+    if len(flat) == 1:
+        return flat[0]
+    found = recorder.concat(flat, axis)
+    recorder.joined[found.value] = found.axes, axis, tuple(flat)
+    return found
+
+
+def _parts(recorder: Recorder, x: Handle, axis: int) -> tuple[Handle, ...]:
+    """What a tensor was joined of along an axis: itself, where it was not."""
+    if x.value not in recorder.joined:
+        return (x,)
+    axes, along, parts = recorder.joined[x.value]
+    resolve = recorder.dims.resolve
+    old, new = [resolve(a) for a in axes], [resolve(a) for a in x.axes]
+    places = [old.index(a) if a and a in old else None for a in new]
+    seen = {place for place in places if place is not None}
+    missing = any(a and at not in seen for at, a in enumerate(old))
+    regrouped = any(a and a not in old for a in new)
+    if places[axis] != along or missing or regrouped:
+        return (x,)
+    return tuple(Handle(p.value, _arranged(p.axes, places)) for p in parts)
+
+
+def _extent(x: Handle, axis: int) -> int:
+    extent = x.shape[axis]
+    assert extent is not None
+    return extent
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent.
+
+    An extent that has no number is its atoms.
+    """
+
+    shape: tuple[int | Atoms, ...]
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        return recorder.expand(x, self.shape)
+
+    def put(self, _recorder: Recorder, _x: Handle, _new: Handle) -> Handle:
+        """Refused: the element that was written stands at other indices too.
+
+        Raises:
+            TraceError: Always.
+        """
+        raise TraceError(
+            "a write into a part of an expanded tensor, whose elements stand at "
+            "several indices; write before expanding, or clone() it first",
+            user_location(),
+        )
+
+    def region(self, layout: Layout) -> Layout | None:
+        """The elements of the view; None where there is no number of them."""
+        wanted = [s for s in self.shape if not isinstance(s, tuple)]
+        if len(wanted) < len(self.shape):
+            return None
+        new = len(wanted) - len(layout.shape)
+        old, strides = (1,) * new + layout.shape, (0,) * new + layout.strides
+        return Layout(
+            layout.offset,
+            tuple(o if s == -1 else s for o, s in zip(old, wanted, strict=True)),
+            tuple(
+                t if s in (-1, o) else 0
+                for o, s, t in zip(old, wanted, strides, strict=True)
+            ),
+        )
+
+
+Path = tuple[View, ...]
+"""From a storage to a view of it."""
+
+
+@dataclass(eq=False)
+class Storage:
+    """The memory of a tensor and of its views.
+
+    Attributes:
+        handle: What it holds now, in the shape of the tensor that it was made for.
+        argument: Whether it is the caller's.
+        row_major: Whether that tensor's strides are known to fall from axis to axis;
+            unless it is the caller's, it has no gaps.
+        writes: The region of each write, None where that is not known.
+        links: Storages that may be the same memory.
+        doubt: The line after which it may hold something else.
+        like: Where it holds one number all over, which no step computes: a tensor of
+            the same shape, if there is one.
+    """
+
+    handle: Handle
+    argument: bool = False
+    row_major: bool = False
+    writes: list[Layout | None] = field(default_factory=list[Layout | None])
+    links: list[Storage] = field(default_factory=list["Storage"])
+    doubt: tuple[SourceLocation | None] | None = None
+    like: Handle | None = None
+
+    def region(self, path: Path) -> Layout | None:
+        """The elements of a view; None where extents or strides are not known."""
+        shape = [e for e in self.handle.shape if e is not None]
+        if len(shape) < len(self.handle.axes):
+            return None
+        found: Layout | None = Layout.row_major(shape)
+        for view in path:
+            found = None if found is None else view.region(found)
+        return found
+
+    def read(self, recorder: Recorder, path: Path) -> Handle:
+        """What a view holds now.
+
+        Raises:
+            TraceError: That depends on strides.
+        """
+        if self.doubt is not None:
+            (line,) = self.doubt
+            raise TraceError(
+                f"this tensor may share memory with the one written to{_at(line)}: "
+                "that depends on strides, which are not known while tracing; clone() "
+                "one of the two before the write",
+                user_location(),
+            )
+        found = self.handle
+        for view in path:
+            found = view.of(recorder, found)
+        return found
+
+    def write(self, recorder: Recorder, path: Path, new: Handle) -> None:
+        """Make a view hold another value."""
+        if path and self.like is not None:
+            # Parts of it can be parts of a value only.
+            number = recorder.constants[self.handle.value]
+            whole = recorder.elementwise(WHERE, (self.like, number, number))
+            self.handle = recorder.cast(whole, self.handle.value.dtype)
+        self.like = None
+        seen = [self.handle]
+        for view in path[:-1]:
+            seen.append(view.of(recorder, seen[-1]))
+        region = self.region(path)
+        for view, old in zip(reversed(path), reversed(seen), strict=False):
+            new = view.put(recorder, old, new)
+        self.handle = new
+        self.writes.append(region)
+        for other in self.linked()[1:]:
+            other.doubt = (user_location(),)
+            other.writes.append(None)
+
+    def linked(self) -> list[Storage]:
+        """This storage, and all that may be the same memory."""
+        found: list[Storage] = [self]
+        for storage in found:
+            found.extend(s for s in storage.links if s not in found)
+        return found
+
+    def touched(self, since: int, region: Layout | None) -> bool:
+        """Whether a write from number `since` on may have changed a region."""
+        return any(
+            region is None or written is None or written.touches(region)
+            for written in self.writes[since:]
+        )
+
+
+def _at(line: SourceLocation | None) -> str:
+    return "" if line is None else f" at {line}"
+
+
+def link(one: Storage, other: Storage) -> None:
+    """Note that two storages may be the same memory."""
+    one.links.append(other)
+    other.links.append(one)
+
+
+def always_a_view(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape is a view whatever the strides: it merges no axes."""
+    # One element more behind each axis leaves a gap between its rows.
+    strides = Layout.row_major([extent + 1 for extent in old]).strides
+    return Layout(0, tuple(old), strides).reshaped(new) is not None

@@ -1,0 +1,474 @@
+"""How large values can get, whatever the inputs hold: proven bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, dtype_named, f32
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    RunningMax,
+    Store,
+    dims_of,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.maps import derived_extents, parts
+from mirage_dsl.ops.definition import Kind, Operator
+
+# -- Bounds of one value ---------------------------------------------------------------
+# Beside its magnitude, a value has bounds on its 2-norm over some of its dims, so
+# that products are bounded by the Cauchy-Schwarz inequality.  Bounds may contain
+# *atoms*, sums of squares that the graph itself computes.  Where a value is
+# divided by the root of its sum of squares, the atom cancels:
+#
+#     q̂ = q / sqrt(sum(q * q) / d + eps)  ‖q‖ = atom^(1/2), sqrt(..) ≥ (atom / d)^(1/2)
+#                                         so ‖q̂‖ ≤ d^(1/2)
+#
+# All bounds hold for computed numbers: every operator widens them by more than it
+# can err, and what may overflow is unbounded.  Inputs are taken to be finite, and
+# where squares of finite inputs overflow f32, at most `LARGEST_INPUT`: a norm of
+# larger ones is infinite in any form of the program.  What is no number at all
+# stays so with any shift.
+
+LARGEST_INPUT = 2.0**60
+LARGEST = 2.0**127
+"""What f32 holds; beyond it nothing is known of a value."""
+LARGEST_EXPONENT = 88.0
+
+ELEMENT_SLACK = 1 + 2.0**-18
+"""More than an elementwise operator can err, relatively."""
+SUM_SLACK = 2.0**-10
+TERM_SLACK = 2.0**-20
+"""More than a sum of terms of one sign can err: of itself, and for each term."""
+SMALLEST_SQUARES = 2.0**-60
+"""Where squares of inputs may underflow, an atom counts only beside such a constant."""
+
+Powers = frozenset[tuple[str, Fraction]]
+"""A product of powers of atoms."""
+Terms = Mapping[Powers, float]
+"""Bounds that all hold: products of a constant and powers of atoms."""
+Dims = frozenset[str]
+
+ONE: Powers = frozenset()
+ALL: Dims = frozenset()
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What is known of a value.
+
+    Attributes:
+        norms: Upper bounds of its 2-norm over some dims; over none, of its magnitude.
+        least: Lower bounds of a value that is never negative, else None.
+        square_of: The bound of the value that this is the square of.
+    """
+
+    norms: Mapping[Dims, Terms] = field(default_factory=dict[Dims, Terms])
+    least: Terms | None = None
+    square_of: Bound | None = None
+
+    @property
+    def most(self) -> Terms:
+        """Upper bounds of the magnitude."""
+        return self.norms.get(ALL, {})
+
+    @property
+    def magnitude(self) -> float:
+        """An upper bound of the magnitude that is a number."""
+        return self.most.get(ONE, math.inf)
+
+    @property
+    def smallest(self) -> float:
+        """A lower bound that is a number."""
+        return 0.0 if self.least is None else self.least.get(ONE, 0.0)
+
+
+UNKNOWN = Bound()
+
+
+def constant(value: float) -> Bound:
+    """The bound of a number."""
+    most = {ALL: {ONE: abs(value)}}
+    return Bound(most, {ONE: value} if value >= 0 else None)
+
+
+def product(a: Terms, b: Terms, slack: float = ELEMENT_SLACK) -> dict[Powers, float]:
+    found: dict[Powers, float] = {}
+    for left, c in a.items():
+        for right, d in b.items():
+            powers = dict(left)
+            for atom, power in right:
+                powers[atom] = powers.get(atom, Fraction(0)) + power
+            key = frozenset((n, p) for n, p in powers.items() if p)
+            found[key] = min(found.get(key, math.inf), c * d * slack)
+    return found
+
+
+def _power(terms: Terms, exponent: Fraction, slack: float) -> dict[Powers, float]:
+    """Bounds of a power; where it is negative, upper from lower ones and vice versa."""
+    return {
+        frozenset((n, p * exponent) for n, p in powers): c ** float(exponent) * slack
+        for powers, c in terms.items()
+        if c > 0 or exponent > 0
+    }
+
+
+def widened(*norms: Mapping[Dims, Terms]) -> dict[Dims, Terms]:
+    """All bounds together: a norm is a bound of that over fewer dims, too."""
+    found: dict[Dims, Terms] = {}
+    for over in {ALL, *(d for known in norms for d in known)}:
+        terms: dict[Powers, float] = {}
+        for known in norms:
+            for dims, more in known.items():
+                for p, c in more.items() if over <= dims else ():
+                    terms[p] = min(terms.get(p, math.inf), c)
+        found[over] = terms
+    return found
+
+
+class BoundAlgebra:
+    """`FieldAlgebra` over bounds: elementwise operators by their field semantics."""
+
+    def __init__(
+        self, dims_of_atom: Mapping[str, Dims], exact: AbstractSet[str] = frozenset()
+    ) -> None:
+        self._dims_of_atom = dims_of_atom
+        self._exact = exact
+
+    def free_of(self, terms: Terms, dims: Dims) -> Terms:
+        """The bounds whose atoms are the same all along some dims."""
+        return {
+            powers: c
+            for powers, c in terms.items()
+            if all(not self._dims_of_atom[n] & dims for n, _ in powers)
+        }
+
+    def constant(self, value: Scalar) -> Bound:
+        return constant(value.at({}))
+
+    def add(self, a: Bound, b: Bound) -> Bound:
+        norms = {
+            over: {p: (c + b.norms[over][p]) * ELEMENT_SLACK for p, c in terms.items()}
+            for over, terms in self._shared(a, b).items()
+        }
+        if a.least is None or b.least is None:
+            return Bound(norms)
+        least = {ONE: (a.smallest + b.smallest) / ELEMENT_SLACK}
+        for terms in (a.least, b.least):
+            least.update((p, c / ELEMENT_SLACK) for p, c in terms.items() if p != ONE)
+        return Bound(norms, least)
+
+    @staticmethod
+    def _shared(a: Bound, b: Bound) -> dict[Dims, Terms]:
+        return {
+            over: {p: c for p, c in terms.items() if p in b.norms[over]}
+            for over, terms in a.norms.items()
+            if over in b.norms
+        }
+
+    def sub(self, a: Bound, b: Bound) -> Bound:
+        return Bound(self.add(a, b).norms)
+
+    def mul(self, a: Bound, b: Bound) -> Bound:
+        norms: dict[Dims, Terms] = {}
+        for one, other in ((a, b), (b, a)):
+            for over, terms in one.norms.items():
+                found = product(terms, self.free_of(other.most, over))
+                known = norms.get(over, {})
+                norms[over] = {
+                    p: min(found.get(p, math.inf), known.get(p, math.inf))
+                    for p in {*found, *known}
+                }
+        if a is b:
+            return Bound(norms, {}, a)
+        if a.least is None or b.least is None:
+            return Bound(norms)
+        return Bound(norms, product(a.least, b.least, 1 / ELEMENT_SLACK))
+
+    def div(self, a: Bound, b: Bound) -> Bound:
+        if b.least is None:
+            return UNKNOWN
+        inverse = _power(self._reliable(b), Fraction(-1), ELEMENT_SLACK)
+        smallest = _power(b.most, Fraction(-1), 1 / ELEMENT_SLACK)
+        return self.mul(a, Bound({ALL: inverse}, smallest))
+
+    def _reliable(self, bound: Bound) -> Terms:
+        """Lower bounds that hold even where squares underflow."""
+        least = bound.least or {}
+        if bound.smallest >= SMALLEST_SQUARES:
+            return least
+        return {p: c for p, c in least.items() if {n for n, _ in p} <= self._exact}
+
+    def sqrt(self, a: Bound) -> Bound:
+        if a.least is None:
+            return UNKNOWN
+        most = _power(a.most, HALF, ELEMENT_SLACK)
+        return Bound({ALL: most}, _power(a.least, HALF, 1 / ELEMENT_SLACK))
+
+    def exp(self, a: Bound) -> Bound:
+        size = a.magnitude
+        if size > LARGEST_EXPONENT:
+            return Bound({}, {})
+        # The exponent is off by its own size times a rounding.
+        slack = math.exp(size * 2.0**-20) * ELEMENT_SLACK
+        most = {ONE: math.exp(size) * slack}
+        return Bound({ALL: most}, {ONE: math.exp(-size) / slack})
+
+    def maximum(self, a: Bound, b: Bound) -> Bound:
+        larger = max(a.magnitude, b.magnitude)
+        known = [x for x in (a, b) if x.least is not None]
+        smallest = max((x.smallest for x in known), default=0.0)
+        most = {ALL: {ONE: larger}} if math.isfinite(larger) else {}
+        return Bound(most, {ONE: smallest} if known else None)
+
+    def choose(self, condition: Bound, a: Bound, b: Bound) -> Bound:  # noqa: ARG002
+        larger = max(a.magnitude, b.magnitude)
+        never_negative = a.least is not None and b.least is not None
+        smallest = {ONE: min(a.smallest, b.smallest)} if never_negative else None
+        return Bound({ALL: {ONE: larger}} if math.isfinite(larger) else {}, smallest)
+
+    def oracle(self, name: str, *operands: Bound) -> Bound:  # noqa: ARG002
+        return UNKNOWN
+
+    def indicator(self, name: str, *operands: Bound) -> Bound:  # noqa: ARG002
+        return Bound({ALL: {ONE: 1.0}}, {})
+
+
+def rounded(
+    bound: Bound, dtype: DType, count: Callable[[Iterable[str]], float]
+) -> Bound:
+    """The bound of a value rounded to a dtype; nothing is known if it may overflow.
+
+    Args:
+        bound: Before.
+        dtype: To what it is rounded.
+        count: How many elements some dims have together.
+    """
+    if dtype in (f32, boolean):
+        return bound
+    relative, least = 1 + dtype.epsilon, None
+    if bound.magnitude * relative >= min(dtype.max, LARGEST):
+        return UNKNOWN
+    # Below the normal numbers a value at most doubles, if it does not become 0.
+    tiny = dtype.epsilon * smallest_normal(dtype)
+    norms = {
+        over: {
+            p: c * relative + tiny * math.sqrt(count(over)) if p == ONE else 2 * c
+            for p, c in terms.items()
+        }
+        for over, terms in bound.norms.items()
+    }
+    if bound.least is not None:
+        normal = bound.smallest >= smallest_normal(dtype)
+        least = {ONE: bound.smallest / relative if normal else 0.0}
+    return Bound(norms, least)
+
+
+def smallest_normal(dtype: DType) -> float:
+    """The smallest positive number of full precision."""
+    return 2.0**-14 if dtype.max < LARGEST_INPUT else 2.0**-126
+
+
+def only_numbers(bound: Bound) -> Bound:
+    """What holds where the atoms are not the same any more."""
+    norms = {d: {ONE: t[ONE]} for d, t in bound.norms.items() if ONE in t}
+    return Bound(norms, None if bound.least is None else {ONE: bound.smallest})
+
+
+# -- Bounds of a graph -----------------------------------------------------------------
+
+
+@dataclass
+class Walk:
+    """Bounds of the values of one list of nodes, in order."""
+
+    types: Mapping[str, TensorType]
+    extents: Mapping[str, int | None]
+    bounds: dict[str, Bound] = field(default_factory=dict[str, Bound])
+    squares: dict[str, dict[Dims, Terms]] = field(
+        default_factory=dict[str, dict[Dims, Terms]]
+    )
+    """Norms of values by the atoms that are computed of them."""
+    dims_of_atom: dict[str, Dims] = field(default_factory=dict[str, Dims])
+    exact: set[str] = field(default_factory=set[str])
+    """Atoms of values whose squares f32 holds."""
+
+    def note(self, name: str, bound: Bound) -> None:
+        """What is known of a value, its atoms among it; nothing if it may overflow."""
+        norms = widened(bound.norms)
+        if norms.get(ALL, {}).get(ONE, math.inf) >= LARGEST:
+            norms = {}
+        else:
+            norms = widened(norms, self.squares.get(name, {}))
+        self.bounds[name] = Bound(norms, bound.least, bound.square_of)
+
+    def apply(self, node: Apply) -> Bound:
+        match node.op.kind:
+            case Kind.ELEMENTWISE:
+                algebra = BoundAlgebra(self.dims_of_atom, self.exact)
+                return node.op.on(algebra, *map(self._operand, node.operands))
+            case Kind.REDUCTION:
+                return self._reduction(node)
+            case Kind.CONTRACTION:
+                return self._contraction(node)
+            case Kind.VIEW if "dtype" in node.op.attributes:
+                dtype = dtype_named(str(node.attr("dtype")))
+                assert dtype is not None
+                return rounded(self.bounds[node.values[0]], dtype, self.count)
+            case _:
+                # Other views and concatenations only move elements.
+                sizes = [self.bounds[v].magnitude for v in node.values]
+                most = max(sizes, default=math.inf)
+                return Bound({ALL: {ONE: most}}) if math.isfinite(most) else UNKNOWN
+
+    def _operand(self, operand: object) -> Bound:
+        if isinstance(operand, str):
+            return self.bounds[operand]
+        assert isinstance(operand, Scalar)
+        known = {n: self.extents.get(n) for n, _ in operand.extents}
+        sizes = {n: e for n, e in known.items() if e is not None}
+        value = operand.at(sizes) if len(sizes) == len(known) else math.inf
+        return constant(value) if math.isfinite(value) else UNKNOWN
+
+    def count(self, names: Iterable[str]) -> float:
+        """How many elements some dims have together, at most."""
+        sizes = [self.extents.get(n) for n in names]
+        return math.prod(math.inf if s is None else s for s in sizes)
+
+    def _reduction(self, node: Apply) -> Bound:
+        (value,) = node.values
+        bound = self.bounds[value]
+        if not node.op.adds:
+            return _reduced(node.op, bound)
+        count = self.count(node.over)
+        slack = 1 + SUM_SLACK + TERM_SLACK * count
+        most = {ONE: bound.magnitude * count * slack}
+        if bound.least is None:
+            return Bound({ALL: most})
+        least = {ONE: bound.smallest / slack}
+        if bound.square_of is not None:
+            self._note_atom(node, bound.square_of, slack)
+            atom = frozenset({(node.result, Fraction(1))})
+            most, least = {**most, atom: 1.0}, {**least, atom: 1.0}
+        return Bound({ALL: most}, least)
+
+    def _note_atom(self, node: Apply, squared: Bound, slack: float) -> None:
+        over = frozenset(node.over)
+        self.dims_of_atom[node.result] = frozenset(self.types[node.result].names)
+        root = frozenset({(node.result, HALF)})
+        for name, bound in self.bounds.items():
+            if bound is squared and not math.isinf(slack):
+                if self.types[name].dtype.max < LARGEST_INPUT:
+                    self.exact.add(node.result)
+                self.squares.setdefault(name, {})[over] = {root: math.sqrt(slack)}
+
+    def _contraction(self, node: Apply) -> Bound:
+        over, count = frozenset(node.over), self.count(node.over)
+        algebra = BoundAlgebra(self.dims_of_atom)
+        left, right = (
+            self._norm(self.bounds[v], over, count, algebra)
+            for v in (node.values * 2)[:2]
+        )
+        return Bound({ALL: product(left, right, 1 + SUM_SLACK + TERM_SLACK * count)})
+
+    @staticmethod
+    def _norm(bound: Bound, over: Dims, count: float, algebra: BoundAlgebra) -> Terms:
+        """Upper bounds of the 2-norm over some dims."""
+        root = math.sqrt(count)
+        free = algebra.free_of(bound.most, over)
+        found = {p: c * root for p, c in free.items()}
+        for dims, terms in bound.norms.items():
+            for powers, c in terms.items() if over <= dims else ():
+                found[powers] = min(found.get(powers, math.inf), c)
+        return found
+
+
+class GraphBounds:
+    """Bounds of all values of a μGraph.
+
+    Attributes:
+        kernel: Those of kernel-level values.
+        blocks: Those of the values of each block, by its position.
+    """
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph = graph
+        self._types = kernel_types(graph)
+        self._extents = derived_extents(graph, graph.extent_of)
+        self.kernel: dict[str, Bound] = {}
+        self.blocks: dict[int, dict[str, Bound]] = {}
+        for item in graph.inputs:
+            most = min(item.type.dtype.max, LARGEST_INPUT)
+            self.kernel[item.name] = Bound({ALL: {ONE: most}})
+        for number, node in enumerate(graph.nodes):
+            if isinstance(node, Apply):
+                self._apply(node)
+            else:
+                self._block(number, node)
+
+    def _walk(self, types: Mapping[str, TensorType]) -> Walk:
+        return Walk(types, self._extents)
+
+    def _apply(self, node: Apply) -> None:
+        walk = self._walk(self._types)
+        walk.bounds.update((v, self.kernel[v]) for v in node.values)
+        bound = only_numbers(walk.apply(node))
+        dtype = self._types[node.result].dtype
+        walk.note(node.result, rounded(bound, dtype, walk.count))
+        self.kernel[node.result] = walk.bounds[node.result]
+
+    def _block(self, number: int, block: BlockGraph) -> None:
+        walk = self._walk(block_types(block, self._types))
+        for _ in range(2):
+            # Sums of squares may come after what they bound, so go round twice.
+            for node in block.nodes:
+                if not isinstance(node, Store):
+                    walk.note(node.result, self._of_node(node, block, walk))
+        self.blocks[number] = walk.bounds
+        for store in block.stores:
+            kept = only_numbers(walk.bounds[store.operand])
+            parted = {d.name for d in dims_of(store.axes) if d.grid or d.loop}
+            norms = {d: t for d, t in kept.norms.items() if not d & parted}
+            bound = rounded(Bound(norms, kept.least), store.dtype or f32, walk.count)
+            self.kernel[store.result] = bound
+
+    def _of_node(
+        self,
+        node: Load | Apply | Accumulate | RunningMax,
+        block: BlockGraph,
+        walk: Walk,
+    ) -> Bound:
+        match node:
+            case Load():
+                return self.kernel[node.source]
+            case Apply():
+                return walk.apply(node)
+            case Accumulate() if node.adds and block.loop is not None:
+                bound = walk.bounds[node.operand]
+                extent = self._extents.get(block.loop.dim)
+                count = math.inf if extent is None else parts(extent, block.loop.tile)
+                slack = 1 + SUM_SLACK + TERM_SLACK * count
+                most = {ALL: {ONE: bound.magnitude * count * slack}}
+                least = {ONE: bound.smallest / slack}
+                return Bound(most, None if bound.least is None else least)
+            case Accumulate() if block.loop is not None and node.reduction is not None:
+                return _reduced(node.reduction, walk.bounds[node.operand])
+            case Accumulate() | RunningMax():
+                return only_numbers(walk.bounds[node.operand])
+
+
+def _reduced(op: Operator, bound: Bound) -> Bound:
+    """What holds of one of the elements; nothing of what is none of them."""
+    if not op.selects:
+        return UNKNOWN
+    kept = only_numbers(bound)
+    return Bound({ALL: kept.most}, kept.least)

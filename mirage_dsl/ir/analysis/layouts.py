@@ -1,0 +1,265 @@
+"""How tensors between kernels lie in memory.
+
+A kernel may store its result with the axes in any order.  The best order is that in
+which both the kernel that writes and those that read find long runs of elements that
+lie together: a kernel that writes one part of a split dim `k#` writes whole rows if the
+parts come first, and a kernel that reads columns reads them at full speed if its dim
+comes last.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from mirage_dsl.core.types import Axis, Dim, TensorType
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Load, Store
+from mirage_dsl.ir.maps import grid_parts, iterations, partial_base
+from mirage_dsl.ops.definition import Kind
+
+# -- Concatenations that cost nothing --------------------------------------------------
+# A kernel-level concatenation copies.  Where a block graph makes an operand, it
+# can as well store it into its part of the whole, which is then allocated before
+# the kernel starts.  Only operands that are made otherwise are copied.
+
+ALIGNMENT = 16
+"""Bytes at whose multiples parts start: kernels access them as aligned tensors."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies.
+
+    Attributes:
+        whole: The concatenation that it is a part of.
+        axis: Of the whole, along which it is a part.
+        before: Dims of the parts that come before.
+        dim: Its own that is joined.
+        axes: Of the whole, in the value's order.
+        steps: Of each axis of the value, what its stride in elements is a multiple of:
+            all of it but symbolic extents.
+    """
+
+    whole: str
+    axis: int
+    before: tuple[str, ...]
+    dim: str
+    axes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+def places(
+    graph: KernelGraph,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+) -> dict[str, Place]:
+    """The places of all values that are made inside of a concatenation."""
+    sizes = {name: extent for name, extent in extents.items() if extent is not None}
+    made = {result for block in graph.blocks for result in block.results}
+    taken = {r.value for r in graph.returns}
+    candidates: dict[str, tuple[Apply, int]] = {}
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph) or node.op.kind is not Kind.CONCAT:
+            continue
+        for at, value in enumerate(node.values):
+            if value in taken or value not in made:
+                continue
+            if _is_simple(types[value]) and _is_simple(types[node.result]):
+                candidates[value] = (node, at)
+                taken.add(value)
+                made.add(node.result)
+    found: dict[str, Place] = {}
+    # A whole that is itself a part comes before its own parts.
+    for value, (node, at) in reversed(candidates.items()):
+        place = _place(value, node, at, types, sizes, found.get(node.result))
+        if place is not None:
+            found[value] = place
+    return found
+
+
+def built(places: Mapping[str, Place]) -> frozenset[str]:
+    """The concatenations that kernels store into."""
+    return frozenset(p.whole for p in places.values())
+
+
+def _is_simple(kind: TensorType) -> bool:
+    """One dim for each axis, row-major."""
+    return kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+
+
+def _place(
+    value: str,
+    node: Apply,
+    at: int,
+    types: Mapping[str, TensorType],
+    sizes: Mapping[str, int],
+    outer: Place | None,
+) -> Place | None:
+    """The place of an operand; None if it is not aligned or has another format."""
+    joined, to = node.attr("dims"), str(node.attr("to"))
+    assert isinstance(joined, tuple)
+    whole, part = types[node.result], types[value]
+    steps = outer.steps if outer else _steps(whole, sizes)
+    before = [sizes.get(d) for d in joined[:at]]
+    known = [e for e in before if e is not None]
+    start = sum(known) if len(known) == len(before) else 1
+    along = whole.names.index(to)
+    offset = start * steps[along] * whole.dtype.itemsize
+    if part.dtype != whole.dtype or offset % ALIGNMENT:
+        return None
+    axes = tuple(whole.names.index(to if n == joined[at] else n) for n in part.names)
+    return Place(
+        node.result,
+        along,
+        joined[:at],
+        joined[at],
+        axes,
+        tuple(steps[a] for a in axes),
+    )
+
+
+def _steps(kind: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    steps: list[int] = []
+    step = 1
+    for name in reversed(kind.names):
+        steps.insert(0, step)
+        step *= sizes.get(name, 1)
+    return tuple(steps)
+
+
+# -- Orders of axes in memory ----------------------------------------------------------
+
+TOGETHER = 64
+"""Bytes that lie together in memory for full speed."""
+
+BETTER = 1.02
+"""An order must be so much better to take the place of the usual one."""
+
+MOST_AXES = 5
+
+Extents = Mapping[str, int | None]
+Order = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Access:
+    """How one kernel reads or writes a tensor: its axes, and how many elements."""
+
+    axes: tuple[Axis, ...]
+    block: BlockGraph
+    elements: float
+
+
+def laid_out(
+    graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
+) -> dict[str, TensorType]:
+    """The types with a layout for what one block graph writes for others.
+
+    What is returned, or read by a library kernel, stays row-major, but that parts of a
+    split dim come first.
+    """
+    found = dict(types)
+    fixed = {r.value for r in graph.returns} | places(graph, types, extents).keys()
+    for block in graph.blocks:
+        for store in block.stores:
+            if store.result not in fixed:
+                order = _order(store, block, graph, types[store.result], extents)
+                if order != tuple(range(len(store.axes))):
+                    kind = types[store.result]
+                    found[store.result] = replace(kind, layout=order)
+    return found
+
+
+def _order(
+    store: Store,
+    block: BlockGraph,
+    graph: KernelGraph,
+    kind: TensorType,
+    extents: Extents,
+) -> Order:
+    usual = _parts_first(store, block)
+    sizes = {n: e for n, e in extents.items() if e is not None}
+    readers = _readers(store.result, graph)
+    if readers is None or len(store.axes) > MOST_AXES:
+        return usual
+    blocks = (block, *(reader for _, reader in readers))
+    if not sizes.keys() >= {*kind.names, *(s.dim for b in blocks for s in b.splits)}:
+        return usual
+    accesses = [_access(store.axes, block, sizes)]
+    accesses += [_access(load.axes, reader, sizes) for load, reader in readers]
+    size = kind.dtype.itemsize
+    best, cost = usual, _cost(usual, accesses, size, sizes)
+    for order in itertools.permutations(range(len(store.axes))):
+        other = _cost(order, accesses, size, sizes)
+        if other * BETTER < cost:
+            best, cost = order, other
+    return best
+
+
+def _parts_first(store: Store, block: BlockGraph) -> Order:
+    axes = range(len(store.axes))
+    return tuple(sorted(axes, key=lambda a: not _is_partial(store.axes[a], block)))
+
+
+def _is_partial(axis: Axis, block: BlockGraph) -> bool:
+    return any(partial_base(d.name, block) is not None for d in axis)
+
+
+def _readers(name: str, graph: KernelGraph) -> list[tuple[Load, BlockGraph]] | None:
+    """The loads of a tensor; None if anything but block graphs reads it."""
+    if any(name in n.values for n in graph.nodes if not isinstance(n, BlockGraph)):
+        return None
+    return [
+        (load, block)
+        for block in graph.blocks
+        for load in block.loads
+        if load.source == name
+    ]
+
+
+def _access(
+    axes: tuple[Axis, ...], block: BlockGraph, sizes: Mapping[str, int]
+) -> _Access:
+    tile = prod(_piece(d, block, sizes) for axis in axes for d in axis)
+    visits = prod(grid_parts(block, sizes))
+    if any(d.loop for axis in axes for d in axis):
+        visits *= iterations(block, sizes)
+    return _Access(axes, block, float(tile * visits))
+
+
+def _piece(dim: Dim, block: BlockGraph, sizes: Mapping[str, int]) -> int:
+    if dim.loop and block.loop is not None:
+        return min(block.loop.tile, sizes[dim.name])
+    tiles = {s.dim: s.tile for s in block.grid}
+    if dim.grid:
+        return min(tiles.get(dim.name, 1), sizes[dim.name])
+    return sizes[dim.name]
+
+
+def _cost(
+    order: Order, accesses: Sequence[_Access], size: int, sizes: Mapping[str, int]
+) -> float:
+    """Time of all accesses, up to a factor."""
+    return sum(a.elements / _share(order, a, size, sizes) for a in accesses)
+
+
+def _share(order: Order, access: _Access, size: int, sizes: Mapping[str, int]) -> float:
+    """Share of the bandwidth that the length of the runs of an access allows."""
+    run = size
+    for axis in reversed(order):
+        for dim in reversed(access.axes[axis]):
+            piece = _piece(dim, access.block, sizes)
+            run *= piece
+            if piece < sizes[dim.name]:
+                return min(1.0, run / TOGETHER)
+    return min(1.0, run / TOGETHER)
+
+
+__all__ = [
+    "ALIGNMENT",
+    "Place",
+    "built",
+    "places",
+]

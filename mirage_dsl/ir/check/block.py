@@ -1,0 +1,527 @@
+"""The rules of block graphs; see `ir.check.graph`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Dim, boolean
+from mirage_dsl.ir.check.view import BlockView, Diagnostic, listed, operands_of
+from mirage_dsl.ir.graph import (
+    PREFETCHED,
+    Accumulate,
+    Apply,
+    BlockNode,
+    Load,
+    RunningMax,
+    Store,
+    dims_of,
+    partial_dim,
+)
+from mirage_dsl.ir.infer import check_store
+from mirage_dsl.ir.maps import Extents, looped_dims, partial_base
+from mirage_dsl.ops.definition import AttributeKind, Kind
+
+# -- Rules on stages -------------------------------------------------------------------
+
+
+def check_stages(view: BlockView) -> Iterator[Diagnostic]:
+    """What is computed before the loop, in its body and after it stays apart."""
+    mixed: set[str] = set()
+    for node in view.block.nodes:
+        if mixed.intersection(operands_of(node)):
+            # One mixture makes all that follows look wrong.
+            if not isinstance(node, Store):
+                mixed.add(node.result)
+            continue
+        found = list(_stage(view, node))
+        yield from found
+        if found and isinstance(node, Apply):
+            mixed.add(node.result)
+
+
+def _stage(view: BlockView, node: BlockNode) -> Iterator[Diagnostic]:
+    match node:
+        case Apply():
+            yield from _no_mixture(view, node)
+        case RunningMax():
+            yield from _needs_body(view, node)
+        case Accumulate():
+            yield from _needs_body(view, node)
+            if node.rescale is not None:
+                yield from _rescaling(view, node, node.rescale)
+        case Store():
+            yield from _storable(view, node)
+        case Load():
+            pass
+
+
+def _no_mixture(view: BlockView, node: Apply) -> Iterator[Diagnostic]:
+    stages = {view.stages[v]: v for v in node.values}
+    if "body" in stages and "after" in stages:
+        yield view.problem(
+            "stage",
+            node,
+            f"it mixes {stages['body']}, a value of the loop body, "
+            f"with {stages['after']}, which exists after the loop",
+            f"accumulate {stages['body']} first",
+        )
+
+
+def _needs_body(view: BlockView, node: Accumulate | RunningMax) -> Iterator[Diagnostic]:
+    stage = view.stages[node.operand]
+    if stage == "body":
+        return
+    what = "an accumulator" if isinstance(node, Accumulate) else "a running maximum"
+    found = "before the loop" if stage == "before" else "after the loop"
+    yield view.problem(
+        "stage",
+        node,
+        f"{what} takes a value of the loop body; {node.operand} is one {found}",
+        f"use {node.operand} directly",
+    )
+
+
+def _rescaling(view: BlockView, node: Accumulate, largest: str) -> Iterator[Diagnostic]:
+    if not node.adds:
+        yield view.problem(
+            "rescale",
+            node,
+            f"a {node.kind} accumulator cannot be rescaled",
+            "rescale sums only",
+        )
+    if largest not in view.running:
+        yield view.problem(
+            "rescale",
+            node,
+            f"it is rescaled by {largest}, which is no running maximum",
+            f"expected a running maximum ({listed(view.running) or 'none yet'})",
+        )
+        return
+    operand, shift = view.types.get(node.operand), view.types.get(largest)
+    if operand and shift and not set(shift.dims) <= set(operand.dims):
+        yield view.problem(
+            "rescale",
+            node,
+            f"{largest} has dims that {node.operand} lacks: {shift}, {operand}",
+            "take the maximum over those dims before",
+        )
+
+
+def _storable(view: BlockView, node: Store) -> Iterator[Diagnostic]:
+    if view.stages[node.operand] == "body":
+        yield view.problem(
+            "stage",
+            node,
+            f"{node.operand} is a value of the loop body, it differs by iteration",
+            f"accumulate {node.operand} and store the result",
+        )
+
+
+# -- Rules of block graphs -------------------------------------------------------------
+
+MAX_GRID_DIMS = 3
+SMALLEST_TILE = 16
+"""A tile up to this size is accepted for any extent: matrix units need it."""
+WARPS = (1, 2, 4, 8, 16, 32)
+"""Numbers of warps that a block may have."""
+
+
+def slice_problem(
+    node: Apply, extents: Extents, block: int | None
+) -> Iterator[Diagnostic]:
+    """A slice whose bounds do not lie in its dim."""
+    attrs = dict(node.attrs)
+    start, stop, dim = attrs.get("start"), attrs.get("stop"), attrs.get("dim")
+    if not (isinstance(start, int) and isinstance(stop, int) and isinstance(dim, str)):
+        return
+    extent = extents.get(dim)
+    if not 0 <= start < stop or (extent is not None and stop > extent):
+        yield Diagnostic(
+            "slice",
+            f"{node.result}: {start} to {stop} of the dim {dim} of extent {extent}",
+            node.result,
+            "expected 0 <= start < stop <= extent",
+            block,
+            node.location,
+        )
+
+
+BlockRule = Callable[[BlockView], Iterator[Diagnostic]]
+
+
+def _unique_names(view: BlockView) -> Iterator[Diagnostic]:
+    names = Counter(n.result for n in view.block.nodes if not isinstance(n, Store))
+    for name, count in names.items():
+        if count > 1:
+            yield view.problem(
+                "unique-names",
+                None,
+                f"{count} values are called {name}",
+                "give each a name of its own",
+                name,
+            )
+
+
+def _defined(view: BlockView) -> Iterator[Diagnostic]:
+    known: set[str] = set()
+    later = {n.result for n in view.block.nodes if not isinstance(n, Store)}
+    for node in view.block.nodes:
+        for name in operands_of(node):
+            if name in known:
+                continue
+            if name in later:
+                what, hint = "is defined only later", "move it up"
+            elif name in view.outer:
+                what, hint = "is a tensor in device memory", f"load {name} first"
+            else:
+                names = listed(known) or "no value so far"
+                what, hint = "is not defined", f"expected one of {names}"
+            yield view.problem("defined", node, f"{name} {what}", hint, name)
+        if not isinstance(node, Store):
+            known.add(node.result)
+
+
+def _types(view: BlockView) -> Iterator[Diagnostic]:
+    yield from view.inferred[1]
+
+
+def _grid(view: BlockView) -> Iterator[Diagnostic]:
+    dims = [s.dim for s in view.block.grid]
+    axes = [" & ".join(s.dim for s in axis) for axis in view.block.axes]
+    if len(axes) > MAX_GRID_DIMS:
+        yield view.problem(
+            "grid",
+            None,
+            f"{len(axes)} grid dims ({', '.join(axes)}), "
+            f"expected at most {MAX_GRID_DIMS}",
+            "leave some of them whole or loop over one",
+        )
+    if view.block.grid and view.block.grid[0].beside:
+        yield view.problem(
+            "grid",
+            None,
+            f"the grid's first split, {dims[0]}, is beside no other split",
+            "let it start an axis",
+            dims[0],
+        )
+    for name, count in sorted(Counter(dims).items()):
+        if count > 1:
+            yield view.problem(
+                "grid", None, f"the grid splits {name} twice", "split it once", name
+            )
+        if view.block.grid_split(partial_dim(name)) is not None:
+            yield view.problem(
+                "grid",
+                None,
+                f"the grid splits both {name} and {partial_dim(name)}",
+                "one of them would have no name for its parts; rename it before",
+                name,
+            )
+
+
+def _tiles(view: BlockView) -> Iterator[Diagnostic]:
+    loop = view.block.loop
+    splits = [("grid", s, view.extents.get(s.dim)) for s in view.block.grid]
+    if loop is not None:
+        span = view.extents.get(loop.dim)
+        inner = next((d for d in looped_dims(view.block) if d.grid), None)
+        part = view.block.grid_split(loop.dim) if inner else None
+        if part is not None and span is not None:
+            span = min(span, part.tile)
+        splits.append(("loop", loop, span))
+    for what, split, span in splits:
+        if split.tile < 1:
+            yield view.problem(
+                "tile",
+                None,
+                f"{what} tile {split.tile} of {split.dim}",
+                "expected at least 1",
+                split.dim,
+            )
+        elif span is not None and split.tile > largest_tile(span):
+            yield view.problem(
+                "tile",
+                None,
+                f"{what} tile {split.tile} of {split.dim}, which spans only {span}",
+                f"expected at most {largest_tile(span)}",
+                split.dim,
+            )
+
+
+def largest_tile(span: int) -> int:
+    """The largest tile that makes sense for `span` elements: a power of two over it."""
+    return max(SMALLEST_TILE, 1 << max(span - 1, 0).bit_length())
+
+
+def _loop(view: BlockView) -> Iterator[Diagnostic]:
+    looped = looped_dims(view.block)
+    if view.block.loop is None:
+        return
+    if not looped:
+        yield view.problem(
+            "loop",
+            None,
+            f"it loops over {view.block.loop.dim}, but no load is split by the loop",
+            "split a load by the loop, or remove the loop",
+            view.block.loop.dim,
+        )
+    if len({d.grid for d in looped}) > 1:
+        yield view.problem(
+            "loop",
+            None,
+            f"loads iterate over {' and over '.join(map(str, looped))}, "
+            "which take different numbers of iterations",
+            "iterate over one of them in all loads",
+            view.block.loop.dim,
+        )
+
+
+def _pieces(view: BlockView) -> Iterator[Diagnostic]:
+    loop = None if view.block.loop is None else view.block.loop.dim
+    for node in (*view.block.loads, *view.block.stores):
+        for dim in dims_of(node.axes):
+            partial = isinstance(node, Store) and partial_base(dim.name, view.block)
+            if dim.grid and not partial and view.block.grid_split(dim.name) is None:
+                split = ", ".join(s.dim for s in view.block.grid) or "nothing"
+                yield view.problem(
+                    "piece",
+                    node,
+                    f"{dim}, but the grid splits {split}",
+                    f"write {dim.name} without /grid, or split it by the grid",
+                    dim.name,
+                )
+            if dim.loop and dim.name != loop:
+                yield view.problem(
+                    "piece",
+                    node,
+                    f"{dim}, but the loop splits {loop or 'nothing'}",
+                    f"write {dim.name} without /loop, or loop over it",
+                    dim.name,
+                )
+
+
+def _views(view: BlockView) -> Iterator[Diagnostic]:
+    for node in view.block.nodes:
+        if not isinstance(node, Apply) or node.op.kind not in (Kind.VIEW, Kind.CONCAT):
+            continue
+        if node.op.kind is Kind.VIEW:
+            yield from slice_problem(node, view.extents, view.index)
+        for value, name in _viewed_dims(node):
+            source = view.types.get(value)
+            dim = None if source is None else source.dim(name)
+            # A concat of the pieces of iterations is one of the whole, once summed.
+            joins = node.op.kind is Kind.CONCAT
+            if dim is not None and (dim.grid if joins else dim != dim.whole):
+                yield view.problem(
+                    "view",
+                    node,
+                    f"{node.op.name} of {dim}, a piece of a dim",
+                    f"apply {node.op.name} before the block, or to a whole dim",
+                    name,
+                )
+
+
+def _joins(view: BlockView) -> Iterator[Diagnostic]:
+    """A joined dim has one extent, that of its pieces, wherever it is in the block.
+
+    Pieces of the loop have none that `extents` could tell, so they are compared as
+    such, and the dim is none that is loaded.
+    """
+    joins = [
+        n for n in view.block.nodes if isinstance(n, Apply) and n.op.kind is Kind.CONCAT
+    ]
+    known = {d.name for load in view.block.loads for d in dims_of(load.axes)}
+    first: dict[str, tuple[Counter[Dim], int]] = {}
+    for node in joins:
+        to, pieces = str(node.attr("to")), _joined_pieces(view, node)
+        if pieces is None:
+            continue
+        other = first.setdefault(to, pieces)
+        if other != pieces or (pieces[0] and to in known):
+            joined = ", ".join(map(str, _operand_dims(view, node)))
+            yield view.problem(
+                "join",
+                node,
+                f"{to} joins {joined} here, and is of other pieces elsewhere",
+                "join pieces of the same extents, or give this dim another name",
+                to,
+            )
+
+
+def _operand_dims(view: BlockView, node: Apply) -> list[Dim]:
+    """The dims that a concat joins, with their splits, as far as types follow."""
+    typed = ((view.types.get(value), name) for value, name in _viewed_dims(node))
+    found = (None if known is None else known.dim(name) for known, name in typed)
+    return [dim for dim in found if dim is not None]
+
+
+def _joined_pieces(view: BlockView, node: Apply) -> tuple[Counter[Dim], int] | None:
+    """Joined dims that are split or of unknown extent, and the extent of the others."""
+    dims = _operand_dims(view, node)
+    if len(dims) != len(node.values):
+        return None
+    sizes = {d: None if d.loop else view.extents.get(d.name) for d in dims}
+    return (
+        Counter(d for d in dims if sizes[d] is None),
+        sum(sizes[d] or 0 for d in dims),
+    )
+
+
+def _viewed_dims(node: Apply) -> Iterator[tuple[str, str]]:
+    """Operands with the dims of them that a view rearranges, or a concat joins."""
+    attrs = dict(node.attrs)
+    joins = node.op.kind is Kind.CONCAT
+    for name, kind in node.op.attributes.items():
+        value = attrs.get(name)
+        if kind is AttributeKind.DIM and isinstance(value, str):
+            yield from ((operand, value) for operand in node.values)
+        if kind is AttributeKind.DIMS and isinstance(value, tuple):
+            of = node.values if joins else node.values[:1] * len(value)
+            yield from zip(of, value, strict=False)
+
+
+def _stores(view: BlockView) -> Iterator[Diagnostic]:
+    if not view.block.stores:
+        yield view.problem(
+            "store", None, "it stores nothing", "store a value or remove the block"
+        )
+    for node in view.block.stores:
+        dims = dims_of(node.axes)
+        twice = [n for n, c in Counter(d.name for d in dims).items() if c > 1]
+        if twice:
+            yield view.problem(
+                "store", node, f"the dim {twice[0]} twice", "name it once", twice[0]
+            )
+        try:
+            check_store(node, view.block)
+        except CheckError as error:
+            yield view.problem("store", node, error.message, "split it by itself")
+        known = view.types.get(node.operand)
+        if node.dtype == boolean and known is not None and known.dtype != boolean:
+            yield view.problem(
+                "store",
+                node,
+                f"{node.operand} is {known.dtype}, but it is stored as bool",
+                "store what a comparison gives, as with 0",
+            )
+        yield from _grid_stored(view, node, dims)
+        yield from _store_fits(view, node, dims)
+
+
+def _grid_stored(
+    view: BlockView, node: Store, dims: tuple[Dim, ...]
+) -> Iterator[Diagnostic]:
+    block = view.block
+    own = [d.name for d in dims if d.grid and not d.loop]
+    stored = {block.axis_of.get(partial_base(name, block) or name) for name in own}
+    for axis in block.axes:
+        if block.axis_of[axis[0].dim] not in stored:
+            name = " & ".join(s.dim for s in axis)
+            parts = [Dim(s.dim, grid=True) for s in axis]
+            partial = [Dim(partial_dim(s.dim), grid=True) for s in axis]
+            listed = " nor ".join(map(str, (*parts, *partial[:1])))
+            yield view.problem(
+                "store",
+                node,
+                f"the grid splits {name}, but the axes have neither {listed}",
+                f"all blocks along {name} would write the same elements; "
+                f"store {partial[0]} if these are partial results",
+                axis[0].dim,
+            )
+
+
+def _store_fits(
+    view: BlockView, node: Store, dims: tuple[Dim, ...]
+) -> Iterator[Diagnostic]:
+    operand = view.types.get(node.operand)
+    if operand is None:
+        return
+    own = {d for d in dims if d.name in operand.names or not _numbers(view, d)}
+    looped = [d for d in operand.dims if d.loop]
+    if looped:
+        yield view.problem(
+            "store",
+            node,
+            f"{node.operand} has {looped[0]}, the index within a tile of the loop",
+            f"sum over {looped[0].name} after the loop, or concatenate",
+            looped[0].name,
+        )
+    elif own != set(operand.dims):
+        found = ", ".join(map(str, dims)) or "none"
+        expected = ", ".join(map(str, operand.dims)) or "none"
+        yield view.problem(
+            "store",
+            node,
+            f"its axes have the dims {found}, but {node.operand} has {expected}",
+            "name the dims of the value, each with the same /grid",
+        )
+
+
+def _numbers(view: BlockView, dim: Dim) -> bool:
+    """Whether a stored dim is the coordinate of a grid dim."""
+    return dim.grid and partial_base(dim.name, view.block) is not None
+
+
+def _schedule(view: BlockView) -> Iterator[Diagnostic]:
+    warps, stages = view.block.schedule.num_warps, view.block.schedule.num_stages
+    if warps not in WARPS:
+        yield view.problem(
+            "schedule",
+            None,
+            f"num_warps({warps}), expected one of {', '.join(map(str, WARPS))}",
+            "take one of these",
+        )
+    prefetch = view.block.schedule.prefetch
+    if prefetch not in PREFETCHED:
+        yield view.problem(
+            "schedule",
+            None,
+            f"prefetch({prefetch}), expected one of {', '.join(map(str, PREFETCHED))}",
+            "take 0 to ask for nothing ahead",
+        )
+    if stages < 1:
+        yield view.problem(
+            "schedule",
+            None,
+            f"num_stages({stages}), expected 1 or more",
+            "take 1 to load nothing ahead",
+        )
+
+
+def _unused(view: BlockView) -> Iterator[Diagnostic]:
+    used = {v for n in view.block.nodes for v in operands_of(n)}
+    for node in view.block.nodes:
+        if not isinstance(node, Store) and node.result not in used:
+            yield view.problem(
+                "unused", node, "nothing in the block reads it", "remove it or store it"
+            )
+
+
+NAME_RULES: tuple[BlockRule, ...] = (_unique_names, _defined)
+"""Rules without which the others cannot be asked."""
+
+BLOCK_RULES: tuple[BlockRule, ...] = (
+    _grid,
+    _tiles,
+    _loop,
+    _pieces,
+    _types,
+    _views,
+    _joins,
+    check_stages,
+    _stores,
+    _schedule,
+    _unused,
+)
+"""The rules of block graphs, in order of reporting."""
+
+
+def check_block(view: BlockView) -> Iterator[Diagnostic]:
+    """All rules that a block graph breaks."""
+    broken = [found for rule in NAME_RULES for found in rule(view)]
+    yield from broken
+    if not broken:
+        for rule in BLOCK_RULES:
+            yield from rule(view)

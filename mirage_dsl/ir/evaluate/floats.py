@@ -1,0 +1,150 @@
+"""The evaluator over NumPy floats: reference semantics, and a model of a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mirage_dsl.core.errors import DTypeError
+from mirage_dsl.core.types import DType, Scalar
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ops.definition import Array, Operator
+
+Compute = type[np.float64] | type[np.float32]
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """NumPy's dtype of a storage format; bf16 is `ml_dtypes`'."""
+    if dtype.long_name == "bfloat16":
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype.long_name)
+
+
+@dataclass(frozen=True)
+class NumpyDomain:
+    """Floats of one format.
+
+    Attributes:
+        compute: The format of all arithmetic.
+        round_casts: Round where a real run does: inputs, casts, stores and kernel-level
+            results to their storage formats.  Otherwise nothing is rounded.
+    """
+
+    compute: Compute = np.float64
+    round_casts: bool = False
+
+    def shape(self, value: Array) -> tuple[int, ...]:
+        """The array's shape."""
+        return value.shape
+
+    def constant(self, number: Scalar, extents: Mapping[str, int]) -> Array:
+        """The number at the given extents."""
+        return np.asarray(number.at(extents), dtype=self.compute)
+
+    def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
+        """The row's NumPy semantics."""
+        with np.errstate(all="ignore"):
+            return np.asarray(op.numpy(*operands), dtype=self.compute)
+
+    def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
+        """The row's NumPy semantics."""
+        with np.errstate(all="ignore"):
+            return np.asarray(op.numpy(value, axes), dtype=self.compute)
+
+    def contract(self, op: Operator, a: Array, b: Array) -> Array:
+        """The row's NumPy semantics."""
+        with np.errstate(all="ignore"):
+            return np.asarray(op.numpy(a, b), dtype=self.compute)
+
+    def running_max(self, value: Array, axis: int) -> Array:
+        """Cumulative maximum.
+
+        -inf becomes the lowest finite number: any finite number serves, and with this
+        one a rescaling from "nothing seen yet" to a real maximum is by zero.
+        """
+        largest = np.maximum.accumulate(value, axis=axis)
+        lowest = np.asarray(np.finfo(self.compute).min, self.compute)
+        return np.where(np.isneginf(largest), lowest, largest)
+
+    def cast(self, value: Array, dtype: DType) -> Array:
+        """Round to `dtype` if this domain rounds."""
+        if not self.round_casts:
+            return value
+        with np.errstate(all="ignore"):
+            return value.astype(numpy_dtype(dtype)).astype(self.compute)
+
+    def transpose(self, value: Array, order: tuple[int, ...]) -> Array:
+        """Axes in another order."""
+        return value.transpose(order)
+
+    def reshape(self, value: Array, shape: tuple[int, ...]) -> Array:
+        """Axes merged or split."""
+        return value.reshape(shape)
+
+    def take(self, value: Array, axis: int, start: int, stop: int) -> Array:
+        """A range along an axis."""
+        index = (slice(None),) * axis + (slice(start, stop),)
+        return value[index]
+
+    def pad(self, value: Array, axis: int, count: int) -> Array:
+        """NaN, so that a mask forgotten anywhere shows in the result."""
+        shape = (*value.shape[:axis], count, *value.shape[axis + 1 :])
+        return np.concatenate([value, np.full(shape, np.nan, self.compute)], axis)
+
+    def mask(self, value: Array, keep: NDArray[np.bool_], fill: float) -> Array:
+        """`fill` where `keep` is False."""
+        return np.where(keep, value, np.asarray(fill, self.compute))
+
+    def concat(self, values: Sequence[Array], axis: int) -> Array:
+        """Arrays one after the other."""
+        return np.concatenate(list(values), axis)
+
+
+def evaluate_numpy(
+    graph: GraphLike,
+    *arrays: ArrayLike,
+    compute: Compute = np.float64,
+    round_casts: bool = False,
+) -> list[Array]:
+    """Evaluate a program or μGraph on NumPy arrays.
+
+    Args:
+        graph: What to evaluate: a graph, its text, or a candidate of a search.
+        *arrays: One per input, axes as the input's type says, of any float dtype.
+        compute: The format of all arithmetic, and of the results.
+        round_casts: Round to storage formats where a real run does.
+
+    Returns:
+        One array per output, axes as the returned type says.
+
+    Raises:
+        CheckError: The graph is not well formed.
+        DTypeError: An array of complex numbers or of no numbers.
+        ShapeError: Arrays that do not fit the input types.
+    """
+    graph = graph_of(graph)
+    domain = NumpyDomain(compute, round_casts)
+    values = [_floats(a, compute) for a in arrays]
+    try:
+        return evaluate(graph, values, domain)
+    except (AssertionError, IndexError, KeyError, ValueError):
+        # What is not well formed fails in many ways; the checker says why.
+        check_or_raise(graph)
+        raise
+
+
+def _floats(array: ArrayLike, compute: Compute) -> Array:
+    found = np.asarray(array)
+    if found.dtype.kind not in "biuf" and found.dtype != ml_dtypes.bfloat16:
+        raise DTypeError(
+            f"found an array of {found.dtype}, expected floats such as float16, "
+            "bfloat16 or float32"
+        )
+    return found.astype(compute)

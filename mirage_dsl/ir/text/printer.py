@@ -1,0 +1,161 @@
+"""Prints a μGraph as `.mu` text, so that `parse(to_text(g)) == g`.
+
+The text is described in `docs/text-format.md`.  A graph whose types do not follow is
+printed too, without the types that are missing: error messages show such graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import TensorType, axis_text
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Load,
+    RunningMax,
+    Schedule,
+    Split,
+    Store,
+)
+from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
+from mirage_dsl.ir.maps import stated_extents
+
+VERSION = 1
+"""Version of the text format, in its first line."""
+
+_WIDTH = 96
+_INDENT = "  "
+
+
+def to_text(graph: KernelGraph) -> str:
+    """The graph as `.mu` text, ending in a newline."""
+    types = {i.name: i.type for i in graph.inputs}
+    lines = [f"mirage {VERSION}", "", *_header(graph)]
+    for node in graph.nodes:
+        match node:
+            case Apply():
+                line = _kernel_apply(node, types)
+                lines.append(_INDENT + line)
+            case BlockGraph():
+                lines += [_INDENT + line for line in _block(node, types)]
+                types |= {s.result: store_type(s) for s in node.stores}
+    lines.append(
+        f"{_INDENT}return {', '.join(r.value for r in graph.returns)}".rstrip()
+    )
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _header(graph: KernelGraph) -> list[str]:
+    inputs = [f"{i.name}: {i.type}" for i in graph.inputs]
+    tail = ")"
+    if graph.returns:
+        tail += " -> " + ", ".join(str(r.type) for r in graph.returns)
+    sizes = ", ".join(_sizes(graph))
+    tail += f" where {sizes} {{" if sizes else " {"
+    head = f"mugraph {graph.name}("
+    one_line = head + ", ".join(inputs) + tail
+    if len(one_line) <= _WIDTH or not inputs:
+        return [one_line]
+    *others, last = inputs
+    return [head, *(f"{_INDENT * 2}{i}," for i in others), _INDENT * 2 + last, tail]
+
+
+def _sizes(graph: KernelGraph) -> Iterable[str]:
+    """Extents in the order in which the inputs name the dims, then by name."""
+    stated = stated_extents(graph)
+    named = dict.fromkeys(n for i in graph.inputs for n in i.type.names)
+    order = [n for n in named if n in stated]
+    for name in [*order, *(n for n in stated if n not in named)]:
+        extent = stated[name]
+        yield f"{name} = {'?' if extent is None else extent}"
+
+
+def _kernel_apply(node: Apply, types: dict[str, TensorType]) -> str:
+    try:
+        operands = [types[v] for v in node.values]
+        types[node.result] = apply_type(node, operands, in_block=False)
+    except (CheckError, KeyError):
+        return f"{node.result} = {_application(node)}"
+    return f"{node.result}: {types[node.result]} = {_application(node)}"
+
+
+def _application(node: Apply) -> str:
+    given = dict(node.attrs)
+    order = [n for n in node.op.attributes if n in given]
+    words = [node.op.name, ", ".join(map(str, node.operands))]
+    for name in [*order, *(n for n in given if n not in order)]:
+        value = given[name]
+        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        words.append(f"{name}({shown})")
+    return " ".join(w for w in words if w)
+
+
+def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
+    words = ["block"]
+    if block.grid:
+        axes = (" & ".join(map(_split, axis)) for axis in block.axes)
+        words.append(f"grid({', '.join(axes)})")
+    if block.loop is not None:
+        words.append(f"loop({_split(block.loop)})")
+    words += _schedule(block.schedule)
+    types: dict[str, TensorType] = {}
+    lines = [f"{', '.join(block.results)} = {' '.join(words)} {{"]
+    for node in block.nodes:
+        type_ = _type_text(node, block, types, outer)
+        lines.append(_INDENT + block_node_text(node, type_))
+    return [*lines, "}"]
+
+
+def _split(split: Split) -> str:
+    return f"{split.dim} / {split.tile}"
+
+
+def _schedule(schedule: Schedule) -> Iterable[str]:
+    """The parameters that differ from the defaults."""
+    default = Schedule()
+    for field in fields(Schedule):
+        value = getattr(schedule, field.name)
+        if value != getattr(default, field.name):
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            yield f"{field.name}({shown})"
+
+
+def _type_text(
+    node: BlockNode,
+    block: BlockGraph,
+    types: dict[str, TensorType],
+    outer: Mapping[str, TensorType],
+) -> str:
+    """`: f32[m, k/loop]`, or nothing where the type does not follow."""
+    if isinstance(node, Store):
+        return f": {node.dtype}[{', '.join(map(axis_text, node.axes))}]"
+    try:
+        types[node.result] = block_node_type(node, block, types, outer)
+    except CheckError:
+        return ""
+    return f": {types[node.result]}"
+
+
+def block_node_text(node: BlockNode, type_: str) -> str:
+    match node:
+        case Load():
+            axes = "" if type_ else f"[{', '.join(map(axis_text, node.axes))}]"
+            return f"{node.result}{type_} = load {node.source}{axes}"
+        case Apply():
+            return f"{node.result}{type_} = {_application(node)}"
+        case Accumulate():
+            how = "" if node.kind == "sum" else f" {node.kind}"
+            if node.rescale is not None:
+                how += f" rescale {node.rescale}"
+            return f"{node.result}{type_} = accumulate {node.operand}{how}"
+        case RunningMax():
+            return f"{node.result}{type_} = running max {node.operand}"
+        case Store():
+            return f"store {node.result}{type_} = {node.operand}"

@@ -1,0 +1,321 @@
+"""Makers of rows: what the rows of the operator table have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_dsl.core.types import scalar
+from mirage_dsl.ops.definition import (
+    Algebra,
+    Array,
+    AttributeKind,
+    Axes,
+    BinaryField,
+    ConcatField,
+    ContractionField,
+    ElementAlgebra,
+    FieldAlgebra,
+    Kind,
+    Operator,
+    ReductionField,
+    Term,
+    TernaryField,
+    Truth,
+    UnaryField,
+    V,
+)
+
+# -- Formulas that are longer than a line ----------------------------------------------
+
+_ONE = scalar(1)
+
+
+def sigmoid_field(f: Algebra[V], x: V) -> V:
+    """The logistic function through the exponential, over any algebra."""
+    one = f.constant(_ONE)
+    return f.div(one, f.add(one, f.exp(f.sub(f.constant(scalar(0)), x))))
+
+
+def tanh_field(f: Algebra[V], x: V) -> V:
+    """The hyperbolic tangent through the exponential, over any algebra."""
+    return f.sub(
+        f.mul(f.constant(scalar(2)), sigmoid_field(f, f.add(x, x))), f.constant(_ONE)
+    )
+
+
+def or_one_field(f: ElementAlgebra[V], x: V) -> V:
+    """X times a random number, the same wherever it is asked for, over any algebra.
+
+    So it is told from x itself, and scales as x does.
+    """
+    return f.mul(x, f.oracle("or_one", f.constant(_ONE)))
+
+
+def min_field(f: FieldAlgebra[V], a: V, axes: Axes) -> V:
+    """The minimum as minus the maximum of the negatives, over any algebra of arrays."""
+    zero = f.constant(scalar(0))
+    return f.sub(zero, f.max(f.sub(zero, a), axes))
+
+
+def silu_gradient(m: Algebra[V], x: Sequence[V], y: V, g: V) -> tuple[V, ...]:
+    """The upstream gradient times the slope of x * sigmoid(x)."""
+    one = m.constant(_ONE)
+    gate = sigmoid_field(m, x[0])
+    return (m.mul(g, m.add(gate, m.mul(y, m.sub(one, gate)))),)
+
+
+def bell(m: Algebra[V], x: V) -> V:
+    """The slope of the error function."""
+    square = m.sub(m.constant(scalar(0)), m.mul(x, x))
+    return m.mul(m.exp(square), m.constant(scalar(2 / math.sqrt(math.pi))))
+
+
+def erf(x: Array) -> Array:
+    """The error function, element by element."""
+    values = np.asarray(x)
+    exact = np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64))
+    return exact.astype(values.dtype)
+
+
+def stable_sigmoid(x: Array) -> Array:
+    """The logistic function, without overflow for any operand."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.asarray(x).dtype)
+
+
+def rowshift(a: Array, axes: tuple[int, ...]) -> Array:
+    """The maximum, by which a row of exponents is shifted.
+
+    For a masked row it is a finite number that no other row's maximum is below, so that
+    a larger maximum can still be taken over both.
+    """
+    largest: Array = np.max(a, axis=axes)
+    lowest = np.finfo(largest.dtype).min
+    return np.where(np.isneginf(largest), lowest, largest)
+
+
+# -- Makers of rows --------------------------------------------------------------------
+
+EXACT = "exact"
+ORACLE = "random oracle: equal operands give equal values, nothing else is assumed"
+ORDER = "a fixed random order per trial: axioms of a total order, no more"
+
+JOIN_PREFIX = "join_"
+"""What the names of functions begin with by which emitted modules join elements."""
+
+ROWS: dict[str, Operator] = {}
+"""The rows entered so far, by name."""
+
+
+def row(operator: Operator) -> Operator:
+    """Enter a row."""
+    assert operator.name not in ROWS, operator.name
+    ROWS[operator.name] = operator
+    return operator
+
+
+def unary(
+    name: str,
+    numpy: Callable[[Array], Array],
+    triton: str,
+    *,
+    torch: str,
+    field: UnaryField | None = None,
+    flops: float = 1.0,
+    **facets: Any,
+) -> Operator:
+    """A row of one operand; without `field` the residue semantics is an oracle."""
+
+    def unknown(f: ElementAlgebra[V], x: V) -> V:
+        return f.oracle(name, x)
+
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.ELEMENTWISE,
+            arity=1,
+            numpy=numpy,
+            field=field or unknown,
+            field_note=EXACT if field else ORACLE,
+            term=Term.FUNCTION,
+            triton=triton,
+            torch=torch,
+            flops=flops,
+            **facets,
+        )
+    )
+
+
+def binary(
+    name: str,
+    numpy: Callable[[Array, Array], Array],
+    triton: str,
+    *,
+    torch: str,
+    field: BinaryField,
+    term: Term = Term.FUNCTION,
+    field_note: str = EXACT,
+    flops: float = 1.0,
+    **facets: Any,
+) -> Operator:
+    """A row of two operands."""
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.ELEMENTWISE,
+            arity=2,
+            numpy=numpy,
+            field=field,
+            field_note=field_note,
+            term=term,
+            triton=triton,
+            torch=torch,
+            flops=flops,
+            **facets,
+        )
+    )
+
+
+def ternary(
+    name: str,
+    numpy: Callable[[Array, Array, Array], Array],
+    triton: str,
+    *,
+    torch: str,
+    field: TernaryField,
+    **facets: Any,
+) -> Operator:
+    """A row of three operands."""
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.ELEMENTWISE,
+            arity=3,
+            numpy=numpy,
+            field=field,
+            term=Term.FUNCTION,
+            triton=triton,
+            torch=torch,
+            flops=1.0,
+            **facets,
+        )
+    )
+
+
+def comparison(
+    name: str, numpy: Callable[[Array, Array], Array], sign: str
+) -> Operator:
+    """A row that is 1 where the comparison holds and 0 elsewhere."""
+
+    def field(f: ElementAlgebra[V], a: V, b: V) -> V:
+        return f.indicator(name, a, b)
+
+    return binary(
+        name,
+        lambda a, b: np.asarray(numpy(a, b), dtype=np.result_type(a, b)),
+        f"({{0}} {sign} {{1}}).to(tl.float32)",
+        torch=f"({{0}} {sign} {{1}}).to({{dtype}})",
+        field=field,
+        field_note=ORACLE,
+        sign=sign,
+        truth=Truth.COMPARES,
+    )
+
+
+def reduction(
+    name: str,
+    numpy: Callable[[Array, Axes], Array],
+    *,
+    join: Operator,
+    neutral: float,
+    torch: str,
+    triton: str | None = None,
+    field: ReductionField | None = None,
+    **facets: Any,
+) -> Operator:
+    """A row that joins all elements along dims.
+
+    Without `field` and `triton` it joins them by the facets of `join`.
+    """
+
+    def folded(f: FieldAlgebra[V], a: V, axes: Axes) -> V:
+        return f.fold(lambda x, y: join.on(f, x, y), a, axes)
+
+    call = f"tl.reduce({{0}}, {{axis}}, {joining(join)})"
+    facets.setdefault("term", Term.FUNCTION)
+    facets.setdefault("in_steps", True)
+    facets.setdefault("field_note", join.field_note)
+    facets.setdefault("flops", join.flops)
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.REDUCTION,
+            arity=1,
+            numpy=numpy,
+            field=field or folded,
+            triton=triton or call,
+            torch=torch,
+            attributes={"over": AttributeKind.DIMS},
+            join=join,
+            neutral=neutral,
+            **facets,
+        )
+    )
+
+
+def contraction(
+    name: str,
+    numpy: Callable[[Array, Array], Array],
+    triton: str,
+    *,
+    torch: str,
+    field: ContractionField,
+    **facets: Any,
+) -> Operator:
+    """A row that sums products along dims."""
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.CONTRACTION,
+            arity=2,
+            numpy=numpy,
+            field=field,
+            field_note=EXACT,
+            term=Term.CONTRACT,
+            triton=triton,
+            torch=torch,
+            flops=2.0,
+            attributes={"over": AttributeKind.DIMS},
+            commutative=True,
+            **facets,
+        )
+    )
+
+
+def concatenation(
+    name: str, numpy: Callable[..., Array], *, torch: str, field: ConcatField
+) -> Operator:
+    """A row that joins its operands along dims; blocks take it apart."""
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.CONCAT,
+            arity=-1,
+            numpy=numpy,
+            field=field,
+            field_note=EXACT,
+            term=Term.FUNCTION,
+            triton="",
+            torch=torch,
+            flops=0.0,
+            attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIM},
+        )
+    )
+
+
+def joining(join: Operator) -> str:
+    """The name of the function that an emitted module defines for a join."""
+    return f"{JOIN_PREFIX}{join.name}"

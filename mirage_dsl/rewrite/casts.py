@@ -1,0 +1,131 @@
+"""Casts before products: the matrix unit takes operands of one storage format.
+
+Inside a block all arithmetic is f32, so a product of a computed value and a loaded
+tile has unequal operands.  Before → after, where x and w are f16:
+
+    p = matmul xn, wt          xn_f16 = cast xn to f16
+                               p = matmul xn_f16, wt
+
+A computed value is cast to the format that it has in the unfused program: the one that
+the tensors it depends on are stored in, or f32 if they differ.  So programs of f32
+tensors get no casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirage_dsl.core.types import DType, TensorType, boolean, promote
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Load,
+    RunningMax,
+    Store,
+)
+from mirage_dsl.ir.infer import block_node_type
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import CAST
+
+
+def insert_casts(
+    block: BlockGraph,
+    outer: Mapping[str, TensorType],
+    unfused: Mapping[str, DType] | None = None,
+) -> BlockGraph:
+    """The same block with equal operand dtypes at every product.  Idempotent.
+
+    Args:
+        block: The block; its products may have unequal operand dtypes.
+        outer: Types of the kernel-level tensors that it loads.
+        unfused: Formats that tensors have in the unfused program, where an earlier
+            kernel stored them in another one.
+    """
+    caster = _Caster(block, outer, unfused or {})
+    for node in block.nodes:
+        caster.add(node)
+    return replace(block, nodes=tuple(caster.nodes))
+
+
+class _Caster:
+    """Copies nodes one by one and puts casts where they are needed."""
+
+    def __init__(
+        self,
+        block: BlockGraph,
+        outer: Mapping[str, TensorType],
+        unfused: Mapping[str, DType],
+    ) -> None:
+        self.block = block
+        self.outer = outer
+        self.unfused = unfused
+        self.nodes: list[BlockNode] = []
+        self.types: dict[str, TensorType] = {}
+        self.storage: dict[str, DType] = {}
+        """The format that each value has in the unfused program."""
+        self.casts: dict[tuple[str, DType], str] = {}
+        self.names = {n.result for n in block.nodes}
+
+    def add(self, node: BlockNode) -> None:
+        """Append `node`, its operands cast if it is a product."""
+        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
+            node = self._product(node)
+        self._append(node)
+
+    def _append(self, node: BlockNode) -> None:
+        self.nodes.append(node)
+        inferred = block_node_type(node, self.block, self.types, self.outer)
+        match node:
+            case Load():
+                stored = self.unfused.get(node.source, inferred.dtype)
+                self.storage[node.result] = stored
+            case Apply():
+                attrs = dict(node.attrs)
+                own = "dtype" in attrs or inferred.dtype == boolean
+                self.storage[node.result] = (
+                    inferred.dtype if own else self._common(node.values)
+                )
+                if node.op is CAST:
+                    self.casts[node.values[0], inferred.dtype] = node.result
+            case Accumulate() | RunningMax():
+                self.storage[node.result] = self.storage[node.operand]
+            case Store():
+                return
+        self.types[node.result] = inferred
+
+    def _common(self, values: tuple[str, ...]) -> DType:
+        return promote(*(self.storage[v] for v in values))
+
+    def _product(self, node: Apply) -> Apply:
+        target = self._common(node.values)
+        operands = tuple(
+            self._cast(o, target) if isinstance(o, str) else o for o in node.operands
+        )
+        return replace(node, operands=operands)
+
+    def _cast(self, value: str, dtype: DType) -> str:
+        if self.types[value].dtype == dtype:
+            return value
+        if (value, dtype) in self.casts:
+            return self.casts[value, dtype]
+        name = f"{value}_{dtype}"
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        cast = Apply(name, CAST, (value,), (("dtype", dtype.name),))
+        self._append_after(value, cast)
+        return name
+
+    def _append_after(self, value: str, cast: Apply) -> None:
+        """Put the cast right behind its operand, so that it stays in its stage."""
+        self._append(cast)
+        self.nodes.pop()
+        at = next(
+            i
+            for i, n in enumerate(self.nodes)
+            if not isinstance(n, Store) and n.result == value
+        )
+        self.nodes.insert(at + 1, cast)

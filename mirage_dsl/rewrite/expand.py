@@ -1,0 +1,315 @@
+"""Normalisation of programs before the search: fewer operators, one form of each.
+
+    square x           ->  x * x                 derived rows by their expansions
+    (x * 2) * 3        ->  x * 6                 constants folded
+    x / 8              ->  x * 0.125
+    x * 1, x + 0       ->  x
+    equal nodes        ->  one node
+    dead nodes         ->  gone
+
+The result computes the same function; its nodes keep their order and their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from mirage_dsl.core.errors import SourceLocation
+from mirage_dsl.core.types import Scalar, scalar
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    Attrs,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    Load,
+    Operand,
+    RunningMax,
+    Store,
+)
+from mirage_dsl.ops import table
+from mirage_dsl.ops.definition import Operator
+
+_ONE, _ZERO = scalar(1), scalar(0)
+
+
+def expand(graph: KernelGraph) -> KernelGraph:
+    """The same function with derived rows expanded and equal nodes merged.
+
+    Operators inside of block graphs are expanded too; the blocks stay.
+    """
+    taken = {i.name for i in graph.inputs}
+    taken.update(r for n in graph.nodes for r in _results(n))
+    rewriter = _Rewriter(taken, reorder=not graph.blocks, identities=True)
+    nodes: list[KernelNode] = []
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            sources = [rewriter.renamed(n) for n in node.nodes]
+            nodes.append(_expand_block(replace(node, nodes=tuple(sources))))
+        else:
+            nodes.extend(rewriter.apply(node))
+    returns = tuple(
+        replace(r, value=rewriter.alias.get(r.value, r.value)) for r in graph.returns
+    )
+    kept = live(nodes, {r.value for r in returns})
+    return replace(graph, nodes=tuple(kept), returns=returns)
+
+
+def _results(node: KernelNode) -> tuple[str, ...]:
+    return node.results if isinstance(node, BlockGraph) else (node.result,)
+
+
+@dataclass
+class _Rewriter:
+    """Rewrites a sequence of nodes; `alias` maps values that vanished.
+
+    Attributes:
+        taken: Names in use.
+        reorder: Whether nodes with swapped operands may merge.  Their results have
+            the same dims in another order, which shows in the loads of a block.
+        identities: Whether x * 1 may become x: not in a block, where the product is
+            f32 whatever x is.
+    """
+
+    taken: set[str]
+    reorder: bool
+    identities: bool
+    alias: dict[str, str] = field(default_factory=dict[str, str])
+    scaled: dict[str, tuple[str, Scalar]] = field(
+        default_factory=dict[str, tuple[str, Scalar]]
+    )
+    seen: dict[object, str] = field(default_factory=dict[object, str])
+
+    def renamed(self, node: BlockNode) -> BlockNode:
+        """A load with its source renamed; other nodes as they are."""
+        if not isinstance(node, Load):
+            return node
+        return replace(node, source=self.alias.get(node.source, node.source))
+
+    def operand(self, value: Operand) -> Operand:
+        return self.alias.get(value, value) if isinstance(value, str) else value
+
+    def name(self, value: str) -> str:
+        return self.alias.get(value, value)
+
+    def apply(self, node: Apply) -> list[Apply]:
+        """The nodes that replace `node`; none if an equal value exists."""
+        writer = _Writer(self, node)
+        operands = tuple(self.operand(o) for o in node.operands)
+        result = writer.operator(node.op, operands, node.attrs)
+        assert isinstance(result, str), node
+        return self._named(writer.nodes, result, node.result)
+
+    def _named(self, nodes: list[Apply], result: str, wanted: str) -> list[Apply]:
+        """Give the last node the name of the node that it replaces."""
+        if nodes and nodes[-1].result == result:
+            nodes[-1] = replace(nodes[-1], result=wanted)
+            self.seen = {k: wanted if v == result else v for k, v in self.seen.items()}
+            if result in self.scaled:
+                self.scaled[wanted] = self.scaled.pop(result)
+            self.taken.discard(result)
+        else:
+            self.alias[wanted] = result
+        return nodes
+
+    def fresh(self, base: str) -> str:
+        count = 1
+        while f"{base}_{count}" in self.taken:
+            count += 1
+        self.taken.add(f"{base}_{count}")
+        return f"{base}_{count}"
+
+    def once(self, key: object, result: str) -> str | None:
+        """The value with this key, if there is one; else `result` becomes it."""
+        found = self.seen.setdefault(key, result)
+        return None if found == result else found
+
+
+class _Writer:
+    """Writes the nodes that replace one node: an `Algebra` over operands."""
+
+    def __init__(self, rewriter: _Rewriter, node: Apply) -> None:
+        self.rewriter = rewriter
+        self.base = node.result
+        self.location: SourceLocation | None = node.location
+        self.nodes: list[Apply] = []
+
+    def operator(
+        self, op: Operator, operands: tuple[Operand, ...], attrs: Attrs
+    ) -> Operand:
+        if op.expansion is not None:
+            result: Operand = op.expansion(self, *operands)
+            return result
+        if op is table.MUL:
+            return self.mul(*operands)
+        if op is table.DIV:
+            return self.div(*operands)
+        if op is table.ADD:
+            return self.add(*operands)
+        if op is table.SUB:
+            return self.sub(*operands)
+        return self.node(op, operands, attrs)
+
+    def node(
+        self, op: Operator, operands: tuple[Operand, ...], attrs: Attrs = ()
+    ) -> str:
+        shown = operands
+        if op.commutative and self.rewriter.reorder:
+            shown = tuple(
+                sorted(operands, key=lambda o: (isinstance(o, Scalar), str(o)))
+            )
+        result = self.rewriter.fresh(self.base)
+        equal = self.rewriter.once((op.name, shown, attrs), result)
+        if equal is not None:
+            self.rewriter.taken.discard(result)
+            return equal
+        self.nodes.append(Apply(result, op, operands, attrs, self.location))
+        return result
+
+    # -- The algebra in which expansions are written ---------------------------------
+
+    def constant(self, value: Scalar) -> Operand:
+        return value
+
+    def add(self, a: Operand, b: Operand) -> Operand:
+        if isinstance(a, Scalar) and isinstance(b, Scalar) and a.extents == b.extents:
+            return _number(a.value + b.value, a)
+        if self.rewriter.identities and isinstance(a, Scalar) and a == _ZERO:
+            return b
+        if self.rewriter.identities and isinstance(b, Scalar) and b == _ZERO:
+            return a
+        return self.node(table.ADD, (a, b))
+
+    def sub(self, a: Operand, b: Operand) -> Operand:
+        if isinstance(a, Scalar) and isinstance(b, Scalar) and a.extents == b.extents:
+            return _number(a.value - b.value, a)
+        if self.rewriter.identities and isinstance(b, Scalar) and b == _ZERO:
+            return a
+        return self.node(table.SUB, (a, b))
+
+    def mul(self, a: Operand, b: Operand) -> Operand:
+        if isinstance(a, Scalar) and isinstance(b, Scalar):
+            return a.times(b)
+        if isinstance(a, Scalar):
+            a, b = b, a
+        if isinstance(b, Scalar) and isinstance(a, str):
+            return self.scale(a, b)
+        return self.node(table.MUL, (a, b))
+
+    def scale(self, value: str, by: Scalar) -> Operand:
+        """Times a constant, merged with a constant that `value` was multiplied by."""
+        if value in self.rewriter.scaled and by.is_moderate:
+            inner, before = self.rewriter.scaled[value]
+            if before.times(by).is_moderate:
+                value, by = inner, before.times(by)
+        if self.rewriter.identities and by == _ONE:
+            return value
+        result = self.node(table.MUL, (value, by))
+        if by.is_moderate:
+            self.rewriter.scaled.setdefault(result, (value, by))
+        return result
+
+    def div(self, a: Operand, b: Operand) -> Operand:
+        if isinstance(b, Scalar) and isinstance(b.value, Fraction) and b.is_moderate:
+            inverse = Scalar(1 / b.value, tuple((n, -p) for n, p in b.extents))
+            return self.mul(a, inverse)
+        return self.node(table.DIV, (a, b))
+
+    def exp(self, a: Operand) -> Operand:
+        if isinstance(a, Scalar) and not a.extents:
+            return scalar(math.exp(a.value))
+        return self.node(table.EXP, (a,))
+
+    def sqrt(self, a: Operand) -> Operand:
+        if isinstance(a, Scalar) and not a.extents:
+            return scalar(math.sqrt(a.value))
+        return self.node(table.SQRT, (a,))
+
+    def maximum(self, a: Operand, b: Operand) -> Operand:
+        if isinstance(a, Scalar) and isinstance(b, Scalar):
+            assert not a.extents
+            assert not b.extents
+            return max(a, b, key=lambda s: s.value)
+        return self.node(table.MAXIMUM, (a, b))
+
+
+def _number(value: Fraction | float, like: Scalar) -> Scalar:
+    if value == 0:
+        return _ZERO
+    return Scalar(value, like.extents)
+
+
+def _expand_block(block: BlockGraph) -> BlockGraph:
+    taken = {n.result for n in block.nodes}
+    rewriter = _Rewriter(taken, reorder=True, identities=False)
+    nodes: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Apply):
+            nodes.extend(rewriter.apply(node))
+            continue
+        renamed = _with_operands(node, rewriter)
+        key = None if isinstance(node, Store) else replace(renamed, result="")
+        equal = None if key is None else rewriter.once(key, node.result)
+        if equal is None:
+            nodes.append(renamed)
+        else:
+            rewriter.alias[node.result] = equal
+    return replace(block, nodes=tuple(nodes))
+
+
+def _with_operands(
+    node: Load | Accumulate | RunningMax | Store, rewriter: _Rewriter
+) -> Load | Accumulate | RunningMax | Store:
+    match node:
+        case Load():
+            return node
+        case Accumulate():
+            rescale = node.rescale and rewriter.name(node.rescale)
+            return replace(node, operand=rewriter.name(node.operand), rescale=rescale)
+        case RunningMax() | Store():
+            return replace(node, operand=rewriter.name(node.operand))
+
+
+def live(nodes: Iterable[KernelNode], wanted: set[str]) -> list[KernelNode]:
+    """The nodes on which the values `wanted` depend."""
+    needed = set(wanted)
+    kept: list[KernelNode] = []
+    for node in reversed(list(nodes)):
+        if not needed.intersection(_results(node)):
+            continue
+        part = _live_block(node, needed) if isinstance(node, BlockGraph) else node
+        needed.update(part.sources if isinstance(part, BlockGraph) else part.values)
+        kept.append(part)
+    return kept[::-1]
+
+
+def _live_block(block: BlockGraph, wanted: set[str]) -> BlockGraph:
+    needed: set[str] = set()
+    kept: list[BlockNode] = []
+    for node in reversed(block.nodes):
+        match node:
+            case Store():
+                if node.result not in wanted:
+                    continue
+                needed.add(node.operand)
+            case _ if node.result not in needed:
+                continue
+            case Apply():
+                needed.update(node.values)
+            case Accumulate():
+                needed.update(o for o in (node.operand, node.rescale) if o)
+            case RunningMax():
+                needed.add(node.operand)
+            case Load():
+                pass
+        kept.append(node)
+    nodes = tuple(reversed(kept))
+    looped = any(
+        d.loop for n in nodes if isinstance(n, Load) for axis in n.axes for d in axis
+    )
+    return replace(block, nodes=nodes, loop=block.loop if looped else None)

@@ -1,0 +1,541 @@
+"""Shifts that keep exponentials in range: taken out before the search, put back after.
+
+Softmax is traced as `e = exp(x - rowshift(x))`, `e / sum(e)`.  The search works on the
+program without shifts, where e is plainly `exp(x)`; the chosen μGraph then gets
+
+    s = ...                        s = ...
+    e = exp s                      t = rowshift(s, over k)
+    a = accumulate(e ...)    ->    m = running_max t
+                                   e = exp(s - m)
+                                   a = accumulate(e ...) rescaled by m
+
+and, where the parts of a split dim are combined by a later kernel, each part stores its
+maximum and is weighted by exp(maximum - largest maximum) there.
+
+Exponentials that are added to each other, as those of a sum over a concatenated dim,
+have one shift, the larger of theirs: what was summed relative to m is weighted by
+exp(m - larger).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mirage_dsl.core.clock import look
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Axis, Dim, TensorType, f32
+from mirage_dsl.ir.analysis.homogeneity import (
+    Exponentials,
+    NotHomogeneousError,
+    Scaling,
+    scaling_of,
+)
+from mirage_dsl.ir.analysis.unshifted import is_shifted, needs_no_shift
+from mirage_dsl.ir.check.graph import check, check_or_raise, sources_of
+from mirage_dsl.ir.check.view import operands_of, with_operands
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    Load,
+    Operand,
+    RunningMax,
+    Store,
+    dims_of,
+    stages_of,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.rename import FreshNames
+from mirage_dsl.ops.table import EXP, MAXIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.rewrite.expand import live
+
+# -- Exponentials that share a shift ---------------------------------------------------
+#     e = exp(s)                          t = the shift of s
+#     f = exp(u)                   ->     top = maximum(t, rowshift u)
+#     y = sum e + sum f                   f = exp(u - top)
+#
+# and e, or what was summed of it relative to t, gets the weight exp(t - top).
+
+
+def shifted_alike(
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    companions: Collection[str],
+    shift: str,
+    kept: Collection[str],
+    names: FreshNames,
+) -> tuple[list[BlockNode], str, dict[str, BlockNode]]:
+    """A shift that is as large as any exponent, and the exponentials shifted by it.
+
+    Args:
+        block: The block of the companions.
+        types: Of its values.
+        companions: Their names.
+        shift: Of the exponential that they are added to.
+        kept: Names of the shift's dims.
+        names: To take new ones from.
+
+    Returns:
+        New nodes, the name of the shift, and the new companions by their names; their
+        exponents are among the new nodes.
+
+    Raises:
+        NotHomogeneousError: An exponent is another one in each iteration.
+    """
+    stages = stages_of(block)
+    nodes: list[BlockNode] = []
+    applied = [
+        n for n in block.nodes if isinstance(n, Apply) and n.result in companions
+    ]
+    for node in applied:
+        (exponent,) = node.values
+        if stages[exponent] == "body":
+            raise NotHomogeneousError
+        over = tuple(d for d in types[exponent].names if d not in kept)
+        if over:
+            largest = names.fresh("top")
+            nodes.append(Apply(largest, ROWSHIFT, (exponent,), (("over", over),)))
+        else:
+            largest = exponent
+        larger = names.fresh("larger")
+        nodes.append(Apply(larger, MAXIMUM, (shift, largest)))
+        shift = larger
+    found: dict[str, BlockNode] = {}
+    for node in applied:
+        moved = names.fresh("moved")
+        nodes.append(Apply(moved, SUB, (node.values[0], shift)))
+        found[node.result] = replace(node, operands=(moved,))
+    return nodes, shift, found
+
+
+def sorted_by_reads(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
+    """The nodes, each behind what it reads, otherwise as they are.
+
+    Raises:
+        NotHomogeneousError: Some wait for each other.
+    """
+    left, found, made = list(nodes), list[BlockNode](), set[str]()
+    while left:
+        ready = (n for n in left if made.issuperset(operands_of(n)))
+        node = next(ready, None)
+        if node is None:
+            raise NotHomogeneousError
+        left.remove(node)
+        found.append(node)
+        made.add(node.result)
+    return tuple(found)
+
+
+# -- Shifts taken out ------------------------------------------------------------------
+# A shift is `rowshift x`, or the larger one of a shift and of anything else:
+# whatever is subtracted from all exponents of a row cancels.
+
+
+def strip_shifts(program: KernelGraph) -> KernelGraph:
+    """The program in which `x - shift` is `x`, for all shifts that are only used so."""
+    shifts = _shifts(program)
+    types = kernel_types(program)
+    # A shift may have dims that the exponent lacks, as where it is one for all rows:
+    # the exponential is without them then, unless something needs them.
+    stripped = _without(program, _removable(program, shifts, None))
+    if check(stripped):
+        stripped = _without(program, _removable(program, shifts, types))
+    return stripped
+
+
+def _shifts(program: KernelGraph) -> list[str]:
+    """All shifts; one that is larger than another comes behind it."""
+    found: list[str] = []
+    for node in program.nodes:
+        if isinstance(node, Apply) and (
+            node.op is ROWSHIFT
+            or (node.op is MAXIMUM and not set(node.values).isdisjoint(found))
+        ):
+            found.append(node.result)
+    return found
+
+
+def _removable(
+    program: KernelGraph, shifts: Sequence[str], types: Mapping[str, TensorType] | None
+) -> set[str]:
+    """Shifts that are only subtracted, or read by such shifts.
+
+    With types, only from what has all of their dims.
+    """
+    found: set[str] = set()
+    returned = {r.value for r in program.returns}
+    for shift in reversed(shifts):
+        users = [n for n in program.nodes if shift in sources_of(n)]
+        if shift not in returned and all(
+            isinstance(n, Apply) and (n.result in found or _subtracts(n, shift, types))
+            for n in users
+        ):
+            found.add(shift)
+    return found
+
+
+def _subtracts(node: Apply, shift: str, types: Mapping[str, TensorType] | None) -> bool:
+    if node.op is not SUB or node.operands[1] != shift:
+        return False
+    value = node.operands[0]
+    if not isinstance(value, str) or value == shift:
+        return False
+    return types is None or types[node.result].dims == types[value].dims
+
+
+def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
+    names: dict[str, str] = {}
+    nodes: list[KernelNode] = []
+    for node in program.nodes:
+        if isinstance(node, Apply):
+            moved = replace(node, operands=_renamed(node.operands, names))
+            if node.op is SUB and node.operands[1] in shifts:
+                kept = moved.operands[0]
+                assert isinstance(kept, str)
+                names[node.result] = kept
+                continue
+            nodes.append(moved)
+        else:
+            nodes.append(_with_sources(node, names))
+    returns = tuple(
+        replace(r, value=names.get(r.value, r.value)) for r in program.returns
+    )
+    kept = live(nodes, {r.value for r in returns})
+    return replace(program, nodes=tuple(kept), returns=returns)
+
+
+def _renamed(
+    operands: Iterable[Operand], names: Mapping[str, str]
+) -> tuple[Operand, ...]:
+    return tuple(names.get(o, o) if isinstance(o, str) else o for o in operands)
+
+
+def _with_sources(block: BlockGraph, names: Mapping[str, str]) -> BlockGraph:
+    nodes = tuple(
+        replace(n, source=names.get(n.source, n.source)) if isinstance(n, Load) else n
+        for n in block.nodes
+    )
+    return replace(block, nodes=nodes)
+
+
+# -- Shifts put back -------------------------------------------------------------------
+
+
+def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
+    """The μGraph with running maxima, or None where no exponential can have one.
+
+    An exponential gets a shift if it is summed and every output is independent of its
+    scale, as in softmax; others stay as they are.  So does one that is proven to be in
+    range without a shift.
+    """
+    graph, stable = mugraph, False
+    for number, node in enumerate(mugraph.nodes):
+        if isinstance(node, Apply):
+            continue
+        for inner in node.nodes:
+            if isinstance(inner, Apply) and inner.op is EXP:
+                shifted = _shifted(graph, number, inner.result)
+                graph, stable = shifted or graph, stable or shifted is not None
+    for node in mugraph.nodes:
+        if isinstance(node, Apply) and node.op is EXP:
+            shifted = _shifted_kernel(graph, node)
+            graph, stable = shifted or graph, stable or shifted is not None
+    return graph if stable else None
+
+
+def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None:
+    """The graph with an exponential in range, by a shift where it needs one."""
+    node = _bare(graph, number).get(result)
+    if node is None:
+        return None
+    tried = (
+        _shifted_together(graph, number, node, others)
+        for others in _companions(graph, number, result)
+    )
+    return next((shifted for shifted in tried if shifted is not None), None)
+
+
+def _companions(
+    graph: KernelGraph, number: int, result: str
+) -> Iterator[Sequence[tuple[int, str]]]:
+    """Exponentials that may share a shift with one: none, another one, all of them.
+
+    Only those count that something is made of together with it: what another one scales
+    is else not changed by its own.
+    """
+    yield ()
+    places = range(number, len(graph.nodes))
+    found = [(at, name) for at in places for name in _bare(graph, at)]
+    group = {(number, result)}
+    tied = _tied(graph, number, found)
+    while any(group & some and not group >= some for some in tied):
+        group.update(*(some for some in tied if group & some))
+    others = [one for one in found if one in group and one != (number, result)]
+    yield from ((other,) for other in others)
+    if len(others) > 1:
+        yield others
+
+
+def _tied(
+    graph: KernelGraph, number: int, found: Sequence[tuple[int, str]]
+) -> list[set[tuple[int, str]]]:
+    """The exponentials among `found` that each value is made of, if of several."""
+    tied: set[int] = set()
+    stored: dict[str, int] = {}
+    bits = {one: 1 << at for at, one in enumerate(found)}
+    for at, node in enumerate(graph.nodes[number:], number):
+        if isinstance(node, Apply):
+            stored[node.result] = _made_of(node.values, stored)
+            tied.add(stored[node.result])
+            continue
+        inside: dict[str, int] = {}
+        for inner in node.nodes:
+            if isinstance(inner, Load):
+                mask = stored.get(inner.source, 0)
+            else:
+                mask = _made_of(operands_of(inner), inside)
+            own = stored if isinstance(inner, Store) else inside
+            own[inner.result] = mask | bits.get((at, inner.result), 0)
+            tied.add(own[inner.result])
+    several = [mask for mask in tied if mask.bit_count() > 1]
+    return [{one for one, bit in bits.items() if mask & bit} for mask in several]
+
+
+def _made_of(values: Sequence[str], masks: Mapping[str, int]) -> int:
+    """The exponentials that values are made of, one bit each."""
+    found = 0
+    for value in values:
+        found |= masks.get(value, 0)
+    return found
+
+
+def _bare(graph: KernelGraph, number: int) -> dict[str, Apply]:
+    """The exponentials of a block that have no shift, by name."""
+    block = graph.nodes[number]
+    if isinstance(block, Apply):
+        return {}
+    makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
+    applied = [n for n in block.nodes if isinstance(n, Apply) and n.op is EXP]
+    return {
+        n.result: n for n in applied if n.values and not is_shifted(makers, n.values[0])
+    }
+
+
+def _shifted_together(
+    graph: KernelGraph, number: int, node: Apply, others: Exponentials
+) -> KernelGraph | None:
+    """The graph with one shift for an exponential and others; None if that differs."""
+    look()
+    try:
+        found = scaling_of(graph, number, node.result, others)
+        if not found.summed and not found.accumulators:
+            return None
+        if needs_no_shift(graph, number, node, found) is not None:
+            return graph
+        shifted = _Shift(graph, number, node, found, others).run()
+        check_or_raise(shifted)
+    except (NotHomogeneousError, CheckError):
+        return None
+    return shifted
+
+
+def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
+    """An exponential that is a kernel of its own, shifted by two kernels before it."""
+    makers = {n.result: n for n in graph.nodes if isinstance(n, Apply)}
+    if not node.values or is_shifted(makers, node.values[0]):
+        return None
+    number = graph.nodes.index(node)
+    try:
+        found = scaling_of(graph, number, node.result)
+    except NotHomogeneousError:
+        return None
+    exponent, names = node.values[0], FreshNames(graph)
+    dims = kernel_types(graph)[exponent].names
+    over = tuple(d for d in dims if d in found.summed)
+    if not over or needs_no_shift(graph, number, node, found) is not None:
+        return None
+    top, moved = names.fresh("top"), names.fresh("moved")
+    made = (
+        Apply(top, ROWSHIFT, (exponent,), (("over", over),)),
+        Apply(moved, SUB, (exponent, top)),
+        replace(node, operands=(moved,)),
+    )
+    nodes = (*graph.nodes[:number], *made, *graph.nodes[number + 1 :])
+    return replace(graph, nodes=nodes)
+
+
+class _Shift:
+    """An exponential of a block, and those that share it, getting a shift."""
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        number: int,
+        node: Apply,
+        found: Scaling,
+        others: Exponentials,
+    ) -> None:
+        self.others = others
+        block = graph.nodes[number]
+        assert isinstance(block, BlockGraph)
+        self.graph, self.number, self.block = graph, number, block
+        self.node, self.found = node, found
+        self.names = FreshNames(graph)
+        self.exponent = node.values[0]
+        self.types = block_types(block, kernel_types(graph))
+
+    def run(self) -> KernelGraph:
+        nodes = list(self.graph.nodes)
+        block, largest = self._own_block()
+        if len(self.found.combined) > 1:
+            # Each would choose a largest maximum of its own.
+            raise NotHomogeneousError
+        (last,) = self.found.combined or [self.number]
+        if any(at != last for at, _ in self.others):
+            raise NotHomogeneousError
+        if self.found.combined:
+            block, stored, axes = self._storing(block, largest)
+            combining = nodes[last]
+            assert isinstance(combining, BlockGraph)
+            nodes[last] = self._weighted(combining, stored, axes)
+        elif self.others:
+            block = self._with_companions(block, largest)
+        nodes[self.number] = block
+        return replace(self.graph, nodes=tuple(nodes))
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the shift grows from one iteration to the next."""
+        in_body = stages_of(self.block)[self.node.result] == "body"
+        return bool(self.found.accumulators) and in_body
+
+    @property
+    def _companions(self) -> set[str]:
+        return {name for _, name in self.others}
+
+    def _own_block(self) -> tuple[BlockGraph, str]:
+        """The block with the shift, and the name of the shift."""
+        nodes: list[BlockNode] = []
+        shift, running = "", self._runs
+        for node in self.block.nodes:
+            if isinstance(node, Apply) and node.result == self.node.result:
+                made, shift = self._shift_nodes(running)
+                nodes += made
+            elif isinstance(node, Accumulate) and running:
+                scaled = node.result in self.found.accumulators
+                nodes.append(replace(node, rescale=shift) if scaled else node)
+            else:
+                nodes.append(node)
+        return replace(self.block, nodes=tuple(nodes)), shift
+
+    def _shift_nodes(self, running: bool) -> tuple[list[BlockNode], str]:
+        dims = self.types[self.exponent].names
+        over = tuple(d for d in dims if d in self.found.summed)
+        nodes: list[BlockNode] = []
+        shift = self.exponent
+        if over:
+            shift = self.names.fresh("top")
+            nodes.append(Apply(shift, ROWSHIFT, (self.exponent,), (("over", over),)))
+        if running:
+            nodes.append(RunningMax(self.names.fresh("largest"), shift))
+            shift = nodes[-1].result
+        if shift == self.exponent:
+            raise NotHomogeneousError
+        moved = self.names.fresh("moved")
+        nodes.append(Apply(moved, SUB, (self.exponent, shift)))
+        nodes.append(replace(self.node, operands=(moved,)))
+        return nodes, shift
+
+    def _with_companions(self, block: BlockGraph, shift: str) -> BlockGraph:
+        """The block with the larger one of all shifts in the place of its own."""
+        own = self.types[self.exponent].names
+        kept = [d for d in own if d not in self.found.summed]
+        added: list[BlockNode] = []
+        largest, scaled = shift, dict[str, str]()
+        if self._runs:
+            largest = self.names.fresh("last")
+            added.append(Accumulate(largest, shift, "max"))
+            fresh = self.names.fresh
+            scaled = {a: fresh(f"{a}_weighted") for a in self.found.accumulators}
+        nodes, top, companions = shifted_alike(
+            self.block, self.types, self._companions, largest, kept, self.names
+        )
+        added += nodes
+        weighing, weight = self._weight(largest, top) if scaled else ([], "")
+        added += weighing
+        for node in block.nodes:
+            shifts = isinstance(node, Apply) and node.operands == (self.exponent, shift)
+            if shifts and not scaled:
+                added.append(replace(node, operands=(self.exponent, top)))
+            else:
+                alike = companions.get(node.result)
+                added.append(alike or with_operands(node, scaled))
+            if node.result in scaled:
+                added.append(Apply(scaled[node.result], MUL, (node.result, weight)))
+        return replace(block, nodes=sorted_by_reads(added))
+
+    def _weight(self, maximum: str, top: str) -> tuple[list[BlockNode], str]:
+        """exp(maximum - top), the weight of what was summed relative to a maximum."""
+        moved, weight = self.names.fresh("moved"), self.names.fresh("weight")
+        subtracted = Apply(moved, SUB, (maximum, top))
+        return [subtracted, Apply(weight, EXP, (moved,))], weight
+
+    # -- Parts of a split dim -------------------------------------------------------
+
+    def _storing(
+        self, block: BlockGraph, shift: str
+    ) -> tuple[BlockGraph, str, tuple[Axis, ...]]:
+        """The block that also stores its shift, along the dims over parts."""
+        added: list[BlockNode] = []
+        operand = shift
+        if any(isinstance(n, RunningMax) and n.result == shift for n in block.nodes):
+            operand = self.names.fresh("last")
+            added.append(Accumulate(operand, shift, "max"))
+        elif stages_of(block)[shift] == "body":
+            raise NotHomogeneousError
+        own = self.types[self.exponent].dims
+        kept = [d for d in own if d.name not in self.found.summed]
+        kept += [Dim(name, grid=True) for name in sorted(self.found.partial)]
+        if any(d.loop for d in kept):
+            raise NotHomogeneousError
+        axes = tuple((d,) for d in kept)
+        stored = self.names.fresh("maxima")
+        added.append(Store(stored, operand, axes, f32))
+        return replace(block, nodes=(*block.nodes, *added)), stored, axes
+
+    def _weighted(
+        self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]
+    ) -> BlockGraph:
+        """A later block, with every scaled part weighted by its maximum."""
+        scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
+        if any(self.found.kernel_degrees[n.source] != 1 for n in scaled):
+            raise NotHomogeneousError
+        pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}
+        maxima = self.names.fresh("maxima")
+        seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
+        top = self.names.fresh("top")
+        over = tuple(sorted(self.found.partial))
+        nodes: list[BlockNode] = [
+            Load(maxima, stored, seen),
+            Apply(top, ROWSHIFT, (maxima,), (("over", over),)),
+        ]
+        types = block_types(block, kernel_types(self.graph))
+        kept = {d.name for d in dims_of(axes)} - self.found.partial
+        alike, top, companions = shifted_alike(
+            block, types, self._companions, top, kept, self.names
+        )
+        weighing, weight = self._weight(maxima, top)
+        nodes += [*alike, *weighing]
+        names: dict[str, str] = {}
+        for node in scaled:
+            names[node.result] = self.names.fresh(f"{node.result}_weighted")
+        for node in block.nodes:
+            nodes.append(companions.get(node.result) or with_operands(node, names))
+            if node in scaled:
+                weighted = names[node.result]
+                nodes.append(Apply(weighted, MUL, (node.result, weight)))
+        return replace(block, nodes=sorted_by_reads(nodes))

@@ -1,0 +1,301 @@
+"""Views of computed tensors moved to the inputs, where they are free.
+
+A block can read a view of an input, but cannot look at its own results another way.
+Before → after:
+
+    a = matmul x, w                          w1 = slice w[.., 0:n]
+    g = slice a[.., 0:n]                     g  = matmul x, w1
+    u = slice a[.., n:2n]                    w2 = slice w[.., n:2n]
+                                             u  = matmul x, w2
+
+A tensor that is looked at in two ways is computed twice; whether that pays, the cost
+model decides.
+
+Where nothing is computed twice and nothing more is looked at, views always move.
+Before → after:
+
+    s = sigmoid x                            q = rename x dims(k) to(n)
+    r = rename s dims(k) to(n)               r = sigmoid q
+    q = rename x dims(k) to(n)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph, Return
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
+from mirage_dsl.ops.table import CAST, RENAME, SLICE
+from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
+from mirage_dsl.rewrite.expand import expand
+
+
+@dataclass(frozen=True, order=True)
+class Look:
+    """One dim seen another way: under the name `to`, from `start` to before `stop`.
+
+    Without a range it is all of it.
+    """
+
+    dim: str
+    to: str
+    start: int = 0
+    stop: int | None = None
+
+
+Looks = tuple[Look, ...]
+
+
+class _StuckError(Exception):
+    """A view that cannot move past an operator."""
+
+
+def sink_views(program: KernelGraph) -> KernelGraph:
+    """The same function without views of computed tensors, as far as they can move.
+
+    Sums and maxima over concatenated dims are taken apart before.
+
+    The program itself, if one cannot.
+    """
+    sinker = _Sinker(take_apart(name_whole_parts(program)))
+    try:
+        names = {r.value: sinker.seen(r.value, ()) for r in sinker.program.returns}
+    except _StuckError:
+        return sinker.program
+    returns = tuple(Return(names[r.value], r.type) for r in sinker.program.returns)
+    graph = replace(sinker.program, nodes=tuple(sinker.nodes), returns=returns)
+    # What is seen in parts may be there already.
+    return expand(graph.with_extents(derived_extents(graph, graph.extent_of)))
+
+
+def share_views(program: KernelGraph) -> KernelGraph:
+    """The same function with fewer views of computed tensors.
+
+    A view of what nothing else reads, and what is computed element by element from
+    tensors that are seen alike anyway, is computed from their views.
+    """
+    sharer = _Sharer(program)
+    nodes = tuple(sharer.nodes())
+    return expand(replace(program, nodes=nodes)) if sharer.moved else program
+
+
+class _Sharer:
+    """What views see of a program, and who reads its values."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.applies = [n for n in program.nodes if isinstance(n, Apply)]
+        self.places = {n.result: at for at, n in enumerate(self.applies)}
+        self.types = kernel_types(program)
+        self.readers = Counter(v for n in self.applies for v in set(n.values))
+        self.readers.update(r.value for r in program.returns)
+        self.views: dict[tuple[str, Looks], Apply] = {}
+        for node in self.applies:
+            looks = _looks_of(node)
+            if looks:
+                self.views.setdefault((node.values[0], looks), node)
+        self.taken = {i.name for i in program.inputs} | self.places.keys()
+        self.moved = False
+
+    def nodes(self) -> Iterator[Apply]:
+        """The operators, each after its operands."""
+        made: set[str] = set()
+        for node in self.applies:
+            looks = _looks_of(node)
+            above = self.above(node.values[0], looks) if looks else []
+            found = self.seen(above, looks or (), node) if above else [node]
+            for one in found:
+                if one.result not in made:
+                    made.add(one.result)
+                    yield one
+
+    def above(self, name: str, looks: Looks) -> list[Apply]:
+        """What makes a value of tensors that are seen alike; none if it is not so."""
+        found: dict[str, Apply] = {}
+        waiting, dims = [name], {k.dim for k in looks}
+        while waiting:
+            value = waiting.pop()
+            if value not in self.places:
+                return []
+            node = found[value] = self.applies[self.places[value]]
+            by_element = node.op.kind is Kind.ELEMENTWISE or node.op is CAST
+            read = self.viewed(node, looks)
+            whole = all(dims.issubset(self.types[v].names) for v in read)
+            if not by_element or not whole or self.readers[value] != 1:
+                return []
+            waiting += [
+                v for v in read if v in self.places and (v, looks) not in self.views
+            ]
+        return sorted(found.values(), key=lambda n: self.places[n.result])
+
+    def viewed(self, node: Apply, looks: Looks) -> list[str]:
+        """Its operands that have dims of which something is seen."""
+        dims = {k.dim for k in looks}
+        return [v for v in node.values if not dims.isdisjoint(self.types[v].names)]
+
+    def seen(self, above: list[Apply], looks: Looks, view: Apply) -> Iterator[Apply]:
+        """Operators as a view shows the last one, under the name of the view."""
+        self.moved = True
+        names: dict[str, str] = {}
+        for node in above:
+            for value in self.viewed(node, looks):
+                if value not in names:
+                    known = self.views.get((value, looks))
+                    if known is None:
+                        own = self.free_name(value, looks)
+                        known = replace(view, operands=(value,), result=own)
+                    names[value] = known.result
+                    yield known
+            last = node is above[-1]
+            result = view.result if last else self.free_name(node.result, looks)
+            names[node.result] = result
+            operands = tuple(
+                names.get(o, o) if isinstance(o, str) else o for o in node.operands
+            )
+            yield replace(node, result=result, operands=operands)
+
+    def free_name(self, value: str, looks: Looks) -> str:
+        name = "_".join([value, *(k.to for k in looks)])
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class _Sinker:
+    program: KernelGraph
+    nodes: list[Apply] = field(default_factory=list[Apply])
+    known: dict[tuple[str, Looks], str] = field(
+        default_factory=dict[tuple[str, Looks], str]
+    )
+
+    def __post_init__(self) -> None:
+        applies = [n for n in self.program.nodes if isinstance(n, Apply)]
+        self.makers = {n.result: n for n in applies}
+        self.types = kernel_types(self.program)
+        self.extents = derived_extents(self.program, self.program.extent_of)
+        self.taken = {i.name for i in self.program.inputs} | self.makers.keys()
+
+    def seen(self, name: str, looks: Looks) -> str:
+        """The name of `name` as `looks` see it, made if it is not there yet."""
+        dims = self.types[name].names
+        looks = tuple(sorted(k for k in looks if k.dim in dims))
+        if (name, looks) not in self.known:
+            self.known[name, looks] = self._made(name, looks)
+        return self.known[name, looks]
+
+    def _made(self, name: str, looks: Looks) -> str:
+        node = self.makers.get(name)
+        if node is None:
+            return self._view_of_input(name, looks)
+        through = _looks_of(node)
+        if through is not None:
+            return self.seen(node.values[0], _composed(through, looks))
+        made = dict(node.attrs).get("to")
+        if any(k.dim == made for k in looks):
+            return self._part(node, str(made), looks)
+        if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
+            raise _StuckError
+        operands = tuple(
+            self.seen(o, looks) if isinstance(o, str) else o for o in node.operands
+        )
+        result = name if not looks else self._fresh(name, looks)
+        self.nodes.append(replace(node, result=result, operands=operands))
+        return result
+
+    def _part(self, node: Apply, made: str, looks: Looks) -> str:
+        """What looks see of a concatenation, if it lies in one of its operands."""
+        (look,) = (k for k in looks if k.dim == made)
+        if node.op.kind is not Kind.CONCAT or look.stop is None:
+            raise _StuckError
+        joined, start = node.attr("dims"), 0
+        assert isinstance(joined, tuple)
+        for value, dim in zip(node.values, joined, strict=True):
+            size = self.extents.get(dim)
+            if size is None:
+                break
+            if start <= look.start and look.stop <= start + size:
+                own = Look(dim, look.to, look.start - start, look.stop - start)
+                if (own.start, own.stop) == (0, size):
+                    own = Look(dim, look.to)
+                rest = tuple(k for k in looks if k != look)
+                return self.seen(value, (own, *rest) if own != Look(dim, dim) else rest)
+            start += size
+        raise _StuckError
+
+    def _other_dims(self, node: Apply, looks: Looks) -> set[str]:
+        """Dims of the operands that keep their names."""
+        names = {n for v in node.values for n in self.types[v].names}
+        return names - {k.dim for k in looks}
+
+    def _view_of_input(self, name: str, looks: Looks) -> str:
+        whole = [k for k in looks if k.stop is None and k.dim != k.to]
+        for look in looks:
+            if look.stop is not None:
+                attrs: Attrs = (
+                    ("dim", look.dim),
+                    ("start", look.start),
+                    ("stop", look.stop),
+                    ("to", look.to),
+                )
+                name = self._append(SLICE, name, attrs, (look,))
+        if whole:
+            old, new = tuple(k.dim for k in whole), tuple(k.to for k in whole)
+            name = self._append(RENAME, name, (("dims", old), ("to", new)), whole)
+        return name
+
+    def _append(
+        self, op: Operator, source: str, attrs: Attrs, looks: Iterable[Look]
+    ) -> str:
+        result = self._fresh(source, looks)
+        self.nodes.append(Apply(result, op, (source,), attrs))
+        return result
+
+    def _fresh(self, name: str, looks: Iterable[Look]) -> str:
+        result = "_".join([name, *(k.to for k in looks)])
+        while result in self.taken:
+            result += "_"
+        self.taken.add(result)
+        return result
+
+
+def _looks_of(node: Apply) -> Looks | None:
+    """What a view does to its operand's dims; None for what is not to be moved."""
+    if node.op.kind is not Kind.VIEW:
+        return None
+    attrs = dict(node.attrs)
+    kinds = node.op.attributes
+    if any(kind is AttributeKind.DTYPE for kind in kinds.values()):
+        return None
+    if set(attrs) == {"to"}:
+        return None
+    old, new = attrs.get("dims"), attrs["to"]
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return tuple(sorted(Look(a, b) for a, b in zip(old, new, strict=True)))
+    start, stop = attrs["start"], attrs["stop"]
+    assert isinstance(start, int)
+    assert isinstance(stop, int)
+    return (Look(str(attrs["dim"]), str(new), start, stop),)
+
+
+def _composed(first: Looks, second: Looks) -> Looks:
+    """The looks of `second` at what `first` shows."""
+    after: Mapping[str, Look] = {k.dim: k for k in second}
+    found = [_joined(k, after.get(k.to)) for k in first]
+    shown = {k.to for k in first}
+    return (*found, *(k for k in second if k.dim not in shown))
+
+
+def _joined(first: Look, second: Look | None) -> Look:
+    if second is None:
+        return first
+    if second.stop is None:
+        return replace(first, to=second.to)
+    if first.stop is None:
+        return replace(second, dim=first.dim)
+    start, stop = first.start + second.start, first.start + second.stop
+    return Look(first.dim, second.to, start, stop)

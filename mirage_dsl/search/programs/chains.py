@@ -1,0 +1,206 @@
+"""Programs that are cut: the cheapest chains of segments, by dynamic programming.
+
+Every run of a few atoms (`search.programs.partition`) is a segment, and searched like a
+program.  Not all of them: no kernel takes less than a launch and the time of its
+tensors' bytes, so a run is passed over if no chain through it can be among the best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.cost.footprint import tensor_bytes
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.programs.memory import Remembering
+from mirage_dsl.search.programs.one_space import MOST_OPERATORS
+from mirage_dsl.search.programs.partition import Atom, Cutter
+from mirage_dsl.search.programs.segments import Progress, library_plan
+from mirage_dsl.search.result import Plan
+
+MOST_ATOMS = 4
+"""Atoms of the longest segment."""
+
+Parts = tuple[Plan, ...]
+"""The plans of successive segments."""
+
+PartsOf = dict[frozenset[str], list[Parts]]
+"""Ways to compute some operators, by their results."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Finds the chains of one way to order a program's operators.
+
+    Attributes:
+        cutter: The program, in that order.
+        segments: Searches segments.
+        keep: How many chains, and plans of a segment, to keep.
+        progress: Told of progress.
+        found: What is known of segments of the program, in this order or another one.
+    """
+
+    cutter: Cutter
+    segments: Remembering
+    keep: int
+    progress: Progress
+    found: PartsOf = field(default_factory=PartsOf)
+
+    def cheapest(
+        self, enough: float = math.inf, *, products: bool = True
+    ) -> list[Parts]:
+        """The cheapest chains.
+
+        Args:
+            enough: Estimate in µs from which on a chain is not wanted.
+            products: Whether generated kernels may compute products; if not, these are
+                left to library kernels, which the estimate may wrong.
+        """
+        atoms = self.cutter.atoms
+        best: list[list[tuple[float, Parts]]] = [[(0.0, ())]]
+        for end in range(1, len(atoms) + 1):
+            ways: list[tuple[float, Parts]] = []
+            for start in range(max(0, end - MOST_ATOMS), end):
+                spent = min((cost for cost, _ in best[start]), default=math.inf)
+                if spent + self._least[start, end] + self._rest[end] > enough:
+                    self.segments.ledger.cut["bound"] += 1
+                    continue
+                for parts in self._ways(atoms[start:end], products=products):
+                    added = sum(p.microseconds for p in parts)
+                    ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
+            ways.sort(key=lambda w: (w[0], len(w[1])))
+            best.append(ways[: self.keep])
+            known = ways[0][0] if ways and end == len(atoms) else None
+            self.progress("cut", end, len(atoms), known)
+        return [parts for _, parts in best[-1]]
+
+    def wanted(self, enough: float) -> Iterator[tuple[KernelGraph, frozenset[str]]]:
+        """The segments that `cheapest` may search, and what of them is in L2."""
+        for (start, end), least in self._least.items():
+            run = self.cutter.atoms[start:end]
+            fits = sum(len(a.nodes) for a in run) <= MOST_OPERATORS or len(run) == 1
+            if not fits or any(a.library for a in run):
+                continue
+            hopeless = self._first[start] + least + self._rest[end] > enough
+            if not hopeless or not any(a.is_product for a in run):
+                segment = self.cutter.segment(_nodes_of(run))
+                yield segment, self._left_in_l2(segment)
+
+    # -- Bounds ----------------------------------------------------------------------
+
+    @cached_property
+    def _least(self) -> Mapping[tuple[int, int], float]:
+        """What no kernels that compute a run take less than, in µs."""
+        atoms, hardware = self.cutter.atoms, self.segments.hardware
+        found: dict[tuple[int, int], float] = {}
+        for end in range(1, len(atoms) + 1):
+            for start in range(max(0, end - MOST_ATOMS), end):
+                run = atoms[start:end]
+                free = all(n.is_view for a in run for n in a.nodes)
+                segment = self.cutter.segment(_nodes_of(run))
+                inside = self._left_in_l2(segment)
+                library = any(a.library for a in run)
+                bound = least_microseconds(segment, inside, hardware)
+                found[start, end] = 0.0 if free or library else bound
+        return found
+
+    @cached_property
+    def _rest(self) -> list[float]:
+        """The same for all atoms from one on."""
+        count = len(self.cutter.atoms)
+        found = [math.inf] * count + [0.0]
+        for (start, end), least in sorted(self._least.items(), reverse=True):
+            found[start] = min(found[start], least + found[end])
+        return found
+
+    @cached_property
+    def _first(self) -> list[float]:
+        """The same for all atoms up to one."""
+        found = [0.0] + [math.inf] * len(self.cutter.atoms)
+        for (start, end), least in sorted(self._least.items()):
+            found[end] = min(found[end], found[start] + least)
+        return found
+
+    # -- Segments --------------------------------------------------------------------
+
+    def _ways(self, run: Sequence[Atom], *, products: bool) -> list[Parts]:
+        """Ways to compute successive atoms, as one segment."""
+        if products or not any(a.is_product for a in run):
+            return self._searched(run)
+        return [(self._library(run[0]),)] if len(run) == 1 else []
+
+    def _searched(self, run: Sequence[Atom]) -> list[Parts]:
+        key = frozenset(n.result for n in _nodes_of(run))
+        if key not in self.found:
+            self.found[key] = self._search(run)
+        return self.found[key]
+
+    def _search(self, run: Sequence[Atom]) -> list[Parts]:
+        nodes, single = _nodes_of(run), len(run) == 1
+        segment = self.cutter.segment(nodes)
+        inside = self._left_in_l2(segment)
+        plans: list[Plan] = []
+        library = any(a.library for a in run)
+        fits = len(nodes) <= MOST_OPERATORS or single
+        if not library and fits and not self.segments.late():
+            plans = self.segments.plans(segment, inside)[: self.keep]
+        ways: list[Parts] = [(p,) for p in plans]
+        if not single:
+            return ways
+        if not ways and len(nodes) > 1 and not self.segments.late():
+            left, right = self.cutter.halves(run[0])
+            seconds = self._searched((right,))
+            ways = [(*a, *b) for a in self._searched((left,)) for b in seconds]
+        ways.append((self._library(run[0]),))
+        ways.sort(key=lambda w: sum(p.microseconds for p in w))
+        return ways[: self.keep]
+
+    def _library(self, atom: Atom) -> Plan:
+        segment = self.cutter.segment(atom.nodes)
+        inside = self._left_in_l2(segment)
+        return library_plan(segment, self.segments.hardware, inside)
+
+    def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
+        """Inputs of a segment that an earlier one makes, unless they are too large."""
+        own = {i.name for i in self.cutter.program.inputs}
+        extents = derived_extents(segment, segment.extent_of)
+        most = self.segments.hardware.l2_bytes / 2
+        return frozenset(
+            i.name
+            for i in segment.inputs
+            if i.name not in own and tensor_bytes(i.type, extents) < most
+        )
+
+
+def _nodes_of(run: Sequence[Atom]) -> list[Apply]:
+    return [n for a in run for n in a.nodes]
+
+
+def least_microseconds(
+    segment: KernelGraph, inside: frozenset[str], hardware: Hardware
+) -> float:
+    """What no kernels that compute a program take less than, by the cost model.
+
+    One launch, and the time of reading every input and writing every output once.  Of
+    inputs that are only looked at through views nothing is counted, which may be parts.
+
+    Args:
+        segment: The program, of operators.
+        inside: Inputs that are in L2.
+        hardware: The GPU.
+    """
+    extents = derived_extents(segment, segment.extent_of)
+    applies = [n for n in segment.nodes if isinstance(n, Apply)]
+    read = {v for n in applies if not n.is_view for v in n.values}
+    sizes = {
+        i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
+    }
+    written = {r.value: tensor_bytes(r.type, extents) for r in segment.returns}
+    through = sum(sizes.values()) + sum(written.values())
+    dram = through - sum(sizes[n] for n in sizes.keys() & inside)
+    busy = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+    return 1e6 * (hardware.launch + hardware.ramp + busy)

@@ -1,0 +1,128 @@
+"""Programs of several kernels, searched as one space, as a step of the whole search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.programs.memory import Remembering, plans_json, plans_of
+from mirage_dsl.search.programs.segments import Progress
+from mirage_dsl.search.result import Plan, Proof
+
+if TYPE_CHECKING:
+    from mirage_dsl.search.union import MultiKernel
+
+MOST_KERNELS = 4
+"""Kernels of a program that is searched as one space."""
+
+MOST_OPERATORS = 24
+"""Operators of a program, or of a segment, that is worth a search."""
+
+
+def several(
+    program: KernelGraph,
+    segments: Remembering,
+    *,
+    max_kernels: int | None,
+    keep: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[list[Plan], Proof | None]:
+    """The best plans of a program of several kernels, and what is proved of them.
+
+    Args:
+        program: Operators only.
+        segments: Whose books are kept, and whose deadline and constraints hold.
+        max_kernels: Most kernels; None without a limit but that of one search.
+        keep: Most plans.
+        seed: Of all random choices.
+        progress: Told of progress.
+    """
+    if max_kernels == 1 or segments.late():
+        return [], None
+    if len(program.nodes) > MOST_OPERATORS:
+        segments.complete = False
+        segments.ledger.note(
+            f"several kernels: {len(program.nodes)} operators are too many for one "
+            f"search, which takes {MOST_OPERATORS}; the program is cut"
+        )
+        return [], None
+    progress("union", 0, 1, None)
+    found = _found(program, segments, max_kernels or MOST_KERNELS, keep, seed)
+    segments.ledger.take_union(found.counters)
+    segments.complete &= found.complete
+    proof = None if found.cost is None else Proof(found.cost, found.bound)
+    progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
+    return found.plans, proof
+
+
+def _found(
+    program: KernelGraph,
+    segments: Remembering,
+    max_kernels: int,
+    keep: int,
+    seed: int,
+) -> MultiKernel:
+    """What the search finds, or found before an interruption."""
+    from mirage_dsl.search.union import MultiKernel, multi_kernel
+
+    count = min(max_kernels, MOST_KERNELS)
+    options = (count, keep, seed, segments.constraints, segments.hardware)
+    book = segments.checkpoint or Checkpoint.nowhere()
+    key = book.key("several", to_text(program), *options)
+    known = segments.recall(key, lambda document: _read(document, program))
+    if known is not None:
+        return known
+    found = MultiKernel()
+    with segments.interruptible():
+        multi_kernel(
+            program,
+            segments.hardware,
+            max_kernels=count,
+            deadline=segments.deadline,
+            seed=seed,
+            keep=keep,
+            constraints=segments.constraints,
+            found=found,
+        )
+    segments.keep_in_mind(key, lambda: _written(found, program))
+    return found
+
+
+def _written(found: MultiKernel, program: KernelGraph) -> dict[str, Any]:
+    return {
+        "plans": plans_json(found.plans, program),
+        "cost": found.cost,
+        "bound": found.bound,
+        "complete": found.complete,
+        "counters": dict(found.counters),
+    }
+
+
+def _read(document: dict[str, Any], program: KernelGraph) -> MultiKernel:
+    from mirage_dsl.search.union import MultiKernel
+
+    return MultiKernel(
+        plans_of(document["plans"], program),
+        document["cost"],
+        document["bound"],
+        None,
+        bool(document["complete"]),
+        Counter({str(k): int(v) for k, v in document["counters"].items()}),
+    )
+
+
+def both(first: Proof | None, second: Proof | None) -> Proof | None:
+    """What is proved of two forms of a program: the cheaper cost, and the lower bound.
+
+    One of a form alone says nothing of the other one.
+    """
+    if first is None or second is None:
+        return first or second
+    bounds = (first.bound, second.bound)
+    known = [b for b in bounds if b is not None]
+    bound = min(known) if len(known) == len(bounds) else None
+    return Proof(min(first.cost, second.cost), bound)

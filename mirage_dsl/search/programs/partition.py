@@ -1,0 +1,334 @@
+"""Programs that one kernel cannot hold: where to cut them, and how to join the parts.
+
+The program's operators are put in an order that keeps what follows a product next to
+it, and cut into atoms.  A segment is a run of atoms: a program of its own, which the
+driver searches.  Concatenations, and views of computed tensors, are atoms for library
+kernels.  Where to cut inside of an atom that cannot be searched is decided by the bytes
+that cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
+from mirage_dsl.cost.footprint import tensor_bytes
+from mirage_dsl.ir.evaluate.floats import NumpyDomain
+from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Input,
+    KernelGraph,
+    KernelNode,
+    Return,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.definition import Array, Kind, Operator
+from mirage_dsl.ops.table import ROWSHIFT
+from mirage_dsl.search.programs.repeats import apart
+from mirage_dsl.verify.sizes import input_shape, shrink
+
+CARRIED = 1e6
+"""Factor on the bytes of a value that only means something with its row's shift."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """Operators that are never parted by choice.
+
+    `library` atoms are one node that no block can hold.
+    """
+
+    nodes: tuple[Apply, ...]
+    library: bool = False
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it has a product."""
+        return any(n.op.kind is Kind.CONTRACTION for n in self.nodes)
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """A program prepared for cutting; its nodes are `Apply` nodes only.
+
+    Attributes:
+        program: The program.
+        late: Whether operators other than products come right before what reads them,
+            so that those between several products and their result are neighbours.
+    """
+
+    program: KernelGraph
+    late: bool = False
+
+    @cached_property
+    def types(self) -> dict[str, TensorType]:
+        """Types of all values."""
+        return kernel_types(self.program)
+
+    @cached_property
+    def extents(self) -> Mapping[str, int | None]:
+        """Extents of all dims."""
+        return derived_extents(self.program, self.program.extent_of)
+
+    @cached_property
+    def free(self) -> dict[str, Apply]:
+        """Views of inputs: every segment makes those that it needs."""
+        there = {i.name for i in self.program.inputs}
+        found: dict[str, Apply] = {}
+        for node in self.program.nodes:
+            assert isinstance(node, Apply)
+            if node.is_view and node.values[0] in there:
+                there.add(node.result)
+                found[node.result] = node
+        return found
+
+    @cached_property
+    def order(self) -> tuple[Apply, ...]:
+        """All other nodes that the outputs need, each after its operands.
+
+        Depth first, so a product's consumers come as early as they can.  Views come
+        right after what they look at, and concatenations of inputs first, so as not to
+        part what reads them.
+        """
+        nodes = _postponed(self._early) if self.late else self._early
+        return tuple(sorted(nodes, key=lambda n: n.result not in self._rearranged))
+
+    @cached_property
+    def _rearranged(self) -> frozenset[str]:
+        """Concatenations and views of them that nothing is computed for."""
+        there = {i.name for i in self.program.inputs} | self.free.keys()
+        for node in self._early:
+            moves = node.op.kind is Kind.CONCAT or node.is_view
+            if moves and there.issuperset(node.values):
+                there.add(node.result)
+        return frozenset(there)
+
+    @cached_property
+    def _early(self) -> tuple[Apply, ...]:
+        depth_first = self._depth_first()
+        places: dict[str, int] = {}
+        for at, node in enumerate(depth_first):
+            above = places.get(node.values[0]) if node.is_view else None
+            places[node.result] = at if above is None else above
+        return tuple(sorted(depth_first, key=lambda n: places[n.result]))
+
+    def _depth_first(self) -> tuple[Apply, ...]:
+        makers = {n.result: n for n in self.program.nodes if isinstance(n, Apply)}
+        there = {i.name for i in self.program.inputs} | self.free.keys()
+        done: dict[str, Apply] = {}
+        stack = [r.value for r in reversed(self.program.returns)]
+        while stack:
+            name = stack[-1]
+            if name in done or name in self.free or name not in makers:
+                stack.pop()
+                continue
+            values = makers[name].values
+            todo = [v for v in values if v not in done and v not in there]
+            if todo:
+                stack.extend(reversed(todo))
+            else:
+                done[name] = makers[name]
+                stack.pop()
+        return tuple(done.values())
+
+    @cached_property
+    def returned(self) -> dict[str, TensorType]:
+        """Returned values, each with the type of its first return."""
+        return {r.value: r.type for r in reversed(self.program.returns)}
+
+    @cached_property
+    def carriers(self) -> frozenset[str]:
+        """Values that change with the shifts, so they mean nothing by themselves."""
+        return shift_carriers(self.program)
+
+    def crossing(self, nodes: Sequence[Apply], at: int) -> float:
+        """Bytes made before position `at` of `nodes` and read at or after it."""
+        return sum(
+            tensor_bytes(self.types[v], self.extents)
+            * (CARRIED if v in self.carriers else 1.0)
+            for v in sorted(_crossing(nodes, at))
+        )
+
+    @cached_property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The program cut at library nodes, between products and around them all."""
+        found: list[Atom] = []
+        run: list[Apply] = []
+        for node in self.order:
+            if node.op.kind is Kind.CONCAT or node.is_view:
+                found += self._between_products(run)
+                found.append(Atom((node,), library=True))
+                run = []
+            else:
+                run.append(node)
+        return (*found, *self._between_products(run))
+
+    def _between_products(self, nodes: list[Apply]) -> list[Atom]:
+        at = [i for i, n in enumerate(nodes) if n.op.kind is Kind.CONTRACTION]
+        cuts: set[int] = set()
+        for first, second in pairwise(at):
+            places = range(first + 1, second + 1)
+            sizes = [self.crossing(nodes, p) for p in places]
+            smallest = min(sizes)
+            equal = [p for p, s in zip(places, sizes, strict=True) if s == smallest]
+            cuts.update((equal[0], equal[-1]))
+        if at:
+            around = {at[0], at[-1] + 1} - {0, len(nodes)}
+            cuts.update(p for p in around if not _crossing(nodes, p) & self.carriers)
+        edges = [0, *sorted(cuts), len(nodes)]
+        return [Atom(tuple(nodes[i:j])) for i, j in pairwise(edges) if i < j]
+
+    def halves(self, atom: Atom) -> tuple[Atom, Atom]:
+        """An atom in two, where the fewest bytes cross; if equal, near the middle."""
+        count = len(atom.nodes)
+        places = range(1, count)
+        best = min(
+            places, key=lambda p: (self.crossing(atom.nodes, p), abs(2 * p - count))
+        )
+        return Atom(atom.nodes[:best]), Atom(atom.nodes[best:])
+
+    def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
+        """The program of some nodes: from what they read to what others need.
+
+        Their order does not count, so that equal segments are known to be equal.
+        """
+        made = {n.result for n in nodes}
+        place = {n.result: at for at, n in enumerate(self._early)}
+        nodes = sorted(nodes, key=lambda n: place[n.result])
+        outside = [n for n in self._early if n.result not in made]
+        read_later = {v for n in outside for v in n.values}
+        views = self._views({v for n in nodes for v in n.values})
+        read = {v for n in (*views, *nodes) for v in n.values}
+        own = {n.result for n in views} | made
+        sources = [i for i in self.program.inputs if i.name in read]
+        sources += [
+            Input(n.result, self._stored(n.result))
+            for n in outside
+            if n.result in read - own
+        ]
+        returns: list[Return] = []
+        for node in nodes:
+            name = node.result
+            if name in read_later:
+                returns.append(Return(name, self._stored(name)))
+            elif name in self.returned:
+                returns.append(Return(name, self.returned[name]))
+        return KernelGraph(
+            self.program.name,
+            tuple(sources),
+            (*views, *nodes),
+            tuple(returns),
+            self.program.extents,
+        )
+
+    def _views(self, names: set[str]) -> tuple[Apply, ...]:
+        needed = set(names)
+        for node in reversed(self.free.values()):
+            if node.result in needed:
+                needed.update(node.values)
+        return tuple(n for n in self.free.values() if n.result in needed)
+
+    def _stored(self, name: str) -> TensorType:
+        """The type of an intermediate in memory: one dim per axis."""
+        return flat_type(
+            self.types[name].dtype, self.types[name].dims, MemorySpace.DEVICE
+        )
+
+    def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
+        """The μGraph that runs the μGraphs of successive segments."""
+        nodes: list[KernelNode] = []
+        extents = dict(self.program.extents)
+        made: set[str] = set()
+        own = {i.name for i in self.program.inputs} | self.types.keys()
+        wanted = {r.value for r in self.program.returns}
+        views = self._views(wanted)
+        for part in (*parts, replace(self.program, nodes=views)):
+            for node in apart(part, own, made).nodes:
+                block = isinstance(node, BlockGraph)
+                results = node.results if block else (node.result,)
+                if not made.issuperset(results):
+                    nodes.append(node)
+                    made.update(results)
+        for part in parts:
+            extents.update(part.extents)
+        return replace(
+            self.program, nodes=tuple(nodes), extents=tuple(sorted(extents.items()))
+        )
+
+
+def _crossing(nodes: Sequence[Apply], at: int) -> set[str]:
+    """Values made before position `at` and read at or after it."""
+    made = {n.result for n in nodes[:at]}
+    return {v for n in nodes[at:] for v in n.values} & made
+
+
+def _postponed(nodes: Sequence[Apply]) -> tuple[Apply, ...]:
+    """The nodes, those that are no products right before the first that reads them.
+
+    u = x @ a                 u = x @ a
+    s = silu u                v = x @ b
+    v = x @ b        ->       s = silu u
+    y = s * v                 y = s * v
+    """
+    found: list[Apply] = []
+    for node in reversed(nodes):
+        readers = (i for i, n in enumerate(found) if node.result in n.values)
+        product = node.op.kind is Kind.CONTRACTION
+        found.insert(0 if product else next(readers, 0), node)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Shifted(NumpyDomain):
+    """Floats, but that every row's shift is off by some random number."""
+
+    seed: int = 0
+
+    def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
+        found = super().reduce(op, value, axes)
+        if op is not ROWSHIFT:
+            return found
+        noise = np.random.default_rng(self.seed).uniform(-1.0, 1.0, found.shape)
+        return found + noise
+
+
+def shift_carriers(program: KernelGraph) -> frozenset[str]:
+    """Values that change when the shift of a row does, found by evaluation.
+
+    The shift of a safe softmax cancels in the end; a value in which it has not must
+    not leave its kernel, for the next one could shift otherwise.  All that is made of
+    a shift counts where the program cannot be evaluated at small extents.
+    """
+    nodes = [n for n in program.nodes if isinstance(n, Apply)]
+    shifts = {n.result for n in nodes if n.op is ROWSHIFT}
+    if not shifts:
+        return frozenset()
+    try:
+        small = shrink(program, program, ragged=False, seed=0, tiny=True).program
+    except UnsupportedError:
+        for node in nodes:
+            if not shifts.isdisjoint(node.values):
+                shifts.add(node.result)
+        return frozenset(shifts)
+    types = kernel_types(small)
+    names = [n.result for n in nodes]
+    probe = replace(small, returns=tuple(Return(n, types[n]) for n in names))
+    rng = np.random.default_rng(0)
+    arrays: list[Array] = [
+        rng.uniform(0.5, 1.5, input_shape(small, i)) for i in small.inputs
+    ]
+    first, second = (evaluate(probe, arrays, _Shifted(seed=s)) for s in (1, 2))
+    return frozenset(
+        name
+        for name, a, b in zip(names, first, second, strict=True)
+        if not np.allclose(a, b, rtol=1e-6, atol=1e-9)
+    )

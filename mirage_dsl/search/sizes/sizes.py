@@ -1,0 +1,397 @@
+"""Tiles and schedules for a structure: sweep, screen by resources, rank by cost.
+
+Tiles are powers of two; what they do not divide gets a masked last tile.  All points
+of a family are priced at once: every tile with a few schedules, then the best tiles
+with every schedule.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.types import TensorType
+from mirage_dsl.cost.block import BatchCost, block_cost
+from mirage_dsl.cost.facts import BlockFacts, facts_of
+from mirage_dsl.cost.footprint import Footprint, Points, at_point
+from mirage_dsl.cost.orientation import MATRIX_TILE
+from mirage_dsl.cost.resources import Resources, resources
+from mirage_dsl.ir.graph import BlockGraph, Split
+from mirage_dsl.search.space import along_axes, matched
+from mirage_dsl.search.structures.family import hull
+
+LARGEST_MATRIX_TILE = 256
+LARGEST_TILE_SIDE = 4096
+"""Largest tile of a dim that is a side of a product, and of any other dim."""
+
+MOST_BLOCKS = 2**20
+"""Most blocks of a launch worth a thought."""
+
+SHORTLIST = 24
+"""Tiles that get the whole sweep of schedules."""
+
+NARROW, WIDE = 32, 64
+"""Products with at most `NARROW` rows and at least `WIDE` columns may be transposed."""
+
+Schedules = Sequence[tuple[int, int, bool]]
+"""Warps, stages, and whether operands are swapped."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A block graph with tiles and a schedule, and its estimate."""
+
+    block: BlockGraph
+    microseconds: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is allowed; None where everything is.
+
+    Attributes:
+        grids: Numbers of blocks along the grid's axes, in the block's order.
+        iterations: Numbers of iterations; a block without a loop has one.
+        num_warps: Warps of a block.
+        grid_tiles: Tiles of a grid dim of some extent, in place of the powers of two.
+        loop_tiles: The same for the loop's dim.
+    """
+
+    grids: Callable[[tuple[int, ...]], bool] | None = None
+    iterations: AbstractSet[int] | None = None
+    num_warps: AbstractSet[int] | None = None
+    grid_tiles: Callable[[int], Sequence[int]] | None = None
+    loop_tiles: Callable[[int], Sequence[int]] | None = None
+
+
+ANY_SIZES = Sizes()
+
+
+@dataclass(frozen=True)
+class Unsized:
+    """A structure to size; its tiles and schedule do not matter."""
+
+    block: BlockGraph
+    allowed: Sizes = ANY_SIZES
+
+
+def choose_sizes(
+    block: BlockGraph,
+    outer: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    *,
+    hardware: Hardware,
+    keep: int = 4,
+    allowed: Sizes = ANY_SIZES,
+    tally: Counter[str] | None = None,
+    inside: AbstractSet[str] = frozenset(),
+) -> list[Sized]:
+    """The cheapest sizes of a structure, best first.
+
+    Args:
+        block: The structure; its tiles and schedule do not matter.
+        outer: Types of the kernel-level tensors that it loads.
+        extents: Extents of the kernel-level dims.
+        hardware: The GPU.
+        keep: How many to return at most; none if nothing fits.
+        allowed: Restrictions.
+        tally: Counts points and what excluded them, for the ledger.
+        inside: Tensors that an earlier kernel left in L2.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    (found,) = sizes_of_all(
+        [Unsized(block, allowed)],
+        outer,
+        extents,
+        hardware=hardware,
+        keep=keep,
+        tally=tally,
+        inside=inside,
+    )
+    return found
+
+
+def sizes_of_all(
+    structures: Sequence[Unsized],
+    outer: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    *,
+    hardware: Hardware,
+    keep: int = 4,
+    tally: Counter[str] | None = None,
+    inside: AbstractSet[str] = frozenset(),
+    worst: float = math.inf,
+) -> list[list[Sized]]:
+    """The cheapest sizes of each structure of a family.
+
+    Args:
+        structures: Structures that differ in their grids only, or in what is allowed.
+        outer: Types of the kernel-level tensors that they load.
+        extents: Of the kernel-level dims.
+        hardware: The GPU.
+        keep: Of each.
+        tally: Counts points.
+        inside: Tensors that an earlier kernel left in L2.
+        worst: Give up on structures whose first estimates are all above this, in µs.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+    family = hull([f.block for f in structures])
+    facts = facts_of(family, outer, extents, frozenset())
+    found = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
+    if not facts.columns_of_vectors:
+        return found
+    # Of matrices that vectors meet tiles may be smaller than the matrix unit takes.
+    facts = facts_of(family, outer, extents, facts.columns_of_vectors)
+    more = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
+    return [
+        sorted((*a, *b), key=lambda s: s.microseconds)[:keep]
+        for a, b in zip(found, more, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """Points that fit, by structure, then by row of tiles; and their cost.
+
+    `structure_of` and `tile_of` are the structure of each point, and its row among
+    those of that structure.
+    """
+
+    footprint: Footprint
+    structure_of: NDArray[np.intp]
+    tile_of: NDArray[np.intp]
+    cost: BatchCost
+    structures: int
+
+    def microseconds(self, at: int) -> float:
+        return 1e6 * float(self.cost.seconds[at])
+
+    def best(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Of each structure the cheapest points, the best of each tile, and its row."""
+        edges = np.searchsorted(
+            self.structure_of, np.arange(self.structures + 1)
+        ).tolist()
+        for start, end in pairwise(edges):
+            tiles = self.tile_of[start:end]
+            order = np.argsort(self.cost.seconds[start:end], kind="stable")
+            _, first = np.unique(tiles[order], return_index=True)
+            kept = order[np.sort(first)]
+            yield start + kept, tiles[kept]
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """Tiles and schedules of a family, and their prices."""
+
+    facts: BlockFacts
+    hardware: Hardware
+    inside: AbstractSet[str]
+    tally: Counter[str] | None
+
+    def sized(
+        self, structures: Sequence[Unsized], keep: int, worst: float
+    ) -> list[list[Sized]]:
+        """The cheapest sizes of each structure, best first."""
+        tiles = [self.tiles(structure) for structure in structures]
+        coarse = self.price(structures, tiles, few=True)
+        shortlists: list[NDArray[np.int64]] = []
+        for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
+            hopeless = len(best) > 0 and 1e6 * coarse.cost.seconds[best[0]] > worst
+            if hopeless and self.tally is not None:
+                self.tally["cost rank"] += 1
+            shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
+        fine = self.price(structures, shortlists, few=False)
+        return [
+            [
+                Sized(
+                    at_point(structure.block, fine.footprint, int(i)),
+                    fine.microseconds(i),
+                )
+                for i in best[:keep]
+            ]
+            for structure, (best, _) in zip(structures, fine.best(), strict=True)
+        ]
+
+    def tiles(self, structure: Unsized) -> NDArray[np.int64]:
+        """All combinations of tiles of a structure, one row each.
+
+        The grid's come first, the loop's last; a dim that others of its family split
+        has one tile.
+        """
+        block, family = structure.block, self.facts.block
+        own = {s.dim for s in block.grid}
+        if self.facts.small and self.facts.small.isdisjoint(own):
+            return np.empty((0, len(family.grid) + 1), dtype=np.int64)
+        choices: list[Sequence[tuple[int, ...]]] = [
+            self._axis_tiles(axis, structure.allowed)
+            if axis[0].dim in own
+            else [(self.facts.extents[axis[0].dim],)]
+            for axis in family.axes
+        ]
+        choices.append([(t,) for t in self._loop_tiles(structure.allowed)])
+        rows = np.array(
+            [tuple(itertools.chain(*row)) for row in itertools.product(*choices)],
+            dtype=np.int64,
+        )
+        rows = rows.reshape(-1, len(family.grid) + 1)
+        place = [s.dim for s in family.grid]
+        columns = [place.index(s.dim) for s in block.grid]
+        return rows[self._admitted(structure, rows, columns)]
+
+    def _admitted(
+        self, structure: Unsized, rows: NDArray[np.int64], columns: list[int]
+    ) -> NDArray[np.bool_]:
+        block = structure.block
+        counts = np.array([self.facts.extents[s.dim] for s in block.grid], dtype=int)
+        tiles = rows[:, columns]
+        parts = along_axes(-(-counts // tiles), block)
+        keep = parts.prod(axis=1) <= MOST_BLOCKS
+        if block.loop is not None:
+            for column, split in enumerate(block.grid):
+                if split.dim == block.loop.dim:
+                    keep &= tiles[:, column] >= rows[:, -1]
+        grids, iterations = structure.allowed.grids, structure.allowed.iterations
+        if grids is not None:
+            keep &= [grids(tuple(int(p) for p in row)) for row in parts]
+        else:
+            # One part is no split, and structures without it are searched too.
+            keep &= (parts > 1).all(axis=1)
+        found = Footprint(
+            self.facts, _points(rows, [(4, 2, False)]), self.hardware
+        ).iterations
+        if iterations is not None:
+            keep &= np.isin(found, list(iterations))
+        elif block.loop and self.facts.extents[block.loop.dim] > MATRIX_TILE:
+            # One iteration is no loop, and structures without one are searched too.
+            keep &= found > 1
+        return keep
+
+    def _axis_tiles(
+        self, axis: Sequence[Split], allowed: Sizes
+    ) -> list[tuple[int, ...]]:
+        tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
+        return matched(tiles, [self.facts.extents[s.dim] for s in axis])
+
+    def _grid_tiles(self, name: str, allowed: Sizes) -> Sequence[int]:
+        extent, small = self.facts.extents[name], name in self.facts.small
+        if allowed.grid_tiles is not None:
+            tiles = allowed.grid_tiles(extent)
+            return [t for t in tiles if t < MATRIX_TILE] if small else tiles
+        if small:
+            return _powers(1, MATRIX_TILE // 2, extent)
+        loop = self.facts.block.loop
+        if name in self.facts.batch_dims:
+            return (1,)
+        if loop is not None and loop.dim == name:
+            return _powers(4 * MATRIX_TILE, max(extent // 2, MATRIX_TILE), extent)
+        if name in self.facts.matrix_dims:
+            tiles = _powers(MATRIX_TILE, LARGEST_MATRIX_TILE, extent)
+            return (1, *tiles) if name in self.facts.joint_dims else tiles
+        return _powers(1, LARGEST_TILE_SIDE, extent)
+
+    def _loop_tiles(self, allowed: Sizes) -> Sequence[int]:
+        loop = self.facts.block.loop
+        if loop is None:
+            return (1,)
+        name, extent = loop.dim, self.facts.extents[loop.dim]
+        if allowed.loop_tiles is not None:
+            return allowed.loop_tiles(extent)
+        if name in self.facts.batch_dims:
+            return (1,)
+        if name in self.facts.matrix_dims:
+            least = 1 if name in self.facts.joint_dims else MATRIX_TILE
+            return _powers(least, LARGEST_MATRIX_TILE, extent)
+        return _powers(MATRIX_TILE, LARGEST_TILE_SIDE, extent)
+
+    def schedules(self, warps: AbstractSet[int] | None, *, few: bool) -> Schedules:
+        """Schedules worth trying for this family, of so many warps."""
+        products = bool(self.facts.products)
+        warps = warps or ({4, 8} if products else {4, 8, 16})
+        looped = self.facts.block.loop is not None
+        stages = (2,) if not looped else (2, 4) if few else (2, 3, 4, 5, 6)
+        swaps = (False, True) if products else (False,)
+        return list(itertools.product(sorted(warps), stages, swaps))
+
+    def price(
+        self,
+        structures: Sequence[Unsized],
+        tiles: Sequence[NDArray[np.int64]],
+        *,
+        few: bool,
+    ) -> _Priced:
+        """Rows of tiles of every structure with every schedule, as far as they fit."""
+        schedules = self.schedules(structures[0].allowed.num_warps, few=few)
+        counts = [len(rows) for rows in tiles]
+        structure_of = np.repeat(np.arange(len(structures)), counts).repeat(
+            len(schedules)
+        )
+        tile_of = np.concatenate([np.arange(c) for c in counts]).repeat(len(schedules))
+        points = _points(np.concatenate(tiles), schedules)
+        footprint = Footprint(self.facts, points, self.hardware)
+        useful = self._useful(footprint)
+        footprint = footprint.take(useful)
+        room = resources(footprint)
+        self._count(room)
+        fits = np.flatnonzero(room.feasible)
+        footprint = footprint.take(fits)
+        cost = block_cost(footprint, self.inside, room.take(fits))
+        index = useful[fits]
+        return _Priced(
+            footprint, structure_of[index], tile_of[index], cost, len(structures)
+        )
+
+    def _count(self, room: Resources) -> None:
+        if self.tally is None:
+            return
+        self.tally["sizes tried"] += len(room.shared)
+        for limit, exceeded in room.too_much.items():
+            self.tally[limit] += int(np.count_nonzero(exceeded))
+
+    def _useful(self, footprint: Footprint) -> NDArray[np.intp]:
+        points = footprint.points
+        good = points.num_stages <= np.maximum(footprint.iterations + 1, 2)
+        if self.facts.products:
+            table = self.facts.tables.products
+            narrow = (footprint.sizes[table.rows] <= NARROW).all(axis=0)
+            wide = (footprint.sizes[table.columns] >= WIDE).any(axis=0)
+            good &= ~points.swap_operands | (narrow & wide)
+        return np.flatnonzero(good)
+
+
+def _points(tiles: NDArray[np.int64], schedules: Schedules) -> Points:
+    """The points of rows of tiles, schedules repeating fastest."""
+    rows = tiles.astype(np.float64).repeat(len(schedules), axis=0)
+    warps, stages, swaps = (
+        np.tile(np.array(c), len(tiles)) for c in zip(*schedules, strict=True)
+    )
+    return Points(
+        tuple(rows[:, i] for i in range(rows.shape[1] - 1)),
+        rows[:, -1],
+        warps.astype(np.float64),
+        stages.astype(np.float64),
+        swaps,
+    )
+
+
+def _powers(low: int, high: int, extent: int) -> tuple[int, ...]:
+    """Powers of two from `low` to `high`, none that half of would do for."""
+    whole = 1 << max(extent - 1, 0).bit_length()
+    found = tuple(
+        1 << e
+        for e in range(low.bit_length() - 1, high.bit_length())
+        if 1 << e <= whole
+    )
+    return found or (whole,)

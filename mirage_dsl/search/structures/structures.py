@@ -1,0 +1,327 @@
+"""All structures of a single-kernel μGraph: the best few of every configuration."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import local
+
+import numpy as np
+
+from mirage_dsl.core.clock import OutOfTimeError, look, until
+from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.rewrite.multiply_out import Form, forms
+from mirage_dsl.search.closure.saturate import Saturation, saturate
+from mirage_dsl.search.closure.workspace import (
+    CONTRACT,
+    FUNCTION,
+    SUM,
+    Ints,
+    Words,
+    Workspace,
+    workspace,
+)
+from mirage_dsl.search.extract.calm import CALM, calm_ones, moved_differences
+from mirage_dsl.search.extract.costs import (
+    additive_cost,
+    placeholder_tiles,
+    work_of,
+)
+from mirage_dsl.search.extract.extract import Condensed, Extraction, cheapest, condense
+from mirage_dsl.search.space import Configuration, Space, configurations, space_of
+from mirage_dsl.search.structures.family import on_grid
+from mirage_dsl.search.structures.reconstruct import Drawings, edge_words
+
+VARIETY = 4
+"""DAGs extracted for each one kept: many differ only in where constants enter."""
+
+
+ALONE_SECONDS = 0.2
+"""Before more threads help: they share one interpreter, and what takes less is for the
+most part not compiled.  Measured on two cores: two threads take 1.2 to 2 times as long
+as one for programs that take one a tenth of a second."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A block graph that computes the program, without sizes.
+
+    Attributes:
+        block: The graph; its tiles are 1, to be chosen.
+        configuration: Its grid and loop.
+    """
+
+    block: BlockGraph
+    configuration: Configuration
+
+
+@dataclass
+class StructureSet:
+    """Structures by configuration, cheapest first within each.
+
+    Attributes:
+        structures: All of them.
+        counters: Figures for the ledger, summed over all configurations.
+        complete: Whether the whole space was searched: no limit, no deadline.
+        seconds: Time of each step, summed over threads.
+    """
+
+    structures: list[Structure] = field(default_factory=list[Structure])
+    counters: dict[str, int] = field(default_factory=dict[str, int])
+    complete: bool = True
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def count(self, counters: dict[str, int]) -> None:
+        """Add to the counters."""
+        for name, number in counters.items():
+            self.counters[name] = self.counters.get(name, 0) + number
+
+    def spend(self, step: str, since: float) -> None:
+        """Add the time from `since` on to a step."""
+        self.seconds[step] = self.seconds.get(step, 0) + time.perf_counter() - since
+
+    def merge(self, other: StructureSet) -> None:
+        """Append another set."""
+        self.structures += other.structures
+        self.count(other.counters)
+        self.complete &= other.complete
+        for step, seconds in other.seconds.items():
+            self.seconds[step] = self.seconds.get(step, 0) + seconds
+
+
+def structures(
+    program: KernelGraph,
+    hardware: Hardware,
+    *,
+    per_configuration: int = 8,
+    threads: int | None = None,
+    deadline: float | None = None,
+    allow: Callable[[Configuration], bool] | None = None,
+    max_grid: int = 3,
+    seed: int = 0,
+    own: bool = False,
+) -> StructureSet:
+    """Search the complete space of single kernels that compute a program.
+
+    Args:
+        program: Primitive operators only, without stabilising shifts.
+        hardware: The GPU to rank for.
+        per_configuration: How many structures to keep of each configuration.
+        threads: Loop choices searched at the same time; None for one.
+        deadline: A reading of `time.monotonic()` at which to stop.
+        allow: Configurations to search; None for all.
+        max_grid: Most dims split between blocks.
+        seed: Seed of fingerprints and residues; it does not change the result but
+            for coincidences.
+        own: Only what operators of the program itself make up: few structures, soon.
+
+    Raises:
+        UnsupportedError: A value that no block graph can compute.
+    """
+    total = StructureSet()
+    keep = 1 if own else per_configuration
+    parameters = (hardware, keep, deadline, seed, own)
+    try:
+        with until(deadline):
+            for form in [Form(program)] if own else forms(program):
+                space = space_of(form.program)
+                groups = _by_loop(form, space, max_grid, allow)
+                if own:
+                    groups = [g for g in groups if space.folds(g[0].loop)]
+                search = _Search(space, *parameters)
+                for found in _mapped(search.run, groups, threads or 1):
+                    total.merge(found)
+    except OutOfTimeError:
+        total.complete = False
+    return total
+
+
+def _by_loop(
+    form: Form,
+    space: Space,
+    max_grid: int,
+    allow: Callable[[Configuration], bool] | None,
+) -> list[list[Configuration]]:
+    """The configurations of a form, those of one loop together."""
+    found: dict[str | None, list[Configuration]] = {}
+    for configuration in configurations(space, max_grid):
+        if form.serves(configuration.loop) and (not allow or allow(configuration)):
+            found.setdefault(configuration.loop, []).append(configuration)
+    return list(found.values())
+
+
+def _mapped(
+    work: Callable[[list[Configuration]], StructureSet],
+    items: Iterable[list[Configuration]],
+    threads: int,
+) -> Iterator[StructureSet]:
+    """`map`, in order; what is left after a while on threads, if there are several."""
+    began = time.perf_counter()
+    left = deque(items)
+    while left and (threads == 1 or time.perf_counter() - began < ALONE_SECONDS):
+        yield work(left.popleft())
+    if not left:
+        return
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from list(pool.map(work, left))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_thread = local()
+
+
+def _workspace() -> Workspace:
+    """This thread's arrays."""
+    if not hasattr(_thread, "workspace"):
+        _thread.workspace = workspace()
+    return _thread.workspace
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The parameters of one search."""
+
+    space: Space
+    hardware: Hardware
+    per_configuration: int
+    deadline: float | None
+    seed: int
+    own: bool
+
+    def run(self, group: list[Configuration]) -> StructureSet:
+        """All configurations of one loop choice, from one closure."""
+        result = StructureSet()
+        try:
+            with until(self.deadline):
+                self.fill(result, group)
+        except OutOfTimeError:
+            result.complete = False
+        return result
+
+    def fill(self, result: StructureSet, group: list[Configuration]) -> None:
+        """Add what there is of each configuration.
+
+        Raises:
+            OutOfTimeError: There was no time for all.
+        """
+        look()
+        began = time.perf_counter()
+        saturation = saturate(
+            self.space,
+            group[0].loop,
+            _workspace(),
+            seed=self.seed,
+            deadline=self.deadline,
+            own=self.own,
+        )
+        result.spend("closure", began)
+        result.count({"closures": 1, **saturation.counters})
+        result.complete = saturation.complete
+        words = edge_words(saturation)
+        drawings = Drawings(self.space, saturation, group[0].loop)
+        for configuration in group:
+            look()
+            self.extract(drawings, words, configuration, result)
+
+    def extract(
+        self,
+        drawings: Drawings,
+        words: Words,
+        configuration: Configuration,
+        result: StructureSet,
+    ) -> None:
+        """Add the best structures of a configuration."""
+        saturation = drawings.saturation
+        began = time.perf_counter()
+        result.count({"configurations": 1})
+        alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
+        nodes = len(saturation.shape)
+        part = condense(saturation.edges, nodes, alive, saturation.roots)
+        if part is None:
+            result.spend("extract", began)
+            return
+        found, calm = self.cheap(saturation, configuration, part)
+        result.spend("extract", began)
+        result.complete &= found.exact and not part.cyclic
+        result.count(
+            {
+                "configurations_with_structures": 1,
+                "extracted": len(found.chosen),
+                "expanded": found.expanded,
+                "truncated_extractions": int(not found.exact),
+                "cycles_broken": int(part.cyclic),
+            }
+        )
+        began = time.perf_counter()
+        varied = _varied(words, found.chosen, found.costs)
+        best = self.distinct(drawings, configuration, varied)
+        others = self.distinct(drawings, configuration, calm)
+        best |= {n: others[n] for n in list(others)[:CALM] if n not in best}
+        result.structures += best.values()
+        result.count({"structures": len(best)})
+        result.spend("reconstruct", began)
+
+    def cheap(
+        self, saturation: Saturation, configuration: Configuration, part: Condensed
+    ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
+        """The cheapest DAGs of a configuration, and the cheapest that are calm."""
+        tiles = placeholder_tiles(self.space, configuration)
+        work = work_of(self.space, saturation, configuration, tiles)
+        costs = additive_cost(work, self.hardware)
+        found = cheapest(part, costs, VARIETY * self.per_configuration)
+        if not found.exact:
+            # What is wanted at least may be had exactly.
+            found = cheapest(part, costs, self.per_configuration)
+        moved = moved_differences(self.space, saturation)
+        return found, calm_ones(found, part, costs, moved)
+
+    def distinct(
+        self,
+        drawings: Drawings,
+        configuration: Configuration,
+        varied: Iterable[tuple[tuple[int, ...], float]],
+    ) -> dict[int, Structure]:
+        """The structures of the first DAGs that differ as graphs, cheapest first."""
+        kept: dict[int, tuple[float, BlockGraph]] = {}
+        for chosen, cost in varied:
+            if len(kept) == self.per_configuration:
+                break
+            drawn = drawings.plain(chosen)
+            if drawn is not None:
+                kept.setdefault(drawn[0], (cost, drawn[1]))
+        return {
+            number: Structure(on_grid(block, configuration.splits), configuration)
+            for number, (_, block) in sorted(kept.items(), key=lambda k: k[1][0])
+        }
+
+    def reduced(self, saturation: Saturation) -> Ints:
+        """Dims that each edge reduces."""
+        kind, arg = saturation.edges[:, 1], saturation.edges[:, 5]
+        summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
+        if not saturation.sites:
+            return summed
+        over = np.array(saturation.site_over, np.int64)
+        function = kind == FUNCTION
+        return np.where(function, over[np.where(function, arg, 0)], summed)
+
+
+def _varied(
+    words: Words, dags: Iterable[tuple[int, ...]], costs: Iterable[float]
+) -> Iterable[tuple[tuple[int, ...], float]]:
+    """First one of each kind of DAG, then the others, each by cost."""
+    seen: set[int] = set()
+    others: list[tuple[tuple[int, ...], float]] = []
+    for item in sorted(zip(dags, costs, strict=True), key=lambda p: p[1]):
+        word = int(words[list(item[0])].sum())
+        if word in seen:
+            others.append(item)
+        else:
+            seen.add(word)
+            yield item
+    yield from others

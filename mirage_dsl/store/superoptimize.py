@@ -1,0 +1,482 @@
+"""From a program to verified μGraphs: the cache first, else a search that is kept.
+
+(The module is not called after its function: importing it would hide
+`mirage_dsl.superoptimize`.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from mirage_dsl.core.errors import CacheError, SearchError
+from mirage_dsl.core.hardware import DEFAULT, Hardware
+from mirage_dsl.core.settings import (
+    ASSERT_CACHE_HIT,
+    BUDGET_SECONDS,
+    DISALLOW_SEARCH,
+    EFFORT,
+    EFFORTS,
+    THREADS,
+    Effort,
+)
+from mirage_dsl.core.spread import spread
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.canonical import canonical_hash, canonical_names
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.rename import Renaming
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.store.cache import MUGRAPHS, Cache, Key
+from mirage_dsl.store.results import Stored, result_json, result_of, stored_result
+from mirage_dsl.version import __version__
+
+if TYPE_CHECKING:
+    from mirage_dsl.search.driver import Progress
+
+# -- What happens once on a machine ----------------------------------------------------
+
+_compiling = logging.getLogger("mirage_dsl.first_use")
+
+_SMALL = """
+mirage 1
+
+mugraph small(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 64, n = 64 {
+  y: f16[m, n] = matmul x, w over(k)
+  return y
+}
+"""
+
+
+def prepare_search(version: str, progress: Progress | None) -> None:
+    """Let the search be compiled and loaded where it is not yet, outside of any budget.
+
+    Compiling takes some seconds, once for each version of the code on a machine, and
+    loading some tenths of a second, once in a process.
+
+    Args:
+        version: Of the code.
+        progress: Told of what is compiled.
+    """
+    _compile(version, progress)
+    _load()
+
+
+@cache
+def _load() -> None:
+    from mirage_dsl.search.structures.structures import structures
+    from mirage_dsl.verify.verifier import verify
+
+    small = parse(_SMALL)
+    structures(small, DEFAULT)
+    verify(small, small)
+
+
+def _compile(version: str, progress: Progress | None) -> None:
+    directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    marker = directory / f"compiled-{version.replace(' ', '-')}"
+    with suppress(OSError):
+        if marker.exists():
+            return
+    if progress is None:
+        _compiling.warning("compiling the search for this machine, once; some seconds")
+    else:
+        progress("compiling the search (once)", 0, 1, None)
+    from mirage_dsl.search.driver import search
+    from mirage_dsl.search.union import multi_kernel
+
+    search(parse(_SMALL), DEFAULT, k=1)
+    multi_kernel(parse(_SMALL), DEFAULT, max_kernels=2, keep=1)
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        for old in set(directory.glob("compiled-*")) - {marker}:
+            old.unlink()
+
+
+# -- The cache first, else a search ----------------------------------------------------
+
+_log = logging.getLogger("mirage_dsl.superoptimizer")
+
+_running: dict[tuple[Path, str], RLock] = {}
+"""A lock for each search, by its cache and the digest of its key."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a search is asked for; all but the budget is in the key of the cache."""
+
+    candidates: int
+    budget_seconds: float
+    max_kernels: int | None
+    seed: int
+    constraints: Constraints
+    hardware: Hardware
+
+
+# Candidates and seconds for each effort that searches.
+_EFFORT: Mapping[str, tuple[int, float]] = {"quick": (8, 20.0), "full": (32, 120.0)}
+
+
+def superoptimize(
+    program: KernelGraph,
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    max_kernels: int | None = 2,
+    use_cache: bool = True,
+    constraints: Constraints | None = None,
+    hardware: Hardware = DEFAULT,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    begin: Callable[[], None] | None = None,
+) -> SearchResult:
+    """The best μGraphs of a program, cheapest first, each with its certificate.
+
+    Args:
+        program: A traced program of known extents.
+        effort: `none` gives the program itself, `quick` searches for seconds, `full`
+            for a minute or two; `MIRAGE_DSL_EFFORT` unless it is given.
+        budget_seconds: Time limit of the search; the effort's unless it is given.
+        max_kernels: 1 keeps a program in one kernel if that beats library kernels;
+            more let the estimate decide where to cut, and whether to split a loop
+            over the grid; None without a limit.
+        use_cache: Look in the cache first, and store what is found.
+        constraints: Restrictions on grids, maps, loops and blocks.
+        hardware: The GPU to estimate for; `hardware.DEFAULT` unless it is given.
+        executor: Where the search runs, as in a process of a pool; without progress
+            and checkpoint.  A program that is too long for one search is searched here,
+            its segments there.  What a lost worker had is searched again.
+        progress: Called with the stage, how much is done, of how much, and the best
+            estimate so far in µs.
+        checkpoint: A file that keeps what was found so far: after an interruption the
+            same search goes on from there.
+        seed: Of all random choices.
+        begin: Called when a search begins; not if the result is there already.
+
+    Raises:
+        SearchError: The program cannot be searched, or searching is disallowed.
+        CacheError: A hit is demanded, and there is none.
+    """
+    job = prepare(
+        program,
+        effort=effort,
+        budget_seconds=budget_seconds,
+        max_kernels=max_kernels,
+        use_cache=use_cache,
+        constraints=constraints,
+        hardware=hardware,
+        seed=seed,
+    )
+    found = job.known()
+    if found is not None:
+        return found
+    return job.result(progress, checkpoint, executor, begin)
+
+
+def _elsewhere(job: Job, executor: Executor) -> SearchResult:
+    """Search in a worker of an executor."""
+    received: list[SearchResult] = []
+    spread(
+        Job.run_there,
+        [job],
+        executor,
+        lambda _, document: received.append(job.received(document)),
+    )
+    return job.keep(received[0])
+
+
+def prepare(
+    program: KernelGraph,
+    *,
+    effort: Effort | None = None,
+    budget_seconds: float | None = None,
+    max_kernels: int | None = 2,
+    use_cache: bool = True,
+    constraints: Constraints | None = None,
+    hardware: Hardware = DEFAULT,
+    seed: int = 0,
+) -> Job:
+    """What `superoptimize` has to do, from its arguments and the settings.
+
+    Raises:
+        SearchError: The program cannot be searched.
+    """
+    if program.blocks:
+        raise SearchError(
+            f"{program.name} has kernels of its own; a search starts from a traced "
+            "program, whose operators are not grouped into kernels yet"
+        )
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise SearchError(
+            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0"
+        )
+    if max_kernels is not None and max_kernels < 1:
+        raise SearchError(
+            f"max_kernels={max_kernels!r}; expected 1 or more, or None for any number"
+        )
+    effort = _known(effort or EFFORT.get())
+    count, seconds = _EFFORT.get(effort, (0, 0.0))
+    budget = budget_seconds or BUDGET_SECONDS.get() or seconds
+    request = _Request(
+        count, budget, max_kernels, seed, constraints or Constraints(), hardware
+    )
+    return Job(program, request, use_cache)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program to search.  It pickles, and may run anywhere.
+
+    Attributes:
+        program: What to search.
+        request: How; no candidates are asked for where nothing is to be searched.
+        use_cache: Whether to look in the cache, and to store what is found.
+    """
+
+    program: KernelGraph
+    request: _Request
+    use_cache: bool = True
+
+    @property
+    def key(self) -> Key:
+        """What the result is stored under."""
+        return search_key(self.program, self.request)
+
+    @contextmanager
+    def turn(self) -> Generator[None, None, None]:
+        """While this lasts, who asks for the same waits: threads, and processes.
+
+        They wait no longer than a search of their own would take.
+        """
+        if not self.use_cache:
+            yield
+            return
+        store, key, seconds = Cache(), self.key, self.request.budget_seconds + 1.0
+        lock = _running.setdefault((store.directory, key.digest), RLock())
+        with ExitStack() as held:
+            if lock.acquire(timeout=seconds):
+                held.callback(lock.release)
+                held.enter_context(store.turn(key, seconds))
+            yield
+
+    def known(self) -> SearchResult | None:
+        """The result, if it takes no search.
+
+        A stored one that was cut short by a smaller budget is not good enough, unless
+        there is to be no search.
+
+        Raises:
+            SearchError: It takes one, and that is disallowed.
+            CacheError: A hit is demanded, and there is none.
+        """
+        if not self.request.candidates:
+            return _as_written(self.program, self.request.hardware)
+        store, key, name = Cache(), self.key, self.program.name
+        found = self._stored(store, key) if self.use_cache else None
+        if found is None:
+            _refuse(store, key, self.program)
+            if self.use_cache and _log.isEnabledFor(logging.INFO):
+                _log.info("%s: not in the cache: %s", name, store.explain_miss(key))
+            return None
+        if not self._serves(found):
+            _log.info("%s: in the cache, but cut short", name)
+            return None
+        _log.info("%s: from the cache, %s", name, key.digest)
+        return found.result
+
+    def _serves(self, found: Stored) -> bool:
+        return found.spent >= self.request.budget_seconds or _no_search()
+
+    def result(
+        self,
+        progress: Progress | None = None,
+        checkpoint: str | Path | None = None,
+        executor: Executor | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> SearchResult:
+        """Search, unless another thread or process has done so when it is our turn."""
+        with self.turn():
+            found = self._stored(Cache(), self.key) if self.use_cache else None
+            if found is not None and self._serves(found):
+                return found.result
+            if executor is None or self.is_long:
+                return self.keep(self.run(progress, checkpoint, executor, begin))
+            if begin is not None:
+                begin()
+            return _elsewhere(self, executor)
+
+    def _stored(self, store: Cache, key: Key) -> Stored | None:
+        request = self.request
+        return stored_result(
+            store, key, self.program, request.hardware, request.budget_seconds
+        )
+
+    def keep(self, result: SearchResult) -> SearchResult:
+        """Store a result, unless a cheaper one is; the cheaper one.
+
+        It serves up to the budget that it was asked with, or the larger one that the
+        stored one was.  After Ctrl-C it serves up to the time that was spent.
+        """
+        if not self.use_cache:
+            return result
+        store, key, spent = Cache(), self.key, math.inf
+        if result.cut_short:
+            spent = self.request.budget_seconds
+        if result.interrupted:
+            spent = min(spent, result.seconds)
+        new, stored = Stored(result, spent), self._stored(store, key)
+        best = new
+        if stored is not None:
+            ranked = min((new, stored), key=lambda s: (s.result.best.rank, -s.spent))
+            best = Stored(ranked.result, max(spent, stored.spent))
+        if best != stored:
+            store.store(key, best.to_json())
+        return best.result
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the program is cut into segments before it is searched."""
+        from mirage_dsl.search.programs.one_space import MOST_OPERATORS
+
+        return len(expand(self.program).nodes) > MOST_OPERATORS
+
+    def run(
+        self,
+        progress: Progress | None = None,
+        checkpoint: str | Path | None = None,
+        executor: Executor | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> SearchResult:
+        """Search, in this process; segments of a long program on the executor."""
+        # Not imported for what is in the cache.
+        from mirage_dsl.search.driver import Times, finished, search
+
+        prepare_search(code_version(), progress)
+        if begin is not None:
+            begin()
+        request = self.request
+        times = Times(time.monotonic(), request.budget_seconds)
+        found = search(
+            self.program,
+            hardware=request.hardware,
+            k=request.candidates,
+            budget_seconds=request.budget_seconds,
+            seed=request.seed,
+            threads=THREADS.get(),
+            max_kernels=request.max_kernels,
+            constraints=request.constraints,
+            progress=progress,
+            checkpoint=_checkpoint(checkpoint),
+            executor=executor,
+        )
+        return finished(found, request.hardware, times.ordered)
+
+    def run_there(self) -> dict[str, Any]:
+        """Search in a worker: the result as JSON, for `received`."""
+        return result_json(self.run())
+
+    def received(self, document: dict[str, Any]) -> SearchResult:
+        """The result that `run_there` gave, with this program and its lines."""
+        return result_of(document, self.program)
+
+
+def _checkpoint(path: str | Path | None) -> Checkpoint | None:
+    return None if path is None else Checkpoint(Path(path), code_version())
+
+
+def _known(effort: str) -> Effort:
+    for name in EFFORTS:
+        if name == effort:
+            return name
+    raise SearchError(f"effort {effort!r}: expected {', '.join(EFFORTS)}")
+
+
+def _as_written(program: KernelGraph, hardware: Hardware) -> SearchResult:
+    started = time.monotonic()
+    candidate = Candidate(program, estimate(program, hardware), None)
+    return SearchResult(
+        program, (candidate,), complete=False, seconds=time.monotonic() - started
+    )
+
+
+def search_key(program: KernelGraph, request: _Request) -> Key:
+    """The key of a search: the program, its sizes and layouts, settings, versions.
+
+    Not its names: of the function, of values, of dims.  Nor its budget: a search that
+    came to its end is as good with a larger one.
+    """
+    dims = dict(canonical_names(program).dims)
+    inputs = "; ".join(str(Renaming(dims).type(i.type)) for i in program.inputs)
+    known = ((dims[n], e) for n, e in program.extents if n in dims)
+    options = {name: str(value) for name, value in asdict(request).items()}
+    del options["budget_seconds"]
+    options["hardware"] = request.hardware.fingerprint
+    parts = {
+        "program": canonical_hash(program),
+        "structure": canonical_hash(program, sizes=False),
+        "inputs": inputs,
+        "extents": ", ".join(f"{n} = {e}" for n, e in sorted(known)),
+        **options,
+        "code": code_version(),
+    }
+    return Key(MUGRAPHS, tuple(parts.items()))
+
+
+AREAS = (
+    *("core/hardware", "ops", "ir", "rewrite", "cost", "tile", "verify", "search"),
+)
+"""Where the code is that a search runs."""
+
+
+@cache
+def code_version(*areas: str) -> str:
+    """The package's version and a checksum of the code that results depend on.
+
+    Args:
+        *areas: Packages and modules; those that a search runs unless any are given.
+    """
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for area in areas or AREAS:
+        place = package / area
+        files = place.rglob("*") if place.is_dir() else [place.with_suffix(".py")]
+        for file in sorted(files):
+            if file.suffix in (".py", ".lark"):
+                digest.update(file.relative_to(package).as_posix().encode())
+                digest.update(file.read_bytes())
+    return f"{__version__} {digest.hexdigest()[:16]}"
+
+
+def _no_search() -> bool:
+    return ASSERT_CACHE_HIT.get() or DISALLOW_SEARCH.get()
+
+
+def _refuse(store: Cache, key: Key, program: KernelGraph) -> None:
+    if ASSERT_CACHE_HIT.get():
+        raise CacheError(
+            f"{program.name} is not in the cache, and {ASSERT_CACHE_HIT.name} is set: "
+            f"{store.explain_miss(key)}\nSearch it once without that variable, or "
+            f"import a cache that has it.  Its key:\n{key}"
+        )
+    if DISALLOW_SEARCH.get():
+        raise SearchError(
+            f"{program.name} is not in the cache, and {DISALLOW_SEARCH.name} is set: "
+            'search it once without that variable, or run it with effort="none"'
+        )

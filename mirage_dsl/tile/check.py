@@ -1,0 +1,860 @@
+"""The checker of tile programs: a list of rules, one function each.
+
+A rule yields what is wrong: the statement, what was found, what was expected, what to
+do.  Conditions on sizes are taken as they stand: a rule holds at every size at which a
+program may be used, or at the one size that it was made for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Axis, Dim, axis_text, f32
+from mirage_dsl.ir.check.view import Diagnostic
+from mirage_dsl.ir.graph import Operand, dims_of
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.table import EXP, OPERATORS, ROWSHIFT, SUB
+from mirage_dsl.tile import formula
+from mirage_dsl.tile.formula import Formula, Number, all_of, any_of, fold, opposite
+from mirage_dsl.tile.printer import statement_text
+from mirage_dsl.tile.program import (
+    Announce,
+    Ask,
+    Cast,
+    Compute,
+    Convert,
+    Finite,
+    Largest,
+    Load,
+    Loop,
+    Mask,
+    Merge,
+    Order,
+    Pick,
+    Product,
+    Reduce,
+    Rescale,
+    Start,
+    Statement,
+    Store,
+    Tile,
+    TileProgram,
+    Update,
+    Wait,
+    held_after,
+    makes,
+    neutral,
+    reads,
+    tiles_of,
+    walk,
+)
+from mirage_dsl.tile.sizes import Pieces, pieces_of
+
+
+def check(
+    program: TileProgram, made: AbstractSet[str] | None = None
+) -> list[Diagnostic]:
+    """What is wrong with a tile program; nothing if it is well formed.
+
+    Args:
+        program: Any tile program.
+        made: Tensors that kernels before it made; None for the first kernel, whose
+            inputs may all be what the kernel ahead of it makes.
+    """
+    view = _View(program, made)
+    found: list[Diagnostic] = []
+    for rules in (NAMES, RULES):
+        for rule in rules:
+            for statement, message, hint in rule(view):
+                found.append(view.problem(rule.__name__, statement, message, hint))
+        if found:
+            # What follows would speak of the same mistakes.
+            break
+    return found
+
+
+def check_or_raise(program: TileProgram, made: AbstractSet[str] | None = None) -> None:
+    """Nothing, if a tile program is well formed.
+
+    Raises:
+        CheckError: It is not; with the first thing that is wrong.
+    """
+    for first in check(program, made):
+        raise CheckError(f"{program.name}: {first}", first.location)
+
+
+Problem = tuple[Statement | None, str, str]
+"""A statement (None: the program), what was found and expected, and what to do."""
+
+
+@dataclass
+class _View:
+    """A program, and what several rules ask of it."""
+
+    program: TileProgram
+    made: AbstractSet[str] | None
+    tiles: Mapping[str, Tile] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tiles = tiles_of(self.program)
+
+    @cached_property
+    def statements(self) -> tuple[tuple[Statement, bool], ...]:
+        """All statements in order, each with whether it is in the loop."""
+        return tuple(walk(self.program.body))
+
+    @cached_property
+    def carried(self) -> Mapping[str, Start]:
+        """What the loop carries."""
+        return {s.result: s for s, _ in self.statements if isinstance(s, Start)}
+
+    @cached_property
+    def users(self) -> Mapping[str, list[Statement]]:
+        """The statements that read each value."""
+        found: dict[str, list[Statement]] = {}
+        for statement, _ in self.statements:
+            for name in reads(statement):
+                found.setdefault(name, []).append(statement)
+        return found
+
+    @cached_property
+    def pieces(self) -> Pieces | None:
+        """The pieces at the sizes that the program was made for; None for any sizes."""
+        sized = not isinstance(self.program.warps, Formula)
+        return pieces_of(self.program) if sized else None
+
+    def outside(self, dim: Dim, *, in_loop: bool) -> Number:
+        """Whether lanes of an axis can lie outside of its dim."""
+        if self.pieces is None:
+            return formula.loose(dim)
+        return self.pieces.outside(dim, in_loop=in_loop)
+
+    def ends(self, dim: Dim) -> Number:
+        """Whether lanes outside of a piece lie outside of the tensor."""
+        return formula.ends(dim) if self.pieces is None else self.pieces.ends(dim)
+
+    def problem(
+        self, rule: str, statement: Statement | None, message: str, hint: str
+    ) -> Diagnostic:
+        """What a rule says of a statement."""
+        name, location = self.program.name, None
+        if statement is not None:
+            text = statement_text(statement)
+            message = f"`{text}`: {message}"
+            name = (*makes(statement), name)[0]
+            location = next((n.location for n in statement.notes if n.location), None)
+        return Diagnostic(rule, message, name, hint, location=location)
+
+
+# -- Names and places ------------------------------------------------------------------
+
+
+def made_before_read(view: _View) -> Iterator[Problem]:
+    """A value is made before a statement reads it."""
+    made: set[str] = set()
+    for statement, _ in view.statements:
+        for name in reads(statement):
+            if name not in made:
+                known = "is made later" if name in view.tiles else "is made nowhere"
+                yield statement, f"reads {name}, which {known}", "make it before"
+        made.update(makes(statement))
+
+
+def made_once(view: _View) -> Iterator[Problem]:
+    """A value is made once; in the loop what it carries is assigned again."""
+    made: set[str] = set()
+    for statement, in_loop in view.statements:
+        for name in makes(statement):
+            again = name in made
+            changes = isinstance(statement, Rescale | Update | Largest) or (
+                isinstance(statement, Product) and statement.into == name
+            )
+            if again and name not in view.carried:
+                yield statement, f"{name} is made twice", "give one another name"
+            elif again and not (in_loop and changes):
+                what = f"assigns {name}, which the loop carries, outside of its body"
+                yield statement, what, "change it in the loop"
+            made.add(name)
+
+
+def iterations_stay_inside(view: _View) -> Iterator[Problem]:
+    """What an iteration makes is read in it; behind the loop only what is carried."""
+    inside = {n for s, in_loop in view.statements if in_loop for n in makes(s)}
+    for statement, in_loop in view.statements:
+        for name in reads(statement):
+            if not in_loop and name in inside - view.carried.keys():
+                what = f"reads {name} of an iteration outside of the loop"
+                yield statement, what, "carry it"
+
+
+def one_loop(view: _View) -> Iterator[Problem]:
+    """There is one loop, over the dim that is split; what it carries starts before."""
+    loop, found = view.program.loop, 0
+    for statement, in_loop in view.statements:
+        if isinstance(statement, Loop):
+            found += 1
+            if in_loop or found > 1:
+                yield statement, "a second loop, expected one", "make one loop of them"
+            if loop is None or loop.dim != statement.dim:
+                over = "none" if loop is None else f"one over {loop.dim}"
+                yield statement, f"expected {over}", "loop over what the program splits"
+        if isinstance(statement, Start) and (in_loop or found):
+            yield statement, "starts behind the begin of the loop", "start it before"
+    if loop is not None and not found:
+        yield None, f"it splits {loop.dim} over iterations, found no loop", "add one"
+
+
+def pieces_in_their_place(view: _View) -> Iterator[Problem]:
+    """Looped pieces are read and stored in the loop; axes are pieces of the program."""
+    known = set(view.program.pieces)
+    for statement, in_loop in view.statements:
+        if isinstance(statement, Load | Store):
+            looped = any(d.loop for d in dims_of(statement.at))
+            if looped and not in_loop:
+                what = "takes the part of an iteration outside of the loop"
+                yield statement, what, "put it in the loop"
+            if isinstance(statement, Store) and in_loop and not looped:
+                what = "every iteration stores the same place"
+                yield statement, what, "store it behind the loop"
+    for name, tile in view.tiles.items():
+        for dim in tile.axes:
+            if dim not in known or dim in view.program.units:
+                maker = next(s for s, _ in view.statements if name in makes(s))
+                yield maker, f"{dim} is no axis of this program's tiles", "list it"
+
+
+def tensors_as_declared(view: _View) -> Iterator[Problem]:
+    """Loads and stores take tensors of the header, with their formats and axes."""
+    stored: set[str] = set()
+    for statement, _ in view.statements:
+        if not isinstance(statement, Load | Store | Ask):
+            continue
+        name = statement.result if isinstance(statement, Store) else statement.source
+        kind = view.program.tensors.get(name)
+        if kind is None:
+            yield statement, f"{name} is no tensor of the program", "declare it"
+            continue
+        if _whole(statement.at) != _whole(kind.axes):
+            axes = ", ".join(map(axis_text, kind.axes))
+            yield statement, f"{name} has the axes [{axes}]", "name a piece of each"
+        if isinstance(statement, Store):
+            dtype = statement.dtype
+            if name in stored:
+                yield statement, f"{name} is stored twice", "store it once"
+            stored.add(name)
+        else:
+            dtype = statement.tile.dtype if isinstance(statement, Load) else kind.dtype
+        if dtype != kind.dtype:
+            yield statement, f"the format is {dtype}, that of {name} {kind.dtype}", ""
+
+
+def _whole(axes: Sequence[Axis]) -> list[list[str]]:
+    return [[d.name for d in axis] for axis in axes]
+
+
+# -- Axes and formats ------------------------------------------------------------------
+
+
+def orders_fit(view: _View) -> Iterator[Problem]:
+    """Operands lie as a statement reads them: to turn one is a statement of its own."""
+    for statement, _ in view.statements:
+        for name, expected, exact in _expected_orders(view, statement):
+            own = view.tiles[name].axes
+            part = tuple(d for d in expected if d in own)
+            if own != part or (exact and own != expected):
+                what = f"{name} lies as {_axes(own)}, expected {_axes(expected)}"
+                yield statement, what, "turn it by `convert`"
+        result = _result_axes(view, statement)
+        if result is not None:
+            own = view.tiles[makes(statement)[0]].axes
+            if own != result:
+                what = f"its type lies as {_axes(own)}, it makes {_axes(result)}"
+                yield statement, what, "say the type that follows"
+
+
+_Expected = tuple[str, Order, bool]
+"""An operand, the order of axes that is read, and whether it must have all of them."""
+
+
+def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
+    match statement:
+        case Compute():
+            yield from ((v, statement.tile.axes, False) for v in reads(statement))
+        case Rescale():
+            yield statement.scale, view.tiles[statement.target].axes, False
+        case Update():
+            yield statement.operand, view.tiles[statement.target].axes, False
+        case Largest():
+            yield statement.operand, statement.tile.axes, True
+            yield statement.state, statement.tile.axes, True
+        case Product():
+            yield from _product_orders(statement)
+        case Cast() | Finite() | Mask() | Merge():
+            yield statement.operand, statement.tile.axes, True
+        case Pick():
+            yield statement.operand, statement.tile.axes, True
+            yield statement.other, statement.tile.axes, True
+        case _:
+            pass
+
+
+def _product_orders(product: Product) -> Iterator[_Expected]:
+    batch, rows, columns = product.batch, product.rows, product.columns
+    over = product.over
+    if product.is_matrix:
+        yield product.left, batch + rows + over, True
+        yield product.right, batch + over + columns, True
+    else:
+        # These have no axes to be exact in but their own.
+        whole = batch + rows + columns + over
+        yield product.left, tuple(d for d in whole if d not in columns), True
+        yield product.right, tuple(d for d in whole if d not in rows), True
+    if product.into is not None:
+        yield product.into, product.tile.axes, True
+
+
+def _result_axes(view: _View, statement: Statement) -> Order | None:
+    """The axes of a result where they follow from the operands."""
+    match statement:
+        case Product() if statement.into is None:
+            return statement.batch + statement.rows + statement.columns
+        case Reduce():
+            own = view.tiles[statement.operand].axes
+            return tuple(d for d in own if d not in statement.over)
+        case Compute():
+            made = {d for v in reads(statement) for d in view.tiles[v].axes}
+            return tuple(d for d in statement.tile.axes if d in made)
+        case Convert():
+            own = set(view.tiles[statement.operand].axes)
+            return tuple(d for d in statement.tile.axes if d in own) if own else ()
+        case Merge():
+            return tuple(d for side in statement.sides for d in side)
+        case Load():
+            units = view.program.units
+            read = {d for d in dims_of(statement.at) if d not in units}
+            axes = statement.tile.axes
+            return axes if set(axes) == read else tuple(sorted(read))
+        case _:
+            return None
+
+
+def all_axes_kept(view: _View) -> Iterator[Problem]:
+    """Turning keeps all axes; what is reduced over is there; stores have all axes."""
+    for statement, _ in view.statements:
+        match statement:
+            case Convert():
+                own = view.tiles[statement.operand].axes
+                if sorted(own) != sorted(statement.tile.axes):
+                    what = f"{statement.operand} has the axes {_axes(own)}"
+                    yield statement, what, "keep all of them"
+            case Reduce():
+                own = view.tiles[statement.operand].axes
+                if not set(statement.over) <= set(own):
+                    what = f"{statement.operand} has the axes {_axes(own)}"
+                    yield statement, what, "reduce over some of them"
+            case Store():
+                own = view.tiles[statement.operand].axes
+                extra = [d for d in own if d not in dims_of(statement.at)]
+                extra = [d for d in extra if view.program.extents.get(d.name) != 1]
+                if extra:
+                    what = f"{statement.operand} has the axes {_axes(own)}"
+                    yield statement, what, f"store {_axes(tuple(extra))} too"
+            case _:
+                pass
+
+
+def formats_fit(view: _View) -> Iterator[Problem]:
+    """Arithmetic is in f32; operands of a product have one format."""
+    for statement, _ in view.statements:
+        operands = [v for v in reads(statement) if v in view.tiles]
+        formats = {v: view.tiles[v].dtype for v in operands}
+        match statement:
+            case Compute() | Reduce() | Rescale() | Update() | Largest():
+                for name, dtype in formats.items():
+                    if dtype != f32:
+                        what = f"reads {name} in {dtype}, arithmetic is in f32"
+                        yield statement, what, "convert it"
+            case Product():
+                left, right = formats[statement.left], formats[statement.right]
+                narrow = statement.precision == "storage"
+                if left != right:
+                    yield statement, f"multiplies {left} with {right}", "convert one"
+                elif statement.is_matrix and narrow is (left == f32):
+                    what = f"operands in {left}, precision {statement.precision}"
+                    yield statement, what, "say tf32 or ieee for f32, for it alone"
+            case _:
+                pass
+        computed = isinstance(statement, Compute | Reduce | Product | Start | Largest)
+        if computed and statement.tile.dtype != f32:
+            what = f"makes {statement.tile.dtype}, arithmetic is in f32"
+            yield statement, what, "cast the result"
+
+
+def _axes(axes: Order) -> str:
+    return f"[{', '.join(map(str, axes))}]"
+
+
+# -- Conditions ------------------------------------------------------------------------
+
+
+def made_where_read(view: _View) -> Iterator[Problem]:
+    """What is made under a condition is read under it only."""
+    made: dict[str, Number] = {}
+    for statement, _ in view.statements:
+        own: Number = True
+        if isinstance(statement, Convert | Mask):
+            own = statement.when
+        for name, condition in _reading(statement, own):
+            given = made.get(name, True)
+            if not _follows(condition, given):
+                what = f"reads {name}, which is made only when {given}"
+                yield statement, what, "pick another value otherwise"
+        for name in makes(statement):
+            made[name] = own
+
+
+def _reading(statement: Statement, own: Number) -> Iterator[tuple[str, Number]]:
+    """The values that a statement reads, and when it reads each."""
+    match statement:
+        case Pick():
+            yield statement.operand, opposite(statement.when)
+            yield statement.other, statement.when
+        case Load() if statement.instead is not None:
+            yield statement.instead, opposite(statement.when)
+        case _:
+            yield from ((name, own) for name in reads(statement))
+
+
+def loads_have_stand_ins(view: _View) -> Iterator[Problem]:
+    """A load that may be left out names the same tile, which serves instead."""
+    loads = {s.result: s for s, _ in view.statements if isinstance(s, Load)}
+    origin: dict[str, str] = {}
+    for statement, _ in view.statements:
+        if isinstance(statement, Convert):
+            origin[statement.result] = origin.get(statement.operand, statement.operand)
+        if not isinstance(statement, Load):
+            continue
+        serving = statement.instead
+        if serving is None:
+            if statement.when is not True:
+                yield statement, "nothing serves where it is not made", "say `instead`"
+            continue
+        first = loads.get(origin.get(serving, serving))
+        read = statement.source, statement.at
+        if first is None or (first.source, first.at) != read:
+            yield statement, f"{serving} is another tile", "let the same tile serve"
+
+
+_MOST_ATOMS = 12
+
+
+def _follows(given: Number, expected: Number) -> bool:
+    """Whether a condition holds wherever another one does, at any sizes."""
+    claim = any_of([opposite(given), expected])
+    atoms = sorted(_atoms(claim), key=str)
+    if len(atoms) > _MOST_ATOMS:
+        return False
+    rows = itertools.product((False, True), repeat=len(atoms))
+    return all(_truth(claim, dict(zip(atoms, row, strict=True))) for row in rows)
+
+
+def _atoms(number: Number) -> set[Formula]:
+    """What a condition is made of, besides and, or and not."""
+    if not isinstance(number, Formula):
+        return set()
+    if number.op not in ("and", "or", "not"):
+        return {number}
+    found: set[Formula] = set()
+    for arg in number.args:
+        assert not isinstance(arg, Dim)
+        found |= _atoms(arg)
+    return found
+
+
+def _truth(number: Number, values: Mapping[Formula, bool]) -> bool:
+    if not isinstance(number, Formula):
+        return bool(number)
+    if number in values:
+        return values[number]
+    args = [_truth(a, values) for a in number.args if not isinstance(a, Dim)]
+    return bool(fold(number.op, *args))
+
+
+# -- Lanes outside ---------------------------------------------------------------------
+
+_Fills = Mapping[Dim, tuple[float, Number]]
+"""What lanes outside of each axis hold, and under which condition."""
+
+
+def loads_stay_inside(view: _View) -> Iterator[Problem]:
+    """By pointers, no lane outside of a tensor is read."""
+    for statement, _ in view.statements:
+        if not isinstance(statement, Load) or statement.via != "pointer":
+            continue
+        for dim in statement.tile.axes:
+            loose = view.outside(dim, in_loop=True)
+            if dim not in statement.guarded and not _follows(loose, False):
+                what = f"lanes of {dim} can lie outside, and are not guarded"
+                yield statement, what, f"add {dim} to `guarded`"
+
+
+def masks_fill(view: _View) -> Iterator[Problem]:
+    """A mask fills with what a reduction takes as neutral, along its own axes."""
+    neutral_ones = {o.neutral for o in OPERATORS.values() if o.neutral is not None}
+    for statement, _ in view.statements:
+        if not isinstance(statement, Mask):
+            continue
+        if statement.fill not in neutral_ones:
+            allowed = ", ".join(f"{n:g}" for n in sorted(neutral_ones))
+            yield (
+                statement,
+                f"fills with {statement.fill}",
+                f"fill with one of {allowed}",
+            )
+        for dim, _ in statement.where:
+            if dim not in statement.tile.axes:
+                yield statement, f"{dim} is no axis of it", "mask its own axes"
+
+
+def lanes_outside_are_neutral(view: _View) -> Iterator[Problem]:
+    """What is reduced over, or accumulated, holds the neutral element outside."""
+    lanes = _Lanes(view)
+    for statement, in_loop in view.statements:
+        for name, dims, expected in lanes.needed(statement):
+            fills = lanes.fills.get(name, {})
+            for dim in dims:
+                held, holds = fills.get(dim, (math.nan, False))
+                loose = view.outside(dim, in_loop=in_loop)
+                if not _follows(loose, holds if held == expected else False):
+                    what = (
+                        f"{name} may hold anything in lanes outside of {dim}, expected "
+                        f"{expected:g}"
+                    )
+                    yield statement, what, "mask it"
+        lanes.take(statement)
+
+
+class _Lanes:
+    """Follows what lanes outside hold from statement to statement."""
+
+    def __init__(self, view: _View) -> None:
+        self.view = view
+        self.fills: dict[str, _Fills] = {}
+        self.extents = {n: e for n, e in view.program.extents.items() if e is not None}
+
+    def needed(self, statement: Statement) -> Iterator[tuple[str, Order, float]]:
+        """Operands, axes, and what these must hold outside."""
+        match statement:
+            case Reduce():
+                yield statement.operand, statement.over, neutral(statement.op)
+            case Product():
+                yield statement.left, statement.over, 0.0
+                yield statement.right, statement.over, 0.0
+            case Update():
+                axes = self.view.tiles[statement.target].axes
+                looped = tuple(d for d in axes if d.loop)
+                yield statement.operand, looped, neutral(statement.op)
+            case Largest():
+                looped = tuple(d for d in statement.tile.axes if d.loop)
+                yield statement.operand, looped, -math.inf
+            case _:
+                pass
+
+    def take(self, statement: Statement) -> None:
+        """Note what a statement leaves in lanes outside."""
+        match statement:
+            case Load() | Start() | Mask():
+                self.fills[statement.result] = self._made(statement)
+            case Cast() | Convert() | Merge():
+                self.fills[statement.result] = self.fills.get(statement.operand, {})
+            case Finite():
+                held = self.fills.get(statement.operand, {})
+                self.fills[statement.result] = {
+                    d: (0.0 if f == -math.inf else f, c) for d, (f, c) in held.items()
+                }
+            case Pick():
+                pair = (statement.operand, statement.other)
+                self.fills[statement.result] = self._both(*pair)
+            case Reduce():
+                held = self.fills.get(statement.operand, {})
+                axes = statement.tile.axes
+                self.fills[statement.result] = held_after(statement.op, held, axes)
+            case Compute():
+                self.fills[statement.result] = self._computed(statement)
+            case Update():
+                pair = (statement.target, statement.operand)
+                self.fills[statement.target] = self._both(*pair)
+            case _:
+                for name in makes(statement):
+                    self.fills[name] = {}
+
+    def _made(self, statement: Load | Start | Mask) -> _Fills:
+        match statement:
+            case Load() if statement.via == "descriptor":
+                return {d: (0.0, self.view.ends(d)) for d in statement.tile.axes}
+            case Load():
+                return dict.fromkeys(statement.guarded, (0.0, True))
+            case Start():
+                return dict.fromkeys(statement.tile.axes, (statement.value, True))
+            case Mask():
+                before = self.fills.get(statement.operand, {})
+                fill, where = statement.fill, dict(statement.where)
+                found = {d: f for d, f in before.items() if f[0] == fill}
+                for dim, when in where.items():
+                    held = found.get(dim, (fill, False))[1]
+                    found[dim] = fill, any_of([when, held])
+                return found
+
+    def _both(self, first: str, second: str) -> _Fills:
+        """What two values hold alike."""
+        one, other = self.fills.get(first, {}), self.fills.get(second, {})
+        return {
+            d: (f, all_of([holds, other[d][1]]))
+            for d, (f, holds) in one.items()
+            if d in other and other[d][0] == f
+        }
+
+    def _computed(self, statement: Compute) -> _Fills:
+        found: dict[Dim, tuple[float, Number]] = {}
+        for dim in statement.tile.axes:
+            held = [self._held(o, dim) for o in statement.operands]
+            op, inner = statement.op, statement.inner
+            first = held[0]
+            below = inner is SUB and op is EXP and held[1] is None
+            if below and first is not None and first[0] == -math.inf:
+                # The shift, which is the same along this axis, is finite.
+                found[dim] = 0.0, first[1]
+                continue
+            known = [h for h in held if h is not None]
+            if len(known) < len(held):
+                continue
+            fill = _applied(op, inner, [f for f, _ in known])
+            if not math.isnan(fill):
+                found[dim] = fill, all_of(c for _, c in known)
+        return found
+
+    def _held(self, operand: Operand, dim: Dim) -> tuple[float, Number] | None:
+        if isinstance(operand, str):
+            return self.fills.get(operand, {}).get(dim)
+        if all(n in self.extents for n, _ in operand.extents):
+            return operand.at(self.extents), True
+        return None
+
+
+def _applied(op: Operator, inner: Operator | None, values: Sequence[float]) -> float:
+    with np.errstate(all="ignore"):
+        arrays = [np.asarray(v, np.float64) for v in values]
+        if inner is not None:
+            arrays = [np.asarray(inner.numpy(*arrays))]
+        return float(op.numpy(*arrays))
+
+
+def shifts_are_finite(view: _View) -> Iterator[Problem]:
+    """A maximum that may be -inf is made finite before it is subtracted."""
+    rows: set[str] = set()
+    for statement, _ in view.statements:
+        match statement:
+            case Reduce() if statement.op is ROWSHIFT:
+                rows.add(statement.result)
+            case Convert() | Cast() | Mask() | Merge() if statement.operand in rows:
+                rows.add(statement.result)
+            case Compute() if SUB in (statement.op, statement.inner):
+                last = statement.operands[-1]
+                if last in rows:
+                    what = (
+                        f"subtracts {last}, which is -inf where a whole row is masked"
+                    )
+                    yield statement, what, "read it by `finite`"
+            case _:
+                pass
+
+
+# -- What a loop carries ---------------------------------------------------------------
+
+
+def carried_start_neutral(view: _View) -> Iterator[Problem]:
+    """What a loop carries starts with the neutral element of what changes it."""
+    for statement, _ in view.statements:
+        match statement:
+            case Update():
+                target, expected = statement.target, neutral(statement.op)
+            case Product() if statement.into is not None:
+                target, expected = statement.into, 0.0
+            case Largest():
+                target, expected = statement.state, -math.inf
+            case Rescale():
+                target, expected = statement.target, 0.0
+            case _:
+                continue
+        start = view.carried.get(target)
+        if start is None:
+            what = f"changes {target}, which no loop carries"
+            yield statement, what, f"begin with `carry {target}`"
+        elif start.value != expected:
+            what = f"{target} starts with {start.value:g}, expected {expected:g}"
+            yield statement, what, "start with the neutral element"
+
+
+def sums_are_rescaled_first(view: _View) -> Iterator[Problem]:
+    """Sums that are relative to an older maximum shrink before they are added to."""
+    changed: set[str] = set()
+    scales = {s.scale for s, _ in view.statements if isinstance(s, Largest)}
+    for statement, _ in view.statements:
+        match statement:
+            case Convert() if statement.operand in scales:
+                scales.add(statement.result)
+            case Rescale():
+                if statement.scale not in scales:
+                    what = f"{statement.scale} is the scale of no maximum"
+                    yield statement, what, "rescale by that of a `largest`"
+                if statement.target in changed:
+                    what = f"{statement.target} was added to before"
+                    yield statement, what, "rescale it first"
+                changed.add(statement.target)
+            case Update():
+                changed.add(statement.target)
+            case Product() if statement.into is not None:
+                changed.add(statement.into)
+            case _:
+                pass
+
+
+def maxima_before_their_sums(view: _View) -> Iterator[Problem]:
+    """A carried maximum is read as it was, or behind the statement that changes it."""
+    states = {s.state for s, _ in view.statements if isinstance(s, Largest)}
+    for statement, in_loop in view.statements:
+        if in_loop and not isinstance(statement, Largest):
+            for name in reads(statement):
+                if name in states:
+                    what = f"reads {name}, which changes in this iteration"
+                    yield statement, what, "read the result of `largest`"
+
+
+# -- Memory and kernels beside ---------------------------------------------------------
+
+
+def waits_before_dependent(view: _View) -> Iterator[Problem]:
+    """What the kernel ahead makes is read, and anything stored, behind the wait."""
+    waits = [s for s, _ in view.statements if isinstance(s, Wait)]
+    early = view.program.schedule.pdl
+    if early and not waits:
+        yield None, "it is launched early, found no `wait`", "wait for the kernel ahead"
+    if not early and waits:
+        yield waits[0], "the kernel is not launched early", "leave it out"
+    if not early:
+        return
+    waited = False
+    for statement, in_loop in view.statements:
+        if isinstance(statement, Wait):
+            if waited or in_loop:
+                yield statement, "waits more than once", "wait once, outside of loops"
+            waited = True
+        elif not waited and isinstance(statement, Store):
+            what = "stores before the wait: what is there may still be read"
+            yield statement, what, "wait before"
+        elif (
+            not waited
+            and isinstance(statement, Load | Ask)
+            and (view.made is None or statement.source in view.made)
+        ):
+            what = f"reads {statement.source} before the kernel ahead has made it"
+            yield statement, what, "wait before"
+
+
+def announced_behind_wait(view: _View) -> Iterator[Problem]:
+    """The kernel behind starts once, and when this one knows that all ahead ended.
+
+    So when a kernel starts, all but the one right ahead are at rest.
+    """
+    waited, announced = not view.program.schedule.pdl, False
+    for statement, in_loop in view.statements:
+        if isinstance(statement, Wait):
+            waited = True
+        if isinstance(statement, Announce):
+            if not waited:
+                what = "announces before the wait"
+                yield statement, what, "announce behind it"
+            if announced or in_loop:
+                yield statement, "announces more than once", "announce once"
+            announced = True
+    if view.program.schedule.pdl and not announced:
+        what = "it is launched early, and lets no kernel behind start"
+        yield None, what, "announce"
+
+
+def copies_are_apart(view: _View) -> Iterator[Problem]:
+    """Registers do not read a buffer that the matrix unit reads across iterations.
+
+    A large product that is added up in place reads its tiles while the next iteration
+    runs, and the pipeline fills the buffers of what registers read.
+    """
+    if not view.program.schedule.second_load:
+        return
+    for statement, in_loop in view.statements:
+        if not isinstance(statement, Load) or not in_loop or statement.instead:
+            continue
+        users = view.users.get(statement.result, [])
+        users = [u for u in users if not isinstance(u, Load | Pick | Merge)]
+        across = [
+            u
+            for u in users
+            if isinstance(u, Product) and u.into is not None and u.wgmma is not False
+        ]
+        registers = [u for u in users if not isinstance(u, Product)]
+        if across and registers:
+            what = (
+                f"{across[0].into} is added to across iterations by the matrix unit, "
+                f"and `{statement_text(registers[0])}` reads the same buffer"
+            )
+            yield statement, what, "load it again for registers"
+
+
+def buffers_in_loops(view: _View) -> Iterator[Problem]:
+    """Loads of the loop have buffers, those outside of it none."""
+    for statement, in_loop in view.statements:
+        if isinstance(statement, Load) and (statement.buffers == 0) is in_loop:
+            expected = "one or more" if in_loop else "none"
+            what = f"found {statement.buffers} buffers, expected {expected}"
+            yield statement, what, "say buffers(...) in loops only"
+
+
+Rule = Callable[[_View], Iterator[Problem]]
+NAMES: tuple[Rule, ...] = (
+    made_before_read,
+    made_once,
+    iterations_stay_inside,
+    one_loop,
+    pieces_in_their_place,
+    tensors_as_declared,
+)
+"""Rules without which the others cannot be asked."""
+RULES: tuple[Rule, ...] = (
+    orders_fit,
+    all_axes_kept,
+    formats_fit,
+    made_where_read,
+    loads_have_stand_ins,
+    loads_stay_inside,
+    masks_fill,
+    lanes_outside_are_neutral,
+    shifts_are_finite,
+    carried_start_neutral,
+    sums_are_rescaled_first,
+    maxima_before_their_sums,
+    waits_before_dependent,
+    announced_behind_wait,
+    copies_are_apart,
+    buffers_in_loops,
+)
+"""The others."""
+
+
+__all__ = ["check", "check_or_raise"]

@@ -1,0 +1,543 @@
+"""The meaning of a tile program, over any array domain.
+
+It computes what the block graph computes, in the program's own order: statement after
+statement, iteration after iteration, for all blocks at once.  Lanes are real: a tile
+has as many along each axis as on a GPU, and what no load, mask or box fills holds
+arbitrary numbers (`Domain.pad`), so that a mask that is missing shows in the result.
+So do operands whose axes are not in the order that a statement reads.
+
+What is no arithmetic (waits, announcements, buffers, which instruction multiplies) has
+no meaning here: `check` looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar, assert_never
+
+import numpy as np
+
+from mirage_dsl.core.clock import look
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Axis, Dim, scalar
+from mirage_dsl.ir.evaluate.domain import (
+    LOOP,
+    Domain,
+    Label,
+    Mask,
+    Named,
+    NamedArrays,
+    grid_label,
+)
+from mirage_dsl.ir.graph import Operand, dims_of
+from mirage_dsl.ir.maps import parts
+from mirage_dsl.ops import table
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.tile.formula import Number, value
+from mirage_dsl.tile.program import (
+    Announce,
+    Ask,
+    Cast,
+    Compute,
+    Convert,
+    Finite,
+    Largest,
+    Load,
+    Loop,
+    Merge,
+    Order,
+    Pick,
+    Product,
+    Reduce,
+    Rescale,
+    Start,
+    Statement,
+    Store,
+    TileProgram,
+    Update,
+    Wait,
+)
+from mirage_dsl.tile.program import Mask as MaskStatement
+from mirage_dsl.tile.sizes import Pieces, pieces_of
+
+V = TypeVar("V")
+
+
+def evaluate_tiles(
+    program: TileProgram,
+    outer: Mapping[str, Named[V]],
+    extents: Mapping[str, int],
+    domain: Domain[V],
+) -> dict[str, Named[V]]:
+    """The kernel-level tensors that a tile program stores.
+
+    Args:
+        program: The tile program; its formulas are taken at these extents.
+        outer: Kernel-level values by name.
+        extents: Extents of all kernel-level dims.
+        domain: The arithmetic.
+
+    Raises:
+        CheckError: The program is not well formed in a way that shows here.
+    """
+    sized = replace(program, extents={**program.extents, **extents})
+    return _Evaluation(sized, domain).run(outer)
+
+
+class _Evaluation(Generic[V]):
+    """One evaluation of a tile program whose extents are known."""
+
+    def __init__(self, program: TileProgram, domain: Domain[V]) -> None:
+        self.program = program
+        self.domain = domain
+        self.arrays = NamedArrays(domain)
+        self.extents = {n: e for n, e in program.extents.items() if e is not None}
+        self.pieces: Pieces = pieces_of(program)
+        self.values: dict[str, Named[V]] = {}
+        self.orders: dict[str, Order] = {}
+        self.stored: dict[str, list[tuple[Store, Named[V]]]] = {}
+        self.loaded: dict[tuple[str, tuple[Axis, ...]], Named[V]] = {}
+        self.outer: Mapping[str, Named[V]] = {}
+        self.iteration: int | None = None
+
+    def run(self, outer: Mapping[str, Named[V]]) -> dict[str, Named[V]]:
+        """The tensors that the program stores."""
+        self.outer = outer
+        self._region(self.program.body)
+        return {name: self._whole(parts_) for name, parts_ in self.stored.items()}
+
+    def _region(self, body: Sequence[Statement]) -> None:
+        for statement in body:
+            look()
+            if isinstance(statement, Loop):
+                for number in range(self._iterations()):
+                    self.iteration = number
+                    self._region(statement.body)
+                self.iteration = None
+            else:
+                self._statement(statement)
+
+    def _iterations(self) -> int:
+        loop = self.program.loop
+        if loop is None:
+            raise CheckError("a loop, but the program splits no dim over iterations")
+        piece = self.pieces[Dim(loop.dim, grid=self.program.within_grid, loop=True)]
+        span = piece.grid_tile or self.extents[loop.dim]
+        assert piece.loop_tile is not None
+        return parts(span, piece.loop_tile)
+
+    def _statement(self, statement: Statement) -> None:
+        match statement:
+            case Load():
+                self._load(statement)
+            case Store():
+                named = self.get(statement.operand)
+                cast = self.domain.cast(named.value, statement.dtype)
+                found = self._inside(statement, replace(named, value=cast))
+                self.stored.setdefault(statement.result, []).append((statement, found))
+            case Start():
+                self._put(statement, self._filled(statement))
+            case Rescale():
+                self._change(statement.target, table.MUL, statement.scale)
+            case Update():
+                assert statement.op.join is not None
+                self._change(statement.target, statement.op.join, statement.operand)
+            case Largest():
+                self._largest(statement)
+            case Product():
+                self._product(statement)
+            case Ask() | Wait() | Announce() | Loop():
+                pass
+            case _:
+                self._made(statement)
+
+    def _made(
+        self,
+        statement: Compute
+        | Cast
+        | Finite
+        | Convert
+        | MaskStatement
+        | Merge
+        | Pick
+        | Reduce,
+    ) -> None:
+        """Statements that make one value of others."""
+        if isinstance(statement, Convert | MaskStatement) and not self._holds(
+            statement.when
+        ):
+            return
+        match statement:
+            case Compute():
+                found = self._compute(statement)
+            case Cast():
+                named = self.get(statement.operand)
+                dtype = statement.tile.dtype
+                found = replace(named, value=self.domain.cast(named.value, dtype))
+            case Finite() | Merge():
+                # Maxima that serve as shifts are finite in every domain.
+                found = self.get(statement.operand)
+            case Convert():
+                found = self._lanes(self.get(statement.operand), statement.tile.axes)
+            case MaskStatement():
+                where = [d for d, when in statement.where if self._holds(when)]
+                masks = [self._lanes_inside(d) for d in where]
+                found = self._masked(self.get(statement.operand), masks, statement.fill)
+            case Pick():
+                other = self._holds(statement.when)
+                found = self.get(statement.other if other else statement.operand)
+            case Reduce():
+                found = self._reduce(statement)
+            case _:
+                assert_never(statement)
+        self._put(statement, found)
+
+    # -- Values --------------------------------------------------------------------
+
+    def get(self, name: str) -> Named[V]:
+        """A value that was made."""
+        if name not in self.values:
+            raise CheckError(f"{name} is read before it is made")
+        return self.values[name]
+
+    def _put(
+        self, statement: Start | Load | Product | Largest | _Made, named: Named[V]
+    ) -> None:
+        self._assign(statement.result, statement.tile.axes, named)
+
+    def _assign(self, name: str, axes: Order, named: Named[V]) -> None:
+        """Bind a value, whose axes must lie as its type says."""
+        found = tuple(n for n in named.labels if isinstance(n, str))
+        if found != _names(axes):
+            raise CheckError(
+                f"{name} has the axes [{', '.join(found)}], its type says "
+                f"[{', '.join(_names(axes))}]; turn it first"
+            )
+        self.values[name], self.orders[name] = named, axes
+
+    def _lanes(self, named: Named[V], axes: Sequence[Dim]) -> Named[V]:
+        """The value with its lanes in an order, behind what tells blocks apart."""
+        blocks = [n for n in named.labels if not isinstance(n, str)]
+        own = [d.name for d in axes if d.name in named.labels]
+        if len(blocks) + len(own) != len(named.labels):
+            raise CheckError(
+                f"a value with the axes {', '.join(map(str, named.labels))} cannot be "
+                f"arranged as [{', '.join(_names(axes))}]"
+            )
+        return self.arrays.arranged(named, [*blocks, *own])
+
+    def _operand(self, operand: Operand, axes: Order, of: str) -> Named[V]:
+        """A constant, or a value whose axes are some of `axes` in their order."""
+        if not isinstance(operand, str):
+            return Named(self.domain.constant(operand, self.extents), ())
+        named = self.get(operand)
+        own = [n for n in named.labels if isinstance(n, str)]
+        if own != [n for n in _names(axes) if n in own]:
+            raise CheckError(
+                f"{of} reads {operand} with the axes [{', '.join(own)}], expected "
+                f"some of [{', '.join(_names(axes))}] in this order"
+            )
+        return named
+
+    def _holds(self, condition: Number) -> bool:
+        return bool(value(condition, self.pieces))
+
+    def _elementwise(
+        self, op: Operator, operands: Sequence[Named[V]], axes: Order
+    ) -> Named[V]:
+        return self._lanes(self.arrays.elementwise(op, operands), axes)
+
+    def _compute(self, statement: Compute) -> Named[V]:
+        axes, of = statement.tile.axes, statement.result
+        operands = [self._operand(o, axes, of) for o in statement.operands]
+        if statement.inner is not None:
+            operands = [self._elementwise(statement.inner, operands, axes)]
+        return self._elementwise(statement.op, operands, axes)
+
+    def _reduce(self, statement: Reduce) -> Named[V]:
+        named, over = self.get(statement.operand), _names(statement.over)
+        missing = [n for n in over if n not in named.labels]
+        if missing:
+            raise CheckError(
+                f"{statement.result} is reduced over {', '.join(missing)}, which "
+                f"{statement.operand} lacks"
+            )
+        return self.arrays.reduce(statement.op, named, over)
+
+    def _product(self, statement: Product) -> None:
+        sides = (
+            (statement.left, (statement.batch, statement.rows, statement.over)),
+            (statement.right, (statement.batch, statement.over, statement.columns)),
+        )
+        operands: list[Named[V]] = []
+        for name, groups in sides:
+            wanted = _names(tuple(d for group in groups for d in group))
+            named = self.get(name)
+            own = tuple(n for n in named.labels if isinstance(n, str))
+            fits = own == wanted if statement.is_matrix else set(own) == set(wanted)
+            if not fits:
+                raise CheckError(
+                    f"{statement.result} reads {name} with the axes "
+                    f"[{', '.join(own)}], expected [{', '.join(wanted)}]"
+                )
+            operands.append(named)
+        over = _names(statement.over)
+        left, right = operands
+        found = self.arrays.contract(table.MATMUL, left, right, over)
+        found = self._lanes(found, statement.tile.axes)
+        if statement.into is None:
+            self._put(statement, found)
+        else:
+            self._add(statement.into, table.ADD, found)
+
+    # -- What a loop carries -------------------------------------------------------
+
+    def _filled(self, statement: Start) -> Named[V]:
+        """A tile with the same number in every lane."""
+        zero = self.domain.constant(scalar(0), self.extents)
+        named = Named(self.domain.reshape(zero, ()), ())
+        for dim in reversed(statement.tile.axes):
+            named = self.arrays.repeated(named, dim.name, self.pieces[dim].width)
+        keep = np.zeros(self.domain.shape(named.value), bool)
+        return replace(
+            named, value=self.domain.mask(named.value, keep, statement.value)
+        )
+
+    def _change(self, target: str, op: Operator, operand: str) -> None:
+        """Assign a carried tile anew: an operation on it and a value."""
+        self.get(target)
+        self._add(target, op, self._operand(operand, self.orders[target], target))
+
+    def _add(self, target: str, op: Operator, operand: Named[V]) -> None:
+        carried = self.get(target)
+        axes = self.orders[target]
+        found = self._elementwise(op, [carried, operand], axes)
+        self._assign(target, axes, found)
+
+    def _largest(self, statement: Largest) -> None:
+        axes = statement.tile.axes
+        new = self._operand(statement.operand, axes, statement.result)
+        last = self._operand(statement.state, axes, statement.result)
+        both = self._together(last, new)
+        at = both.axis(LOOP)
+        largest = self.domain.running_max(both.value, at)
+        now = self._iteration_of(replace(both, value=largest), 1)
+        now = self._lanes(now, axes)
+        if statement.scale is not None:
+            shrunk = self._elementwise(table.SUB, [last, now], axes)
+            scale = self._elementwise(table.EXP, [shrunk], axes)
+            self._assign(statement.scale, axes, scale)
+        self._assign(statement.state, axes, now)
+        self._put(statement, now)
+
+    def _together(self, first: Named[V], second: Named[V]) -> Named[V]:
+        """Two values along a new axis, as if of two iterations."""
+        labels = tuple(dict.fromkeys((*first.labels, *second.labels)))
+        sizes = {n: self.arrays.extent(v, n) for v in (first, second) for n in v.labels}
+        full: list[V] = []
+        for named in (first, second):
+            for label in labels:
+                if label not in named.labels:
+                    named = self.arrays.repeated(named, label, sizes[label])
+            arranged = self.arrays.arranged(named, labels)
+            full.append(self.arrays.repeated(arranged, LOOP, 1).value)
+        return Named(self.domain.concat(full, 0), (LOOP, *labels))
+
+    def _iteration_of(self, named: Named[V], number: int) -> Named[V]:
+        """One position of the axis of iterations, which vanishes."""
+        at = named.axis(LOOP)
+        one = self.domain.take(named.value, at, number, number + 1)
+        return self._without(replace(named, value=one), LOOP)
+
+    def _without(self, named: Named[V], label: Label) -> Named[V]:
+        """The value without an axis of extent 1."""
+        shape = list(self.domain.shape(named.value))
+        del shape[named.axis(label)]
+        labels = tuple(n for n in named.labels if n != label)
+        return Named(self.domain.reshape(named.value, tuple(shape)), labels)
+
+    # -- Lanes and pieces ----------------------------------------------------------
+
+    def _lanes_inside(self, dim: Dim, *, tensor: bool = False) -> Mask:
+        """Which lanes of a piece are inside of it, for each block.
+
+        With `tensor`, which are inside of the tensor.  After the loop a lane of a
+        looped piece is inside if it is in the first iteration.
+        """
+        piece = self.pieces[dim]
+        labels: list[Label] = [dim.name]
+        start, end = np.zeros((), np.int64), np.asarray(self.extents[dim.name])
+        if piece.grid_tile is not None:
+            labels.insert(0, grid_label(dim.name))
+            count = parts(self.extents[dim.name], piece.grid_tile)
+            start = np.arange(count)[:, None] * piece.grid_tile
+            end = end if tensor else np.minimum(start + piece.grid_tile, end)
+        if piece.loop_tile is not None and self.iteration is not None:
+            start = start + self.iteration * piece.loop_tile
+        lane = np.arange(piece.width)
+        inside = start + lane < end
+        return Mask(tuple(labels), inside if tensor else inside & (lane < piece.size))
+
+    def _masked(self, named: Named[V], masks: Sequence[Mask], fill: float) -> Named[V]:
+        """`fill` in the lanes that one of the masks leaves out."""
+        for mask in masks:
+            for label in mask.labels:
+                if label not in named.labels:
+                    if isinstance(label, str):
+                        raise CheckError(
+                            f"a value is masked along {label}, it has none"
+                        )
+                    count = mask.keep.shape[mask.labels.index(label)]
+                    named = self.arrays.repeated(named, label, count)
+        keeps = [m.aligned(named.labels) for m in masks if not m.keep.all()]
+        if not keeps:
+            return named
+        keep = keeps[0]
+        for other in keeps[1:]:
+            keep = keep & other
+        return replace(named, value=self.domain.mask(named.value, keep, fill))
+
+    # -- Loads ---------------------------------------------------------------------
+
+    def _load(self, statement: Load) -> None:
+        if not self._holds(statement.when):
+            if statement.instead is None:
+                raise CheckError(f"{statement.result} is not made, and nothing instead")
+            axes = self.orders.get(statement.instead, statement.tile.axes)
+            self._assign(statement.result, axes, self.get(statement.instead))
+            return
+        named = self._cut(statement)
+        if LOOP in named.labels:
+            if self.iteration is None:
+                raise CheckError(
+                    f"{statement.result} loads the part of an iteration outside of the "
+                    "loop"
+                )
+            named = self._iteration_of(named, self.iteration)
+        axes = statement.tile.axes
+        box = statement.via == "descriptor"
+        dims = axes if box else statement.guarded
+        masks = [self._lanes_inside(d, tensor=box) for d in dims]
+        self._put(statement, self._lanes(self._masked(named, masks, 0.0), axes))
+
+    def _cut(self, statement: Load) -> Named[V]:
+        """The tensor as blocks and iterations see it, with arbitrary padding."""
+        key = (statement.source, statement.at)
+        if key not in self.loaded:
+            if statement.source not in self.outer:
+                raise CheckError(f"load {statement.source}: no such tensor")
+            named = replace(self.outer[statement.source], masks={})
+            dims = dims_of(statement.at)
+            for dim in dims:
+                if dim.name not in named.labels and self.extents[dim.name] == 1:
+                    named = self.arrays.repeated(named, dim.name, 1)
+            if {d.name for d in dims} != set(named.labels):
+                raise CheckError(
+                    f"load {statement.source}: it has the dims "
+                    f"{', '.join(map(str, named.labels))}, found "
+                    f"{', '.join(map(str, dims))}"
+                )
+            for dim in dims:
+                named = self._piece(named, dim)
+            self.loaded[key] = named
+        return self.loaded[key]
+
+    def _piece(self, named: Named[V], dim: Dim) -> Named[V]:
+        """One dim cut into parts of the grid and iterations, and padded to lanes."""
+        piece, name = self.pieces[dim], dim.name
+        if piece.grid_tile is not None:
+            named = self.arrays.split_axis(
+                named, name, grid_label(name), piece.grid_tile
+            )
+        if piece.loop_tile is not None:
+            named = self.arrays.split_axis(named, name, LOOP, piece.loop_tile)
+        missing = piece.width - self.arrays.extent(named, name)
+        if missing:
+            padded = self.domain.pad(named.value, named.axis(name), missing)
+            named = replace(named, value=padded)
+        return self._without(named, name) if dim in self.program.units else named
+
+    # -- Stores --------------------------------------------------------------------
+
+    def _inside(self, statement: Store, named: Named[V]) -> Named[V]:
+        """The lanes that a store writes: elements of each piece, for every block."""
+        labels: list[Label] = []
+        for dim in dims_of(statement.at):
+            base = self._partial(dim)
+            if base is None:
+                named = self._elements(named, dim)
+                labels.append(dim.name)
+            if dim.grid:
+                label = grid_label(dim.name if base is None else base)
+                if label not in named.labels:
+                    named = self.arrays.repeated(named, label, self._blocks(label))
+                labels.append(label)
+        for label in [n for n in named.labels if n not in labels]:
+            if not isinstance(label, str) or self.extents.get(label) != 1:
+                raise CheckError(
+                    f"store {statement.result}: {statement.operand} has the axis "
+                    f"{label}, which the store lacks"
+                )
+            first = self.domain.take(named.value, named.axis(label), 0, 1)
+            named = self._without(replace(named, value=first), label)
+        return named
+
+    def _elements(self, named: Named[V], dim: Dim) -> Named[V]:
+        """The lanes of a piece that hold its elements."""
+        piece = self.pieces[dim]
+        if dim.name not in named.labels:
+            return self.arrays.repeated(named, dim.name, piece.size)
+        if self.arrays.extent(named, dim.name) == piece.size:
+            return named
+        at = named.axis(dim.name)
+        taken = self.domain.take(named.value, at, 0, piece.size)
+        return replace(named, value=taken)
+
+    def _partial(self, dim: Dim) -> str | None:
+        """For `k#/grid`, whose index is the coordinate of the grid dim `k`: `k`."""
+        splits = {s.dim for s in self.program.grid}
+        base = dim.name.removesuffix("#")
+        known = dim.grid and dim.name not in splits and base in splits
+        return base if known and base != dim.name else None
+
+    def _blocks(self, label: Label) -> int:
+        name = label[1]
+        tile = next(s.tile for s in self.program.grid if s.dim == name)
+        return parts(self.extents[name], min(tile, self.extents[name]))
+
+    def _whole(self, found: Sequence[tuple[Store, Named[V]]]) -> Named[V]:
+        """A tensor, of what was stored in each iteration."""
+        statement, named = found[-1]
+        dims = dims_of(statement.at)
+        looped = next((d for d in dims if d.loop), None)
+        if looped is not None:
+            pieces = [self.arrays.arranged(n, named.labels).value for _, n in found]
+            at = named.axis(looped.name)
+            named = replace(named, value=self.domain.concat(pieces, at))
+            span = self.pieces[looped].grid_tile or self.extents[looped.name]
+            if self.arrays.extent(named, looped.name) > span:
+                cut = self.domain.take(named.value, at, 0, span)
+                named = replace(named, value=cut)
+        for dim in dims:
+            base = self._partial(dim)
+            if base is not None:
+                label = grid_label(base)
+                labels = tuple(dim.name if n == label else n for n in named.labels)
+                named = replace(named, labels=labels)
+            elif dim.grid:
+                extent = self.extents[dim.name]
+                named = self.arrays.join_axes(
+                    named, grid_label(dim.name), dim.name, extent
+                )
+        return self.arrays.arranged(named, [d.name for d in dims])
+
+
+_Made = Compute | Cast | Finite | Convert | MaskStatement | Merge | Pick | Reduce
+
+
+def _names(axes: Sequence[Dim]) -> tuple[str, ...]:
+    return tuple(d.name for d in axes)
+
+
+__all__ = ["evaluate_tiles"]

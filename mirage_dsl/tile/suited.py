@@ -1,0 +1,453 @@
+"""Rewrites of a block graph that suit its tiles and change no result.
+
+What registers cannot do is done in another way (joined values are split into their
+parts, or recomputed whole), and so is what they do slowly: a vector gets a row for the
+matrix unit, and sums within a tile wait until the loop is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Generic, TypeVar
+
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.hardware import WARP
+from mirage_dsl.core.types import Axis, Dim, TensorType
+from mirage_dsl.ir.check.view import with_operands
+from mirage_dsl.ir.graph import (
+    JOINED,
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Load,
+    RunningMax,
+    Store,
+    stages_of,
+)
+from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ir.maps import piece_extent
+from mirage_dsl.ops.definition import Kind, Term
+from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces
+
+Around = TypeVar("Around", bound=Outer)
+
+
+@dataclass(frozen=True)
+class Suited(Generic[Around]):
+    """A block as tile programs have it.
+
+    Attributes:
+        block: The block.
+        around: Its kernel graph.
+        types: Of the block's values.
+        pieces: Its pieces, at the sizes that it was made suited for.
+    """
+
+    block: BlockGraph
+    around: Around
+    types: Mapping[str, TensorType]
+    pieces: Pieces
+
+
+def suited(block: BlockGraph, around: Around) -> Suited[Around]:
+    """The block without what registers cannot do, or do slowly.
+
+    Raises:
+        UnsupportedError: A joined value is used in a way that needs it whole, or a
+            piece has no known size.
+    """
+    types = block_types(block, around.types)
+    split = split_concats(block, types)
+    types = _types_after(split, block, around, types)
+    rowed, around = with_rows(split, around, types)
+    types = _types_after(rowed, split, around, types)
+    widened = widen_joins(rowed, types)
+    types = _types_after(widened, rowed, around, types)
+    pieces = Pieces(widened, types, around.extents, around.most)
+    deferred = defer_sums(widened, types, pieces)
+    if deferred is not widened:
+        types = block_types(deferred, around.types)
+        pieces = Pieces(deferred, types, around.extents, around.most)
+    return Suited(deferred, around, types, pieces)
+
+
+def _types_after(
+    block: BlockGraph,
+    before: BlockGraph,
+    around: Outer,
+    types: Mapping[str, TensorType],
+) -> Mapping[str, TensorType]:
+    """Types of a rewritten block's values; those before it, if it was left alone."""
+    return types if block is before else block_types(block, around.types)
+
+
+# -- Concatenations --------------------------------------------------------------------
+
+
+Parts = tuple[str, ...]
+
+
+def split_concats(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+    """The block without concatenations.
+
+    Registers cannot be joined; but what is computed from a joined value is computed
+    from its parts:
+
+        j = concat a, b dims(k, r) to(j)      p1 = matmul a, c over(k)
+        q = concat c, d dims(k, r) to(j)      p2 = matmul b, d over(r)
+        p = matmul j, q over(j)          →    p  = add p1, p2
+
+    Raises:
+        UnsupportedError: A joined value is used in a way that needs it whole.
+    """
+    if not any(isinstance(n, Apply) and n.op.kind is Kind.CONCAT for n in block.nodes):
+        return block
+    return replace(block, nodes=tuple(_Splitter(types).split(block.nodes)))
+
+
+class _Splitter:
+    def __init__(self, types: Mapping[str, TensorType]) -> None:
+        self._types = types
+        self._parts: dict[str, Parts] = {}
+        self._dims: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._nodes: list[BlockNode] = []
+
+    def split(self, nodes: tuple[BlockNode, ...]) -> list[BlockNode]:
+        for node in nodes:
+            match node:
+                case Apply() if node.op.kind is Kind.CONCAT:
+                    joined, to = node.attr("dims"), str(node.attr("to"))
+                    assert isinstance(joined, tuple)
+                    self._parts[node.result] = node.values
+                    self._dims[node.result] = (to, joined)
+                case Apply() if any(v in self._parts for v in node.values):
+                    self._apply(node)
+                case Accumulate() if node.operand in self._parts:
+                    self._accumulate(node)
+                case Load() | Apply():
+                    self._nodes.append(node)
+                case _:
+                    self._refuse_parts(node.operand, node)
+                    self._nodes.append(node)
+        return self._nodes
+
+    def _refuse_parts(self, value: str, node: BlockNode) -> None:
+        if value in self._parts:
+            raise UnsupportedError(
+                f"{node.result} needs {value} whole, but Triton cannot join values in "
+                f"registers; store its parts, and concatenate at the kernel level"
+            )
+
+    def _apply(self, node: Apply) -> None:
+        first = next(v for v in node.values if v in self._parts)
+        to, dims = self._dims[first]
+        self._check(node, to, dims)
+        over = to in node.over
+        count = len(dims)
+        names = tuple(f"{node.result}.{i}" for i in range(count))
+        for index, name in enumerate(names):
+            operands = tuple(
+                self._parts[o][index] if isinstance(o, str) and o in self._parts else o
+                for o in node.operands
+            )
+            attrs = tuple(
+                (k, tuple(dims[index] if d == to else d for d in v))
+                if k == "over" and isinstance(v, tuple)
+                else (k, v)
+                for k, v in node.attrs
+            )
+            self._nodes.append(
+                replace(node, result=name, operands=operands, attrs=attrs)
+            )
+        if over:
+            self._combine(node, names)
+        else:
+            self._parts[node.result], self._dims[node.result] = names, (to, dims)
+
+    def _check(self, node: Apply, to: str, dims: tuple[str, ...]) -> None:
+        """All joined operands are joined alike, no other one has a dim of theirs."""
+        for value in node.values:
+            if value in self._parts:
+                if self._dims[value] != (to, dims):
+                    self._refuse_parts(value, node)
+            elif {to, *dims} & set(self._types[value].names):
+                self._refuse_parts(next(v for v in node.values if v != value), node)
+
+    def _combine(self, node: Apply, names: Parts) -> None:
+        """Join the results of a reduction or contraction over the joined dim."""
+        op = node.op.join
+        assert op is not None
+        total, *rest = names
+        for index, name in enumerate(rest):
+            last = index == len(rest) - 1
+            result = node.result if last else f"{node.result}.upto{index + 1}"
+            self._nodes.append(Apply(result, op, (total, name), location=node.location))
+            total = result
+
+    def _accumulate(self, node: Accumulate) -> None:
+        if node.kind == JOINED:
+            self._refuse_parts(node.operand, node)
+        names: list[str] = []
+        for index, part in enumerate(self._parts[node.operand]):
+            names.append(f"{node.result}.{index}")
+            self._nodes.append(replace(node, result=names[-1], operand=part))
+        self._parts[node.result] = tuple(names)
+        self._dims[node.result] = self._dims[node.operand]
+
+
+# -- Rows for vectors ------------------------------------------------------------------
+
+
+def with_rows(
+    block: BlockGraph, around: Around, types: Mapping[str, TensorType]
+) -> tuple[BlockGraph, Around]:
+    """The block with a dim of one row where a product needs it.
+
+    The matrix unit takes tiles only, and it is faster than multiplying and summing in
+    registers even if it works for one row of sixteen.  So a vector gets a dim of extent
+    1, which is widened like any other short dim.
+
+    Args:
+        block: The block.
+        around: Its kernel graph.
+        types: Of the block's values.
+    """
+    makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
+    sources: set[str] = set()
+    for node in block.nodes:
+        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
+            sources |= _vectors(node, types, makers, block, around)
+    if not sources:
+        return block, around
+    row = Dim("row")
+    while row.name in around.extents:
+        row = Dim(f"{row.name}_")
+    outer = {
+        n: replace(t, axes=_with_row(t.axes, row)) if n in sources else t
+        for n, t in around.types.items()
+    }
+    nodes = tuple(
+        replace(n, axes=_with_row(n.axes, row))
+        if isinstance(n, Load) and n.source in sources
+        else n
+        for n in block.nodes
+    )
+    extents = {**around.extents, row.name: 1}
+    changed = replace(around, types=outer, extents=extents)
+    return replace(block, nodes=nodes), changed
+
+
+def _with_row(axes: tuple[Axis, ...], row: Dim) -> tuple[Axis, ...]:
+    """The row takes the place of an axis of extent 1; there must be one."""
+    at = axes.index(())
+    return (*axes[:at], (row,), *axes[at + 1 :])
+
+
+def _vectors(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    makers: Mapping[str, BlockNode],
+    block: BlockGraph,
+    around: Outer,
+) -> set[str]:
+    """The tensors to which a row is added for one product."""
+    if len(node.values) != 2:
+        return set()
+    alone = [
+        [d for d in types[v].dims if d not in types[node.values[1 - i]].dims]
+        for i, v in enumerate(node.values)
+    ]
+    if bool(alone[0]) == bool(alone[1]):
+        return set()
+    vector, matrix = node.values if alone[1] else reversed(node.values)
+    over = [d for d in types[vector].dims if d.name in node.over]
+    for group in (over, alone[0] or alone[1]):
+        if _lanes(group, block, around) < SMALLEST_DOT:
+            return set()
+    found = _sources(vector, makers) - _sources(matrix, makers)
+    summed = {d.name for d in over}
+    return {
+        s
+        for s in found
+        if () in around.types[s].axes
+        and around.has_layout(s)
+        and summed & set(around.types[s].names)
+    }
+
+
+def _lanes(dims: list[Dim], block: BlockGraph, around: Outer) -> int:
+    """Elements of a tile of these dims; extents of which nothing is known are one."""
+    known = {n: e or around.most.get(n, 1) for n, e in around.extents.items()}
+    lanes = 1
+    for dim in dims:
+        lanes *= piece_extent(dim, block, known)
+    return lanes
+
+
+def _sources(value: str, makers: Mapping[str, BlockNode]) -> set[str]:
+    """The tensors from which a value is computed."""
+    node = makers[value]
+    match node:
+        case Load():
+            return {node.source}
+        case Apply():
+            return {s for v in node.values for s in _sources(v, makers)}
+        case Accumulate() | RunningMax() | Store():
+            return _sources(node.operand, makers)
+
+
+# -- What is joined over the loop ------------------------------------------------------
+
+
+def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+    """Recompute on whole dims what is joined over the loop and then computed with.
+
+        x = load a[m, k/loop]          x_all = load a[m, k]
+        y = exp x                 →    j = exp x_all
+        j = accumulate y concat
+
+    Registers cannot be filled piece by piece.  The pieces were read a moment ago, so
+    the second reading comes out of the cache.  A joined value that is only stored
+    stays: it is stored piece by piece.
+    """
+    users = _users(block)
+    joined = [
+        n
+        for n in block.nodes
+        if isinstance(n, Accumulate)
+        and n.kind == JOINED
+        and not all(isinstance(u, Store) for u in users[n.result])
+    ]
+    for node in joined:
+        copies = _Widened(block, types)
+        value = copies.copy(node.operand)
+        if value is None:
+            continue
+        at = block.nodes.index(node)
+        names = {node.result: value}
+        rest = [with_operands(n, names) for n in block.nodes[at + 1 :]]
+        nodes = (*block.nodes[:at], *copies.nodes, *rest)
+        block, types = replace(block, nodes=nodes), copies.types
+    return block
+
+
+class _Widened:
+    """Copies of the nodes that compute a value, with the looped dim whole."""
+
+    def __init__(self, block: BlockGraph, types: Mapping[str, TensorType]) -> None:
+        self._makers: dict[str, BlockNode] = {
+            n.result: n for n in block.nodes if not isinstance(n, Store)
+        }
+        self._stages = stages_of(block)
+        self.types = dict(types)
+        self._done: dict[str, str | None] = {}
+        self.nodes: list[BlockNode] = []
+
+    def copy(self, value: str) -> str | None:
+        """The name of the copy of a value; None if it cannot be copied."""
+        if self._stages[value] == "before":
+            return value
+        if value not in self._done:
+            self._done[value] = self._copied(value)
+        return self._done[value]
+
+    def _copied(self, value: str) -> str | None:
+        node = self._makers[value]
+        name = _fresh(f"{value}_all", self.types)
+        match node:
+            case Load():
+                axes = tuple(tuple(_unlooped(d) for d in axis) for axis in node.axes)
+                self.nodes.append(replace(node, result=name, axes=axes))
+            case Apply():
+                copies = {v: self.copy(v) for v in node.values}
+                found = {v: c for v, c in copies.items() if c is not None}
+                if len(found) < len(copies):
+                    return None
+                copied = with_operands(node, found)
+                assert isinstance(copied, Apply)
+                self.nodes.append(replace(copied, result=name))
+            case Accumulate() | RunningMax() | Store():
+                return None
+        self.types[name] = self.types[value]
+        return name
+
+
+def _unlooped(dim: Dim) -> Dim:
+    return replace(dim, loop=False)
+
+
+# -- Sums over the loop ----------------------------------------------------------------
+
+MOST_LANES = 32
+"""Elements of a tile per thread up to which it is worth keeping a tile of sums."""
+
+
+def defer_sums(
+    block: BlockGraph, types: Mapping[str, TensorType], pieces: Pieces
+) -> BlockGraph:
+    """Sum over the loop first, elementwise, and within the tile once, after it.
+
+        t = sum x over(k)         s_tile = accumulate x
+        s = accumulate t     →    s = sum s_tile over(k)
+
+    A reduction in every iteration makes threads wait for each other every time.
+    """
+    users = _users(block)
+    found: dict[str, Apply] = {}
+    for node in block.nodes:
+        if isinstance(node, Accumulate) and node.adds and not node.rescale:
+            summed = _reduction(block, node.operand)
+            if summed is not None and users[summed.result] == [node]:
+                lanes = prod(pieces[d].width for d in types[summed.values[0]].dims)
+                if lanes <= MOST_LANES * WARP * block.schedule.num_warps:
+                    found[node.result] = summed
+    if not found:
+        return block
+    gone = {s.result for s in found.values()}
+    nodes: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Accumulate) and node.result in found:
+            summed = found[node.result]
+            tile = _fresh(f"{node.result}_tile", types)
+            nodes.append(replace(node, operand=summed.values[0], result=tile))
+            nodes.append(replace(summed, operands=(tile,), result=node.result))
+        elif isinstance(node, Store) or node.result not in gone:
+            nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
+
+
+def _reduction(block: BlockGraph, value: str) -> Apply | None:
+    """The sum that computes `value` in the loop's body."""
+    for node in block.nodes:
+        if isinstance(node, Apply) and node.result == value:
+            body = stages_of(block)[value] == "body"
+            is_sum = node.op.kind is Kind.REDUCTION and node.op.term is Term.SUM
+            return node if body and is_sum else None
+    return None
+
+
+def _users(block: BlockGraph) -> dict[str, list[BlockNode]]:
+    users: dict[str, list[BlockNode]] = {
+        n.result: [] for n in block.nodes if not isinstance(n, Store)
+    }
+    for node in block.nodes:
+        match node:
+            case Load():
+                pass
+            case Apply():
+                for value in dict.fromkeys(node.values):
+                    users[value].append(node)
+            case Accumulate() | RunningMax() | Store():
+                users[node.operand].append(node)
+    return users
+
+
+def _fresh(wanted: str, taken: Mapping[str, TensorType]) -> str:
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}{count}"
+    return name

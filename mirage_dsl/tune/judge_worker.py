@@ -1,0 +1,399 @@
+"""The process that runs candidates for `tune`; it talks over its standard streams."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mirage_dsl.backends.triton.lowering.library import HELPERS
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.core.types import DType, Scalar, boolean, dtype_named, f32
+from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.graph import KernelGraph, Return
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.tune.channel import arriving, own_channel, send
+from mirage_dsl.tune.messages import Final, InputSpec, Task, Timing, Trial
+from mirage_dsl.tune.timing import rotating, time_in_turns, time_sets
+
+# -- The evaluator over float64 tensors ------------------------------------------------
+# Products of thousands of rows take seconds on a CPU.  Operators are those of
+# `library`, which tests hold to the table's semantics; nothing is rounded.
+
+# Emitted expressions have no types, and torch's functions only in part.
+# pyright: reportUnknownMemberType=false
+
+
+@dataclass(frozen=True)
+class TorchDomain:
+    """Tensors of float64 on one device."""
+
+    device: str
+
+    def shape(self, value: Tensor) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return tuple(value.shape)
+
+    def constant(self, number: Scalar, extents: Mapping[str, int]) -> Tensor:
+        """The number at the given extents."""
+        return self._full((), number.at(extents))
+
+    def elementwise(self, op: Operator, operands: Sequence[Tensor]) -> Tensor:
+        """The row's expression."""
+        return _evaluated(op.name, tuple(operands)).double()
+
+    def reduce(self, op: Operator, value: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """The row's expression."""
+        return _evaluated(op.name, (value,), axes)
+
+    def contract(self, op: Operator, a: Tensor, b: Tensor) -> Tensor:
+        """The row's expression."""
+        return _evaluated(op.name, (a, b))
+
+    def running_max(self, value: Tensor, axis: int) -> Tensor:
+        """Cumulative maximum, with the lowest finite number for -inf."""
+        lowest = torch.finfo(torch.float64).min
+        return torch.cummax(value, axis).values.clamp(min=lowest)
+
+    def cast(self, value: Tensor, dtype: DType) -> Tensor:  # noqa: ARG002
+        """The value as it is."""
+        return value
+
+    def transpose(self, value: Tensor, order: tuple[int, ...]) -> Tensor:
+        """Axes in another order."""
+        return value.permute(order)
+
+    def reshape(self, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Axes merged or split."""
+        return value.reshape(shape)
+
+    def take(self, value: Tensor, axis: int, start: int, stop: int) -> Tensor:
+        """A range along an axis."""
+        return value.narrow(axis, start, stop - start)
+
+    def pad(self, value: Tensor, axis: int, count: int) -> Tensor:
+        """NaN, so that a mask forgotten anywhere shows in the result."""
+        shape = (*value.shape[:axis], count, *value.shape[axis + 1 :])
+        return torch.cat([value, self._full(shape, float("nan"))], axis)
+
+    def mask(self, value: Tensor, keep: NDArray[np.bool_], fill: float) -> Tensor:
+        """`fill` where `keep` is False."""
+        kept = torch.from_numpy(keep).to(self.device)
+        return torch.where(kept, value, self._full((), fill))
+
+    def concat(self, values: Sequence[Tensor], axis: int) -> Tensor:
+        """Tensors one after the other."""
+        return torch.cat(list(values), axis)
+
+    def _full(self, shape: tuple[int, ...], number: float) -> Tensor:
+        return torch.full(shape, number, dtype=torch.float64, device=self.device)
+
+
+def evaluate_torch(graph: KernelGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a program or μGraph in float64, on the device of its inputs."""
+    domain = TorchDomain(str(tensors[0].device) if tensors else "cpu")
+    return evaluate(graph, [t.double() for t in tensors], domain)
+
+
+def _evaluated(
+    name: str, operands: tuple[Tensor, ...], axes: tuple[int, ...] = ()
+) -> Tensor:
+    names = {f"x{i}": x for i, x in enumerate(operands)}
+    return eval(_code(name, len(operands), axes), {**_scope(), **names})
+
+
+@cache
+def _code(name: str, count: int, axes: tuple[int, ...]) -> CodeType:
+    operands = [f"x{i}" for i in range(count)]
+    text = OPERATORS[name].torch.format(*operands, axes=axes, dtype="torch.float64")
+    return compile(text, f"<{name}>", "eval")
+
+
+@cache
+def _scope() -> dict[str, Any]:
+    scope: dict[str, Any] = {"torch": torch}
+    for helper in HELPERS.values():
+        exec(helper, scope)
+    return scope
+
+
+# -- The process -----------------------------------------------------------------------
+
+# torch's random and stream functions are partly untyped.
+# pyright: reportUnknownMemberType=false
+
+
+# The module runs as a program, so its own name is another.
+_log = logging.getLogger("mirage_dsl.backends.triton.tune_worker")
+
+REPEATS = 3
+"""Runs of each draw: a race does not show in every one."""
+CHAIN = 10_000.0
+"""µs that a chain of calls takes, about, where calls are not short."""
+FAR_OFF = 2_000.0
+"""A call that takes so many µs, and longer than what is of interest, is timed once."""
+ROUGH_CALLS = 3
+"""Calls that have to take so long."""
+LONG = 1.0
+"""Seconds of a trial that are worth a word."""
+LOST = 70
+"""Exit status of a process whose GPU is lost to it."""
+EPSILONS = 8
+SMALLEST_TOLERANCE = 2e-5
+FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
+"""Ways to draw inputs: whether all are positive, and by what they are scaled."""
+
+Tensors = list[torch.Tensor]
+
+
+class Judge:
+    """Holds the inputs and the right outputs of one program."""
+
+    def __init__(self, task: Task, device: str = "cuda") -> None:
+        self._task = task
+        self._device = device
+        self.draws: list[Tensors] = []
+        self.right: list[Tensors] = []
+        for seed in range(task.draws):
+            tensors, right = self._usable(seed)
+            self.draws.append(tensors)
+            self.right.append(right)
+        self._sets: list[tuple[torch.Tensor, ...]] | None = None
+
+    def _usable(self, seed: int) -> tuple[Tensors, Tensors]:
+        """Inputs whose outputs are numbers that the outputs' types can hold.
+
+        Normal numbers will do for most programs.  Some want positive ones, such as
+        variances, and some smaller ones.
+        """
+        tensors: Tensors = []
+        right: Tensors = []
+        for positive, scale in FORMS:
+            tensors = self._draw(seed, scale)
+            if positive:
+                tensors = [t.abs() for t in tensors]
+            right = evaluate_torch(self._task.program, tensors)
+            if all(map(self._holds, right, self._task.program.returns)):
+                break
+        return tensors, right
+
+    @staticmethod
+    def _holds(right: torch.Tensor, item: Return) -> bool:
+        dtype = item.type.dtype
+        most = math.inf if dtype == boolean else dtype.max
+        return bool(right.isfinite().all()) and float(right.abs().max()) < most / 4
+
+    def _draw(self, seed: int, scale: float) -> Tensors:
+        generator = torch.Generator(self._device).manual_seed(seed)
+        return [self._tensor(s, scale, generator) for s in self._task.inputs]
+
+    def _tensor(
+        self, spec: InputSpec, scale: float, generator: torch.Generator
+    ) -> torch.Tensor:
+        dtype = getattr(torch, spec.dtype)
+        tensor = torch.empty_strided(
+            spec.shape, spec.strides, dtype=dtype, device=self._device
+        )
+        values = torch.randn(spec.shape, generator=generator, device=self._device)
+        truth = dtype is torch.bool
+        return tensor.copy_(values > 0 if truth else values * (spec.scale * scale))
+
+    def warm_up(self) -> None:
+        """All that takes its time once: Triton, its driver, libraries, captures.
+
+        The program itself, which is run for that, needs none of Triton's kernels.
+        """
+        with suppress(Exception):
+            from triton.runtime.driver import driver
+
+            active: Any = driver.active
+            active.get_current_device()
+        self.judge(Trial(self._task.program, float("inf"), 1))
+
+    def judge(self, trial: Trial) -> Timing:
+        """Check and time one candidate."""
+        begun = time.perf_counter()
+        try:
+            run = Executable(trial.graph)
+            far_off = max(trial.limit, FAR_OFF)
+            rough = self._rough(run, far_off)
+            started = time.perf_counter()
+            slow = rough > far_off
+            error = self.error_of(run, 1 if slow else REPEATS)
+            if not error <= self.tolerance():
+                return Timing(
+                    0, error=error, reason=f"wrong results: error {error:.1e}"
+                )
+            checked = time.perf_counter()
+            microseconds, error = (
+                (rough, error) if slow else self._time(run, trial, error)
+            )
+        except Exception as failure:
+            if self._is_lost():
+                os._exit(LOST)
+            return Timing(0, reason=f"{type(failure).__name__}: {failure}"[:500])
+        ended = time.perf_counter()
+        if ended - begun > LONG:
+            _log.info(
+                "%s: %.1f s to start, %.1f s to check, %.1f s to time %.0f µs",
+                trial.graph.name,
+                started - begun,
+                checked - started,
+                ended - checked,
+                microseconds,
+            )
+        return self._chained(microseconds, error)
+
+    def _rough(self, run: Any, far_off: float) -> float:
+        """µs of a call, with what the host takes for it.
+
+        A host at work can stop a process for longer than that, so one call that took
+        long says nothing.
+        """
+        device = torch.get_device_module(self._device)
+        run(*self.draws[0])
+        device.synchronize()
+        least = float("inf")
+        for _ in range(ROUGH_CALLS):
+            start = time.perf_counter()
+            run(*self.draws[0])
+            device.synchronize()
+            least = min(least, 1e6 * (time.perf_counter() - start))
+            if least <= far_off:
+                break
+        return least
+
+    def _time(self, run: Any, trial: Trial, error: float) -> tuple[float, float]:
+        """µs in a chain, and the error if it is larger there, where calls overlap."""
+        errors = [error]
+        found = time_sets(
+            run,
+            self._copies(),
+            replays=trial.replays,
+            limit=trial.limit,
+            chain=CHAIN,
+            look=lambda outputs: errors.append(_largest(outputs, self.right[0])),
+        )
+        return found.median, max(errors)
+
+    def _copies(self) -> list[tuple[torch.Tensor, ...]]:
+        """Sets of inputs, all of them copies of the first draw."""
+        if self._sets is None:
+            self._sets = rotating(self.draws[0])
+        return self._sets
+
+    def finals(self, final: Final) -> list[Timing]:
+        """Time candidates in turns; none of them if that fails."""
+        errors = [0.0 for _ in final.graphs]
+
+        def look(at: int, outputs: Tensors) -> None:
+            errors[at] = max(errors[at], _largest(outputs, self.right[0]))
+
+        try:
+            found = time_in_turns(
+                [(Executable(g), self._copies()) for g in final.graphs],
+                seconds=final.seconds,
+                look=look,
+            )
+        except Exception as failure:
+            if self._is_lost():
+                os._exit(LOST)
+            _log.warning("no turns: %s: %s", type(failure).__name__, failure)
+            return []
+        return [
+            self._chained(one.median, error)
+            for one, error in zip(found, errors, strict=True)
+        ]
+
+    def _chained(self, microseconds: float, error: float) -> Timing:
+        """What became of a candidate whose outputs in a chain have some error."""
+        if error <= self.tolerance():
+            return Timing(0, microseconds, error)
+        return Timing(0, error=error, reason=f"wrong in a chain of calls: {error:.1e}")
+
+    def _is_lost(self) -> bool:
+        """Whether the GPU does nothing more for this process, as after a bad access."""
+        try:
+            torch.get_device_module(self._device).synchronize()
+        except RuntimeError:
+            return True
+        return False
+
+    def error_of(self, run: Any, repeats: int = REPEATS) -> float:
+        """The largest error over all draws, relative to the largest element."""
+        worst = 0.0
+        for tensors, right in zip(self.draws, self.right, strict=True):
+            for _ in range(repeats):
+                worst = max(worst, _largest(run(*tensors), right))
+        return worst
+
+    def tolerance(self) -> float:
+        """A few roundings of the coarsest output."""
+        formats = [r.type.dtype for r in self._task.program.returns]
+        formats += [dtype_named(s.dtype) or f32 for s in self._task.inputs]
+        epsilons = [d.epsilon for d in formats if d != boolean]
+        return max(SMALLEST_TOLERANCE, EPSILONS * max(epsilons, default=0.0))
+
+
+def _largest(found: Tensors, right: Tensors) -> float:
+    """The largest error of some outputs."""
+    pairs = zip(found, right, strict=True)
+    return max((relative_error(one, other) for one, other in pairs), default=0.0)
+
+
+def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
+    """The largest difference over the largest element; infinite for NaN.
+
+    Of truth values it is the share that differs, since each may turn over.
+    """
+    if found.dtype is torch.bool:
+        return float((found.double() != right).double().mean())
+    largest = float(right.abs().max()) or 1.0
+    error = float((found.double() - right).abs().max()) / largest
+    return error if error == error else float("inf")
+
+
+def main() -> None:
+    """Serve requests until the other side closes the pipe."""
+    requests, answers = own_channel()
+    judge: Judge | None = None
+    for request in arriving(requests):
+        if request is None:
+            # The inputs of a program that is done with.
+            judge = None
+            torch.cuda.empty_cache()
+        elif isinstance(request, Task):
+            torch.cuda.set_device(request.device)
+            judge = Judge(request)
+            judge.warm_up()
+            # One clock for all processes.
+            send(answers, time.monotonic())
+        elif isinstance(request, Final):
+            assert judge is not None
+            send(answers, judge.finals(request))
+        else:
+            assert judge is not None
+            send(answers, judge.judge(request))
+
+
+if __name__ == "__main__":
+    main()
+
+
+__all__ = [
+    "TorchDomain",
+    "evaluate_torch",
+]

@@ -1,0 +1,326 @@
+"""Times candidates on the GPU and tells which are right, and how fast.
+
+Two processes help: one compiles and screens many candidates at a time, one runs what
+passes.  A candidate that crashes or hangs either of them costs itself only.  Outputs
+are held to the program's in float64, on several draws; times are those of
+`mirage_dsl.tune.timing`.  Processes that are well wait for the next program.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.tune.channel import SPARES, Helper
+from mirage_dsl.tune.judge import JudgeProcess
+from mirage_dsl.tune.messages import (
+    Compiled,
+    CompileJob,
+    Final,
+    Task,
+    Timing,
+    Trial,
+)
+
+if TYPE_CHECKING:
+    from mirage_dsl.backends.triton.running.screen import KernelReport
+
+SECONDS_EACH = 20.0
+"""How long one candidate may take to be run and timed."""
+GRACE = 1.0
+"""A candidate that is being timed at the deadline is given up after so many seconds."""
+START_SECONDS = 120.0
+SETTLING = 1.0
+"""How long the process that compiles may take to give up what it has begun."""
+COMPILER = ("-m", "mirage_dsl.tune.compile_worker")
+"""What Python runs."""
+
+NO_TIME = "the time for tuning was over"
+TURNS_SHARE = 0.7
+"""Of the time that is left, the share after which no more turns begin."""
+SLOW = 2.0
+"""Beyond this multiple of the best time a candidate is not timed precisely."""
+
+
+@dataclass
+class Marks:
+    """When things happened, as readings of `time.monotonic()`.
+
+    Attributes:
+        ready: The process that runs candidates had its inputs and the right outputs.
+        compiled: The first candidate was compiled.
+        first: The first candidate was timed.
+        last: The last one was.
+        slowest: Seconds that the slowest candidate took to be run and timed.
+    """
+
+    ready: float | None = None
+    compiled: float | None = None
+    first: float | None = None
+    last: float | None = None
+    slowest: float = 0.0
+
+    def timed(self, seconds: float) -> None:
+        """Note that a candidate was run."""
+        self.last = time.monotonic()
+        self.first = self.first or self.last
+        self.slowest = max(self.slowest, seconds)
+
+
+class Tuner:
+    """The two processes, at work on one program; to be used in a `with` block.
+
+    Args:
+        task: The program that candidates must equal, and the inputs.
+        target: What to compile for, such as `sm_90`.
+        deadline: `time.monotonic()` after which nothing is started, and what has been
+            started ends soon.
+        seconds_each: After so long without an answer a candidate is given up.
+        jobs: Compilations at a time.
+        slow: Beyond this multiple of the best time a rough figure will do.
+        screened: Leave out what the compiler's report says is not worth timing.
+        turn: Held while a candidate runs, by tuners that share a GPU.
+        form: What a candidate is compiled and run as, where it is not as it is.
+
+    Attributes:
+        deadline: It may be set while nothing is timed.
+        reserve: Seconds before the deadline that are left to `finals`.
+        least: Seconds that there are at least once the processes are ready.
+        seconds_each: As given.
+        together: Tells how many blocks of each kernel of a candidate have to share a
+            multiprocessor (`messages.CompileJob`).
+        reports: What the compiler said of the kernels of each candidate.
+        marks: When things happened.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        target: str,
+        *,
+        deadline: float = float("inf"),
+        seconds_each: float = SECONDS_EACH,
+        jobs: int | None = None,
+        slow: float = SLOW,
+        screened: bool = True,
+        turn: AbstractContextManager[object] | None = None,
+        form: Callable[[KernelGraph], KernelGraph] | None = None,
+    ) -> None:
+        self.deadline = deadline
+        self.reserve = 0.0
+        self.least = 0.0
+        self.seconds_each = seconds_each
+        self.together: Callable[[KernelGraph], tuple[int, ...]] = _any_number
+        self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
+        self.marks = Marks()
+        self._judge = JudgeProcess(task)
+        self._target = target
+        self._slow = slow
+        self._screened = screened
+        self._turn = turn or nullcontext()
+        self._form = form or _as_it_is
+        self._best = float("inf")
+        self._compiler: Helper | None = None
+        self._settled = True
+        count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
+        self._command = (*COMPILER, str(count))
+
+    def __enter__(self) -> Self:
+        """Start the processes, without waiting until they are ready."""
+        self._judge.start()
+        try:
+            self._compiler = SPARES.take(self._command)
+        except BaseException:
+            self._judge.stop()
+            raise
+        self._settled = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._judge.rest()
+        else:
+            self._judge.stop()
+        compiler, self._compiler = self._compiler, None
+        if compiler is None:
+            return
+        if kind is None and self._settled and compiler.alive:
+            SPARES.keep(self._command, compiler)
+        else:
+            compiler.stop()
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for candidates is over."""
+        return self._left <= 0
+
+    @property
+    def _left(self) -> float:
+        return self.deadline - self.reserve - time.monotonic()
+
+    def times(
+        self,
+        candidates: Sequence[KernelGraph],
+        *,
+        replays: int = 5,
+        progress: Callable[[Timing], None] | None = None,
+    ) -> list[Timing]:
+        """Judge candidates, in their order; those that time forbids say so.
+
+        Args:
+            candidates: μGraphs of one program, of different structure or schedule.
+            replays: How often each chain of calls is repeated.
+            progress: Told of each result, as it is known.
+        """
+        found: dict[int, Timing] = {}
+        for index, reason in self._compiled(candidates):
+            reason = reason or self._prepared()
+            if reason:
+                timing = Timing(index, reason=reason)
+            else:
+                graph = self._form(candidates[index])
+                trial = Trial(graph, self._slow * self._best, replays)
+                with self._turn:
+                    timing = self._judged(trial)
+            found[index] = replace(timing, index=index)
+            if not timing.reason and timing.microseconds is not None:
+                self._best = min(self._best, timing.microseconds)
+            if progress is not None:
+                progress(found[index])
+        return [found[i] for i in range(len(candidates))]
+
+    def finals(self, candidates: Sequence[KernelGraph]) -> list[Timing] | None:
+        """Time candidates that have passed once more, in turns; None without time.
+
+        No process is started for it.
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0 or self._judge.ready_at is None:
+            return None
+        left = min(left, self.seconds_each * len(candidates))
+        final = Final(tuple(map(self._form, candidates)), TURNS_SHARE * left)
+        try:
+            found = self._judge.finals(final, left)
+        except TimeoutError:
+            return None
+        if not found:
+            return None
+        return [replace(t, index=i) for i, t in enumerate(found)]
+
+    def _judged(self, trial: Trial) -> Timing:
+        """What became of one candidate, which may be that the time was over."""
+        if self.late:
+            return Timing(0, reason=NO_TIME)
+        seconds = min(self.seconds_each, self._left + GRACE)
+        try:
+            timing = self._judge.judge(trial, seconds)
+        except TimeoutError:
+            if self.late:
+                return Timing(0, reason=NO_TIME)
+            return Timing(0, reason=f"no answer within {seconds:.3g} s")
+        self.marks.timed(timing.seconds)
+        return timing
+
+    def _prepared(self) -> str:
+        """Wait for the process that runs candidates; why it is not there, or nothing.
+
+        The first one is waited for in any case, a later one in the time that is left.
+        """
+        first = self.marks.ready is None
+        if not first and self.late:
+            return NO_TIME
+        seconds = START_SECONDS if first else min(START_SECONDS, self._left + GRACE)
+        reason = self._judge.prepare(seconds)
+        if first:
+            self.marks.ready = self._judge.ready_at or time.monotonic()
+            self.deadline = max(self.deadline, time.monotonic() + self.least)
+        return reason
+
+    def _compiled(
+        self, candidates: Sequence[KernelGraph]
+    ) -> Generator[tuple[int, str], None, None]:
+        """Positions as they are compiled, each with a reason if it is out."""
+        assert self._compiler is not None
+        left = set(range(len(candidates)))
+        jobs = [
+            CompileJob(i, self._form(c), self._target, self._screened, self.together(c))
+            for i, c in enumerate(candidates)
+            if c.blocks
+        ]
+        answers = _Answers(self._compiler, jobs)
+        # Library kernels are there already.
+        for index in sorted(left - {j.index for j in jobs}):
+            left.remove(index)
+            yield index, ""
+        while left:
+            answer = answers.next(min(max(self._left, 0.0), START_SECONDS))
+            if answer is None:
+                break
+            left.discard(answer.index)
+            self.marks.compiled = self.marks.compiled or time.monotonic()
+            self.reports[candidates[answer.index]] = answer.reports
+            yield answer.index, answer.reason
+        self._settled = answers.settle()
+        reason = NO_TIME if self.late else "the process that compiles ended"
+        for index in sorted(left):
+            yield index, reason
+
+
+def _as_it_is(graph: KernelGraph) -> KernelGraph:
+    return graph
+
+
+def _any_number(_: KernelGraph) -> tuple[int, ...]:
+    """Nothing is known of what has to run together."""
+    return ()
+
+
+class _Answers:
+    """The compiler's answers to some jobs, as they come.
+
+    Args:
+        compiler: The process.
+        jobs: What it is asked to compile.
+    """
+
+    def __init__(self, compiler: Helper, jobs: Sequence[CompileJob]) -> None:
+        self._compiler = compiler
+        self._arrived: queue.SimpleQueue[Compiled | None] = queue.SimpleQueue()
+        self._listener = threading.Thread(
+            target=self._listen, args=(len(jobs),), daemon=True
+        )
+        if jobs:
+            with suppress(BrokenPipeError):
+                compiler.send(list(jobs))
+        self._listener.start()
+
+    def _listen(self, count: int) -> None:
+        with suppress(EOFError, ValueError):
+            for _ in range(count):
+                self._arrived.put(self._compiler.receive())
+        self._arrived.put(None)
+
+    def next(self, seconds: float) -> Compiled | None:
+        """The next one; None after the last one, or so many seconds."""
+        try:
+            return self._arrived.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def settle(self) -> bool:
+        """Let nothing more be compiled; whether the process is ready for other jobs."""
+        if self._listener.is_alive():
+            with suppress(BrokenPipeError):
+                self._compiler.send([])
+            self._listener.join(SETTLING)
+        return not self._listener.is_alive()
+
+
+__all__ = ["NO_TIME", "Marks", "Tuner"]

@@ -1,0 +1,381 @@
+"""Exact normal forms: Laurent polynomials over hash-consed atoms.
+
+An atom is an input symbol, an exponential of a monomial, a square root, the inverse of
+a polynomial, or a function of which nothing is known but its operands.  A value is a
+sum of monomials in atoms with rational coefficients, so one dict.  Few rules do:
+
+- exp of a sum is the product of the exponentials of its monomials, each to the power of
+  its coefficient; so exp(a + b) = exp(a) exp(b) holds by itself, and a shift of
+  exponents leaves a quotient by itself.
+- A polynomial is inverted after its content, the monomial and the number that divide
+  all of its terms, is taken out.  Inverses are multiplied out only to decide whether a
+  value is zero.
+- r * r = s for r = sqrt(s).  Of a product only positive numbers and exponentials leave
+  the root; sqrt(x * x) is not x.
+
+Every rule is an identity of the reals where both sides are defined, so what is found
+equal is equal.  What is not may still be: relations between roots, or between
+functions, are not looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_dsl.core.errors import UnsupportedError
+
+Exponent = int | Fraction
+Monomial = tuple[tuple[int, Exponent], ...]
+"""Numbers of atoms with their exponents, in the order of the numbers."""
+
+Poly = dict[Monomial, Fraction | int]
+"""Coefficients by monomial, none of them 0; never changed once made."""
+
+ONE: Poly = {(): 1}
+ZERO: Poly = {}
+_SMALL_PRIMES = tuple(p for p in range(2, 100) if all(p % q for q in range(2, p)))
+
+
+class WorkExhausted(UnsupportedError):  # noqa: N818
+    """The normal forms outgrew the budget."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What an atom stands for: a kind, and operands or a monomial or a name."""
+
+    kind: str
+    of: tuple[object, ...]
+
+
+class Ring:
+    """Atoms and the arithmetic over them, within a budget of term products."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self._numbers: dict[_Key, int] = {}
+        self._operands: list[tuple[Poly, ...]] = []
+        self._names: list[str] = []
+        self._roots: set[int] = set()
+        self._inverses: set[int] = set()
+        self._idempotents: set[int] = set()
+        self._exps: set[int] = set()
+        self._fresh = 0
+
+    # -- Atoms -----------------------------------------------------------------------
+
+    def _atom(self, kind: str, of: tuple[object, ...], *operands: Poly) -> int:
+        key = _Key(kind, of)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._names)
+            self._names.append(kind)
+            self._operands.append(operands)
+        return number
+
+    def symbol(self, *name: object) -> Poly:
+        """An unknown."""
+        return {((self._atom("symbol", name), 1),): 1}
+
+    def fresh(self) -> Poly:
+        """An unknown that is nowhere else."""
+        self._fresh += 1
+        return self.symbol("fresh", self._fresh)
+
+    def function(self, name: str, *operands: Poly, binary: bool = False) -> Poly:
+        """A function of which only this is known: equal operands, equal values.
+
+        Args:
+            name: Its name.
+            *operands: In order.
+            binary: Its values are 0 and 1.
+        """
+        number = self._atom(name, self._of(name, operands), *operands)
+        if binary:
+            self._idempotents.add(number)
+        return {((number, 1),): 1}
+
+    def _of(self, name: str, operands: Sequence[Poly]) -> tuple[object, ...]:
+        """The key of operands; that of equal ones, if they look otherwise."""
+        own = tuple(frozenset(p.items()) for p in operands)
+        if _Key(name, own) in self._numbers or not any(map(self._fractional, operands)):
+            return own
+        for number, known in enumerate(self._names):
+            others = self._operands[number]
+            if known == name and len(others) == len(operands):
+                pairs = zip(operands, others, strict=True)
+                if all(self.is_zero(self.sub(a, b)) for a, b in pairs):
+                    return tuple(frozenset(p.items()) for p in others)
+        return own
+
+    def _fractional(self, p: Poly) -> bool:
+        return any(a in self._inverses for m in p for a, _ in m)
+
+    def largest(self, values: Iterable[Poly]) -> Poly:
+        """The maximum: an unknown function of a set, with sets within sets united."""
+        members: dict[frozenset[object], Poly] = {}
+        for value in values:
+            for member in self._members(value):
+                members.setdefault(frozenset(member.items()), member)
+        if len(members) == 1:
+            return next(iter(members.values()))
+        if all(is_number(v) for v in members.values()):
+            return number(max(v.get((), 0) for v in members.values()))
+        number_ = self._atom("max", (frozenset(members),), *members.values())
+        return {((number_, 1),): 1}
+
+    def _members(self, value: Poly) -> tuple[Poly, ...]:
+        if len(value) == 1:
+            ((monomial, coefficient),) = value.items()
+            if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+                atom = monomial[0][0]
+                if self._names[atom] == "max":
+                    return self._operands[atom]
+        return (value,)
+
+    def is_binary(self, value: Poly) -> bool:
+        """Whether it is an atom with the values 0 and 1."""
+        return len(value) == 1 and all(
+            c == 1 and len(m) == 1 and m[0][0] in self._idempotents
+            for m, c in value.items()
+        )
+
+    # -- Arithmetic ------------------------------------------------------------------
+
+    def total(self, values: Iterable[Poly]) -> Poly:
+        """The sum of all."""
+        found: Poly = {}
+        for value in values:
+            self._spend(len(value))
+            _add_to(found, value, 1)
+        return found
+
+    def sub(self, a: Poly, b: Poly) -> Poly:
+        """The difference."""
+        found = dict(a)
+        self._spend(len(a) + len(b))
+        _add_to(found, b, -1)
+        return found
+
+    def mul(self, a: Poly, b: Poly) -> Poly:
+        """The product, reduced."""
+        found: Poly = {}
+        for m, c in a.items():
+            self._spend(len(b) * (1 + len(m)))
+            for n, d in b.items():
+                merged = _merged(m, n)
+                self.left -= len(merged)
+                if self._reducible(merged):
+                    _add_to(found, self._reduced(merged), c * d)
+                else:
+                    _add_to(found, {merged: 1}, c * d)
+        return found
+
+    def _spend(self, work: int) -> None:
+        self.left -= work
+        if self.left < 0:
+            raise WorkExhausted("the normal forms grow beyond the work budget")
+
+    def _reducible(self, monomial: Monomial) -> bool:
+        for atom, power in monomial:
+            if atom in self._roots:
+                if power != 1:
+                    return True
+            elif atom in self._inverses:
+                if power > 0:
+                    return True
+            elif atom in self._idempotents and power != 1:
+                return True
+        return False
+
+    def _reduced(self, monomial: Monomial) -> Poly:
+        kept: list[tuple[int, Exponent]] = []
+        factors: list[Poly] = []
+        for atom, power in monomial:
+            if atom in self._roots:
+                squares, odd = divmod(power, 2)
+                kept += [(atom, odd)] if odd else []
+                factors.append(self.power(self._operands[atom][0], int(squares)))
+            elif atom in self._inverses and power > 0:
+                factors.append(self.power(self._operands[atom][0], int(power)))
+            elif atom in self._idempotents and power < 0:
+                raise UnsupportedError("division by a condition")
+            else:
+                kept.append((atom, 1 if atom in self._idempotents else power))
+        product: Poly = {tuple(kept): 1}
+        for factor in factors:
+            product = self.mul(product, factor)
+        return product
+
+    def power(self, base: Poly, exponent: int) -> Poly:
+        """A whole power, of the inverse if it is negative."""
+        if exponent < 0:
+            base, exponent = self.inverse(base), -exponent
+        product = ONE
+        for _ in range(exponent):
+            product = self.mul(product, base)
+        return product
+
+    def inverse(self, p: Poly) -> Poly:
+        """One over a value.
+
+        Raises:
+            UnsupportedError: It is zero.
+        """
+        cleared, denominator = self.cleared(p)
+        if not cleared:
+            raise UnsupportedError("division by zero")
+        factor, content, rest = self._split(cleared, _any_atom)
+        if rest[max(rest)] < 0:
+            factor, rest = -factor, scaled(rest, -1)
+        inverted: Poly = {_raised(content, -1): 1 / Fraction(factor)}
+        if rest != ONE:
+            atom = self._atom("inverse", (frozenset(rest.items()),), rest)
+            self._inverses.add(atom)
+            inverted = self.mul(inverted, {((atom, -1),): 1})
+        return self.mul(self.mul(inverted, ONE), denominator)
+
+    def _split(
+        self, p: Poly, takes: Callable[[int], bool]
+    ) -> tuple[Fraction, Monomial, Poly]:
+        """A positive number, a monomial, and what is left of `p` without them."""
+        lowest: dict[int, Exponent] = {}
+        atoms = {a for m in p for a, _ in m if takes(a)}
+        powers = [dict(m) for m in p]
+        for atom in atoms:
+            least = min(m.get(atom, 0) for m in powers)
+            if least:
+                lowest[atom] = least
+        content: Monomial = tuple(sorted(lowest.items()))
+        factor = _content(p.values())
+        down = _raised(content, -1)
+        rest: Poly = {_merged(m, down): Fraction(c) / factor for m, c in p.items()}
+        return factor, content, rest
+
+    def exp(self, p: Poly) -> Poly:
+        """The exponential: a monomial in exponentials of monomials."""
+        powers: dict[int, Exponent] = {}
+        for monomial, coefficient in p.items():
+            atom = self._atom("exp", (monomial,))
+            self._exps.add(atom)
+            powers[atom] = coefficient
+        return {tuple(sorted(powers.items())): 1}
+
+    def root(self, p: Poly) -> Poly:
+        """The square root."""
+        if not p:
+            return ZERO
+        factor, content, rest = self._split(p, self._exps.__contains__)
+        found: Poly = {_raised(content, Fraction(1, 2)): 1}
+        found = self.mul(found, self._root_of_number(factor))
+        if rest == ONE:
+            return found
+        of = self._of("root", (rest,))
+        atom = self._atom("root", of, rest)
+        self._roots.add(atom)
+        return self.mul(found, {((atom, 1),): 1})
+
+    def _root_of_number(self, value: Fraction) -> Poly:
+        """Of a positive rational: a rational times roots of small primes and a rest."""
+        inside = value.numerator * value.denominator
+        outside = Fraction(1, value.denominator)
+        roots: list[int] = []
+        for prime in _SMALL_PRIMES:
+            while inside % (prime * prime) == 0:
+                inside, outside = inside // (prime * prime), outside * prime
+            if inside % prime == 0:
+                inside //= prime
+                roots.append(prime)
+        whole = math.isqrt(inside)
+        if whole * whole == inside:
+            outside *= whole
+        else:
+            roots.append(inside)
+        found = number(outside)
+        for n in roots:
+            atom = self._atom("root", (frozenset(number(n).items()),), number(n))
+            self._roots.add(atom)
+            found = self.mul(found, {((atom, 1),): 1})
+        return found
+
+    # -- Zero ------------------------------------------------------------------------
+
+    def cleared(self, p: Poly) -> tuple[Poly, Poly]:
+        """`p` times polynomials that leave it no inverse, and their product."""
+        product = ONE
+        while True:
+            powers: dict[int, Exponent] = {}
+            for monomial in p:
+                for atom, power in monomial:
+                    if atom in self._inverses:
+                        powers[atom] = min(power, powers.get(atom, 0))
+            if not powers:
+                return p, product
+            # The latest first: the others may stand inside of it, never the reverse.
+            last = max(powers)
+            factor: Poly = {((last, -powers[last]),): 1}
+            p = self._times(p, last, -powers[last])
+            product = self.mul(product, factor)
+
+    def _times(self, p: Poly, atom: int, power: Exponent) -> Poly:
+        return self.mul(p, {((atom, power),): 1})
+
+    def is_zero(self, p: Poly) -> bool:
+        """Whether nothing is left of `p` once its inverses are multiplied out."""
+        return not p or not self.cleared(p)[0]
+
+
+def _any_atom(_: int) -> bool:
+    return True
+
+
+def number(value: Fraction | int) -> Poly:
+    """A constant."""
+    return {(): value} if value else ZERO
+
+
+def is_number(p: Poly) -> bool:
+    """Whether it is a rational constant."""
+    return not p or list(p) == [()]
+
+
+def scaled(p: Poly, factor: Fraction | int) -> Poly:
+    """Times a number other than 0."""
+    return {m: c * factor for m, c in p.items()}
+
+
+def _add_to(
+    found: Poly, terms: Mapping[Monomial, Fraction | int], by: Fraction | int
+) -> None:
+    for monomial, coefficient in terms.items():
+        value = found.get(monomial, 0) + coefficient * by
+        if value:
+            found[monomial] = value
+        else:
+            found.pop(monomial, None)
+
+
+def _merged(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for atom, power in b:
+        new = powers.get(atom, 0) + power
+        if new:
+            powers[atom] = new
+        else:
+            powers.pop(atom, None)
+    return tuple(sorted(powers.items()))
+
+
+def _raised(m: Monomial, exponent: Exponent) -> Monomial:
+    return tuple((atom, power * exponent) for atom, power in m)
+
+
+def _content(coefficients: Iterable[Fraction | int]) -> Fraction:
+    found = [Fraction(c) for c in coefficients]
+    above = math.gcd(*(c.numerator for c in found))
+    return Fraction(above, math.lcm(*(c.denominator for c in found)))

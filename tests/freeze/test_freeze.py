@@ -1,0 +1,43 @@
+"""Moves leave the emitted Triton and the results of searches as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.freeze.frozen import GRAPHS, emitted, found, frozen, golden, programs
+
+FROZEN = frozen()
+QUICK = {
+    "rmsnorm_linear",
+    "gated_mlp",
+    "lora",
+    "ntrans",
+    "mha",
+    "decode_attention",
+    "norm_lora",
+    "silu_gate_linear",
+    "norm_gated",
+    *(f"random_{seed}" for seed in [*range(2, 80, 9), *range(1002, 1018, 4)]),
+}
+"""Searched in each run of the tests; `python -m tests.freeze` searches them all."""
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_triton(name: str) -> None:
+    assert emitted(name) == golden(name).read_text(), (
+        "if the new text is right, run `python -m tests.freeze --update --only triton`"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_searches(name: str) -> None:
+    assert found(programs()[name]) == FROZEN[name], (
+        "if the new results are right, run `python -m tests.freeze --update`"
+    )
+
+
+def test_no_golden_text_is_left_over() -> None:
+    assert {f.name for f in golden("x").parent.iterdir()} == {
+        golden(name).name for name in GRAPHS
+    }
+    assert FROZEN.keys() == programs().keys()

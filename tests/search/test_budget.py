@@ -1,0 +1,294 @@
+"""Every step of a search sees the end of its budget, and what there is then is fused.
+
+The search's clock is the processor time of this process, so that a busy machine changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.core.clock import OutOfTimeError, look, until
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.multiply_out import multiplied_out
+from mirage_dsl.search import driver
+from mirage_dsl.search.closure.saturate import saturate
+from mirage_dsl.search.closure.workspace import workspace
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.space import space_of
+from mirage_dsl.store.superoptimize import superoptimize
+from tests.search.test_union import decode
+
+BUDGET = 0.4
+AFTER = 1.0
+"""Seconds that a search may take longer than its budget."""
+
+ENOUGH = 1.5
+"""A budget in which a slow machine finds what a usual one finds in a third of it."""
+
+
+def traced(
+    function: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32"
+) -> KernelGraph:
+    return trace_function(function, [mirage.spec(s, dtype) for s in shapes])
+
+
+def doubled(count: int) -> KernelGraph:
+    """A value of 2 to the power of `count` equal terms."""
+
+    def function(a: Any) -> Any:
+        for _ in range(count):
+            a = a + a
+        return a
+
+    return traced(function, (64, 256))
+
+
+def doubled_and_reduced() -> KernelGraph:
+    def function(a: Any, w: Any) -> Any:
+        for _ in range(30):
+            a = a + a
+        b = a - a.mean(-1, keepdim=True)
+        return (b * b).mean(-1, keepdim=True) + a @ w
+
+    return traced(function, (64, 256), (256, 256))
+
+
+def squared() -> KernelGraph:
+    def function(a: Any) -> Any:
+        for _ in range(40):
+            a = a * a
+        return a.sum(-1)
+
+    return traced(function, (64, 256))
+
+
+def different_terms() -> KernelGraph:
+    """A value of 2 to the power of 20 terms, all of them different."""
+
+    def function(a: Any, *others: Any) -> Any:
+        for b, c in zip(others[::2], others[1::2], strict=True):
+            a = a * b + a * c
+        return a
+
+    return traced(function, *[(64, 256)] * 41)
+
+
+def long_product() -> KernelGraph:
+    def function(a: Any, *others: Any) -> Any:
+        for b in others:
+            a = a * b
+        return a
+
+    return traced(function, *[(64, 256)] * 70)
+
+
+def many_operators() -> KernelGraph:
+    def function(a: Any, b: Any) -> Any:
+        for _ in range(100):
+            a = mirage.sigmoid(a * b + b)
+        return a
+
+    return traced(function, (64, 256), (64, 256), dtype="float16")
+
+
+def norms_and_products() -> KernelGraph:
+    def function(a: Any, w: Any, b: Any) -> Any:
+        for _ in range(15):
+            a = mirage.layer_norm(a) @ w + b
+        return a
+
+    return traced(function, (64, 256), (256, 256), (256,), dtype="float16")
+
+
+def long_chain() -> KernelGraph:
+    def function(a: Any, *weights: Any) -> Any:
+        for w in weights:
+            a = a @ w
+        return a
+
+    return traced(function, (64, 256), *[(256, 256)] * 30, dtype="float16")
+
+
+def wide() -> KernelGraph:
+    def function(*inputs: Any) -> Any:
+        pairs = zip(inputs[::2], inputs[1::2], strict=True)
+        return tuple(mirage.silu(a) * b for a, b in pairs)
+
+    return traced(function, *[(64, 256)] * 40, dtype="float16")
+
+
+def heads() -> KernelGraph:
+    def function(*inputs: Any) -> Any:
+        threes = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+        return tuple(mirage.softmax(q @ k.T) @ v for q, k, v in threes)
+
+    return traced(function, *[(64, 64)] * 24, dtype="float16")
+
+
+def exponentials() -> KernelGraph:
+    """Many exponentials that share no shift; the largest overflow for most inputs."""
+
+    def function(a: Any) -> Any:
+        return tuple(mirage.exp(a * float(i)) + a for i in range(1, 60))
+
+    return traced(function, (64, 64), dtype="float16")
+
+
+def gated_products() -> KernelGraph:
+    """Comparisons between products: verification asks which of them matter."""
+
+    def function(a: Any, *weights: Any) -> Any:
+        for w in weights:
+            a = mirage.relu(a @ w) * mirage.sigmoid(a) + a
+        return a
+
+    return traced(function, (16, 512), *[(512, 512)] * 8, dtype="float16")
+
+
+def long_concatenation() -> KernelGraph:
+    def function(*inputs: Any) -> Any:
+        return mirage.cat([x * float(i + 2) for i, x in enumerate(inputs)], 0)
+
+    return traced(function, *[(8 + i, 256) for i in range(24)], dtype="float16")
+
+
+def rank_six() -> KernelGraph:
+    def function(a: Any, b: Any) -> Any:
+        c = mirage.softmax(mirage.einsum("abcdef,abcdef->abcdef", a, b))
+        return c.sum(2), c.mean(3)
+
+    return traced(function, (2, 3, 4, 5, 6, 64), (2, 3, 4, 5, 6, 64), dtype="float16")
+
+
+PROGRAMS = [
+    doubled_and_reduced,
+    squared,
+    different_terms,
+    long_product,
+    many_operators,
+    norms_and_products,
+    long_chain,
+    wide,
+    heads,
+    long_concatenation,
+    rank_six,
+    exponentials,
+    gated_products,
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """What a process compiles and loads once, no budget counts."""
+    superoptimize(decode(), budget_seconds=0.1, use_cache=False)
+
+
+@pytest.fixture
+def processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", time.process_time)
+
+
+def launches(result: SearchResult) -> int:
+    """Kernels and library calls of the best candidate."""
+    nodes = result.best.mugraph.nodes
+    return sum(not (isinstance(n, Apply) and n.is_view) for n in nodes)
+
+
+@pytest.mark.usefixtures("processor_time")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_any_search_ends_soon_after_its_budget(
+    program: Callable[[], KernelGraph],
+) -> None:
+    asked = program()
+    began = time.process_time()
+    result = superoptimize(asked, budget_seconds=BUDGET, use_cache=False)
+    assert time.process_time() - began < BUDGET + AFTER
+    assert result.best.certificate is not None
+    assert result.best.certificate.ok
+    assert not result.complete
+
+
+@pytest.mark.usefixtures("processor_time")
+@pytest.mark.parametrize(
+    ("program", "most"),
+    [
+        (doubled_and_reduced, 3),
+        (different_terms, 1),
+        (long_product, 1),
+        (many_operators, 1),
+        (norms_and_products, 31),
+        (long_concatenation, 5),
+        (exponentials, 1),
+        (gated_products, 16),
+    ],
+)
+def test_what_lies_between_products_is_fused(
+    program: Callable[[], KernelGraph], most: int
+) -> None:
+    result = superoptimize(program(), budget_seconds=ENOUGH, use_cache=False)
+    assert launches(result) <= most
+
+
+def test_what_is_doubled_is_one_kernel_of_a_search_without_a_limit() -> None:
+    result = search(doubled(20), H100)
+    assert launches(result) == 1
+    assert not result.cut_short
+
+
+def test_a_value_of_many_terms_has_few_useful_parts() -> None:
+    space = space_of(expand(doubled(30)))
+    found = saturate(space, None, workspace())
+    assert found.roots[0]
+    assert found.counters["useful"] < 1000
+
+
+def test_sums_that_are_doubled_are_multiplied_out_at_once() -> None:
+    began = time.process_time()
+    multiplied_out(expand(doubled_and_reduced()))
+    assert time.process_time() - began < 1.0
+
+
+@pytest.mark.usefixtures("processor_time")
+def test_a_search_that_comes_to_its_end_needs_no_quick_answer() -> None:
+    limited, free = search(decode(), H100, budget_seconds=500.0), search(decode(), H100)
+    assert not limited.cut_short
+    assert [to_text(c.mugraph) for c in limited] == [to_text(c.mugraph) for c in free]
+
+
+def test_a_verification_that_takes_too_long_leaves_another_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def endless(*_: object) -> None:
+        while True:
+            look()
+
+    monkeypatch.setattr(time, "monotonic", time.process_time)
+    monkeypatch.setattr(driver, "certified", endless)
+    began = time.process_time()
+    result = search(decode(), H100, budget_seconds=0.2)
+    assert time.process_time() - began < 0.2 + AFTER
+    assert result.cut_short
+    assert not result.complete
+    assert result.best.mugraph == decode()
+
+
+def test_of_several_deadlines_the_earliest_counts() -> None:
+    look()
+    now = time.monotonic()
+    with until(now + 1000.0):
+        look()
+        early = (until(now - 1.0), until(None), until(now + 500.0))
+        with pytest.raises(OutOfTimeError), early[0], early[1], early[2]:
+            look()
+        look()
