@@ -30,11 +30,12 @@ from mirage_dsl.store.superoptimize import superoptimize
 from tests.search.test_union import decode
 
 BUDGET = 0.4
-AFTER = 1.0
-"""Seconds that a search may take longer than its budget."""
+AFTER = 4.0
+"""Seconds that a search may take longer than its budget on a slow and busy machine; a usual
+one takes 0.6.  A step that does not see the end takes minutes."""
 
-ENOUGH = 1.5
-"""A budget in which a slow machine finds what a usual one finds in a third of it."""
+ENOUGH = 2.5
+"""A budget in which a slow machine finds what a usual one finds in a sixth of it."""
 
 
 def traced(
