@@ -11,7 +11,7 @@ from tests.fuzz.attacks import ATTACKERS, run_case
 
 CASES = 600
 """Of each attacker."""
-SECONDS = 15.0
+SECONDS = 8.0
 """CPU time after which no further case is begun."""
 
 THERE = [name for name in ATTACKERS if find_spec(f"tests.fuzz.{name}") is not None]
