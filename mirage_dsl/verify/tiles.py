@@ -1,4 +1,4 @@
-"""The level that is printed: tile programs evaluated in the place of block graphs.
+"""The level that is printed: tile programs are checked, and stand in for block graphs.
 
 A candidate's tile programs are made for its own sizes as the backend makes them, so
 what changes their statements is as it is printed.  What is a number in them stays a
@@ -16,8 +16,9 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.ir.evaluate.domain import Domain, Named
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, partial_dim
+from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.lower import launches, programs
 from mirage_dsl.tile.program import TileProgram
 from mirage_dsl.tile.sizes import pieces_of
 
@@ -25,6 +26,23 @@ V = TypeVar("V")
 
 _MOST = 4096
 """What symbolic dims that blocks hold whole are taken to be at most."""
+
+
+def hold_to_rules(candidate: KernelGraph) -> None:
+    """Nothing, if a candidate's tile programs are well formed at its own sizes.
+
+    Trials see what a program computes at small sizes.  They do not see a wait that is
+    missing, two values in one place, or a mask that the true extents need.
+
+    Raises:
+        CheckError: A rule of the level is broken.
+    """
+    try:
+        found = programs(candidate)
+    except UnsupportedError:
+        return
+    for program, launch in zip(found, launches(candidate), strict=True):
+        check_or_raise(program, launch.made)
 
 
 def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | None:
@@ -92,4 +110,4 @@ def _at(program: TileProgram, block: BlockGraph) -> TileProgram:
     return replace(program, grid=grid, loop=loop)
 
 
-__all__ = ["evaluator_of", "holds_at", "tile_level"]
+__all__ = ["evaluator_of", "hold_to_rules", "holds_at", "tile_level"]

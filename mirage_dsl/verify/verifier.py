@@ -42,7 +42,7 @@ from mirage_dsl.verify.roots import settle_roots
 from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.sizes import Shrunk, shrink
 from mirage_dsl.verify.stability import measure_stability
-from mirage_dsl.verify.tiles import tile_level
+from mirage_dsl.verify.tiles import hold_to_rules, tile_level
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,
@@ -201,12 +201,14 @@ class _Verification:
     def _printed(self, where: Field, reading: Reading) -> str | None:
         """What is wrong with the candidate's tile programs; None if nothing is.
 
-        They are compared over one field, with ragged tiles if there are two; where
-        values are chosen and the field says no, floats have the last word.
+        They are held to the rules of their level at the true sizes, and compared over
+        one field, with ragged tiles if there are two; where values are chosen and the
+        field says no, floats have the last word.
         """
         if not self.candidate.blocks:
             return None
         try:
+            hold_to_rules(self.candidate)
             blocks = tile_level(self.candidate, where.shrunk.candidate)
             if blocks is None:
                 return None

@@ -31,8 +31,10 @@ from tests.search.test_union import decode
 
 BUDGET = 0.4
 AFTER = 4.0
-"""Seconds that a search may take longer than its budget on a slow and busy machine; a usual
-one takes 0.6.  A step that does not see the end takes minutes."""
+"""Seconds that a search may take longer than its budget on a slow and busy machine.
+
+A usual one takes 0.6.  A step that does not see the end takes minutes.
+"""
 
 ENOUGH = 2.5
 """A budget in which a slow machine finds what a usual one finds in a sixth of it."""

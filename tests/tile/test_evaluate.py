@@ -24,13 +24,17 @@ from mirage_dsl.tile.program import (
     Rescale,
     Statement,
     TileProgram,
+    Wait,
 )
+from mirage_dsl.verify import verifier
 from mirage_dsl.verify.sizes import input_shape, shrink
 from mirage_dsl.verify.tiles import evaluator_of, tile_level
 from mirage_dsl.verify.verifier import verify
 from tests.programs.mugraphs import attention, rmsnorm_linear
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.mu"))
+TESTS = Path(__file__).parents[1]
+EXAMPLES = sorted((TESTS.parent / "examples").glob("*.mu"))
+LAUNCHED_EARLY = TESTS / "freeze" / "graphs" / "lora_4.mu"
 
 
 def floats(graph: KernelGraph, blocks: Any = None) -> list[np.ndarray[Any, Any]]:
@@ -90,16 +94,35 @@ def test_the_verifier_refuses_what_a_wrong_builder_makes(
 ) -> None:
     graph = attention(2, 20, 40, 24, tile_m=16, tile_n=16)
     assert mirage.verify(graph, graph).equivalent
-    build = lower.build
-
-    def wrong(*args: Any, **options: Any) -> TileProgram:
-        return changed(build(*args, **options), MISTAKES[what])
-
-    monkeypatch.setattr(lower, "build", wrong)
+    build_wrongly(monkeypatch, MISTAKES[what])
+    monkeypatch.setattr(verifier, "hold_to_rules", lambda _: None)
     found = mirage.verify(graph, graph)
     assert not found.equivalent
     assert found.verdict == "unknown"
     assert "tile programs" in found.reason
+
+
+def build_wrongly(monkeypatch: pytest.MonkeyPatch, mistake: Any) -> None:
+    """All tile programs from here on have a mistake."""
+    build = lower.build
+
+    def wrong(*args: Any, **options: Any) -> TileProgram:
+        return changed(build(*args, **options), mistake)
+
+    monkeypatch.setattr(lower, "build", wrong)
+
+
+def test_the_verifier_refuses_what_no_trial_can_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a wait all is computed right, but on a GPU it is read too early."""
+    graph = parse(LAUNCHED_EARLY.read_text())
+    assert mirage.verify(graph, graph).equivalent
+    build_wrongly(monkeypatch, lambda s: None if isinstance(s, Wait) else s)
+    found = mirage.verify(graph, graph)
+    assert not found.equivalent
+    assert found.verdict == "unknown"
+    assert "wait" in found.reason
 
 
 def test_lanes_outside_hold_anything() -> None:
