@@ -28,8 +28,8 @@ from mirage_dsl.frontend.specs import (
 from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import items_of, leaves_of, map_leaves
-from mirage_dsl.ir.check.graph import results_of, sources_of
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.walk import operands_of, results_of
 
 Function = Callable[..., Any]
 
@@ -75,7 +75,7 @@ def _inputs_of(program: KernelGraph) -> dict[str, frozenset[str]]:
     """The inputs that each value of a program is made of."""
     found = {i.name: frozenset((i.name,)) for i in program.inputs}
     for node in program.nodes:
-        made = frozenset[str]().union(*(found[s] for s in sources_of(node)))
+        made = frozenset[str]().union(*(found[s] for s in operands_of(node)))
         found.update(dict.fromkeys(results_of(node), made))
     return found
 

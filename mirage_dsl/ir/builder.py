@@ -46,6 +46,7 @@ from mirage_dsl.ir.graph import (
     Schedule,
     Split,
     Store,
+    ValueNode,
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import derived_extents
@@ -381,7 +382,7 @@ class BlockBuilder(_Builder):
         self._nodes.append(Store(result, operand, pieces, storage))
         return result
 
-    def _value(self, node: Load | Apply | Accumulate | RunningMax) -> str:
+    def _value(self, node: ValueNode) -> str:
         outer = {}
         if isinstance(node, Load):
             outer = {node.source: self._kernel.type_of(node.source)}

@@ -30,6 +30,7 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.maps import partial_base
+from mirage_dsl.ir.walk import post_order, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind
 
 _VERSION = "mirage-dsl graph 1"
@@ -271,24 +272,7 @@ def _block_dims(block: BlockGraph) -> Iterator[str]:
 
 def _backwards(graph: KernelGraph) -> list[KernelNode]:
     """The nodes, operands first, in an order that the returned values decide."""
-    maker = {
-        r: n
-        for n in graph.nodes
-        for r in ((n.result,) if isinstance(n, Apply) else n.results)
-    }
-    order: list[KernelNode] = []
-    done: set[int] = set()
-    pending = [(r.value, False) for r in reversed(graph.returns)]
-    while pending:
-        name, finished = pending.pop()
-        node = maker.get(name)
-        if node is None or id(node) in done:
-            continue
-        if finished:
-            done.add(id(node))
-            order.append(node)
-            continue
-        pending.append((name, True))
-        read = node.values if isinstance(node, Apply) else node.sources
-        pending += [(v, False) for v in reversed(read)]
+    made = {r: n for n in graph.nodes for r in results_of(n)}
+    order = post_order(made, (r.value for r in graph.returns))
+    done = set(map(id, order))
     return order + [n for n in graph.nodes if id(n) not in done]

@@ -177,7 +177,10 @@ class Store:
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
-BlockNode = Load | Apply | Accumulate | RunningMax | Store
+ValueNode = Load | Apply | Accumulate | RunningMax
+"""What makes a value of a block."""
+
+BlockNode = ValueNode | Store
 
 
 PREFETCHED = (0, 1, 2, 4, 8)
@@ -241,6 +244,16 @@ class BlockGraph:
     def stores(self) -> tuple[Store, ...]:
         """Stores in order."""
         return tuple(n for n in self.nodes if isinstance(n, Store))
+
+    @cached_property
+    def applies(self) -> tuple[Apply, ...]:
+        """Operators in order."""
+        return tuple(n for n in self.nodes if isinstance(n, Apply))
+
+    @cached_property
+    def made(self) -> tuple[ValueNode, ...]:
+        """What makes the block's values: all nodes but the stores, in order."""
+        return tuple(n for n in self.nodes if not isinstance(n, Store))
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -324,6 +337,11 @@ class KernelGraph:
     def blocks(self) -> tuple[BlockGraph, ...]:
         """The graph-defined kernels, in launch order."""
         return tuple(n for n in self.nodes if isinstance(n, BlockGraph))
+
+    @cached_property
+    def applies(self) -> tuple[Apply, ...]:
+        """The operators: library kernels and views, in order."""
+        return tuple(n for n in self.nodes if isinstance(n, Apply))
 
     def with_extents(self, extents: Mapping[str, int | None]) -> KernelGraph:
         """The same graph at other sizes; dims not listed stay as they are."""

@@ -143,7 +143,7 @@ def _views(node: Apply | BlockGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
     if isinstance(node, Apply):
         inner, split = (node,), frozenset[str]()
     else:
-        inner = tuple(n for n in node.nodes if isinstance(n, Apply))
+        inner = node.applies
         split = frozenset(s.dim for s in node.splits)
     for item in inner:
         if item.op.kind in (Kind.VIEW, Kind.CONCAT):

@@ -10,6 +10,7 @@ from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.rename import Renaming
+from mirage_dsl.ir.walk import makers, renamed
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import RENAME, SLICE
 from mirage_dsl.rewrite.expand import expand
@@ -33,18 +34,17 @@ def name_whole_parts(program: KernelGraph) -> KernelGraph:
     for seen, dim in _whole_parts(program):
         types = kernel_types(program).values()
         if seen != dim and not any({seen, dim} <= set(t.names) for t in types):
-            renamed = Renaming(dims={seen: dim}).graph(program)
-            merged = tuple(sorted(dict(renamed.extents).items()))
-            return name_whole_parts(replace(renamed, extents=merged))
+            alike = Renaming(dims={seen: dim}).graph(program)
+            merged = tuple(sorted(dict(alike.extents).items()))
+            return name_whole_parts(replace(alike, extents=merged))
     return program
 
 
 def _whole_parts(program: KernelGraph) -> Iterator[tuple[str, str]]:
     """Dims of slices, each with the concatenated dim that it shows all of."""
     extents = derived_extents(program, program.extent_of)
-    nodes = [n for n in program.nodes if isinstance(n, Apply)]
-    slices = [n for n in nodes if n.op is SLICE]
-    for node in nodes:
+    slices = [n for n in program.applies if n.op is SLICE]
+    for node in program.applies:
         joined = node.attr("dims") if node.op.kind is Kind.CONCAT else ()
         assert isinstance(joined, tuple)
         start = 0
@@ -81,11 +81,11 @@ def take_apart(program: KernelGraph) -> KernelGraph:
     Args:
         program: A program of operators; it may be in any form.
     """
-    nodes = [n for n in program.nodes if isinstance(n, Apply)]
+    nodes = program.applies
     joined = {n.attr("to") for n in nodes if n.op.kind is Kind.CONCAT}
     if len(nodes) < len(program.nodes) or not any(joined & set(n.over) for n in nodes):
         return program
-    parts = _Parts(program, nodes)
+    parts = _Parts(program)
     for node in nodes:
         dim = next((d for d in node.over if d in joined), None)
         parts.keep(node, dim)
@@ -102,14 +102,13 @@ class _Parts:
     """Rewrites a program node by node; `nodes` is what is written so far."""
 
     program: KernelGraph
-    own: list[Apply]
     nodes: list[Apply] = field(default_factory=list[Apply])
     known: dict[tuple[str, str, int], str] = field(
         default_factory=dict[tuple[str, str, int], str]
     )
 
     def __post_init__(self) -> None:
-        self.makers = {n.result: n for n in self.own}
+        self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
         self.taken = {i.name for i in self.program.inputs} | self.makers.keys()
@@ -130,8 +129,8 @@ class _Parts:
         """Whether a value along a dim depends on a concatenation to it."""
         if node.op.kind is Kind.CONCAT and node.attr("to") == dim:
             return True
-        makers = (self.makers.get(v) for v in node.values if self._has(v, dim))
-        return any(n is not None and self._is_joined(n, dim) for n in makers)
+        made = (self.makers.get(v) for v in node.values if self._has(v, dim))
+        return any(n is not None and self._is_joined(n, dim) for n in made)
 
     def _has(self, value: str, dim: str) -> bool:
         return dim in self.types[value].names
@@ -186,10 +185,8 @@ class _Parts:
         self, node: Apply, dim: str, number: int, pieces: tuple[str, ...]
     ) -> str:
         """A node applied to parts of its operands."""
-        operands: tuple[Operand, ...] = tuple(
-            self._part(o, dim, number, pieces) if isinstance(o, str) else o
-            for o in node.operands
-        )
+        parts = {v: self._part(v, dim, number, pieces) for v in node.values}
+        operands = renamed(node.operands, parts)
         attrs: Attrs = node.attrs
         if dim in node.over:
             over = tuple(pieces[number] if d == dim else d for d in node.over)

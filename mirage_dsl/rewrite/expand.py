@@ -20,17 +20,22 @@ from fractions import Fraction
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import Scalar, scalar
 from mirage_dsl.ir.graph import (
-    Accumulate,
     Apply,
     Attrs,
     BlockGraph,
     BlockNode,
     KernelGraph,
     KernelNode,
-    Load,
     Operand,
-    RunningMax,
     Store,
+)
+from mirage_dsl.ir.walk import (
+    map_nodes,
+    renamed,
+    results_of,
+    with_operands,
+    with_returned,
+    without_dead,
 )
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -44,24 +49,16 @@ def expand(graph: KernelGraph) -> KernelGraph:
     Operators inside of block graphs are expanded too; the blocks stay.
     """
     taken = {i.name for i in graph.inputs}
-    taken.update(r for n in graph.nodes for r in _results(n))
+    taken.update(r for n in graph.nodes for r in results_of(n))
     rewriter = _Rewriter(taken, reorder=not graph.blocks, identities=True)
-    nodes: list[KernelNode] = []
-    for node in graph.nodes:
-        if isinstance(node, BlockGraph):
-            sources = [rewriter.renamed(n) for n in node.nodes]
-            nodes.append(_expand_block(replace(node, nodes=tuple(sources))))
-        else:
-            nodes.extend(rewriter.apply(node))
-    returns = tuple(
-        replace(r, value=rewriter.alias.get(r.value, r.value)) for r in graph.returns
-    )
-    kept = live(nodes, {r.value for r in returns})
-    return replace(graph, nodes=tuple(kept), returns=returns)
 
+    def expanded(node: KernelNode) -> Iterable[KernelNode]:
+        if isinstance(node, Apply):
+            return rewriter.apply(node)
+        return [_expand_block(with_operands(node, rewriter.alias))]
 
-def _results(node: KernelNode) -> tuple[str, ...]:
-    return node.results if isinstance(node, BlockGraph) else (node.result,)
+    made = map_nodes(graph, expanded)
+    return without_dead(with_returned(made, rewriter.alias))
 
 
 @dataclass
@@ -85,22 +82,10 @@ class _Rewriter:
     )
     seen: dict[object, str] = field(default_factory=dict[object, str])
 
-    def renamed(self, node: BlockNode) -> BlockNode:
-        """A load with its source renamed; other nodes as they are."""
-        if not isinstance(node, Load):
-            return node
-        return replace(node, source=self.alias.get(node.source, node.source))
-
-    def operand(self, value: Operand) -> Operand:
-        return self.alias.get(value, value) if isinstance(value, str) else value
-
-    def name(self, value: str) -> str:
-        return self.alias.get(value, value)
-
     def apply(self, node: Apply) -> list[Apply]:
         """The nodes that replace `node`; none if an equal value exists."""
         writer = _Writer(self, node)
-        operands = tuple(self.operand(o) for o in node.operands)
+        operands = renamed(node.operands, self.alias)
         result = writer.operator(node.op, operands, node.attrs)
         assert isinstance(result, str), node
         return self._named(writer.nodes, result, node.result)
@@ -247,69 +232,16 @@ def _number(value: Fraction | float, like: Scalar) -> Scalar:
 def _expand_block(block: BlockGraph) -> BlockGraph:
     taken = {n.result for n in block.nodes}
     rewriter = _Rewriter(taken, reorder=True, identities=False)
-    nodes: list[BlockNode] = []
-    for node in block.nodes:
+
+    def expanded(node: BlockNode) -> Iterable[BlockNode]:
         if isinstance(node, Apply):
-            nodes.extend(rewriter.apply(node))
-            continue
-        renamed = _with_operands(node, rewriter)
-        key = None if isinstance(node, Store) else replace(renamed, result="")
+            return rewriter.apply(node)
+        moved = with_operands(node, rewriter.alias)
+        key = None if isinstance(node, Store) else replace(moved, result="")
         equal = None if key is None else rewriter.once(key, node.result)
         if equal is None:
-            nodes.append(renamed)
-        else:
-            rewriter.alias[node.result] = equal
-    return replace(block, nodes=tuple(nodes))
+            return [moved]
+        rewriter.alias[node.result] = equal
+        return []
 
-
-def _with_operands(
-    node: Load | Accumulate | RunningMax | Store, rewriter: _Rewriter
-) -> Load | Accumulate | RunningMax | Store:
-    match node:
-        case Load():
-            return node
-        case Accumulate():
-            rescale = node.rescale and rewriter.name(node.rescale)
-            return replace(node, operand=rewriter.name(node.operand), rescale=rescale)
-        case RunningMax() | Store():
-            return replace(node, operand=rewriter.name(node.operand))
-
-
-def live(nodes: Iterable[KernelNode], wanted: set[str]) -> list[KernelNode]:
-    """The nodes on which the values `wanted` depend."""
-    needed = set(wanted)
-    kept: list[KernelNode] = []
-    for node in reversed(list(nodes)):
-        if not needed.intersection(_results(node)):
-            continue
-        part = _live_block(node, needed) if isinstance(node, BlockGraph) else node
-        needed.update(part.sources if isinstance(part, BlockGraph) else part.values)
-        kept.append(part)
-    return kept[::-1]
-
-
-def _live_block(block: BlockGraph, wanted: set[str]) -> BlockGraph:
-    needed: set[str] = set()
-    kept: list[BlockNode] = []
-    for node in reversed(block.nodes):
-        match node:
-            case Store():
-                if node.result not in wanted:
-                    continue
-                needed.add(node.operand)
-            case _ if node.result not in needed:
-                continue
-            case Apply():
-                needed.update(node.values)
-            case Accumulate():
-                needed.update(o for o in (node.operand, node.rescale) if o)
-            case RunningMax():
-                needed.add(node.operand)
-            case Load():
-                pass
-        kept.append(node)
-    nodes = tuple(reversed(kept))
-    looped = any(
-        d.loop for n in nodes if isinstance(n, Load) for axis in n.axes for d in axis
-    )
-    return replace(block, nodes=nodes, loop=block.loop if looped else None)
+    return map_nodes(block, expanded)

@@ -27,6 +27,7 @@ from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.walk import depending, makers
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.expand import expand
@@ -146,7 +147,7 @@ def multiplied_out(program: KernelGraph) -> Form | None:
     Args:
         program: Primitive operators only.
     """
-    nodes = [n for n in program.nodes if isinstance(n, Apply)]
+    nodes = program.applies
     if len(nodes) < len(program.nodes) or not any(n.op.term in _LINEAR for n in nodes):
         return None
     reader = _Reader(program)
@@ -154,7 +155,7 @@ def multiplied_out(program: KernelGraph) -> Form | None:
     for node in nodes:
         written = reader.expanded(node)
         changed += [node] if written is None else written
-    if changed == nodes:
+    if changed == [*nodes]:
         return None
     try:
         form = expand(replace(program, nodes=tuple(changed)))
@@ -269,8 +270,7 @@ class _Reader:
 
     @cached_property
     def makers(self) -> dict[str, Apply]:
-        applies = (n for n in self.program.nodes if isinstance(n, Apply))
-        return {n.result: n for n in applies}
+        return makers(self.program)
 
     @cached_property
     def _dims(self) -> dict[str, tuple[str, ...]]:
@@ -338,10 +338,7 @@ class _Reader:
 
     def _kept(self, value: str) -> set[str]:
         """Dims of all outputs made of a value: they are in memory as a whole anyway."""
-        made = {value}
-        for node in self.makers.values():
-            if not made.isdisjoint(node.values):
-                made.add(node.result)
+        made = depending(self.program.nodes, [value])
         names = {r.value for r in self.program.returns} & made
         rows = [set(self.dims(name)) for name in names]
         return set[str].intersection(*rows) if rows else set()

@@ -31,9 +31,8 @@ from mirage_dsl.ir.analysis.homogeneity import (
     Scaling,
     scaling_of,
 )
-from mirage_dsl.ir.analysis.unshifted import is_shifted, needs_no_shift
-from mirage_dsl.ir.check.graph import check, check_or_raise, sources_of
-from mirage_dsl.ir.check.view import operands_of, with_operands
+from mirage_dsl.ir.analysis.unshifted import bare, needs_no_shift
+from mirage_dsl.ir.check.graph import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -42,7 +41,6 @@ from mirage_dsl.ir.graph import (
     KernelGraph,
     KernelNode,
     Load,
-    Operand,
     RunningMax,
     Store,
     dims_of,
@@ -50,8 +48,15 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.rename import FreshNames
+from mirage_dsl.ir.walk import (
+    map_nodes,
+    operands_of,
+    users,
+    with_operands,
+    with_returned,
+    without_dead,
+)
 from mirage_dsl.ops.table import EXP, MAXIMUM, MUL, ROWSHIFT, SUB
-from mirage_dsl.rewrite.expand import live
 
 # -- Exponentials that share a shift ---------------------------------------------------
 #     e = exp(s)                          t = the shift of s
@@ -88,9 +93,7 @@ def shifted_alike(
     """
     stages = stages_of(block)
     nodes: list[BlockNode] = []
-    applied = [
-        n for n in block.nodes if isinstance(n, Apply) and n.result in companions
-    ]
+    applied = [n for n in block.applies if n.result in companions]
     for node in applied:
         (exponent,) = node.values
         if stages[exponent] == "body":
@@ -150,10 +153,9 @@ def strip_shifts(program: KernelGraph) -> KernelGraph:
 def _shifts(program: KernelGraph) -> list[str]:
     """All shifts; one that is larger than another comes behind it."""
     found: list[str] = []
-    for node in program.nodes:
-        if isinstance(node, Apply) and (
-            node.op is ROWSHIFT
-            or (node.op is MAXIMUM and not set(node.values).isdisjoint(found))
+    for node in program.applies:
+        if node.op is ROWSHIFT or (
+            node.op is MAXIMUM and not set(node.values).isdisjoint(found)
         ):
             found.append(node.result)
     return found
@@ -167,12 +169,12 @@ def _removable(
     With types, only from what has all of their dims.
     """
     found: set[str] = set()
+    read = users(program.nodes)
     returned = {r.value for r in program.returns}
     for shift in reversed(shifts):
-        users = [n for n in program.nodes if shift in sources_of(n)]
         if shift not in returned and all(
             isinstance(n, Apply) and (n.result in found or _subtracts(n, shift, types))
-            for n in users
+            for n in read[shift]
         ):
             found.add(shift)
     return found
@@ -189,37 +191,17 @@ def _subtracts(node: Apply, shift: str, types: Mapping[str, TensorType] | None) 
 
 def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
     names: dict[str, str] = {}
-    nodes: list[KernelNode] = []
-    for node in program.nodes:
-        if isinstance(node, Apply):
-            moved = replace(node, operands=_renamed(node.operands, names))
-            if node.op is SUB and node.operands[1] in shifts:
-                kept = moved.operands[0]
-                assert isinstance(kept, str)
-                names[node.result] = kept
-                continue
-            nodes.append(moved)
-        else:
-            nodes.append(_with_sources(node, names))
-    returns = tuple(
-        replace(r, value=names.get(r.value, r.value)) for r in program.returns
-    )
-    kept = live(nodes, {r.value for r in returns})
-    return replace(program, nodes=tuple(kept), returns=returns)
 
+    def stripped(node: KernelNode) -> Iterable[KernelNode]:
+        moved = with_operands(node, names)
+        if isinstance(moved, Apply) and moved.op is SUB and moved.operands[1] in shifts:
+            kept = moved.operands[0]
+            assert isinstance(kept, str)
+            names[moved.result] = kept
+            return []
+        return [moved]
 
-def _renamed(
-    operands: Iterable[Operand], names: Mapping[str, str]
-) -> tuple[Operand, ...]:
-    return tuple(names.get(o, o) if isinstance(o, str) else o for o in operands)
-
-
-def _with_sources(block: BlockGraph, names: Mapping[str, str]) -> BlockGraph:
-    nodes = tuple(
-        replace(n, source=names.get(n.source, n.source)) if isinstance(n, Load) else n
-        for n in block.nodes
-    )
-    return replace(block, nodes=nodes)
+    return without_dead(with_returned(map_nodes(program, stripped), names))
 
 
 # -- Shifts put back -------------------------------------------------------------------
@@ -236,12 +218,12 @@ def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
     for number, node in enumerate(mugraph.nodes):
         if isinstance(node, Apply):
             continue
-        for inner in node.nodes:
-            if isinstance(inner, Apply) and inner.op is EXP:
+        for inner in node.applies:
+            if inner.op is EXP:
                 shifted = _shifted(graph, number, inner.result)
                 graph, stable = shifted or graph, stable or shifted is not None
-    for node in mugraph.nodes:
-        if isinstance(node, Apply) and node.op is EXP:
+    for node in mugraph.applies:
+        if node.op is EXP:
             shifted = _shifted_kernel(graph, node)
             graph, stable = shifted or graph, stable or shifted is not None
     return graph if stable else None
@@ -318,11 +300,7 @@ def _bare(graph: KernelGraph, number: int) -> dict[str, Apply]:
     block = graph.nodes[number]
     if isinstance(block, Apply):
         return {}
-    makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
-    applied = [n for n in block.nodes if isinstance(n, Apply) and n.op is EXP]
-    return {
-        n.result: n for n in applied if n.values and not is_shifted(makers, n.values[0])
-    }
+    return {n.result: n for n in bare(block)}
 
 
 def _shifted_together(
@@ -345,8 +323,7 @@ def _shifted_together(
 
 def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
     """An exponential that is a kernel of its own, shifted by two kernels before it."""
-    makers = {n.result: n for n in graph.nodes if isinstance(n, Apply)}
-    if not node.values or is_shifted(makers, node.values[0]):
+    if node not in bare(graph):
         return None
     number = graph.nodes.index(node)
     try:
@@ -364,8 +341,7 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
         Apply(moved, SUB, (exponent, top)),
         replace(node, operands=(moved,)),
     )
-    nodes = (*graph.nodes[:number], *made, *graph.nodes[number + 1 :])
-    return replace(graph, nodes=nodes)
+    return map_nodes(graph, lambda n: made if n is node else n)
 
 
 class _Shift:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from mirage_dsl.core.types import Axis, Dim, Scalar, f32, scalar
 from mirage_dsl.ir.check.block import MAX_GRID_DIMS
 from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.check.view import operands_of
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -39,6 +38,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
 from mirage_dsl.ir.rename import FreshNames
+from mirage_dsl.ir.walk import live, read_by, users
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import EXP, MAX, MUL, ROWSHIFT, SUB, SUM
 
@@ -121,13 +121,7 @@ class _Splitting:
         self.loop = self.block.loop
         self.types = block_types(self.block, kernel_types(self.graph))
         self.stages = stages_of(self.block)
-        self.makers = {
-            n.result: n for n in self.block.nodes if not isinstance(n, Store)
-        }
-        self.users: dict[str, list[BlockNode]] = {n: [] for n in self.makers}
-        for node in self.block.nodes:
-            for name in operands_of(node):
-                self.users[name].append(node)
+        self.users = users(self.block.nodes)
         self.names = FreshNames(self.graph)
         running = _running(self.block)
         for node in self.block.nodes:
@@ -189,7 +183,7 @@ class _Splitting:
             Store(c.tensor, last[c.value], self._stored(c.value), f32)
             for c in self.maxima.values()
         ]
-        kept = _needed(self.block.nodes, (*extra, *stores))
+        kept = live(self.block.made, read_by((*extra, *stores)))
         nodes = [self._repieced(n) for n in kept]
         grid = (*self.block.grid, Split(self.loop.dim, self._part(count)))
         return replace(self.block, grid=grid, nodes=(*nodes, *extra, *stores))
@@ -245,7 +239,7 @@ class _Splitting:
         return BlockGraph(
             self.block.grid,
             None,
-            (*_needed(made, stores), *stores),
+            (*live(made, read_by(stores)), *stores),
             Schedule(num_stages=2, pdl=self.block.schedule.pdl),
         )
 
@@ -312,14 +306,3 @@ def _one_over(dims: Iterable[str]) -> Scalar:
     for dim in dims:
         product = product.times(Scalar(scalar(1).value, ((dim, -1),)))
     return product
-
-
-def _needed(nodes: Iterable[BlockNode], by: Iterable[BlockNode]) -> list[BlockNode]:
-    """The nodes on which `by` depend, in order, stores left out."""
-    wanted = {name for node in by for name in operands_of(node)}
-    kept: list[BlockNode] = []
-    for node in reversed(list(nodes)):
-        if not isinstance(node, Store) and node.result in wanted:
-            kept.append(node)
-            wanted.update(operands_of(node))
-    return kept[::-1]

@@ -25,9 +25,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph, Return
+from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.walk import makers, with_operands, with_returned
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import CAST, RENAME, SLICE
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
@@ -66,8 +67,8 @@ def sink_views(program: KernelGraph) -> KernelGraph:
         names = {r.value: sinker.seen(r.value, ()) for r in sinker.program.returns}
     except _StuckError:
         return sinker.program
-    returns = tuple(Return(names[r.value], r.type) for r in sinker.program.returns)
-    graph = replace(sinker.program, nodes=tuple(sinker.nodes), returns=returns)
+    graph = replace(sinker.program, nodes=tuple(sinker.nodes))
+    graph = with_returned(graph, names)
     # What is seen in parts may be there already.
     return expand(graph.with_extents(derived_extents(graph, graph.extent_of)))
 
@@ -87,7 +88,7 @@ class _Sharer:
     """What views see of a program, and who reads its values."""
 
     def __init__(self, program: KernelGraph) -> None:
-        self.applies = [n for n in program.nodes if isinstance(n, Apply)]
+        self.applies = program.applies
         self.places = {n.result: at for at, n in enumerate(self.applies)}
         self.types = kernel_types(program)
         self.readers = Counter(v for n in self.applies for v in set(n.values))
@@ -152,10 +153,7 @@ class _Sharer:
             last = node is above[-1]
             result = view.result if last else self.free_name(node.result, looks)
             names[node.result] = result
-            operands = tuple(
-                names.get(o, o) if isinstance(o, str) else o for o in node.operands
-            )
-            yield replace(node, result=result, operands=operands)
+            yield replace(with_operands(node, names), result=result)
 
     def free_name(self, value: str, looks: Looks) -> str:
         name = "_".join([value, *(k.to for k in looks)])
@@ -174,8 +172,7 @@ class _Sinker:
     )
 
     def __post_init__(self) -> None:
-        applies = [n for n in self.program.nodes if isinstance(n, Apply)]
-        self.makers = {n.result: n for n in applies}
+        self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
         self.taken = {i.name for i in self.program.inputs} | self.makers.keys()
@@ -200,11 +197,9 @@ class _Sinker:
             return self._part(node, str(made), looks)
         if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
             raise _StuckError
-        operands = tuple(
-            self.seen(o, looks) if isinstance(o, str) else o for o in node.operands
-        )
+        moved = with_operands(node, {v: self.seen(v, looks) for v in node.values})
         result = name if not looks else self._fresh(name, looks)
-        self.nodes.append(replace(node, result=result, operands=operands))
+        self.nodes.append(replace(moved, result=result))
         return result
 
     def _part(self, node: Apply, made: str, looks: Looks) -> str:

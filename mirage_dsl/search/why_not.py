@@ -30,6 +30,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.rename import Renaming
+from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.rewrite.casts import insert_casts
@@ -266,11 +267,9 @@ def with_program_names(
         dims.update(zip(ours.type.names, theirs.type.names, strict=True))
         values[ours.name] = theirs.name
     # Other values may not take the names of the program's.
-    taken = {i.name for i in program.inputs} | {
-        n.result for n in program.nodes if isinstance(n, Apply)
-    }
+    taken = {i.name for i in program.inputs} | {n.result for n in program.applies}
     for node in mugraph.nodes:
-        names = node.results if isinstance(node, BlockGraph) else (node.result,)
+        names = results_of(node)
         values.update({n: f"{n}'" for n in names if n in taken and n not in values})
         if isinstance(node, Apply) and node.is_view:
             if node.values[0] not in values:
@@ -315,7 +314,7 @@ def outside(
         space: The program's space as one kernel; None if it has none.
         max_kernels: As it was searched with.
     """
-    calls = [n for n in mugraph.nodes if isinstance(n, Apply) and not n.is_view]
+    calls = [n for n in mugraph.applies if not n.is_view]
     kernels = len(calls) + len(mugraph.blocks)
     if max_kernels and mugraph.blocks and kernels > max_kernels:
         yield (
@@ -657,5 +656,4 @@ class _Question:
 
 def _bare_hash(graph: KernelGraph) -> str:
     """The structure without the casts, which only the sizing puts in."""
-    nodes = [without_casts(n) if isinstance(n, BlockGraph) else n for n in graph.nodes]
-    return canonical_hash(replace(graph, nodes=tuple(nodes)), sizes=False)
+    return canonical_hash(map_blocks(graph, without_casts), sizes=False)

@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis, Dim, TensorType
-from mirage_dsl.ir.check.view import with_operands
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -29,6 +28,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import piece_extent
+from mirage_dsl.ir.walk import with_operands
 from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces
 

@@ -33,8 +33,8 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import iterations, loops_inside_grid, partial_base
+from mirage_dsl.ir.walk import live
 from mirage_dsl.ops.definition import AttributeKind, Kind
-from mirage_dsl.rewrite.expand import live
 from mirage_dsl.verify.fields import IntArray
 
 Region = dict[str, IntArray]

@@ -16,7 +16,7 @@ from mirage_dsl.ir.graph import (
     KernelGraph,
     Load,
     RunningMax,
-    Store,
+    ValueNode,
     dims_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
@@ -430,9 +430,8 @@ class GraphBounds:
         walk = self._walk(block_types(block, self._types))
         for _ in range(2):
             # Sums of squares may come after what they bound, so go round twice.
-            for node in block.nodes:
-                if not isinstance(node, Store):
-                    walk.note(node.result, self._of_node(node, block, walk))
+            for node in block.made:
+                walk.note(node.result, self._of_node(node, block, walk))
         self.blocks[number] = walk.bounds
         for store in block.stores:
             kept = only_numbers(walk.bounds[store.operand])
@@ -443,7 +442,7 @@ class GraphBounds:
 
     def _of_node(
         self,
-        node: Load | Apply | Accumulate | RunningMax,
+        node: ValueNode,
         block: BlockGraph,
         walk: Walk,
     ) -> Bound:

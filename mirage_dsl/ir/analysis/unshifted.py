@@ -14,7 +14,6 @@ from mirage_dsl.ir.analysis.bounds import (
     smallest_normal,
 )
 from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, Scaling, scaling_of
-from mirage_dsl.ir.check.view import operands_of
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -27,6 +26,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.walk import makers, operands_of
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.ops.table import EXP, MAXIMUM, ROWSHIFT, SUB
 
@@ -133,7 +133,7 @@ def _is_shift(makers: Mapping[str, object], value: Operand) -> bool:
 
 def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
     """The exponentials of a μGraph that have no shift and need none."""
-    for number, node in _bare(graph):
+    for number, node in _all_bare(graph):
         try:
             found = scaling_of(graph, number, node.result)
         except NotHomogeneousError:
@@ -147,7 +147,7 @@ def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
 def exposed(graph: KernelGraph) -> Iterator[Exposed]:
     """The exponentials of a μGraph that are summed, have no shift, and may need one."""
     safe = {(u.result, u.exponent) for u in unshifted(graph)}
-    for number, node in _bare(graph):
+    for number, node in _all_bare(graph):
         exponent = node.values[0]
         if (node.result, exponent) not in safe and _is_summed(graph, number, node):
             yield Exposed(node.result, exponent)
@@ -180,24 +180,30 @@ def _sums(node: BlockNode) -> bool:
     return isinstance(node, Accumulate) and node.adds
 
 
-def _bare(graph: KernelGraph) -> Iterator[tuple[int, Apply]]:
+def bare(level: KernelGraph | BlockGraph) -> list[Apply]:
+    """The exponentials of a level that have no shift."""
+    made = makers(level)
+    return [
+        n
+        for n in level.applies
+        if n.op is EXP and n.values and not is_shifted(made, n.values[0])
+    ]
+
+
+def _all_bare(graph: KernelGraph) -> Iterator[tuple[int, Apply]]:
     """The exponentials without a shift, each behind the number of its kernel."""
-    outer = {n.result: n for n in graph.nodes if isinstance(n, Apply)}
+    outer = {n.result for n in bare(graph)}
     for number, kernel in enumerate(graph.nodes):
-        makers: Mapping[str, object] = outer
-        applied = [kernel] if isinstance(kernel, Apply) else []
         if isinstance(kernel, BlockGraph):
-            makers = {n.result: n for n in kernel.nodes if not isinstance(n, Store)}
-            applied = [n for n in kernel.nodes if isinstance(n, Apply)]
-        for node in applied:
-            exponents = node.values if node.op is EXP else ()
-            if exponents and not is_shifted(makers, exponents[0]):
-                yield number, node
+            yield from ((number, node) for node in bare(kernel))
+        elif kernel.result in outer:
+            yield number, kernel
 
 
 __all__ = [
     "Exposed",
     "Unshifted",
+    "bare",
     "exposed",
     "is_shifted",
     "needs_no_shift",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Dim, boolean
-from mirage_dsl.ir.check.view import BlockView, Diagnostic, listed, operands_of
+from mirage_dsl.ir.check.view import BlockView, Diagnostic, listed
 from mirage_dsl.ir.graph import (
     PREFETCHED,
     Accumulate,
@@ -21,6 +21,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import check_store
 from mirage_dsl.ir.maps import Extents, looped_dims, partial_base
+from mirage_dsl.ir.walk import operands_of, read_by
 from mirage_dsl.ops.definition import AttributeKind, Kind
 
 # -- Rules on stages -------------------------------------------------------------------
@@ -152,7 +153,7 @@ BlockRule = Callable[[BlockView], Iterator[Diagnostic]]
 
 
 def _unique_names(view: BlockView) -> Iterator[Diagnostic]:
-    names = Counter(n.result for n in view.block.nodes if not isinstance(n, Store))
+    names = Counter(n.result for n in view.block.made)
     for name, count in names.items():
         if count > 1:
             yield view.problem(
@@ -166,7 +167,7 @@ def _unique_names(view: BlockView) -> Iterator[Diagnostic]:
 
 def _defined(view: BlockView) -> Iterator[Diagnostic]:
     known: set[str] = set()
-    later = {n.result for n in view.block.nodes if not isinstance(n, Store)}
+    later = {n.result for n in view.block.made}
     for node in view.block.nodes:
         for name in operands_of(node):
             if name in known:
@@ -491,9 +492,9 @@ def _schedule(view: BlockView) -> Iterator[Diagnostic]:
 
 
 def _unused(view: BlockView) -> Iterator[Diagnostic]:
-    used = {v for n in view.block.nodes for v in operands_of(n)}
-    for node in view.block.nodes:
-        if not isinstance(node, Store) and node.result not in used:
+    used = read_by(view.block.nodes)
+    for node in view.block.made:
+        if node.result not in used:
             yield view.problem(
                 "unused", node, "nothing in the block reads it", "remove it or store it"
             )

@@ -28,6 +28,7 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Retu
 from mirage_dsl.ir.infer import apply_type, store_type
 from mirage_dsl.ir.maps import derived_extents, extents_made
 from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ir.walk import applications, operands_of, read_by, results_of
 
 
 @dataclass(frozen=True)
@@ -77,23 +78,6 @@ def _type_problem(node: Apply, error: CheckError) -> Diagnostic:
     )
 
 
-def results_of(node: KernelNode) -> tuple[str, ...]:
-    """Names of the kernel-level values that a node makes."""
-    return (node.result,) if isinstance(node, Apply) else node.results
-
-
-def sources_of(node: KernelNode) -> tuple[str, ...]:
-    """Names of the kernel-level values that a node reads."""
-    return node.values if isinstance(node, Apply) else node.sources
-
-
-def applications(graph: KernelGraph) -> Iterator[Apply]:
-    """The operator nodes of both levels."""
-    for node in graph.nodes:
-        inner = node.nodes if isinstance(node, BlockGraph) else (node,)
-        yield from (n for n in inner if isinstance(n, Apply))
-
-
 KernelRule = Callable[[KernelView], Iterator[Diagnostic]]
 
 
@@ -116,7 +100,7 @@ def _defined(view: KernelView) -> Iterator[Diagnostic]:
     later = {r for n in view.graph.nodes for r in results_of(n)}
     for i, node in enumerate(view.graph.nodes):
         block = i if isinstance(node, BlockGraph) else None
-        for name in sources_of(node):
+        for name in operands_of(node):
             if name in known:
                 continue
             reads = node.loads if isinstance(node, BlockGraph) else ()
@@ -265,9 +249,8 @@ def _constants(view: KernelView) -> Iterator[Diagnostic]:
 
 
 def _slices(view: KernelView) -> Iterator[Diagnostic]:
-    for node in view.graph.nodes:
-        if isinstance(node, Apply):
-            yield from slice_problem(node, view.graph.extent_of, None)
+    for node in view.graph.applies:
+        yield from slice_problem(node, view.graph.extent_of, None)
 
 
 def _returns(view: KernelView) -> Iterator[Diagnostic]:
@@ -315,7 +298,7 @@ def _return_fits(item: Return, value: TensorType) -> Iterator[Diagnostic]:
 
 def _unused(view: KernelView) -> Iterator[Diagnostic]:
     used = {r.value for r in view.graph.returns}
-    used.update(v for n in view.graph.nodes for v in sources_of(n))
+    used |= read_by(view.graph.nodes)
     for i, node in enumerate(view.graph.nodes):
         makers = node.stores if isinstance(node, BlockGraph) else (node,)
         for maker in makers:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError, SourceLocation
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
     BlockGraph,
     BlockNode,
     Load,
@@ -20,6 +18,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_node_type
 from mirage_dsl.ir.maps import Extents
+from mirage_dsl.ir.walk import operands_of
 
 # -- Findings --------------------------------------------------------------------------
 
@@ -94,8 +93,8 @@ class BlockView:
         """Types of the block's values as far as they follow, and what broke them."""
         types: dict[str, TensorType] = {}
         problems: list[Diagnostic] = []
-        for node in self.block.nodes:
-            if isinstance(node, Store) or not self._operands_known(node, types):
+        for node in self.block.made:
+            if not self._operands_known(node, types):
                 continue
             try:
                 found = block_node_type(node, self.block, types, self.outer)
@@ -155,30 +154,3 @@ def _shown(node: BlockNode) -> str:
             return f"store {node.result}"
         case _:
             return node.result
-
-
-def with_operands(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
-    """The node with values renamed; those not listed stay."""
-    match node:
-        case Load():
-            return node
-        case Apply():
-            operands = [
-                names.get(o, o) if isinstance(o, str) else o for o in node.operands
-            ]
-            return replace(node, operands=tuple(operands))
-        case Accumulate() | RunningMax() | Store():
-            return replace(node, operand=names.get(node.operand, node.operand))
-
-
-def operands_of(node: BlockNode) -> tuple[str, ...]:
-    """Names of the block's values that a node reads."""
-    match node:
-        case Load():
-            return ()
-        case Apply():
-            return node.values
-        case Accumulate():
-            return (node.operand, *((node.rescale,) if node.rescale else ()))
-        case RunningMax() | Store():
-            return (node.operand,)

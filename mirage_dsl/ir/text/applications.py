@@ -23,14 +23,13 @@ from mirage_dsl.core.types import (
     parse_scalar,
 )
 from mirage_dsl.ir.graph import (
-    Accumulate,
     Apply,
     AttrValue,
     BlockGraph,
     BlockNode,
     Load,
     Operand,
-    RunningMax,
+    ValueNode,
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type
 from mirage_dsl.ir.text.errors import Source, Word, closest, counted, suggest
@@ -267,7 +266,7 @@ class Scope:
 
     def add(
         self,
-        node: Load | Apply | Accumulate | RunningMax,
+        node: ValueNode,
         name: Word,
         stated: TypeForm | None = None,
     ) -> None:
@@ -282,9 +281,7 @@ class Scope:
         self.define(name, inferred)
         self.nodes.append(node)
 
-    def _infer(
-        self, node: Load | Apply | Accumulate | RunningMax, name: Word
-    ) -> TensorType:
+    def _infer(self, node: ValueNode, name: Word) -> TensorType:
         try:
             if self.block is not None:
                 return block_node_type(node, self.block, self.types, self.outer)

@@ -1,0 +1,237 @@
+"""The walk: what nodes read and make, and graphs with other nodes in their places.
+
+A *level* is a kernel graph or one of its block graphs.  The nodes of each read and make
+values of their own level: a load makes a value of its block and reads none of it, its
+source is the kernel graph's; so it is with the result of a store.
+
+A rewrite is written with these: it looks at `makers` and `users`, gives other nodes for
+some (`map_nodes`, `with_operands`), and drops what nothing needs any more (`live`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar, overload
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    Load,
+    Operand,
+    RunningMax,
+    Store,
+    ValueNode,
+)
+
+Node = BlockNode | BlockGraph
+"""A node of any level."""
+
+N = TypeVar("N", bound=Node)
+
+# -- What is read and made -------------------------------------------------------------
+
+
+def operands_of(node: Node) -> tuple[str, ...]:
+    """The values of its own level that a node reads, in order, as often as it does."""
+    match node:
+        case Load():
+            return ()
+        case Apply():
+            return node.values
+        case Accumulate():
+            return (node.operand, *((node.rescale,) if node.rescale else ()))
+        case RunningMax() | Store():
+            return (node.operand,)
+        case BlockGraph():
+            return node.sources
+
+
+def results_of(node: Node) -> tuple[str, ...]:
+    """What a node makes: of a block graph, the tensors that it stores."""
+    return node.results if isinstance(node, BlockGraph) else (node.result,)
+
+
+def read_by(nodes: Iterable[Node]) -> set[str]:
+    """The values of their level that any of the nodes reads."""
+    return {value for node in nodes for value in operands_of(node)}
+
+
+@overload
+def makers(level: KernelGraph) -> dict[str, Apply]: ...
+@overload
+def makers(level: BlockGraph) -> dict[str, ValueNode]: ...
+def makers(level: KernelGraph | BlockGraph) -> Mapping[str, ValueNode]:
+    """What makes each value: of a kernel graph its operators, of a block all nodes.
+
+    Inputs and what block graphs store are not there.
+    """
+    nodes = level.applies if isinstance(level, KernelGraph) else level.made
+    return {node.result: node for node in nodes}
+
+
+def users(nodes: Iterable[N]) -> dict[str, list[N]]:
+    """The nodes that read each value, each node once, of all values made or read."""
+    found: dict[str, list[N]] = {}
+    for node in nodes:
+        for value in dict.fromkeys(operands_of(node)):
+            found.setdefault(value, []).append(node)
+        for value in results_of(node):
+            found.setdefault(value, [])
+    return found
+
+
+def applications(graph: KernelGraph) -> Iterator[Apply]:
+    """The operators of both levels."""
+    for node in graph.nodes:
+        yield from (node,) if isinstance(node, Apply) else node.applies
+
+
+def depending(nodes: Iterable[Node], on: Iterable[str]) -> set[str]:
+    """The values `on`, and all that nodes of their level make of them."""
+    found = set(on)
+    for node in nodes:
+        if not found.isdisjoint(operands_of(node)):
+            found.update(results_of(node))
+    return found
+
+
+# -- What is needed --------------------------------------------------------------------
+
+
+def live(nodes: Iterable[N], wanted: Iterable[str]) -> list[N]:
+    """The nodes on which values depend, in their order.
+
+    Of a block graph, what its stores of such values need; it has no loop if no load
+    that is left is looped.
+
+    Args:
+        nodes: Of one level, stores not among them: those write to another one.
+        wanted: Names of values.
+    """
+    needed = set(wanted)
+    kept: list[N] = []
+    for node in reversed(list(nodes)):
+        made = needed.intersection(results_of(node))
+        if made:
+            part = _live_block(node, made) if isinstance(node, BlockGraph) else node
+            needed.update(operands_of(part))
+            kept.append(part)
+    return kept[::-1]
+
+
+def without_dead(graph: KernelGraph) -> KernelGraph:
+    """The graph without what no returned value needs."""
+    return replace(
+        graph, nodes=tuple(live(graph.nodes, (r.value for r in graph.returns)))
+    )
+
+
+def _live_block(block: BlockGraph, wanted: set[str]) -> BlockGraph:
+    read = read_by(s for s in block.stores if s.result in wanted)
+    needed = {n.result for n in live(block.made, read)}
+    nodes = tuple(
+        n
+        for n in block.nodes
+        if n.result in (wanted if isinstance(n, Store) else needed)
+    )
+    loads = (n for n in nodes if isinstance(n, Load))
+    looped = any(d.loop for load in loads for axis in load.axes for d in axis)
+    return replace(block, nodes=nodes, loop=block.loop if looped else None)
+
+
+def post_order(made: Mapping[str, N], wanted: Iterable[str]) -> list[N]:
+    """The nodes on which values depend, depth first, each after what it reads.
+
+    Args:
+        made: What makes each value; a value that is not there is just read.
+        wanted: The values, in the order in which their nodes are to come.
+    """
+    order: list[N] = []
+    done: set[int] = set()
+    pending = [(value, False) for value in reversed(list(wanted))]
+    while pending:
+        value, finished = pending.pop()
+        node = made.get(value)
+        if node is None or id(node) in done:
+            continue
+        if finished:
+            done.add(id(node))
+            order.append(node)
+            continue
+        pending.append((value, True))
+        pending += [(v, False) for v in reversed(operands_of(node))]
+    return order
+
+
+# -- Other nodes -----------------------------------------------------------------------
+
+
+def renamed(
+    operands: Iterable[Operand], names: Mapping[str, str]
+) -> tuple[Operand, ...]:
+    """Operands under new names; what is not listed stays."""
+    return tuple(names.get(o, o) if isinstance(o, str) else o for o in operands)
+
+
+def with_operands(node: N, names: Mapping[str, str]) -> N:
+    """The node that reads values of other names; those not listed stay."""
+    match node:
+        case Load():
+            return node
+        case Apply():
+            return replace(node, operands=renamed(node.operands, names))
+        case Accumulate():
+            rescale = node.rescale and names.get(node.rescale, node.rescale)
+            operand = names.get(node.operand, node.operand)
+            return replace(node, operand=operand, rescale=rescale)
+        case RunningMax() | Store():
+            return replace(node, operand=names.get(node.operand, node.operand))
+        case BlockGraph():
+            return replace(node, nodes=tuple(_reading(n, names) for n in node.nodes))
+
+
+def _reading(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
+    """A load with its source renamed; other nodes as they are."""
+    if not isinstance(node, Load):
+        return node
+    return replace(node, source=names.get(node.source, node.source))
+
+
+@overload
+def map_nodes(
+    level: KernelGraph,
+    change: Callable[[KernelNode], KernelNode | Iterable[KernelNode]],
+) -> KernelGraph: ...
+@overload
+def map_nodes(
+    level: BlockGraph, change: Callable[[BlockNode], BlockNode | Iterable[BlockNode]]
+) -> BlockGraph: ...
+def map_nodes(
+    level: KernelGraph | BlockGraph, change: Callable[..., Node | Iterable[Node]]
+) -> KernelGraph | BlockGraph:
+    """The level with what `change` gives in the place of each node: one, or several."""
+    nodes: list[Node] = []
+    for node in level.nodes:
+        made = change(node)
+        nodes += [made] if isinstance(made, Node) else made
+    return replace(level, nodes=tuple(nodes))
+
+
+def map_blocks(
+    graph: KernelGraph, change: Callable[[BlockGraph], BlockGraph]
+) -> KernelGraph:
+    """The graph with other block graphs in the places of its own."""
+    return map_nodes(graph, lambda n: change(n) if isinstance(n, BlockGraph) else n)
+
+
+def with_returned(graph: KernelGraph, names: Mapping[str, str]) -> KernelGraph:
+    """The graph that returns values of other names; those not listed stay."""
+    returns = tuple(
+        replace(r, value=names.get(r.value, r.value)) for r in graph.returns
+    )
+    return replace(graph, returns=returns)
