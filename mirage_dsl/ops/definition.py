@@ -277,6 +277,18 @@ class Operator:
         """The field semantics of a concatenation."""
         return cast("ConcatField", self.field)(algebra, axis, *operands)
 
+    def without_axes(self, algebra: FieldAlgebra[V], *operands: V) -> V:
+        """The field semantics of any kind, in an algebra that asks for no axes."""
+        match self.kind:
+            case Kind.ELEMENTWISE | Kind.VIEW:
+                return self.on(algebra, *operands)
+            case Kind.REDUCTION:
+                return self.reduced(algebra, operands[0], ())
+            case Kind.CONTRACTION:
+                return self.contracted(algebra, operands[0], operands[1])
+            case Kind.CONCAT:
+                return self.joined(algebra, 0, *operands)
+
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar
@@ -22,7 +21,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
-from mirage_dsl.ops.definition import Axes, Kind
+from mirage_dsl.ops.definition import Axes
 
 
 @dataclass(frozen=True)
@@ -143,18 +142,7 @@ def _apply(node: Apply, values: Mapping[str, Depth]) -> Depth:
     operands = [
         values[o] if isinstance(o, str) else algebra.constant(o) for o in node.operands
     ]
-    match node.op.kind:
-        case Kind.ELEMENTWISE | Kind.VIEW:
-            return node.op.on(algebra, *operands)
-        case Kind.CONTRACTION:
-            a, b = operands
-            return node.op.contracted(algebra, a, b)
-        case Kind.REDUCTION:
-            return node.op.reduced(algebra, operands[0], ())
-        case Kind.CONCAT:
-            return node.op.joined(algebra, 0, *operands)
-        case _:
-            assert_never(node.op.kind)
+    return node.op.without_axes(algebra, *operands)
 
 
 def _block(

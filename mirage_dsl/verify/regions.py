@@ -22,18 +22,16 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.ir.graph import (
-    Accumulate,
     Apply,
     BlockGraph,
     KernelGraph,
     Load,
-    RunningMax,
     Store,
     dims_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import iterations, loops_inside_grid, partial_base
-from mirage_dsl.ir.walk import live
+from mirage_dsl.ir.walk import applications, live, operands_of
 from mirage_dsl.ops.definition import AttributeKind, Kind
 from mirage_dsl.verify.fields import IntArray
 
@@ -103,7 +101,9 @@ class Thinning:
             kept = self.kept(extent)
             if name not in partial and kept is not None:
                 found[name] = kept
-        views = [n for n in _operators(graph) if n.op.kind in (Kind.VIEW, Kind.CONCAT)]
+        views = [
+            n for n in applications(graph) if n.op.kind in (Kind.VIEW, Kind.CONCAT)
+        ]
         viewed = {dim for node in views for dim in _viewed_dims(node)}
         for name, (base, block) in partial.items():
             split = block.grid_split(base)
@@ -118,11 +118,6 @@ class Thinning:
                     f"{node.result} takes a part of a long dim, or joins it to another"
                 )
         return found
-
-
-def _operators(graph: KernelGraph) -> Iterator[Apply]:
-    for level in (graph, *graph.blocks):
-        yield from (n for n in level.nodes if isinstance(n, Apply))
 
 
 def distinct(*indices: IntArray) -> IntArray:
@@ -280,7 +275,6 @@ class Demands:
         if not alive:
             return
         (part,) = alive
-        assert isinstance(part, BlockGraph)
         results, block = block.results, part
         sample = BlockSample()
         whole = _whole_dims(block)
@@ -292,16 +286,13 @@ class Demands:
         for load in block.loads:
             self._need(load.source, {d.name: pieces.of(d) for d in dims_of(load.axes)})
         types = block_types(block, self._types)
-        for node in block.nodes:
-            if not isinstance(node, Store):
-                own = set(types[node.result].dims)
-                dims = own.union(*(types[v].dims for v in _values(node)))
-                # A join of pieces has no extent; its operands are counted anyway.
-                sizes = {
-                    d: pieces.indices(d).size for d in dims if d.name in self._extents
-                }
-                self.work += math.prod(sizes.values())
-                self.elements += math.prod(n for d, n in sizes.items() if d in own)
+        for node in block.made:
+            own = set(types[node.result].dims)
+            dims = own.union(*(types[v].dims for v in operands_of(node)))
+            # A join of pieces has no extent; its operands are counted anyway.
+            sizes = {d: pieces.indices(d).size for d in dims if d.name in self._extents}
+            self.work += math.prod(sizes.values())
+            self.elements += math.prod(n for d, n in sizes.items() if d in own)
 
     def _stored(
         self, block: BlockGraph, store: Store, sample: BlockSample, whole: set[str]
@@ -323,16 +314,6 @@ class Demands:
 
 def _size(region: Region) -> int:
     return math.prod(len(i) for i in region.values())
-
-
-def _values(node: Load | Apply | Accumulate | RunningMax) -> tuple[str, ...]:
-    match node:
-        case Load():
-            return ()
-        case Apply():
-            return node.values
-        case Accumulate() | RunningMax():
-            return (node.operand,)
 
 
 def _add(region: Region, dim: str, indices: IntArray) -> None:

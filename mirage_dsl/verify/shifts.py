@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.walk import map_nodes, users
 from mirage_dsl.ops.table import DIV, EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
 
 
@@ -23,11 +24,7 @@ def maxima_as_shifts(program: KernelGraph) -> KernelGraph:
     Args:
         program: A traced program of known extents.
     """
-    found = {
-        node.result
-        for node in program.nodes
-        if isinstance(node, Apply) and node.op is MAX and _shifts(program, node)
-    }
+    found = {n.result for n in program.applies if n.op is MAX and _shifts(program, n)}
     if not found:
         return program
     # One verification is enough where all of them are shifts, as in a deep model.
@@ -42,11 +39,14 @@ def maxima_as_shifts(program: KernelGraph) -> KernelGraph:
 
 
 def _with_shifts(program: KernelGraph, maxima: set[str]) -> KernelGraph:
-    nodes = tuple(
-        replace(n, op=ROWSHIFT) if isinstance(n, Apply) and n.result in maxima else n
-        for n in program.nodes
+    return map_nodes(
+        program,
+        lambda n: (
+            replace(n, op=ROWSHIFT)
+            if isinstance(n, Apply) and n.result in maxima
+            else n
+        ),
     )
-    return replace(program, nodes=nodes)
 
 
 def _agrees_with_itself(program: KernelGraph) -> bool:
@@ -68,8 +68,8 @@ def _shifts(program: KernelGraph, node: Apply) -> bool:
 
     A larger maximum may be subtracted in its place.
     """
-    users = _users(program, node.result)
-    return bool(users) and all(
+    read = users(program.applies)[node.result]
+    return bool(read) and all(
         (n.op is MAXIMUM and _shifts(program, n))
         or (
             n.op is SUB
@@ -77,7 +77,7 @@ def _shifts(program: KernelGraph, node: Apply) -> bool:
             and n.operands[0] != node.result
             and _in_exponents(program, n.result)
         )
-        for n in users
+        for n in read
     )
 
 
@@ -85,8 +85,8 @@ def _in_exponents(program: KernelGraph, value: str) -> bool:
     """Whether a value is only exponentiated, as it is, scaled, or shifted again."""
     if any(r.value == value for r in program.returns):
         return False
-    users = _users(program, value)
-    return bool(users) and all(
+    read = users(program.applies)[value]
+    return bool(read) and all(
         n.op in (EXP, ROWSHIFT)
         or (
             (n.op is SUB and n.operands[1] != value)
@@ -97,10 +97,5 @@ def _in_exponents(program: KernelGraph, value: str) -> bool:
             (n.op is DIV and n.operands[1] != value)
             and _in_exponents(program, n.result)
         )
-        for n in users
+        for n in read
     )
-
-
-def _users(program: KernelGraph, value: str) -> list[Apply]:
-    """The operators that read a value."""
-    return [n for n in program.nodes if isinstance(n, Apply) and value in n.operands]

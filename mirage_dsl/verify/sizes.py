@@ -19,7 +19,6 @@ from mirage_dsl.core.types import Axis
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
-    BlockNode,
     Input,
     KernelGraph,
     KernelNode,
@@ -33,6 +32,7 @@ from mirage_dsl.ir.maps import (
     renamings,
     view_nodes,
 )
+from mirage_dsl.ir.walk import map_nodes
 from mirage_dsl.verify.interface import corresponding_axes
 
 # -- How the extents of two graphs hang together ---------------------------------------
@@ -408,11 +408,10 @@ class _Shrinking:
             if split is not None and loops_inside_grid(block):
                 span = min(span, split.tile)
             loop = replace(loop, tile=self._tile(span, None))
-        nodes: list[BlockNode] = [
-            self._moved_slice(n, side) if isinstance(n, Apply) else n
-            for n in block.nodes
-        ]
-        return replace(resized, loop=loop, nodes=tuple(nodes))
+        return map_nodes(
+            replace(resized, loop=loop),
+            lambda n: self._moved_slice(n, side) if isinstance(n, Apply) else n,
+        )
 
     def _parts(self, split: Split, block: BlockGraph) -> int | None:
         """More parts than three, where a later kernel splits the partial dim."""

@@ -27,7 +27,7 @@ import numpy as np
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import DType, boolean
 from mirage_dsl.ir.evaluate.floats import numpy_dtype
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
+from mirage_dsl.ir.graph import Input, KernelGraph, Return
 from mirage_dsl.ops.definition import Array, Term
 from mirage_dsl.ops.table import EXP
 from mirage_dsl.verify.certificate import Stability
@@ -125,13 +125,12 @@ def _adds_values(graph: KernelGraph) -> bool:
     What is only exponentiated does not count: ramps show what becomes of that.
     """
     for level in (graph, *graph.blocks):
-        applied = [n for n in level.nodes if isinstance(n, Apply)]
-        exponents = {v for n in applied if n.op is EXP for v in n.values}
+        exponents = {v for n in level.applies if n.op is EXP for v in n.values}
         if any(
             n.op.term in (Term.ADD, Term.SUB)
             and len(n.values) > 1
             and n.result not in exponents
-            for n in applied
+            for n in level.applies
         ):
             return True
     return False
@@ -443,8 +442,7 @@ def _ramp(program: KernelGraph, item: Input, dim: str, way: str) -> Array | None
 
 def _reduced(program: KernelGraph) -> set[str]:
     """The dims that are summed or otherwise reduced somewhere."""
-    applied = (n for n in program.nodes if isinstance(n, Apply))
-    return {dim for node in applied for dim in node.over}
+    return {dim for node in program.applies for dim in node.over}
 
 
 def _formatted(

@@ -26,7 +26,7 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ops.definition import Axes, Kind
+from mirage_dsl.ops.definition import Axes
 
 Degree = int | None
 """None is the degree of the constant 0, which has every degree."""
@@ -123,14 +123,7 @@ def applied(node: Apply, degrees: dict[str, Degree]) -> Degree:
         degrees.get(o, 0) if isinstance(o, str) else algebra.constant(o)
         for o in node.operands
     ]
-    if node.op.kind is Kind.REDUCTION:
-        return node.op.reduced(algebra, operands[0], ())
-    if node.op.kind is Kind.CONCAT:
-        return node.op.joined(algebra, 0, *operands)
-    if node.op.kind is Kind.CONTRACTION:
-        a, b = operands
-        return node.op.contracted(algebra, a, b)
-    return node.op.on(algebra, *operands)
+    return node.op.without_axes(algebra, *operands)
 
 
 @dataclass
