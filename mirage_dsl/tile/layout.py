@@ -17,6 +17,7 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
+    BlockNode,
     Load,
     RunningMax,
     Store,
@@ -142,7 +143,7 @@ class Layout:
 
     # -- Backwards -----------------------------------------------------------------
 
-    def _backward(self, node: Load | Apply | Accumulate | RunningMax | Store) -> None:
+    def _backward(self, node: BlockNode) -> None:
         match node:
             case Load():
                 pass
@@ -217,7 +218,7 @@ class Layout:
 
     # -- Forwards ------------------------------------------------------------------
 
-    def _forward(self, node: Load | Apply | Accumulate | RunningMax | Store) -> None:
+    def _forward(self, node: BlockNode) -> None:
         match node:
             case Load() | Store():
                 pass

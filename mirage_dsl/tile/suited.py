@@ -7,7 +7,7 @@ matrix unit, and sums within a tile wait until the loop is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, TypeVar
@@ -24,11 +24,12 @@ from mirage_dsl.ir.graph import (
     Load,
     RunningMax,
     Store,
+    ValueNode,
     stages_of,
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import piece_extent
-from mirage_dsl.ir.walk import with_operands
+from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces
 
@@ -215,11 +216,11 @@ def with_rows(
         around: Its kernel graph.
         types: Of the block's values.
     """
-    makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
+    made = makers(block)
     sources: set[str] = set()
-    for node in block.nodes:
-        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
-            sources |= _vectors(node, types, makers, block, around)
+    for node in block.applies:
+        if node.op.kind is Kind.CONTRACTION:
+            sources |= _vectors(node, types, made, block, around)
     if not sources:
         return block, around
     row = Dim("row")
@@ -229,15 +230,17 @@ def with_rows(
         n: replace(t, axes=_with_row(t.axes, row)) if n in sources else t
         for n, t in around.types.items()
     }
-    nodes = tuple(
-        replace(n, axes=_with_row(n.axes, row))
-        if isinstance(n, Load) and n.source in sources
-        else n
-        for n in block.nodes
+    widened = map_nodes(
+        block,
+        lambda n: (
+            replace(n, axes=_with_row(n.axes, row))
+            if isinstance(n, Load) and n.source in sources
+            else n
+        ),
     )
     extents = {**around.extents, row.name: 1}
     changed = replace(around, types=outer, extents=extents)
-    return replace(block, nodes=nodes), changed
+    return widened, changed
 
 
 def _with_row(axes: tuple[Axis, ...], row: Dim) -> tuple[Axis, ...]:
@@ -249,7 +252,7 @@ def _with_row(axes: tuple[Axis, ...], row: Dim) -> tuple[Axis, ...]:
 def _vectors(
     node: Apply,
     types: Mapping[str, TensorType],
-    makers: Mapping[str, BlockNode],
+    made: Mapping[str, ValueNode],
     block: BlockGraph,
     around: Outer,
 ) -> set[str]:
@@ -267,7 +270,7 @@ def _vectors(
     for group in (over, alone[0] or alone[1]):
         if _lanes(group, block, around) < SMALLEST_DOT:
             return set()
-    found = _sources(vector, makers) - _sources(matrix, makers)
+    found = _sources(vector, made) - _sources(matrix, made)
     summed = {d.name for d in over}
     return {
         s
@@ -287,16 +290,10 @@ def _lanes(dims: list[Dim], block: BlockGraph, around: Outer) -> int:
     return lanes
 
 
-def _sources(value: str, makers: Mapping[str, BlockNode]) -> set[str]:
+def _sources(value: str, made: Mapping[str, ValueNode]) -> set[str]:
     """The tensors from which a value is computed."""
-    node = makers[value]
-    match node:
-        case Load():
-            return {node.source}
-        case Apply():
-            return {s for v in node.values for s in _sources(v, makers)}
-        case Accumulate() | RunningMax() | Store():
-            return _sources(node.operand, makers)
+    needed = post_order(made, [value])
+    return {n.source for n in needed if isinstance(n, Load)}
 
 
 # -- What is joined over the loop ------------------------------------------------------
@@ -313,13 +310,13 @@ def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGrap
     the second reading comes out of the cache.  A joined value that is only stored
     stays: it is stored piece by piece.
     """
-    users = _users(block)
+    read = users(block.nodes)
     joined = [
         n
         for n in block.nodes
         if isinstance(n, Accumulate)
         and n.kind == JOINED
-        and not all(isinstance(u, Store) for u in users[n.result])
+        and not all(isinstance(u, Store) for u in read[n.result])
     ]
     for node in joined:
         copies = _Widened(block, types)
@@ -338,9 +335,7 @@ class _Widened:
     """Copies of the nodes that compute a value, with the looped dim whole."""
 
     def __init__(self, block: BlockGraph, types: Mapping[str, TensorType]) -> None:
-        self._makers: dict[str, BlockNode] = {
-            n.result: n for n in block.nodes if not isinstance(n, Store)
-        }
+        self._makers = makers(block)
         self._stages = stages_of(block)
         self.types = dict(types)
         self._done: dict[str, str | None] = {}
@@ -369,7 +364,7 @@ class _Widened:
                 copied = with_operands(node, found)
                 assert isinstance(copied, Apply)
                 self.nodes.append(replace(copied, result=name))
-            case Accumulate() | RunningMax() | Store():
+            case Accumulate() | RunningMax():
                 return None
         self.types[name] = self.types[value]
         return name
@@ -395,54 +390,39 @@ def defer_sums(
 
     A reduction in every iteration makes threads wait for each other every time.
     """
-    users = _users(block)
+    read = users(block.nodes)
     found: dict[str, Apply] = {}
     for node in block.nodes:
         if isinstance(node, Accumulate) and node.adds and not node.rescale:
             summed = _reduction(block, node.operand)
-            if summed is not None and users[summed.result] == [node]:
+            if summed is not None and read[summed.result] == [node]:
                 lanes = prod(pieces[d].width for d in types[summed.values[0]].dims)
                 if lanes <= MOST_LANES * WARP * block.schedule.num_warps:
                     found[node.result] = summed
     if not found:
         return block
     gone = {s.result for s in found.values()}
-    nodes: list[BlockNode] = []
-    for node in block.nodes:
+
+    def deferred(node: BlockNode) -> Iterable[BlockNode]:
         if isinstance(node, Accumulate) and node.result in found:
             summed = found[node.result]
             tile = _fresh(f"{node.result}_tile", types)
-            nodes.append(replace(node, operand=summed.values[0], result=tile))
-            nodes.append(replace(summed, operands=(tile,), result=node.result))
+            yield replace(node, operand=summed.values[0], result=tile)
+            yield replace(summed, operands=(tile,), result=node.result)
         elif isinstance(node, Store) or node.result not in gone:
-            nodes.append(node)
-    return replace(block, nodes=tuple(nodes))
+            yield node
+
+    return map_nodes(block, deferred)
 
 
 def _reduction(block: BlockGraph, value: str) -> Apply | None:
     """The sum that computes `value` in the loop's body."""
-    for node in block.nodes:
-        if isinstance(node, Apply) and node.result == value:
-            body = stages_of(block)[value] == "body"
-            is_sum = node.op.kind is Kind.REDUCTION and node.op.term is Term.SUM
-            return node if body and is_sum else None
-    return None
-
-
-def _users(block: BlockGraph) -> dict[str, list[BlockNode]]:
-    users: dict[str, list[BlockNode]] = {
-        n.result: [] for n in block.nodes if not isinstance(n, Store)
-    }
-    for node in block.nodes:
-        match node:
-            case Load():
-                pass
-            case Apply():
-                for value in dict.fromkeys(node.values):
-                    users[value].append(node)
-            case Accumulate() | RunningMax() | Store():
-                users[node.operand].append(node)
-    return users
+    node = makers(block)[value]
+    body = stages_of(block)[value] == "body"
+    if not isinstance(node, Apply) or not body:
+        return None
+    is_sum = node.op.kind is Kind.REDUCTION and node.op.term is Term.SUM
+    return node if is_sum else None
 
 
 def _fresh(wanted: str, taken: Mapping[str, TensorType]) -> str:

@@ -10,13 +10,12 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
-    BlockNode,
     Load,
     Operand,
     RunningMax,
-    Store,
     stages_of,
 )
+from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.ops.table import EXP, MAXIMUM, MUL, ROWSHIFT, SUB
 from mirage_dsl.tile.formula import Number, all_of, any_of, opposite
@@ -46,11 +45,8 @@ class Wiring:
         self._block = block
         self._layout = layout
         self.stages: Mapping[str, Stage] = stages_of(block)
-        self.users: dict[str, list[BlockNode]] = {v: [] for v in self.stages}
-        for node in block.nodes:
-            for value in operands_of(node):
-                self.users[value].append(node)
-        self._makers = {n.result: n for n in block.nodes if not isinstance(n, Store)}
+        self.users = users(block.nodes)
+        self._makers = makers(block)
         self._fused: dict[str, list[Apply]] = {}
         self._absorbed: set[str] = set()
         for node in block.nodes if block.loop is not None else ():
@@ -60,10 +56,10 @@ class Wiring:
         self.shifted: dict[str, Apply] = {}
         self.scaled: dict[str, Apply] = {}
         self.rounded: set[str] = set()
-        for node in block.nodes:
-            if isinstance(node, Apply) and node.op is SUB:
+        for node in block.applies:
+            if node.op is SUB:
                 self._find_rounded(node)
-            if isinstance(node, Apply) and node.op is EXP:
+            if node.op is EXP:
                 self._find_shift(node)
                 self._find_scale(node)
 
@@ -158,11 +154,10 @@ class Wiring:
         """
         if not self._block.schedule.second_load or self.stages[node.result] != "body":
             return False
-        users = self.users[node.result]
         products = self.products_of(node.result)
         if not products:
             return False
-        beside = len(products) < len(users)
+        beside = len(products) < len(self.users[node.result])
         apart = opposite(all_of(map(self.ends_in_iteration, products)))
         return all_of([apart, any_of([beside, self._mixes_products(node.result)])])
 
@@ -216,14 +211,3 @@ def _is_moderate(operand: Operand) -> bool:
     if isinstance(operand, str):
         return False
     return 1 / MODERATE <= abs(operand.value) <= MODERATE
-
-
-def operands_of(node: BlockNode) -> tuple[str, ...]:
-    """The values that a node reads, each once."""
-    match node:
-        case Load():
-            return ()
-        case Apply():
-            return tuple(dict.fromkeys(node.values))
-        case Accumulate() | RunningMax() | Store():
-            return (node.operand,)

@@ -14,6 +14,7 @@ from mirage_dsl.backends.triton.lowering.library import Value, aligned, product
 from mirage_dsl.backends.triton.lowering.tiles import number
 from mirage_dsl.core.types import Scalar, TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
+from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
 
 EPS, ONE_OVER_N = "eps", "1/n"
@@ -224,14 +225,12 @@ class _Matching:
 
     def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
         self._types = types
-        self._made = {n.result: n for n in graph.nodes if isinstance(n, Apply)}
+        self._made = makers(graph)
         # Those who see each value; the blocks and the caller have no name.
-        self._users: dict[str, set[str]] = {}
-        for node in graph.nodes:
-            own = isinstance(node, Apply)
-            used = node.values if own else [x.source for x in node.loads]
-            for value in used:
-                self._users.setdefault(value, set()).add(node.result if own else "")
+        self._users = {
+            value: {n.result if isinstance(n, Apply) else "" for n in nodes}
+            for value, nodes in users(graph.nodes).items()
+        }
         for item in graph.returns:
             self._users.setdefault(item.value, set()).add("")
 
