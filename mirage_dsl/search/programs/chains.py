@@ -16,6 +16,7 @@ from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.walk import read_by
 from mirage_dsl.search.programs.memory import Remembering
 from mirage_dsl.search.programs.one_space import MOST_OPERATORS
 from mirage_dsl.search.programs.partition import Atom, Cutter
@@ -194,8 +195,7 @@ def least_microseconds(
         hardware: The GPU.
     """
     extents = derived_extents(segment, segment.extent_of)
-    applies = [n for n in segment.nodes if isinstance(n, Apply)]
-    read = {v for n in applies if not n.is_view for v in n.values}
+    read = read_by(n for n in segment.applies if not n.is_view)
     sizes = {
         i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
     }

@@ -23,7 +23,6 @@ from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import (
     Apply,
-    BlockGraph,
     Input,
     KernelGraph,
     KernelNode,
@@ -31,6 +30,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.walk import depending, live, makers, post_order, read_by, results_of
 from mirage_dsl.ops.definition import Array, Kind, Operator
 from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.programs.repeats import apart
@@ -122,23 +122,9 @@ class Cutter:
         return tuple(sorted(depth_first, key=lambda n: places[n.result]))
 
     def _depth_first(self) -> tuple[Apply, ...]:
-        makers = {n.result: n for n in self.program.nodes if isinstance(n, Apply)}
         there = {i.name for i in self.program.inputs} | self.free.keys()
-        done: dict[str, Apply] = {}
-        stack = [r.value for r in reversed(self.program.returns)]
-        while stack:
-            name = stack[-1]
-            if name in done or name in self.free or name not in makers:
-                stack.pop()
-                continue
-            values = makers[name].values
-            todo = [v for v in values if v not in done and v not in there]
-            if todo:
-                stack.extend(reversed(todo))
-            else:
-                done[name] = makers[name]
-                stack.pop()
-        return tuple(done.values())
+        made = {v: n for v, n in makers(self.program).items() if v not in there}
+        return tuple(post_order(made, (r.value for r in self.program.returns)))
 
     @cached_property
     def returned(self) -> dict[str, TensorType]:
@@ -205,9 +191,9 @@ class Cutter:
         place = {n.result: at for at, n in enumerate(self._early)}
         nodes = sorted(nodes, key=lambda n: place[n.result])
         outside = [n for n in self._early if n.result not in made]
-        read_later = {v for n in outside for v in n.values}
-        views = self._views({v for n in nodes for v in n.values})
-        read = {v for n in (*views, *nodes) for v in n.values}
+        read_later = read_by(outside)
+        views = self._views(read_by(nodes))
+        read = read_by((*views, *nodes))
         own = {n.result for n in views} | made
         sources = [i for i in self.program.inputs if i.name in read]
         sources += [
@@ -231,11 +217,7 @@ class Cutter:
         )
 
     def _views(self, names: set[str]) -> tuple[Apply, ...]:
-        needed = set(names)
-        for node in reversed(self.free.values()):
-            if node.result in needed:
-                needed.update(node.values)
-        return tuple(n for n in self.free.values() if n.result in needed)
+        return tuple(live(self.free.values(), names))
 
     def _stored(self, name: str) -> TensorType:
         """The type of an intermediate in memory: one dim per axis."""
@@ -253,8 +235,7 @@ class Cutter:
         views = self._views(wanted)
         for part in (*parts, replace(self.program, nodes=views)):
             for node in apart(part, own, made).nodes:
-                block = isinstance(node, BlockGraph)
-                results = node.results if block else (node.result,)
+                results = results_of(node)
                 if not made.issuperset(results):
                     nodes.append(node)
                     made.update(results)
@@ -268,7 +249,7 @@ class Cutter:
 def _crossing(nodes: Sequence[Apply], at: int) -> set[str]:
     """Values made before position `at` and read at or after it."""
     made = {n.result for n in nodes[:at]}
-    return {v for n in nodes[at:] for v in n.values} & made
+    return read_by(nodes[at:]) & made
 
 
 def _postponed(nodes: Sequence[Apply]) -> tuple[Apply, ...]:
@@ -308,17 +289,14 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
     not leave its kernel, for the next one could shift otherwise.  All that is made of
     a shift counts where the program cannot be evaluated at small extents.
     """
-    nodes = [n for n in program.nodes if isinstance(n, Apply)]
+    nodes = program.applies
     shifts = {n.result for n in nodes if n.op is ROWSHIFT}
     if not shifts:
         return frozenset()
     try:
         small = shrink(program, program, ragged=False, seed=0, tiny=True).program
     except UnsupportedError:
-        for node in nodes:
-            if not shifts.isdisjoint(node.values):
-                shifts.add(node.result)
-        return frozenset(shifts)
+        return frozenset(depending(nodes, shifts))
     types = kernel_types(small)
     names = [n.result for n in nodes]
     probe = replace(small, returns=tuple(Return(n, types[n]) for n in names))

@@ -8,9 +8,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from mirage_dsl.ir.canonical import canonical_names
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Load
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load
 from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.ir.walk import results_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Names:
 def names_of(program: KernelGraph) -> Names:
     """The names of a program of operators only."""
     known = canonical_names(program)
-    applies = [n.result for n in program.nodes if isinstance(n, Apply)]
+    applies = [n.result for n in program.applies]
     ordered = sorted(applies, key=lambda name: known.values[name])
     inputs = (i.name for i in program.inputs)
     return Names((*inputs, *ordered), tuple(known.dims))
@@ -68,11 +69,7 @@ def renamed(graph: KernelGraph, own: Names, other: Names) -> KernelGraph:
 
 def _tensors(graph: KernelGraph) -> list[str]:
     """The values of a kernel graph that kernels make."""
-    return [
-        name
-        for node in graph.nodes
-        for name in (node.results if isinstance(node, BlockGraph) else (node.result,))
-    ]
+    return [name for node in graph.nodes for name in results_of(node)]
 
 
 def _keep_apart(

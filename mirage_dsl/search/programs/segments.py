@@ -28,6 +28,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, grid_parts, with_derived_extents
+from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
@@ -163,13 +164,12 @@ def _with_node(graph: KernelGraph, number: int, block: BlockGraph) -> KernelGrap
 
 def is_one_kernel(graph: KernelGraph) -> bool:
     """Whether a graph launches one generated kernel and nothing else."""
-    applies = [n for n in graph.nodes if isinstance(n, Apply)]
-    return len(graph.blocks) == 1 and all(a.is_view for a in applies)
+    return len(graph.blocks) == 1 and all(a.is_view for a in graph.applies)
 
 
 def leaves_products(graph: KernelGraph) -> bool:
     """Whether library kernels compute all products, and generated ones the rest."""
-    inside = [n for b in graph.blocks for n in b.nodes if isinstance(n, Apply)]
+    inside = [n for b in graph.blocks for n in b.applies]
     return bool(inside) and all(n.op.kind is not Kind.CONTRACTION for n in inside)
 
 
@@ -476,8 +476,7 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
     returned with.  Casts of inputs that are returned, which are no values of their own
     for the search, are left to the library.
     """
-    applies = [n for n in segment.nodes if isinstance(n, Apply)]
-    origin = {n.result: n.values[0] for n in applies if n.op is CAST}
+    origin = {n.result: n.values[0] for n in segment.applies if n.op is CAST}
     stores = {s.result: s for s in block.stores}
     kept: dict[str, BlockNode] = {}
     for item in segment.returns:
@@ -489,15 +488,10 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
             kept[item.value] = Store(
                 item.value, stores[name].operand, axes, item.type.dtype
             )
-    inner = [n for n in block.nodes if not isinstance(n, Store)]
-    block = replace(block, nodes=(*inner, *kept.values()))
+    block = replace(block, nodes=(*block.made, *kept.values()))
     # What is in memory before the block is seen another way, or cast, beside it.
     needed = set(block.sources) | {r.value for r in segment.returns} - kept.keys()
-    beside: list[Apply] = []
-    for node in reversed(applies):
-        if node.result in needed:
-            beside.insert(0, node)
-            needed.update(node.values)
+    beside = live(segment.applies, needed)
     return with_derived_extents(replace(segment, nodes=(*beside, block)))
 
 
@@ -508,8 +502,7 @@ def _split_axes(axes: tuple[Axis, ...], block: BlockGraph) -> tuple[Axis, ...]:
 
 def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
     """A one-kernel μGraph with other sizes."""
-    nodes = tuple(block if isinstance(n, BlockGraph) else n for n in graph.nodes)
-    return with_derived_extents(replace(graph, nodes=nodes))
+    return with_derived_extents(map_blocks(graph, lambda _: block))
 
 
 def library_plan(

@@ -150,7 +150,7 @@ class _Writer:
         self.names: dict[int, str] = {}
         program = space.program
         self.taken = {i.name for i in program.inputs}
-        self.taken |= {n.result for n in program.nodes if isinstance(n, Apply)}
+        self.taken |= {n.result for n in program.applies}
         self.roots = [next(n for n in some if n in edges) for some in saturation.roots]
         self.fuse_sums()
 

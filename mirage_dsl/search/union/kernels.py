@@ -301,7 +301,7 @@ def _closure(
     chosen = np.array([found.shifts.get(v.name, -1) for v in space.values])
     shift = np.where(function, chosen[sites], -1)
     extra = np.where(shift >= 0, SHIFT_US, 0.0)
-    program = {n.result for n in found.program.nodes if isinstance(n, Apply)}
+    program = {n.result for n in found.program.applies}
     extra += MOVED_US * moved_differences(space, saturation, program)
     shift = np.where(load, chosen[np.where(load, arg, 0)], shift)
     joint = shape[a] | shape[b]

@@ -16,6 +16,7 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, dims_of
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, partial_base, with_derived_extents
+from mirage_dsl.ir.walk import results_of
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.search.result import Plan
 from mirage_dsl.search.sizes.constraints import Constraints
@@ -122,11 +123,7 @@ class Sizer:
     ) -> list[Sized]:
         types = kernel_types(graph)
         extents = derived_extents(graph, graph.extent_of)
-        made = {
-            name
-            for n in graph.nodes[:at]
-            for name in (n.results if isinstance(n, BlockGraph) else (n.result,))
-        }
+        made = {name for n in graph.nodes[:at] for name in results_of(n)}
         half = self.hardware.l2_bytes / 2
         found = sizes_of_all(
             [Unsized(block, allowed) for allowed in choices],

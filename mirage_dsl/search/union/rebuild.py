@@ -22,6 +22,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import with_derived_extents
+from mirage_dsl.ir.walk import operands_of, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.search.closure.workspace import BODY, LOAD
@@ -67,10 +68,7 @@ def opened(program: KernelGraph) -> Opened:
             there.add(node.result)
             kept.append(node)
         elif node.is_view or node.op.kind is Kind.CONCAT:
-            operands = tuple(
-                origin.get(o, o) if isinstance(o, str) else o for o in node.operands
-            )
-            opaque.append(replace(node, operands=operands))
+            opaque.append(with_operands(node, origin))
         else:
             kept.append(node)
     given = {n.result for n in opaque}
@@ -197,12 +195,10 @@ class Rebuilder:
     def _finished(self, written: list[KernelNode]) -> KernelGraph:
         """The graph of some kernels: views before them, types in agreement, casts."""
         origin = uncast(self.program)
-        returns = tuple(
-            replace(r, value=origin.get(r.value, r.value)) for r in self.program.returns
-        )
+        returns = with_returned(self.program, origin).returns
         graph = replace(self.program, nodes=(), returns=())
         for node in written:
-            graph = self._with_views(graph, _sources(node))
+            graph = self._with_views(graph, operands_of(node))
             if isinstance(node, BlockGraph):
                 types = kernel_types(graph)
                 node = insert_casts(_fitting(node, types), types, self.formats)
@@ -213,7 +209,7 @@ class Rebuilder:
     def _with_views(self, graph: KernelGraph, names: Iterable[str]) -> KernelGraph:
         """The graph with those of the program's views that are read, if not there."""
         origin = uncast(self.program)
-        made = {n.result for n in graph.nodes if isinstance(n, Apply)}
+        made = {n.result for n in graph.applies}
         needed, views = set(names), list[Apply]()
         for node in reversed(self.program.nodes):
             if not isinstance(node, Apply) or not node.is_view:
@@ -223,10 +219,6 @@ class Rebuilder:
                 views.insert(0, replace(node, operands=(origin.get(seen, seen),)))
                 needed.update(views[0].values)
         return replace(graph, nodes=(*graph.nodes, *views))
-
-
-def _sources(node: KernelNode) -> tuple[str, ...]:
-    return node.values if isinstance(node, Apply) else node.sources
 
 
 def _needed(edges: dict[int, Edge], roots: list[int]) -> dict[int, Edge]:
