@@ -46,7 +46,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST, ROWSHIFT
+from mirage_dsl.ops.table import CAST
 
 # -- Names and nodes -------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class _BlockBuilder:
         named = {
             n for o in node.operands if isinstance(o, Scalar) for n, _ in o.extents
         }
-        needed = set(node.over) if node.op is ROWSHIFT else named
+        needed = set(node.over) if node.op.shift_of is not None else named
         split = {s.dim: "grid" for s in self._block.grid}
         loop = self._block.loop
         if loop is not None and self._after.isdisjoint(node.values):
@@ -357,7 +357,7 @@ class _BlockBuilder:
         for dim in sorted(needed & split.keys()):
             what = (
                 "a softmax over"
-                if node.op is ROWSHIFT
+                if node.op.shift_of is not None
                 else "a mean over, or the extent of,"
             )
             raise UnsupportedError(

@@ -216,6 +216,10 @@ class Operator:
         in_steps: Of a reduction: reducing the results of parts is what `join` makes of
             them, so parts may be reduced first, in any order, and an accumulator of
             the row's name joins those of a loop.
+        shift_of: Of a shift, by which exponents are kept in range: the reduction whose
+            value it has.  That value cancels: no output may depend on it, so any other
+            number would serve.  Its `join` with anything else is a shift too, and where
+            its value is `neutral`, all being masked, it stands as a finite number.
         expansion: For a derived row: the same function by other rows, first argument
             an `Algebra`.  The search expands derived rows.
         gradient: `(algebra, operands, result, upstream)` to one gradient per operand,
@@ -244,6 +248,7 @@ class Operator:
     neutral: float | None = None
     selects: bool = False
     in_steps: bool = False
+    shift_of: Operator | None = None
     expansion: Callable[..., Any] | None = None
     gradient: Callable[..., tuple[Any, ...]] | None = None
     domain: tuple[float, float] = (-4.0, 4.0)

@@ -86,15 +86,19 @@ def stable_sigmoid(x: Array) -> Array:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.asarray(x).dtype)
 
 
-def rowshift(a: Array, axes: tuple[int, ...]) -> Array:
-    """The maximum, by which a row of exponents is shifted.
+def finite(of: Operator) -> Callable[[Array, Axes], Array]:
+    """A reduction with a finite number in the place of its neutral element.
 
-    For a masked row it is a finite number that no other row's maximum is below, so that
-    a larger maximum can still be taken over both.
+    No other value is beyond that number, so that it can still be joined with one.
     """
-    largest: Array = np.max(a, axis=axes)
-    lowest = np.finfo(largest.dtype).min
-    return np.where(np.isneginf(largest), lowest, largest)
+
+    def reduced(a: Array, axes: Axes) -> Array:
+        found = of.numpy(a, axes)
+        limits = np.finfo(found.dtype)
+        edge = limits.min if of.neutral == -math.inf else limits.max
+        return np.where(found == of.neutral, edge, found)
+
+    return reduced
 
 
 # -- Makers of rows --------------------------------------------------------------------
@@ -263,6 +267,32 @@ def reduction(
             neutral=neutral,
             **facets,
         )
+    )
+
+
+def shift(name: str, of: Operator, *, triton: str, torch: str) -> Operator:
+    """A row that shifts exponents by the value of a reduction.
+
+    Args:
+        name: Of the row.
+        of: The reduction; its neutral element is an infinity.
+        triton: As of all rows; `neutral` where all is masked.
+        torch: The same, but finite there.
+    """
+    assert of.join is not None
+    assert of.neutral is not None
+    return reduction(
+        name,
+        finite(of),
+        join=of.join,
+        neutral=of.neutral,
+        field=lambda f, a, axes: f.shift(a, axes),
+        field_note="a fresh random value at every site: no output may depend on it",
+        triton=triton,
+        torch=torch,
+        selects=of.selects,
+        in_steps=False,
+        shift_of=of,
     )
 
 

@@ -31,6 +31,7 @@ from mirage_dsl.ops.makers import (
     contraction,
     reduction,
     row,
+    shift,
     ternary,
     unary,
 )
@@ -307,18 +308,23 @@ PROD = reduction(
     torch="prod_of({0}, {axes}, {dtype})",
     truth=Truth.KEEPS,
 )
-ROWSHIFT = reduction(
+ROWSHIFT = shift(
     "rowshift",
-    makers.rowshift,
-    join=MAXIMUM,
-    neutral=-math.inf,
-    field=lambda f, a, axes: f.shift(a, axes),
-    field_note="a fresh random value at every site: no output may depend on it",
+    MAX,
     triton="tl.max({0}, axis={axis})",
     torch="shift_of({0}, {axes})",
-    selects=True,
-    in_steps=False,
 )
+"""The shift that is put back: of what is exponentiated, whatever stood there before.
+
+What a `RunningMax` has seen of it so far is a shift as well.
+"""
+
+
+def shift_rows() -> tuple[Operator, ...]:
+    """The rows that shift exponents."""
+    return tuple(o for o in OPERATORS.values() if o.shift_of is not None)
+
+
 MATMUL = contraction(
     "matmul",
     np.matmul,

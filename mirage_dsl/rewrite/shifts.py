@@ -24,14 +24,14 @@ from dataclasses import replace
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Axis, Dim, TensorType, f32
+from mirage_dsl.core.types import Axis, Dim, TensorType, f32, scalar
 from mirage_dsl.ir.analysis.homogeneity import (
     Exponentials,
     NotHomogeneousError,
     Scaling,
     scaling_of,
 )
-from mirage_dsl.ir.analysis.unshifted import bare, needs_no_shift
+from mirage_dsl.ir.analysis.unshifted import bare, needs_no_shift, shift_row
 from mirage_dsl.ir.check.graph import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -49,6 +49,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.rename import FreshNames
 from mirage_dsl.ir.walk import (
+    makers,
     map_nodes,
     operands_of,
     users,
@@ -56,7 +57,7 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
-from mirage_dsl.ops.table import EXP, MAXIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.table import EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
 
 # -- Exponentials that share a shift ---------------------------------------------------
 #     e = exp(s)                          t = the shift of s
@@ -134,12 +135,15 @@ def sorted_by_reads(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
 
 
 # -- Shifts taken out ------------------------------------------------------------------
-# A shift is `rowshift x`, or the larger one of a shift and of anything else:
-# whatever is subtracted from all exponents of a row cancels.
+#     y = x - shift    ->    y = x
+#     y = shift - x    ->    y = x * -1
+#
+# Whatever is subtracted from all exponents of a row cancels, or what they all are
+# subtracted from.
 
 
 def strip_shifts(program: KernelGraph) -> KernelGraph:
-    """The program in which `x - shift` is `x`, for all shifts that are only used so."""
+    """The program without the shifts that are only subtracted, or subtracted from."""
     shifts = _shifts(program)
     types = kernel_types(program)
     # A shift may have dims that the exponent lacks, as where it is one for all rows:
@@ -151,14 +155,9 @@ def strip_shifts(program: KernelGraph) -> KernelGraph:
 
 
 def _shifts(program: KernelGraph) -> list[str]:
-    """All shifts; one that is larger than another comes behind it."""
-    found: list[str] = []
-    for node in program.applies:
-        if node.op is ROWSHIFT or (
-            node.op is MAXIMUM and not set(node.values).isdisjoint(found)
-        ):
-            found.append(node.result)
-    return found
+    """All shifts; one that is joined of others comes behind them."""
+    made = makers(program)
+    return [name for name in made if shift_row(made, name) is not None]
 
 
 def _removable(
@@ -173,18 +172,26 @@ def _removable(
     returned = {r.value for r in program.returns}
     for shift in reversed(shifts):
         if shift not in returned and all(
-            isinstance(n, Apply) and (n.result in found or _subtracts(n, shift, types))
+            isinstance(n, Apply)
+            and (n.result in found or _subtracts(n, shift, shifts, types))
             for n in read[shift]
         ):
             found.add(shift)
     return found
 
 
-def _subtracts(node: Apply, shift: str, types: Mapping[str, TensorType] | None) -> bool:
-    if node.op is not SUB or node.operands[1] != shift:
+def _subtracts(
+    node: Apply,
+    shift: str,
+    shifts: Collection[str],
+    types: Mapping[str, TensorType] | None,
+) -> bool:
+    """Whether a node is `x - shift`, or `shift - x` where x is no shift itself."""
+    if node.op is not SUB:
         return False
-    value = node.operands[0]
-    if not isinstance(value, str) or value == shift:
+    whole, row = node.operands
+    value = whole if row == shift else row
+    if not isinstance(value, str) or value == shift or (row in shifts and row != shift):
         return False
     return types is None or types[node.result].dims == types[value].dims
 
@@ -194,11 +201,15 @@ def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
 
     def stripped(node: KernelNode) -> Iterable[KernelNode]:
         moved = with_operands(node, names)
-        if isinstance(moved, Apply) and moved.op is SUB and moved.operands[1] in shifts:
-            kept = moved.operands[0]
-            assert isinstance(kept, str)
-            names[moved.result] = kept
+        if not isinstance(moved, Apply) or moved.op is not SUB:
+            return [moved]
+        whole, row = moved.operands
+        if row in shifts:
+            assert isinstance(whole, str)
+            names[moved.result] = whole
             return []
+        if whole in shifts:
+            return [replace(moved, op=MUL, operands=(row, scalar(-1)))]
         return [moved]
 
     return without_dead(with_returned(map_nodes(program, stripped), names))
@@ -434,7 +445,7 @@ class _Shift:
         largest, scaled = shift, dict[str, str]()
         if self._runs:
             largest = self.names.fresh("last")
-            added.append(Accumulate(largest, shift, "max"))
+            added.append(Accumulate(largest, shift, MAX.name))
             fresh = self.names.fresh
             scaled = {a: fresh(f"{a}_weighted") for a in self.found.accumulators}
         nodes, top, companions = shifted_alike(
@@ -470,7 +481,7 @@ class _Shift:
         operand = shift
         if any(isinstance(n, RunningMax) and n.result == shift for n in block.nodes):
             operand = self.names.fresh("last")
-            added.append(Accumulate(operand, shift, "max"))
+            added.append(Accumulate(operand, shift, MAX.name))
         elif stages_of(block)[shift] == "body":
             raise NotHomogeneousError
         own = self.types[self.exponent].dims

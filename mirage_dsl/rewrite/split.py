@@ -174,7 +174,7 @@ class _Splitting:
         extra: list[BlockNode] = []
         for shift in self.maxima:
             last[shift] = self.names.fresh(f"{shift}_last")
-            extra.append(Accumulate(last[shift], shift, "max"))
+            extra.append(Accumulate(last[shift], shift, MAX.name))
         stores: list[BlockNode] = [
             Store(c.tensor, c.value, self._stored(c.value), f32)
             for c in self.crossing.values()

@@ -54,7 +54,7 @@ from mirage_dsl.search.programs.segments import (
 from mirage_dsl.search.result import Candidate, Ledger, Plan, Proof, SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.verify.certificate import Certificate
-from mirage_dsl.verify.shifts import maxima_as_shifts
+from mirage_dsl.verify.shifts import reductions_as_shifts
 
 # -- Certificates ----------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class _Driver:
                 # An answer may take longer to verify than plans to find.
                 self._secure(quick, forms[0])
             with self.segments.interruptible(self.times.joined):
-                forms[0] = maxima_as_shifts(forms[0])
+                forms[0] = reductions_as_shifts(forms[0])
                 forms.append(sink_views(forms[0]))
                 self._search(plans)
         if quick is not None and self.segments.cut_short:

@@ -32,7 +32,6 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
-from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.multiply_out import forms
@@ -47,7 +46,7 @@ from mirage_dsl.search.useful.abstract import Useful, salt_of, useful
 from mirage_dsl.search.useful.field61 import MODULUS, iota, key_of, word_of
 from mirage_dsl.search.useful.terms import IN_TILE, JOIN, REDUCE, Pair, times
 from mirage_dsl.verify.certificate import Certificate
-from mirage_dsl.verify.shifts import maxima_as_shifts
+from mirage_dsl.verify.shifts import reductions_as_shifts
 from mirage_dsl.verify.verifier import verify
 
 # -- Values outside of S ---------------------------------------------------------------
@@ -157,7 +156,7 @@ class Membership:
         return Abstract(times(value.pair, (s, s)), value.names, value.piece)
 
     def _applied(self, node: Apply) -> Abstract | None:
-        if node.op is ROWSHIFT:
+        if node.op.shift_of is not None:
             return None
         operands = [self._operand(o) for o in node.operands]
         first = operands[0]
@@ -400,7 +399,7 @@ def _only_shifts(block: BlockGraph, node: Apply) -> bool:
         for n in block.nodes
         if isinstance(n, Accumulate) and n.operand in running
     }
-    return node.op is ROWSHIFT or not running.isdisjoint(node.values)
+    return node.op.shift_of is not None or not running.isdisjoint(node.values)
 
 
 def without_casts(block: BlockGraph) -> BlockGraph:
@@ -504,7 +503,7 @@ def why_not(
     certificate = verify(mugraph, program, seed=seed)
     if not certificate.equivalent:
         return _different(certificate)
-    asked = maxima_as_shifts(expand(program))
+    asked = reductions_as_shifts(expand(program))
     question = _Question(
         expand(mugraph), asked, result, cost, hardware, max_kernels, limits, seed
     )

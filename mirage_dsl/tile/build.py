@@ -40,7 +40,7 @@ from mirage_dsl.ir.graph import Store as BlockStore
 from mirage_dsl.ir.maps import looped_dims, loops_inside_grid
 from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ops.definition import Kind, Operator
-from mirage_dsl.ops.table import MAX, SUB
+from mirage_dsl.ops.table import MAX
 from mirage_dsl.tile.formula import (
     Formula,
     Number,
@@ -521,22 +521,24 @@ class _Builder:
         found = [
             self._in_registers(o) if isinstance(o, str) else o for o in node.operands
         ]
-        shift, row = node.operands[-1], found[-1]
-        if node.op is SUB and isinstance(shift, str) and self._wiring.is_shift(shift):
-            assert isinstance(row, str)
-            if self._wiring.may_be_infinite(shift):
-                found[-1] = self._finite(row)
+        shift = self._wiring.shift_in(node)
+        if shift is not None:
+            at, row = shift
+            value, neutral = found[at], row.neutral
+            assert isinstance(value, str)
+            assert neutral is not None
+            found[at] = self._finite(value, neutral)
         return found
 
-    def _finite(self, row: str) -> str:
+    def _finite(self, row: str, neutral: float) -> str:
         """A shift that is finite where all lanes are outside too."""
 
         def make(name: str) -> str:
             fills = {
-                d: (0.0 if f == -INFINITY else f, holds)
+                d: (0.0 if f == neutral else f, holds)
                 for d, (f, holds) in self._fills[row].items()
             }
-            return self._make(Finite(name, self._tiles[row], row), fills)
+            return self._make(Finite(name, self._tiles[row], row, neutral), fills)
 
         return self._once(("finite", row), f"{row}/finite", make)
 

@@ -21,7 +21,7 @@ from mirage_dsl.core.types import Axis, Dim, axis_text, f32
 from mirage_dsl.ir.check.view import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import EXP, OPERATORS, ROWSHIFT, SUB
+from mirage_dsl.ops.table import EXP, OPERATORS, SUB
 from mirage_dsl.tile import formula
 from mirage_dsl.tile.formula import Formula, Number, all_of, any_of, fold, opposite
 from mirage_dsl.tile.printer import statement_text
@@ -658,20 +658,26 @@ def _applied(op: Operator, inner: Operator | None, values: Sequence[float]) -> f
 
 
 def shifts_are_finite(view: _View) -> Iterator[Problem]:
-    """A maximum that may be -inf is made finite before it is subtracted."""
-    rows: set[str] = set()
+    """A shift that may be infinite is made finite before it is subtracted."""
+    shifts: dict[str, float | None] = {}
+    """The values that are shifts, with what they are where all is masked."""
     for statement, _ in view.statements:
         match statement:
-            case Reduce() if statement.op is ROWSHIFT:
-                rows.add(statement.result)
-            case Convert() | Cast() | Mask() | Merge() if statement.operand in rows:
-                rows.add(statement.result)
+            case Reduce() if statement.op.shift_of is not None:
+                shifts[statement.result] = statement.op.neutral
+            case Largest():
+                shifts[statement.result] = None
+            case Finite() if statement.operand in shifts:
+                fits = statement.fill == shifts[statement.operand]
+                shifts[statement.result] = None if fits else shifts[statement.operand]
+            case Convert() | Cast() | Mask() | Merge() if statement.operand in shifts:
+                shifts[statement.result] = shifts[statement.operand]
             case Compute() if SUB in (statement.op, statement.inner):
-                last = statement.operands[-1]
-                if last in rows:
-                    what = (
-                        f"subtracts {last}, which is -inf where a whole row is masked"
-                    )
+                values = (o for o in reversed(statement.operands) if isinstance(o, str))
+                last = next((v for v in values if v in shifts), None)
+                fill = None if last is None else shifts[last]
+                if fill is not None:
+                    what = f"subtracts {last}, which is {fill} where all is masked"
                     yield statement, what, "read it by `finite`"
             case _:
                 pass

@@ -6,6 +6,7 @@ and its numbers, formats and dims are known; whether it is well formed says `che
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -141,7 +142,7 @@ _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "load": ("by", "guarded", "buffers", "when", "instead"),
         "pick": ("when",),
         "cast": (),
-        "finite": (),
+        "finite": ("fill",),
         "convert": ("when",),
         "mask": ("fill", "where", "when"),
         "merge": ("sides",),
@@ -568,7 +569,7 @@ class _Assigned:
             "load": self._load,
             "pick": self._pick,
             "cast": lambda _: Cast(*self._plain()),
-            "finite": lambda _: Finite(*self._plain()),
+            "finite": self._finite,
             "convert": self._convert,
             "mask": self._mask,
             "merge": self._merge,
@@ -596,6 +597,12 @@ class _Assigned:
             details.name("instead"),
             self._notes,
         )
+
+    def _finite(self, details: _Details) -> Finite:
+        fill = details.word("fill")
+        (operand,) = self._operands()
+        neutral = -math.inf if fill is None else self._of.fill(fill)
+        return Finite(self._result, self._tile, operand, neutral, self._notes)
 
     def _pick(self, details: _Details) -> Pick:
         if not details.has("when"):

@@ -5,6 +5,7 @@ The text is described in `docs/text-format.md`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -234,8 +235,11 @@ def _few_details(
     statement: Cast | Finite | Convert | Pick | Largest | Ask,
 ) -> Iterator[str]:
     match statement:
-        case Cast() | Finite():
+        case Cast():
             pass
+        case Finite():
+            fill = statement.fill
+            yield "" if fill == -math.inf else f"fill({_number(fill)})"
         case Convert():
             yield _when(statement.when)
         case Pick():

@@ -16,6 +16,7 @@ nothing, and tell no two statements apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
@@ -171,11 +172,12 @@ class Cast:
 
 @dataclass(frozen=True)
 class Finite:
-    """A shift, with 0 for -inf, which that of a wholly masked row is."""
+    """A shift, with 0 for what that of a wholly masked row is: its neutral element."""
 
     result: str
     tile: Tile
     operand: str
+    fill: float = -math.inf
     notes: Notes = field(default=(), compare=False, repr=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from mirage_dsl.ir.analysis.unshifted import shift_row
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -16,8 +17,8 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.walk import makers, users
-from mirage_dsl.ops.definition import Kind, Term
-from mirage_dsl.ops.table import EXP, MAXIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.definition import Kind, Operator, Term
+from mirage_dsl.ops.table import EXP, MUL, SUB
 from mirage_dsl.tile.formula import Number, all_of, any_of, opposite
 from mirage_dsl.tile.layout import Layout
 from mirage_dsl.tile.program import Order
@@ -192,17 +193,23 @@ class Wiring:
         ]
 
     def is_shift(self, value: str) -> bool:
-        """Whether it is the maximum of a row of exponents, or larger."""
-        maker = self._makers[value]
-        if isinstance(maker, Apply):
-            larger = maker.op is MAXIMUM and any(map(self.is_shift, maker.values))
-            return maker.op is ROWSHIFT or larger
-        if isinstance(maker, Accumulate):
-            return maker.kind == "max" and self.is_shift(maker.operand)
-        return isinstance(maker, RunningMax)
+        """Whether it is what exponents are shifted by."""
+        return shift_row(self._makers, value) is not None
+
+    def shift_in(self, node: Apply) -> tuple[int, Operator] | None:
+        """Which operand of a subtraction is a shift that may be infinite, and its row.
+
+        A shift of which another one is subtracted is none of exponents.
+        """
+        rows = [shift_row(self._makers, o) for o in node.operands]
+        for at in (1, 0) if node.op is SUB else ():
+            row, shift = rows[at], node.operands[at]
+            if row is not None and isinstance(shift, str):
+                return (at, row) if self.may_be_infinite(shift) else None
+        return None
 
     def may_be_infinite(self, shift: str) -> bool:
-        """Whether a shift may be -inf; a running maximum sees to that itself."""
+        """Whether a shift may be infinite; a running maximum sees to that itself."""
         return not isinstance(self._makers[shift], RunningMax)
 
 

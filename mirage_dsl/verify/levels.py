@@ -22,6 +22,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.definition import Axes
+from mirage_dsl.ops.table import ROWSHIFT
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,9 @@ def _block(
             case Apply():
                 values[node.result] = _apply(node, values)
             case Accumulate():
-                of_running = node.operand in running and node.kind == "max"
+                of_running = (
+                    node.operand in running and node.reduction is ROWSHIFT.shift_of
+                )
                 kept = values[node.operand]
                 values[node.result] = kept if of_running else _accumulated(node, values)
             case RunningMax():

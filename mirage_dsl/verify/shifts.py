@@ -1,49 +1,56 @@
-"""Maxima that only shift exponents, as a safe softmax that is written by hand has them.
+"""Reductions that only shift exponents, as a safe softmax that is written by hand has.
 
     s = max x over(k)                      s = rowshift x over(k)
     e = exp(x - s)                   ->    e = exp(x - s)
     y = e / sum(e, over k)                 y = e / sum(e, over k)
 
-The search takes shifts out and puts running maxima back; a maximum whose value matters
-has to be computed as it is.
+The search takes shifts out and puts running maxima back; a reduction whose value
+matters has to be computed as it is.  Which rows shift, and by what, the table says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.walk import map_nodes, users
-from mirage_dsl.ops.table import DIV, EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.table import DIV, EXP, MUL, SUB, shift_rows
 
 
-def maxima_as_shifts(program: KernelGraph) -> KernelGraph:
-    """The program, with shifts in the place of maxima that are nothing else.
+def reductions_as_shifts(program: KernelGraph) -> KernelGraph:
+    """The program, with shifts in the place of reductions that are nothing else.
 
     Args:
         program: A traced program of known extents.
     """
-    found = {n.result for n in program.applies if n.op is MAX and _shifts(program, n)}
+    rows = {row.shift_of: row for row in shift_rows()}
+    found = {
+        node.result: rows[node.op]
+        for node in program.applies
+        if node.op in rows and _shifts(program, node, rows[node.op])
+    }
     if not found:
         return program
     # One verification is enough where all of them are shifts, as in a deep model.
     every = _with_shifts(program, found)
     if _agrees_with_itself(every):
         return every
-    for maximum in sorted(found):
-        shifted = _with_shifts(program, {maximum})
+    for name, row in sorted(found.items(), key=lambda item: item[0]):
+        shifted = _with_shifts(program, {name: row})
         if _agrees_with_itself(shifted):
             program = shifted
     return program
 
 
-def _with_shifts(program: KernelGraph, maxima: set[str]) -> KernelGraph:
+def _with_shifts(program: KernelGraph, rows: Mapping[str, Operator]) -> KernelGraph:
     return map_nodes(
         program,
         lambda n: (
-            replace(n, op=ROWSHIFT)
-            if isinstance(n, Apply) and n.result in maxima
+            replace(n, op=rows[n.result])
+            if isinstance(n, Apply) and n.result in rows
             else n
         ),
     )
@@ -63,18 +70,17 @@ def _agrees_with_itself(program: KernelGraph) -> bool:
         return False
 
 
-def _shifts(program: KernelGraph, node: Apply) -> bool:
-    """Whether a maximum is only subtracted, from what ends in exponents alone.
+def _shifts(program: KernelGraph, node: Apply, row: Operator) -> bool:
+    """Whether a reduction is only subtracted, from what ends in exponents alone.
 
-    A larger maximum may be subtracted in its place.
+    Or the other way round; and what joins it with something may be in its place.
     """
     read = users(program.applies)[node.result]
     return bool(read) and all(
-        (n.op is MAXIMUM and _shifts(program, n))
+        (n.op is row.join and _shifts(program, n, row))
         or (
             n.op is SUB
-            and n.operands[1] == node.result
-            and n.operands[0] != node.result
+            and n.operands[0] != n.operands[1]
             and _in_exponents(program, n.result)
         )
         for n in read
@@ -87,7 +93,8 @@ def _in_exponents(program: KernelGraph, value: str) -> bool:
         return False
     read = users(program.applies)[value]
     return bool(read) and all(
-        n.op in (EXP, ROWSHIFT)
+        n.op is EXP
+        or n.op.shift_of is not None
         or (
             (n.op is SUB and n.operands[1] != value)
             and _in_exponents(program, n.result)

@@ -10,7 +10,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.verify.shifts import maxima_as_shifts
+from mirage_dsl.verify.shifts import reductions_as_shifts
 
 
 def softmax(x: Any) -> Any:
@@ -60,7 +60,7 @@ def relative(x: Any) -> Any:
 def maxima(function: Callable[..., Any]) -> tuple[int, int]:
     """How many maxima and shifts the program has afterwards."""
     program = mirage.kernel(function).trace(mirage.spec((8, 16)))
-    return counted(maxima_as_shifts(expand(program)))
+    return counted(reductions_as_shifts(expand(program)))
 
 
 def test_a_softmax_of_what_is_shifted_already_has_two_shifts() -> None:

@@ -24,11 +24,12 @@ from mirage_dsl.ir.graph import (
     Operand,
     RunningMax,
     Store,
+    ValueNode,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import makers, operands_of
-from mirage_dsl.ops.definition import Term
-from mirage_dsl.ops.table import EXP, MAXIMUM, ROWSHIFT, SUB
+from mirage_dsl.ops.definition import Operator, Term
+from mirage_dsl.ops.table import EXP, ROWSHIFT, SUB, shift_rows
 
 
 @dataclass(frozen=True)
@@ -113,22 +114,34 @@ def _in_range(
     return True
 
 
-def is_shifted(makers: Mapping[str, object], exponent: str) -> bool:
+def shift_row(made: Mapping[str, ValueNode], value: Operand) -> Operator | None:
+    """The row of a value that is made to be subtracted from exponents, or None.
+
+    That is what a shift's row gives, so far or in the end, and what joins it with
+    anything else: whatever is subtracted from all exponents of a row cancels.
+    """
+    by = made.get(value) if isinstance(value, str) else None
+    match by:
+        case RunningMax():
+            return ROWSHIFT
+        case Accumulate():
+            row = shift_row(made, by.operand)
+            return row if row is not None and by.reduction is row.shift_of else None
+        case Apply() if by.op.shift_of is not None:
+            return by.op
+        case Apply() if any(by.op is row.join for row in shift_rows()):
+            rows = (shift_row(made, v) for v in by.values)
+            return next((r for r in rows if r is not None and r.join is by.op), None)
+        case _:
+            return None
+
+
+def is_shifted(made: Mapping[str, ValueNode], exponent: str) -> bool:
     """Whether an exponent has a shift already."""
-    made = makers.get(exponent)
-    if not isinstance(made, Apply) or made.op is not SUB:
+    by = made.get(exponent)
+    if not isinstance(by, Apply) or by.op is not SUB:
         return False
-    return _is_shift(makers, made.operands[1])
-
-
-def _is_shift(makers: Mapping[str, object], value: Operand) -> bool:
-    """Whether a value is made to be subtracted from exponents."""
-    by = makers.get(value) if isinstance(value, str) else None
-    if isinstance(by, Accumulate):
-        return by.kind == "max" and _is_shift(makers, by.operand)
-    if isinstance(by, Apply) and by.op is MAXIMUM:
-        return any(_is_shift(makers, o) for o in by.operands)
-    return isinstance(by, RunningMax) or (isinstance(by, Apply) and by.op is ROWSHIFT)
+    return any(shift_row(made, o) is not None for o in by.operands)
 
 
 def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
@@ -207,5 +220,6 @@ __all__ = [
     "exposed",
     "is_shifted",
     "needs_no_shift",
+    "shift_row",
     "unshifted",
 ]

@@ -225,7 +225,7 @@ class BlockEvaluation(Generic[V]):
         reduction = node.reduction
         if reduction is None:
             return self.concatenated(named)
-        if reduction is table.MAX and node.operand in self.running:
+        if reduction is table.ROWSHIFT.shift_of and node.operand in self.running:
             return self.last(named)
         if node.rescale is not None:
             named = self.rescaled(named, self.in_body(node.rescale, "rescale by"))

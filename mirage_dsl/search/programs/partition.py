@@ -32,7 +32,6 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import depending, live, makers, post_order, read_by, results_of
 from mirage_dsl.ops.definition import Array, Kind, Operator
-from mirage_dsl.ops.table import ROWSHIFT
 from mirage_dsl.search.programs.repeats import apart
 from mirage_dsl.verify.sizes import input_shape, shrink
 
@@ -276,7 +275,7 @@ class _Shifted(NumpyDomain):
 
     def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
         found = super().reduce(op, value, axes)
-        if op is not ROWSHIFT:
+        if op.shift_of is None:
             return found
         noise = np.random.default_rng(self.seed).uniform(-1.0, 1.0, found.shape)
         return found + noise
@@ -290,7 +289,7 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
     a shift counts where the program cannot be evaluated at small extents.
     """
     nodes = program.applies
-    shifts = {n.result for n in nodes if n.op is ROWSHIFT}
+    shifts = {n.result for n in nodes if n.op.shift_of is not None}
     if not shifts:
         return frozenset()
     try:

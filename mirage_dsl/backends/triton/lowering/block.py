@@ -386,7 +386,7 @@ class _Printer:
 
     def _finite(self, step: Finite) -> None:
         row = self._variables[step.operand]
-        name = self._bind(row.name, finite_shift(row.name))
+        name = self._bind(row.name, finite_shift(row.name, step.fill))
         self._variables[step.result] = replace(row, name=name)
 
     # -- Changes of form -----------------------------------------------------------
@@ -487,7 +487,7 @@ class _Printer:
         last = self._variables[step.state].name
         operand = self._form(step.operand, step.tile.axes)
         highest = self._assign(f"{step.result}_next", f"tl.maximum({last}, {operand})")
-        name = self._assign(step.result, finite_shift(highest))
+        name = self._assign(step.result, finite_shift(highest, -math.inf))
         self._name(step, name)
         if step.scale is not None:
             text = f"tl.exp2(({last} - {name}) * {LOG2_E})"
@@ -496,6 +496,6 @@ class _Printer:
         self._writer.assign(last, highest)
 
 
-def finite_shift(name: str) -> str:
-    """The expression of a shift with 0 for -inf."""
-    return f"tl.where({name} == {number(-math.inf)}, 0.0, {name})"
+def finite_shift(name: str, fill: float) -> str:
+    """The expression of a shift with 0 for what it is where all is masked."""
+    return f"tl.where({name} == {number(fill)}, 0.0, {name})"
