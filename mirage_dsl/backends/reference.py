@@ -5,17 +5,80 @@ It is what a decorated function does with arrays that are not on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from mirage_dsl.backends.base import Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
+from mirage_dsl.ir.graph import KernelGraph
 
 if TYPE_CHECKING:
     import torch
 
-    from mirage_dsl.ir.graph import KernelGraph
+
+class Reference:
+    """The evaluator: slow, and right by definition."""
+
+    name = "reference"
+    packages = ("numpy",)
+    tuned = False
+
+    def takes(self, device: str) -> bool:  # noqa: ARG002
+        """All tensors: they are moved to the CPU and back."""
+        return True
+
+    def emit(self, graph: KernelGraph) -> str:
+        """The text of the μGraph, which is evaluated as it stands."""
+        return str(graph)
+
+    def compile(
+        self,
+        graph: KernelGraph,
+        device: str,  # noqa: ARG002
+        *,
+        most: Mapping[str, int] | None = None,  # noqa: ARG002
+    ) -> Evaluated:
+        """What evaluates it at whatever extents the tensors have."""
+        return Evaluated(graph)
+
+    def report(
+        self,
+        graph: KernelGraph,
+        target: str | None = None,  # noqa: ARG002
+    ) -> list[Report]:
+        """Nothing is compiled, so nothing is known."""
+        names = [f"{graph.name}_kernel{i}" for i in range(len(graph.blocks))]
+        return [Report(name, None, None, None) for name in names]
+
+    def load(self, device: str | None = None) -> None:
+        """Nothing is loaded late."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A μGraph as something to call."""
+
+    graph: KernelGraph
+    direct: None = None
+
+    @property
+    def source(self) -> str:
+        """The text of the μGraph."""
+        return str(self.graph)
+
+    def __call__(
+        self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
+    ) -> list[torch.Tensor]:
+        """The outputs, as new tensors or in those given."""
+        check_tensors(self.graph, tensors, out)
+        found = run_reference(self.graph, *tensors)
+        for result, target in zip(found, out, strict=bool(out)):
+            target.copy_(result)
+        return list(out) or found
 
 
 def run_reference(graph: KernelGraph, *operands: Any) -> list[Any]:

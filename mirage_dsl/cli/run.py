@@ -120,12 +120,13 @@ def _execute(
     if not gpu and not interpret:
         outputs = evaluate_numpy(graph, *arrays, compute=np.float32, round_casts=True)
         return "the evaluator in float32", outputs
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 
     tensors = [_to_torch(a) for a in arrays]
     if gpu:
         tensors = [t.cuda() for t in tensors]
-    found = Executable(graph, interpret=interpret)(*tensors)
+    backend = backend_named(DEFAULT_BACKEND)
+    found = backend.compile(graph, "cuda" if gpu else "cpu")(*tensors)
     how = torch.cuda.get_device_name() if gpu else "Triton's interpreter"
     return how, [t.double().cpu().numpy() for t in found]
 
@@ -158,11 +159,11 @@ def compile_command(
     Needs no GPU.  Exit 1 if a kernel is not worth running: it spills registers, needs
     too much shared memory, or waits for each load.
     """
-    from mirage_dsl.backends.triton.running.screen import compile_only, reject
+    from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 
     graph = resize(read_graph(file), sizes)
-    reports = compile_only(graph, target)
-    reasons = [r for r in map(reject, reports) if r is not None]
+    reports = backend_named(DEFAULT_BACKEND).report(graph, target)
+    reasons = [r for r in (each.rejection() for each in reports) if r is not None]
     if as_json:
         say_json({"target": target, "kernels": reports, "rejected": reasons})
     else:
@@ -198,10 +199,11 @@ def bench_command(
             "bench needs a CUDA device, and PyTorch finds none; `mirage-dsl explain` "
             "estimates times, and `mirage-dsl compile` screens kernels, without one"
         )
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
     from mirage_dsl.tune.timing import time_both
 
     graph = resize(read_graph(file), sizes)
     other = resize(read_graph(program), sizes)
-    result = time_both(Executable(graph), Executable(other), graph)
+    compiled = backend_named(DEFAULT_BACKEND).compile
+    result = time_both(compiled(graph, "cuda"), compiled(other, "cuda"), graph)
     answer(as_json, asdict(result), str(result))

@@ -1,14 +1,13 @@
 """The process that compiles candidates for `tune`: a child of its own for each.
 
-It loads PyTorch and Triton once and never touches the GPU, so that forking is safe and
-cheap; a compiler that crashes or hangs costs one candidate.  What Triton works out once
-in a process, the children inherit.  What is compiled stays in Triton's cache, where the
-process that times finds it.
+It loads PyTorch and the backend once and never touches the GPU, so that forking is safe
+and cheap; a compiler that crashes or hangs costs one candidate.  What a compiler works
+out once in a process, the children inherit.  What is compiled stays in the backend's
+cache, where the process that times finds it.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import selectors
@@ -16,11 +15,12 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from mirage_dsl.backends.triton.running.screen import KernelReport, compile_only, reject
+from mirage_dsl.backends.base import DEFAULT_BACKEND, Report, backend_named
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
@@ -28,7 +28,6 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.tune.channel import HEADER, framed, own_channel, send, taken
 from mirage_dsl.tune.messages import Compiled, CompileJob
 
-LOADED = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
 SECONDS_EACH = 40.0
 """How long one candidate may take."""
 GIVEN_UP = "it was not compiled"
@@ -49,12 +48,12 @@ class _Child:
 def compiled(job: CompileJob) -> Compiled:
     """Compile and screen one candidate."""
     start = time.perf_counter()
-    reports: list[KernelReport] = []
+    reports: Sequence[Report] = ()
     try:
-        reports = compile_only(job.graph, job.target)
+        reports = backend_named(job.backend).report(job.graph, job.target)
         together = job.together or (0,) * len(reports)
         pairs = zip(reports, together, strict=True)
-        reasons = [reject(r, least) for r, least in pairs if job.screened]
+        reasons = [r.rejection(least) for r, least in pairs if job.screened]
         reason = next((r for r in reasons if r is not None), "")
     except Exception as failure:
         reason = f"{type(failure).__name__}: {failure}"[:500]
@@ -174,10 +173,10 @@ def _load() -> None:
     Triton's hash of its own files, which names each entry of its cache, takes as long
     as compiling a candidate, or longer; children find it done.
     """
-    for name in LOADED:
-        importlib.import_module(name)
+    backend = backend_named(DEFAULT_BACKEND)
+    backend.load()
     with suppress(MirageError):
-        compile_only(_smallest())
+        backend.report(_smallest())
 
 
 def _smallest() -> KernelGraph:

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.triton.lowering.library import HELPERS
-from mirage_dsl.backends.triton.running.launch import Executable
 from mirage_dsl.core.types import DType, Scalar, boolean, dtype_named, f32
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
@@ -137,7 +137,7 @@ def _scope() -> dict[str, Any]:
 
 
 # The module runs as a program, so its own name is another.
-_log = logging.getLogger("mirage_dsl.backends.triton.tune_worker")
+_log = logging.getLogger("mirage_dsl.backends.judge_worker")
 
 REPEATS = 3
 """Runs of each draw: a race does not show in every one."""
@@ -165,6 +165,7 @@ class Judge:
     def __init__(self, task: Task, device: str = "cuda") -> None:
         self._task = task
         self._device = device
+        self._backend = backend_named(task.backend)
         self.draws: list[Tensors] = []
         self.right: list[Tensors] = []
         for seed in range(task.draws):
@@ -212,22 +213,23 @@ class Judge:
         return tensor.copy_(values > 0 if truth else values * (spec.scale * scale))
 
     def warm_up(self) -> None:
-        """All that takes its time once: Triton, its driver, libraries, captures.
+        """All that takes its time once: the backend, its driver, libraries, captures.
 
-        The program itself, which is run for that, needs none of Triton's kernels.
+        The program itself, which is run for that, needs no kernels but the library's.
         """
         with suppress(Exception):
-            from triton.runtime.driver import driver
-
-            active: Any = driver.active
-            active.get_current_device()
+            self._backend.load(self._device)
         self.judge(Trial(self._task.program, float("inf"), 1))
+
+    def compiled(self, graph: KernelGraph) -> Executable:
+        """What runs a candidate."""
+        return self._backend.compile(graph, "cuda")
 
     def judge(self, trial: Trial) -> Timing:
         """Check and time one candidate."""
         begun = time.perf_counter()
         try:
-            run = Executable(trial.graph)
+            run = self.compiled(trial.graph)
             far_off = max(trial.limit, FAR_OFF)
             rough = self._rough(run, far_off)
             started = time.perf_counter()
@@ -304,7 +306,7 @@ class Judge:
 
         try:
             found = time_in_turns(
-                [(Executable(g), self._copies()) for g in final.graphs],
+                [(self.compiled(g), self._copies()) for g in final.graphs],
                 seconds=final.seconds,
                 look=look,
             )

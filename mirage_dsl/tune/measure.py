@@ -30,7 +30,7 @@ from mirage_dsl.tune.messages import (
 )
 
 if TYPE_CHECKING:
-    from mirage_dsl.backends.triton.running.screen import KernelReport
+    from mirage_dsl.backends.base import Report
 
 SECONDS_EACH = 20.0
 """How long one candidate may take to be run and timed."""
@@ -118,9 +118,10 @@ class Tuner:
         self.least = 0.0
         self.seconds_each = seconds_each
         self.together: Callable[[KernelGraph], tuple[int, ...]] = _any_number
-        self.reports: dict[KernelGraph, tuple[KernelReport, ...]] = {}
+        self.reports: dict[KernelGraph, tuple[Report, ...]] = {}
         self.marks = Marks()
         self._judge = JudgeProcess(task)
+        self._backend = task.backend
         self._target = target
         self._slow = slow
         self._screened = screened
@@ -250,7 +251,14 @@ class Tuner:
         assert self._compiler is not None
         left = set(range(len(candidates)))
         jobs = [
-            CompileJob(i, self._form(c), self._target, self._screened, self.together(c))
+            CompileJob(
+                i,
+                self._form(c),
+                self._target,
+                self._screened,
+                self.together(c),
+                self._backend,
+            )
             for i, c in enumerate(candidates)
             if c.blocks
         ]

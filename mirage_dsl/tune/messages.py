@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mirage_dsl.backends.base import DEFAULT_BACKEND
 from mirage_dsl.ir.graph import KernelGraph
 
 if TYPE_CHECKING:
-    from mirage_dsl.backends.triton.running.screen import KernelReport
+    from mirage_dsl.backends.base import Report
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,21 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker needs before it can judge candidates."""
+    """What a worker needs before it can judge candidates.
+
+    Attributes:
+        program: What they compute.
+        inputs: The tensors to draw.
+        draws: How many sets of them.
+        device: The number of the GPU.
+        backend: What runs them.
+    """
 
     program: KernelGraph
     inputs: tuple[InputSpec, ...]
     draws: int = 3
     device: int = 0
+    backend: str = DEFAULT_BACKEND
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class CompileJob:
         screened: Whether to leave out what is not worth timing.
         together: For each of its own kernels, how many blocks have to share a
             multiprocessor for all to run at once; 0, or nothing, where they need not.
+        backend: What compiles it.
     """
 
     index: int
@@ -49,6 +60,7 @@ class CompileJob:
     target: str
     screened: bool = True
     together: tuple[int, ...] = ()
+    backend: str = DEFAULT_BACKEND
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,7 @@ class Compiled:
     index: int
     reason: str
     seconds: float
-    reports: tuple[KernelReport, ...] = ()
+    reports: tuple[Report, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.records import typed
 from mirage_dsl.ir.canonical import canonical_hash
@@ -41,8 +42,8 @@ def timings_key(
     effort: str,
     constraints: Constraints | None,
     hardware: Hardware,
-    *,
     overlap: bool = False,
+    backend: str = DEFAULT_BACKEND,
 ) -> Key:
     """What timings are stored under: the candidates, the inputs, and the machine.
 
@@ -58,13 +59,14 @@ def timings_key(
         "constraints": str(constraints or Constraints()),
         "hardware": hardware.fingerprint,
         "overlap": str(overlap),
-        **_surroundings(),
+        "backend": backend,
+        **_surroundings(backend_named(backend)),
         "code": code_version(*AREAS, "backends"),
     }
     return Key(TIMINGS, tuple(parts.items()))
 
 
-def _surroundings() -> dict[str, str]:
+def _surroundings(backend: Backend) -> dict[str, str]:
     """What times depend on beside the code."""
     import torch
 
@@ -75,8 +77,7 @@ def _surroundings() -> dict[str, str]:
         "gpu": torch.cuda.get_device_name(),
         "driver": driver,
         "cuda": str(torch.version.cuda),
-        "torch": importlib.metadata.version("torch"),
-        "triton": importlib.metadata.version("triton"),
+        **{n: importlib.metadata.version(n) for n in ("torch", *backend.packages)},
     }
 
 

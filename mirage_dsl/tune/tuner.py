@@ -3,8 +3,8 @@
 What is timed is up to `climb`.  The choice is made among the fastest, and verified at
 its own sizes.  The processes that time start while the search still runs.
 
-Timings are true of a GPU, its driver and the versions of PyTorch and Triton, so they
-are entries of their own in the cache, apart from the verified μGraphs.
+Timings are true of a GPU, its driver and the versions of PyTorch and of the backend, so
+they are entries of their own in the cache, apart from the verified μGraphs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
+from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.hardware import DEFAULT, Hardware, architecture_of
 from mirage_dsl.core.settings import (
@@ -105,18 +106,26 @@ class Ahead:
             long it takes.
         overlap: Whether the first kernel of a call may start before what is ahead of it
             has ended: then so it is timed.
+        backend: What compiles and runs the candidates.
 
     Attributes:
         overlap: As given.
+        backend: As given.
         began: Reading of `time.monotonic()`.
         searched: The same, when the search had ended.
         chosen: The same, when the choice was made; None before.
     """
 
     def __init__(
-        self, program: KernelGraph, untold: str | None = None, *, overlap: bool = False
+        self,
+        program: KernelGraph,
+        untold: str | None = None,
+        *,
+        overlap: bool = False,
+        backend: str = DEFAULT_BACKEND,
     ) -> None:
         self.overlap = overlap
+        self.backend = backend
         self.began = self.searched = time.monotonic()
         self.chosen: float | None = None
         self._program = program
@@ -130,7 +139,7 @@ class Ahead:
         same time.
         """
         self.began = time.monotonic()
-        if not DETERMINISTIC.get() and has_gpu():
+        if _is_tuned(self.backend):
             self.tuner()
 
     def tuner(self) -> Tuner:
@@ -141,7 +150,8 @@ class Ahead:
                 text = "%s: finding kernels for this GPU, once; up to about %.0f s"
                 _log.warning(text, self._program.name, seconds)
             form = partial(launched_early, first=True) if self.overlap else None
-            tuner = Tuner(task_of(self._program), _target(), form=form)
+            task = replace(task_of(self._program), backend=self.backend)
+            tuner = Tuner(task, _target(), form=form)
             self._tuner = tuner.__enter__()
         return self._tuner
 
@@ -202,12 +212,14 @@ def tuned(
     Raises:
         CacheError: A hit is demanded, and there is none.
     """
-    if DETERMINISTIC.get() or not has_gpu():
+    begun = ahead or Ahead(result.program, None if progress else effort)
+    if not _is_tuned(begun.backend):
         return Tuned(result)
     program, store = result.program, Cache()
     inputs = task_of(program).inputs
-    overlap = ahead is not None and ahead.overlap
-    key = timings_key(result, inputs, effort, constraints, hardware, overlap=overlap)
+    key = timings_key(
+        result, inputs, effort, constraints, hardware, begun.overlap, begun.backend
+    )
     kept = stored_timings(store, key, program, hardware) if use_cache else None
     if kept is None:
         if ASSERT_CACHE_HIT.get():
@@ -217,19 +229,23 @@ def tuned(
             return Tuned(result)
         screened, told = hardware.screened(), progress or _ignore
         climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
-        own = Ahead(program, None if progress else effort)
-        with own if ahead is None else nullcontext(ahead) as ahead:
-            ahead.searched = time.monotonic()
+        with begun if ahead is None else nullcontext():
+            begun.searched = time.monotonic()
             with _TURN:
                 # Another thread may have tuned it.
                 kept = (
                     stored_timings(store, key, program, hardware) if use_cache else None
                 )
                 if kept is None:
-                    kept = _climbed(climb, ahead, hardware)
+                    kept = _climbed(climb, begun, hardware)
                     if use_cache and kept[0]:
                         store.store(key, timings_document(*kept, program))
     return _in_order(result, *kept)
+
+
+def _is_tuned(backend: str) -> bool:
+    """Whether candidates are timed: there is a GPU, and the backend's are for it."""
+    return not DETERMINISTIC.get() and has_gpu() and backend_named(backend).tuned
 
 
 def _in_order(

@@ -54,7 +54,7 @@ def test_what_is_far_too_slow_runs_a_few_times(
         assert options["chain"] < 1e6
         return Time(5.0, 5.0, 5.0)
 
-    monkeypatch.setattr(judge_worker, "Executable", lambda _: run)
+    monkeypatch.setattr(judge, "compiled", lambda _: run)
     monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
     monkeypatch.setattr(judge_worker, "time_sets", time_sets)
     timing = judge.judge(Trial(GRAPH, 20.0, 5))
@@ -80,7 +80,7 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
         look([out * factor for out in run(*judge.draws[0])])
         return Time(5.0, 5.0, 5.0)
 
-    monkeypatch.setattr(judge_worker, "Executable", lambda _: right)
+    monkeypatch.setattr(judge, "compiled", lambda _: right)
     monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
     monkeypatch.setattr(judge_worker, "time_sets", time_sets)
     timing = judge.judge(Trial(GRAPH, float("inf"), 5))
@@ -103,7 +103,7 @@ def test_each_finalist_has_to_be_right_in_its_chain(
         look(1, right)
         return [Time(5.0, 4.0, 6.0) for _ in calls]
 
-    monkeypatch.setattr(judge_worker, "Executable", lambda graph: graph)
+    monkeypatch.setattr(judge, "compiled", lambda graph: graph)
     monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
     monkeypatch.setattr(judge_worker, "time_in_turns", time_in_turns)
     good, wrong = judge.finals(Final((GRAPH, replace(GRAPH, name="wrong")), 0.5))
@@ -151,7 +151,7 @@ def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
         ran.append(graph)
         raise RuntimeError
 
-    monkeypatch.setattr(judge_worker, "Executable", refuse)
+    monkeypatch.setattr(judge, "compiled", refuse)
     judge.warm_up()
     assert ran == [GRAPH]
 

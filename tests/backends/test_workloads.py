@@ -15,7 +15,6 @@ from mirage_dsl.backends.triton.running.screen import (
     KernelReport,
     compile_kernel,
     compile_only,
-    reject,
 )
 from mirage_dsl.core.errors import (
     CompileError,
@@ -203,7 +202,7 @@ def test_compiled_for_hopper(name: str) -> None:
     first, *others = compile_only(HOPPER[name]())
     assert first.products == "wgmma"
     assert first.pipelined_loads >= 2
-    assert [reject(r) for r in (first, *others)] == [None] * (1 + len(others))
+    assert [r.rejection() for r in (first, *others)] == [None] * (1 + len(others))
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
@@ -237,19 +236,19 @@ def test_programmatic_launch_and_ragged_tiles_compile() -> None:
 
 def test_screening_rejects_what_is_slow() -> None:
     good = KernelReport("k", 64, 1000, 0, 2, 0, "wgmma", 1, 1, 0.1)
-    assert reject(good) is None
+    assert good.rejection() is None
     bad = KernelReport("k", 32, 1000, 4000, 2, 0, "wgmma", 1, 1, 0.1)
-    assert "spills 4000 bytes" in str(reject(bad))
+    assert "spills 4000 bytes" in str(bad.rejection())
     bad = KernelReport("k", 64, 1000, 0, 0, 3, "mma", 1, 1, 0.1)
-    assert "waits for 3 loads" in str(reject(bad))
+    assert "waits for 3 loads" in str(bad.rejection())
     bad = KernelReport("k", 64, 300_000, 0, 2, 0, "mma", 1, 1, 0.1)
-    assert "shared memory" in str(reject(bad))
+    assert "shared memory" in str(bad.rejection())
 
 
 def test_shared_memory_is_that_of_the_target() -> None:
     report = KernelReport("k", 64, 200 * 1024, 0, 2, 0, "mma", 1, 1, 0.1)
-    assert reject(report) is None
-    assert "a block has 166912" in str(reject(replace(report, target="sm_80")))
+    assert report.rejection() is None
+    assert "a block has 166912" in str(replace(report, target="sm_80").rejection())
 
 
 @pytest.mark.parametrize(
@@ -277,10 +276,10 @@ def test_blocks_that_share_a_multiprocessor(
 
 def test_screening_rejects_lost_occupancy() -> None:
     one = KernelReport("k", 128, 120 * 1024, 0, 2, 0, "wgmma", 1, 1, 0.1)
-    assert reject(one) is None
-    assert reject(one, least=1) is None
-    assert "1 of its blocks at a time" in str(reject(one, least=2))
-    assert reject(replace(one, shared_bytes=100 * 1024), least=2) is None
+    assert one.rejection() is None
+    assert one.rejection(least=1) is None
+    assert "1 of its blocks at a time" in str(one.rejection(least=2))
+    assert replace(one, shared_bytes=100 * 1024).rejection(least=2) is None
 
 
 def test_reports_know_what_they_are_of() -> None:

@@ -301,7 +301,7 @@ def test_gpus_of_other_constants_share_no_results() -> None:
     keys = {prepare(program, hardware=h).key for h in rows}
     assert len(keys) == len(rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirage_dsl.tune.timings._surroundings", dict)
+        patch.setattr("mirage_dsl.tune.timings._surroundings", lambda _: {})
         times = {timings_key(result, (), "quick", None, h) for h in rows}
     assert len(times) == len(rows)
     assert prepare(program, hardware=replace(H100)).key in keys

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mirage_dsl.backends.base import Direct
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.library import HELPERS
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
@@ -54,23 +54,6 @@ RESERVED = (
     "space",
 )
 """Names that a generated function uses besides those that no tensor gets."""
-
-
-@dataclass(frozen=True)
-class Direct:
-    """Runs a module on tensors of one kind.
-
-    Both functions return None, and do nothing, for tensors of another kind.
-
-    Attributes:
-        count: How many tensors they take.
-        call: Returns the list of outputs.
-        first: Returns the first output.
-    """
-
-    count: int
-    call: Callable[..., list[torch.Tensor] | None]
-    first: Callable[..., torch.Tensor | None]
 
 
 def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | None:
@@ -330,4 +313,4 @@ def _observers() -> Any:
     return getattr(knobs.runtime.launch_enter_hook, "calls", ())
 
 
-__all__ = ["Direct", "direct_call"]
+__all__ = ["direct_call"]

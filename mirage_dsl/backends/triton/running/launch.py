@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from math import prod
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mirage_dsl.backends.base import Direct, check_tensors
 from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
-from mirage_dsl.backends.triton.running.direct import Direct, direct_call
+from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.running.screen import for_architecture
-from mirage_dsl.core.errors import CompileError, DTypeError, MirageError, ShapeError
+from mirage_dsl.core.errors import CompileError, MirageError, ShapeError
 from mirage_dsl.core.hardware import number_of
-from mirage_dsl.core.types import TensorType, packed
+from mirage_dsl.core.types import packed
 from mirage_dsl.ir.graph import Input, KernelGraph
-from mirage_dsl.ir.maps import bind_extents, derived_extents
 from mirage_dsl.tile.sizes import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -271,19 +270,18 @@ class Executable:
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
     ) -> Variant:
         """The variant for these tensors, once they are known to fit."""
-        shapes = [tuple(t.shape) for t in tensors]
-        extents = derived_extents(self.graph, bind_extents(self.graph, shapes))
+        extents = check_tensors(self.graph, tensors, out)
         for name, most in self._most.items():
-            if (extents.get(name) or 0) > most:
+            if extents.get(name, 0) > most:
                 raise ShapeError(
                     f"dim {name} of {self.graph.name} has extent {extents[name]}; "
                     f"it was compiled for {most} at most"
                 )
         for item, tensor in zip(self.graph.inputs, tensors, strict=True):
             what = f"input {item.name} of {self.graph.name}"
-            self._check_one(what, item.type, tensor, tensors[0])
-        if out:
-            self._check_out(out, tensors, extents)
+            self._check_place(what, tensor, tensors[0])
+        for tensor in out:
+            self._check_place(f"out of {self.graph.name}", tensor, tensors[0])
         made = self._plan(Variant())
         described = {
             p.source
@@ -325,35 +323,9 @@ class Executable:
             (found if fits else others).add(name)
         return frozenset(found - others)
 
-    def _check_out(
-        self,
-        out: Sequence[torch.Tensor],
-        tensors: Sequence[torch.Tensor],
-        extents: Mapping[str, int | None],
+    def _check_place(
+        self, what: str, tensor: torch.Tensor, first: torch.Tensor
     ) -> None:
-        if len(out) != len(self.graph.returns):
-            raise ShapeError(
-                f"out of {self.graph.name} has {len(out)} tensors; it returns "
-                f"{len(self.graph.returns)}"
-            )
-        for item, tensor in zip(self.graph.returns, out, strict=True):
-            what = f"out of {self.graph.name}"
-            self._check_one(what, item.type, tensor, tensors[0])
-            shape = tuple(
-                prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes
-            )
-            if tuple(tensor.shape) != shape:
-                raise ShapeError(
-                    f"{what} has the shape {tuple(tensor.shape)}, expected {shape}"
-                )
-
-    def _check_one(
-        self, what: str, kind: TensorType, tensor: torch.Tensor, first: torch.Tensor
-    ) -> None:
-        if str(tensor.dtype) != f"torch.{kind.dtype.long_name}":
-            raise DTypeError(
-                f"{what} is {tensor.dtype}, expected torch.{kind.dtype.long_name}"
-            )
         if tensor.device != first.device:
             raise CompileError(
                 f"{what} is on {tensor.device} and {self.graph.inputs[0].name} on "

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_dsl.backends.base import Report
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan, Param
 from mirage_dsl.backends.triton.running.interpret import load_module
@@ -39,14 +40,10 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 @dataclass(frozen=True)
-class KernelReport:
-    """What a compiled kernel needs.
+class KernelReport(Report):
+    """What a compiled kernel needs, and what became of its loads and products.
 
     Attributes:
-        name: Name of the kernel.
-        registers: Per thread.
-        shared_bytes: Shared memory of a block.
-        spills: Bytes of stack per thread; other than 0, registers were spilled.
         pipelined_loads: Asynchronous copies in loops.
         sync_loads: Loads in loops that the loop waits for.
         products: Matrix instructions of the kernel: `wgmma`, `mma`, `fma`, or `none`.
@@ -57,7 +54,6 @@ class KernelReport:
         target: What it was compiled for.
     """
 
-    name: str
     registers: int
     shared_bytes: int
     spills: int
@@ -81,6 +77,29 @@ class KernelReport:
         own = architecture_named(self.target)
         return own.resident(self.registers, self.shared_bytes, self.warps)
 
+    def rejection(self, least: int = 0) -> str | None:
+        """Why the kernel is not worth timing, or None.
+
+        Spilled kernels take 3 to 100 times as long as others, and so do loops that wait
+        for each load.  A kernel whose blocks were to run all at once, and of which half
+        or fewer of them fit, takes 1.3 to 1.5 times as long as planned.
+        """
+        if self.spills > TOLERATED_SPILLS:
+            return f"{self.name} spills {self.spills} bytes of registers per thread"
+        if self.shared_bytes > self.shared_limit:
+            return (
+                f"{self.name} needs {self.shared_bytes} bytes of shared memory; "
+                f"a block has {self.shared_limit}"
+            )
+        if self.sync_loads:
+            return f"{self.name} waits for {self.sync_loads} loads in its loop"
+        if 2 * self.resident <= least:
+            return (
+                f"{self.name}: {self.resident} of its blocks at a time on a "
+                f"multiprocessor, {least} are needed for all at once"
+            )
+        return None
+
 
 def compile_only(
     graph: KernelGraph, target: str = DEFAULT.architecture.target
@@ -93,35 +112,6 @@ def compile_only(
     """
     emitted = plan(for_architecture(graph, architecture_named(target).number))
     return [_report(emitted, kernel, target) for kernel in emitted.kernels]
-
-
-def reject(report: KernelReport, least: int = 0) -> str | None:
-    """Why a kernel is not worth timing, or None.
-
-    Spilled kernels take 3 to 100 times as long as others, and so do loops that wait
-    for each load.  A kernel whose blocks were to run all at once, and of which half or
-    fewer of them fit, takes 1.3 to 1.5 times as long as planned.
-
-    Args:
-        report: What the compiler made of the kernel.
-        least: How many blocks have to share a multiprocessor for all blocks of the
-            launch to run at once; 0 where they need not.
-    """
-    if report.spills > TOLERATED_SPILLS:
-        return f"{report.name} spills {report.spills} bytes of registers per thread"
-    if report.shared_bytes > report.shared_limit:
-        return (
-            f"{report.name} needs {report.shared_bytes} bytes of shared memory; "
-            f"a block has {report.shared_limit}"
-        )
-    if report.sync_loads:
-        return f"{report.name} waits for {report.sync_loads} loads in its loop"
-    if 2 * report.resident <= least:
-        return (
-            f"{report.name}: {report.resident} of its blocks at a time on a "
-            f"multiprocessor, {least} are needed for all at once"
-        )
-    return None
 
 
 def for_architecture(graph: KernelGraph, arch: int) -> KernelGraph:
@@ -267,5 +257,4 @@ __all__ = [
     "compile_kernel",
     "compile_only",
     "for_architecture",
-    "reject",
 ]

@@ -1,0 +1,244 @@
+"""What a backend is, and which there are.
+
+A backend makes something that runs of a μGraph.  It gets the μGraph whole, with its
+library kernels; of each graph-defined kernel it gets the tile program from
+`tile.lower.programs`, in which all is decided but addresses, and prints that in its own
+language.
+
+Who calls what, and when:
+
+- `takes` tells `api.bound`, at the first call with tensors of a kind, whether the
+  backend runs it, or the reference semantics of the front end.
+- `compile` makes an `Executable`, once for each μGraph and kind of device: for
+  `api.bound` and `api.dynamic` before the first call, for the process that judges
+  candidates, and for the command line.
+- An `Executable` is launched by calling it with tensors.  Of `direct`, where there is
+  one, the front end keeps the functions: they are all that a repeated call goes
+  through.
+- `report` is what candidates are screened by before any of them is launched: for
+  `mirage-dsl compile` and for the process that compiles for the tuner.
+- `emit` is for readers.
+- `load` is called by processes that serve many candidates, before the first comes.
+
+A backend is a row of `BACKENDS`, and nothing else names its modules; a row is imported
+when it is asked for.  What it must compute, `tests/backends/conformance.py` holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from typing import TYPE_CHECKING, Protocol
+
+from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError
+from mirage_dsl.core.types import TensorType
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import bind_extents
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_BACKEND = "triton"
+BACKENDS: dict[str, str] = {
+    "reference": "mirage_dsl.backends.reference:Reference",
+    "triton": "mirage_dsl.backends.triton.backend:Triton",
+}
+"""The class of each backend by its name, as `module:class`."""
+
+_LOADED: dict[str, Backend] = {}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a compiled kernel needs; None where the backend cannot tell.
+
+    Attributes:
+        name: Name of the kernel.
+        registers: Per thread.
+        shared_bytes: Shared memory of a block.
+        spills: Bytes of stack per thread; other than 0, registers were spilled.
+    """
+
+    name: str
+    registers: int | None
+    shared_bytes: int | None
+    spills: int | None
+
+    def rejection(self, least: int = 0) -> str | None:  # noqa: ARG002
+        """Why the kernel is not worth timing, or None.
+
+        Args:
+            least: How many blocks have to share a multiprocessor for all blocks of the
+                launch to run at once; 0 where they need not.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The shortest way to launch again with tensors of one kind.
+
+    Both functions return None, and do nothing, for tensors of another kind.
+
+    Attributes:
+        count: How many tensors they take.
+        call: Returns the list of outputs.
+        first: Returns the first output.
+    """
+
+    count: int
+    call: Callable[..., list[torch.Tensor] | None]
+    first: Callable[..., torch.Tensor | None]
+
+
+class Executable(Protocol):
+    """A μGraph that was compiled: to be called, which launches it."""
+
+    @property
+    def graph(self) -> KernelGraph:
+        """What it computes."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """What was emitted for it."""
+        ...
+
+    @property
+    def direct(self) -> Direct | None:
+        """What serves tensors like those of the last call of a new kind, if anything.
+
+        None at all times for backends that have no shorter way than the call.
+        """
+        ...
+
+    def __call__(
+        self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
+    ) -> list[torch.Tensor]:
+        """Launch: the outputs, in order, as new tensors.
+
+        Args:
+            *tensors: The inputs, of any strides, on a device of the kind that it was
+                compiled for.
+            out: Tensors that take the outputs, and are returned; of any strides.
+
+        Raises:
+            ShapeError: Tensors that do not fit the inputs' or the outputs' types.
+            DTypeError: A dtype other than the input's or output's.
+            CompileError: Tensors on the wrong device, or kernels that do not start.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """One way to run μGraphs.
+
+    Attributes:
+        name: As users choose it.
+        packages: Distributions whose versions its kernels' times depend on.
+        tuned: Whether its candidates are timed on the GPU at hand.
+    """
+
+    name: str
+    packages: Sequence[str]
+    tuned: bool
+
+    def takes(self, device: str) -> bool:
+        """Whether calls with PyTorch tensors on a device, `cuda` or `cpu`, are its."""
+        ...
+
+    def emit(self, graph: KernelGraph) -> str:
+        """The source that computes a μGraph, for readers.
+
+        Raises:
+            UnsupportedError: The backend cannot express something of it.
+        """
+        ...
+
+    def compile(
+        self, graph: KernelGraph, device: str, *, most: Mapping[str, int] | None = None
+    ) -> Executable:
+        """What runs a μGraph on tensors of a kind of device, `cuda` or `cpu`.
+
+        Args:
+            graph: What to run.
+            device: Where the tensors of its calls will be.
+            most: The largest extents of symbolic dims: blocks can hold these whole,
+                and longer ones are refused.
+
+        Raises:
+            UnsupportedError: The backend cannot express something of it, or has nothing
+                that runs on such a device.
+        """
+        ...
+
+    def report(self, graph: KernelGraph, target: str | None = None) -> Sequence[Report]:
+        """What each graph-defined kernel needs, in launch order, without launching.
+
+        Args:
+            graph: What to compile.
+            target: What for, such as `sm_90`, or the backend's usual one; backends that
+                have none pass it by.
+
+        Raises:
+            UnsupportedError: The backend cannot express something of it.
+            CompileError: A kernel does not compile.
+        """
+        ...
+
+    def load(self, device: str | None = None) -> None:
+        """Import what compiling needs; with a device, what launching there needs."""
+        ...
+
+
+def backend_named(name: str) -> Backend:
+    """The backend called so.
+
+    Raises:
+        SearchError: There is none; those that there are are named.
+    """
+    if name not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise SearchError(f"backend={name!r}; expected one of {known}")
+    if name not in _LOADED:
+        module, _, kind = BACKENDS[name].partition(":")
+        _LOADED[name] = getattr(import_module(module), kind)()
+    return _LOADED[name]
+
+
+def check_tensors(
+    graph: KernelGraph, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+) -> dict[str, int]:
+    """The extent of every dim in a call, once its tensors are known to fit.
+
+    Raises:
+        ShapeError: Shapes that contradict the types or each other, or another number of
+            tensors than there are inputs, or outputs.
+        DTypeError: A dtype other than the input's or output's.
+    """
+    extents = bind_extents(graph, [tuple(t.shape) for t in tensors])
+    for item, tensor in zip(graph.inputs, tensors, strict=True):
+        _check_dtype(f"input {item.name} of {graph.name}", item.type, tensor)
+    if out and len(out) != len(graph.returns):
+        raise ShapeError(
+            f"out of {graph.name} has {len(out)} tensors; it returns "
+            f"{len(graph.returns)}"
+        )
+    for item, tensor in zip(graph.returns, out, strict=bool(out)):
+        what = f"out of {graph.name}"
+        _check_dtype(what, item.type, tensor)
+        shape = tuple(prod(extents[d.name] for d in axis) for axis in item.type.axes)
+        if tuple(tensor.shape) != shape:
+            raise ShapeError(
+                f"{what} has the shape {tuple(tensor.shape)}, expected {shape}"
+            )
+    return extents
+
+
+def _check_dtype(what: str, kind: TensorType, tensor: torch.Tensor) -> None:
+    if str(tensor.dtype) != f"torch.{kind.dtype.long_name}":
+        raise DTypeError(
+            f"{what} is {tensor.dtype}, expected torch.{kind.dtype.long_name}"
+        )

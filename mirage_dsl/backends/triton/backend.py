@@ -1,0 +1,58 @@
+"""Triton as a backend: what `backends.base` asks of one.
+
+On a GPU kernels are compiled and launched.  Tensors of the CPU are computed by Triton's
+interpreter where the settings say so, which is slow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.screen import KernelReport, compile_only
+from mirage_dsl.core.settings import INTERPRET
+from mirage_dsl.ir.graph import KernelGraph
+
+_COMPILING = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
+"""What is imported before the first kernel is compiled."""
+
+
+class Triton:
+    """Kernels in Triton, library kernels by PyTorch."""
+
+    name = "triton"
+    packages = ("triton",)
+    tuned = True
+
+    def takes(self, device: str) -> bool:
+        """CUDA tensors, and those of the CPU where kernels are to be interpreted."""
+        return device == "cuda" or INTERPRET.get()
+
+    def emit(self, graph: KernelGraph) -> str:
+        """A Python module: kernels, and a function `run` that launches them."""
+        return emit(graph)
+
+    def compile(
+        self, graph: KernelGraph, device: str, *, most: Mapping[str, int] | None = None
+    ) -> Executable:
+        """What launches the module, or interprets it on the CPU."""
+        return Executable(graph, interpret=device == "cpu", most=most)
+
+    def report(
+        self, graph: KernelGraph, target: str | None = None
+    ) -> list[KernelReport]:
+        """What ptxas made of each kernel."""
+        return compile_only(graph) if target is None else compile_only(graph, target)
+
+    def load(self, device: str | None = None) -> None:
+        """Import the compiler; for a GPU start Triton's driver too."""
+        for name in _COMPILING:
+            importlib.import_module(name)
+        if device == "cuda":
+            from triton.runtime.driver import driver
+
+            active: Any = driver.active
+            active.get_current_device()
