@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.api.dynamic import Executables, free_dims, numbers, resized
+from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
 from mirage_dsl.core.errors import (
     CompileError,
     EquivalenceError,
@@ -15,7 +16,7 @@ from mirage_dsl.core.errors import (
     ShapeError,
     UnsupportedError,
 )
-from mirage_dsl.core.settings import EFFORT, INTERPRET, Effort
+from mirage_dsl.core.settings import EFFORT, Effort
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.given import (
     as_torch,
@@ -35,13 +36,13 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents
 
 if TYPE_CHECKING:
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.base import Executable
     from mirage_dsl.core.hardware import Hardware
     from mirage_dsl.cost.explain import Explanation
     from mirage_dsl.search.driver import Progress
     from mirage_dsl.search.result import SearchResult
     from mirage_dsl.tune.timing import Benchmark
-    from mirage_dsl.tune.tuner import Tuned
+    from mirage_dsl.tune.tuner import Ahead, Tuned
     from mirage_dsl.verify.certificate import Certificate
 
 TUNER_OPTIONS = ("constraints", "hardware", "use_cache")
@@ -59,6 +60,7 @@ class Options:
         mugraph: A pinned μGraph, or its text, in place of a search.
         dynamic: Annotated dims that stay symbolic.
         overlap: Whether kernels may start before what is ahead of them has ended.
+        backend: What runs it, by name.
     """
 
     effort: Effort | None = None
@@ -67,6 +69,7 @@ class Options:
     mugraph: KernelGraph | str | None = None
     dynamic: tuple[str, ...] = ()
     overlap: bool = False
+    backend: str = DEFAULT_BACKEND
 
 
 def check_options(what: str, given: Collection[str]) -> None:
@@ -115,6 +118,10 @@ class BoundKernel:
         self._executables: Executables | None = None
         self._shapes = numbers(specs)
         self._hardware: Hardware | None = options.config.get("hardware")
+
+    @property
+    def _backend(self) -> Backend:
+        return backend_named(self._options.backend)
 
     @property
     def program(self) -> KernelGraph:
@@ -193,7 +200,7 @@ class BoundKernel:
             **config: Further arguments of `superoptimize`.
         """
         from mirage_dsl.store.superoptimize import superoptimize
-        from mirage_dsl.tune.tuner import Ahead, has_gpu, search_seconds, tuned
+        from mirage_dsl.tune.tuner import has_gpu, search_seconds, tuned
 
         check_options("search", config)
         effort = effort or self._options.effort or EFFORT.get()
@@ -203,8 +210,7 @@ class BoundKernel:
             config.setdefault("hardware", _hardware_here())
         self._hardware = config.get("hardware")
         program, tuning = self._sized_program(), None
-        overlap = self._options.overlap
-        with Ahead(program, None if progress else effort, overlap=overlap) as ahead:
+        with self._ahead(program, None if progress else effort) as ahead:
             if effort != "none":
                 config.setdefault("begin", ahead.start)
             result = superoptimize(
@@ -225,6 +231,12 @@ class BoundKernel:
         self._result, self._tuning = result, tuning
         self._set(result.best.mugraph)
         return result
+
+    def _ahead(self, program: KernelGraph, untold: str | None) -> Ahead:
+        from mirage_dsl.tune.tuner import Ahead
+
+        given = self._options
+        return Ahead(program, untold, overlap=given.overlap, backend=given.backend)
 
     def use(self, mugraph: KernelGraph | str) -> Certificate:
         """Use a given μGraph, once it is checked and verified against the program.
@@ -289,11 +301,12 @@ class BoundKernel:
         Raises:
             CompileError: There is no CUDA device.
         """
-        from mirage_dsl.backends.triton.running.launch import Executable
         from mirage_dsl.tune.timing import time_both
 
-        program = self._sized_program()
-        return time_both(Executable(self.mugraph), Executable(program), program)
+        program, compiled = self._sized_program(), self._backend.compile
+        return time_both(
+            compiled(self.mugraph, "cuda"), compiled(program, "cuda"), program
+        )
 
     def __call__(self, *tensors: Any) -> Any:
         """Run on tensors, given in the order of the program's inputs."""
@@ -307,20 +320,21 @@ class BoundKernel:
         return self.run(tensors)
 
     def run(self, tensors: Sequence[Any], out: Any = None) -> Any:
-        """Run on tensors: on the GPU, in Triton's interpreter, or by reference.
+        """Run on tensors: by the backend where it takes them, or by reference.
 
         Args:
             tensors: The inputs.
             out: Tensors, in the structure of the result, that take it.
         """
         taken = leaves_of(out) if out is not None else []
-        cuda = device_kind([*tensors, *taken]) == "cuda"
-        if not cuda and not (INTERPRET.get() and any(map(is_torch, tensors))):
+        device = device_kind([*tensors, *taken])
+        given = any(map(is_torch, tensors))
+        if device == "cpu" and not (given and self._backend.takes(device)):
             check_dtypes(self.program, tensors)
             found = evaluate_trace(self.trace, tensors)
             return found if out is None else copied(leaves_of(found), taken, out)
         prepared = [as_torch(t) for t in tensors]
-        executable = self._executable(prepared, interpret=not cuda)
+        executable = self._executable(prepared, interpret=device == "cpu")
         found = executable(*prepared, out=taken)
         return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
 
@@ -358,7 +372,9 @@ class BoundKernel:
 
     def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
         if self._executables is None:
-            self._executables = Executables(self.program, self.mugraph)
+            self._executables = Executables(
+                self.program, self.mugraph, self._options.backend
+            )
         shapes = tuple(tuple(t.shape) for t in tensors)
         known = self._executables.at(shapes, interpret=interpret)
         if known is not None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.core.types import TensorSpec, packed
 from mirage_dsl.frontend.specs import order_of
@@ -27,7 +28,7 @@ from mirage_dsl.ir.maps import (
 )
 
 if TYPE_CHECKING:
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.base import Executable
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -127,9 +128,16 @@ class Executables:
     Args:
         program: What it computes, with symbolic extents where they may change.
         mugraph: How, verified at its own extents.
+        backend: What it runs by.
     """
 
-    def __init__(self, program: KernelGraph, mugraph: KernelGraph) -> None:
+    def __init__(
+        self,
+        program: KernelGraph,
+        mugraph: KernelGraph,
+        backend: str = DEFAULT_BACKEND,
+    ) -> None:
+        self._backend = backend_named(backend)
         self._program = program
         self._free = free_dims(mugraph, program)
         self._mugraph = complete_extents(mugraph, mugraph.extent_of)
@@ -149,39 +157,42 @@ class Executables:
         return found
 
     def _made(self, shapes: Shapes, interpret: bool) -> Executable:
-        from mirage_dsl.backends.triton.running.launch import Executable
-
         sized = resized(self._mugraph, self._free, shapes)
         if sized == self._mugraph:
-            return Executable(sized, interpret=interpret)
+            return self._compiled(sized, interpret)
         program = self._program.with_extents(bind_extents(self._program, shapes))
         if sized == program:
-            return Executable(program, interpret=interpret)
+            return self._compiled(program, interpret)
         kind = _kind(sized)
         if kind not in self._verified:
             self._verified[kind] = _holds(sized, program)
         if not self._verified[kind]:
-            return Executable(program, interpret=interpret)
+            return self._compiled(program, interpret)
         shorter = all((e or 0) <= self._most.get(n, 0) for n, e in sized.extents)
         shared = self._of_shorter(interpret) if shorter else None
-        return shared or Executable(sized, interpret=interpret)
+        return shared or self._compiled(sized, interpret)
 
     def _of_shorter(self, interpret: bool) -> Executable | None:
         """What serves all extents up to the μGraph's own; None if nothing does."""
-        from mirage_dsl.backends.triton.running.launch import Executable
-
         if interpret not in self._shared:
             graph = with_symbolic(self._mugraph, self._free)
             self._shared[interpret] = None
             if _lies_along_symbolic(graph):
                 return None
             try:
-                self._shared[interpret] = Executable(
-                    graph, interpret=interpret, most=self._most
-                )
+                self._shared[interpret] = self._compiled(graph, interpret, self._most)
             except UnsupportedError as error:
                 log.info("%s: compiled for each extent: %s", graph.name, error)
         return self._shared[interpret]
+
+    def _compiled(
+        self,
+        graph: KernelGraph,
+        interpret: bool,
+        most: Mapping[str, int] | None = None,
+    ) -> Executable:
+        device = "cpu" if interpret else "cuda"
+        return self._backend.compile(graph, device, most=most)
 
 
 def _lies_along_symbolic(graph: KernelGraph) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_dsl.api.block_builder import ThreadblockGraph
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.graph_builder import GraphBuilder
+from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import SearchError, ShapeError, UnsupportedError
 from mirage_dsl.frontend.given import check_dtypes
 from mirage_dsl.frontend.location import user_location
@@ -115,7 +116,7 @@ class Graph(GraphBuilder):
         fmaps: Sequence[int] | None = None,
         franges: Sequence[int] | None = None,
         previous_checkpoint: str | Path | None = None,
-        backend: str = "triton",
+        backend: str = DEFAULT_BACKEND,
         config: str | None = None,
         effort: Any = None,
         budget_seconds: float | None = None,
@@ -133,22 +134,21 @@ class Graph(GraphBuilder):
             previous_checkpoint: A file with a search result: read where it exists, and
                 written where it does not.  While searching, what is known so far is
                 kept beside it, for the next try if this one is interrupted.
-            backend: `triton`.
+            backend: What runs it: `triton`, or `reference`, the evaluator.
             config: Mirage's presets of the above: `attention`, `lora` or `mlp`.  They
                 restrict its search; here the whole space is searched.
             effort: `none`, `quick` or `full`.
             budget_seconds: Time limit.
             **options: Further arguments of `superoptimize`.
         """
-        if backend != "triton":
-            raise SearchError(f"backend={backend!r}; expected 'triton'")
+        backend_named(backend)
         if config not in (None, *PRESETS):
             expected = ", ".join(PRESETS)
             raise SearchError(f"config={config!r}; expected one of {expected}, or none")
         limits = constraints(griddims, blockdims, imaps, omaps, fmaps, franges)
         _add(options, "constraints", limits, "griddims and the other limits")
         check_options("superoptimize", options)
-        bound = self._bound(Options())
+        bound = self._bound(Options(backend=backend))
         path = None if previous_checkpoint is None else Path(previous_checkpoint)
         if path is not None and path.exists():
             from mirage_dsl.search.result import SearchResult
