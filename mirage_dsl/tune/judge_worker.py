@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mirage_dsl.backends.base import Executable, backend_named
-from mirage_dsl.backends.triton.lowering.library import HELPERS
+from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.core.types import DType, Scalar, boolean, dtype_named, f32
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mirage_dsl.backends.library import Value, expression, number
 from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.backends.triton.lowering.library import Value, expression
-from mirage_dsl.backends.triton.lowering.tiles import number
 from mirage_dsl.core.types import DType, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import Apply, KernelGraph

@@ -15,8 +15,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mirage_dsl.backends.triton.lowering.block import FUNCTIONS, functions_called
-from mirage_dsl.backends.triton.lowering.library import HELPERS
+from mirage_dsl.backends.library import HELPERS
+from mirage_dsl.backends.triton.lowering.emit import FUNCTIONS, functions_called
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, f32, flat_type
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.infer import apply_type

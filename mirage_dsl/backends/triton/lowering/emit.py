@@ -1,27 +1,85 @@
-"""μGraph → one readable Python module: Triton kernels and a function that runs them."""
+"""μGraph → one readable Python module: Triton kernels and a function that runs them.
+
+Tile programs are printed statement by statement.  What is done, in which order and by
+what stands in the program; printing gives names, addresses, positions and masks.  Every
+statement stands below the IR line that it comes from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
-from mirage_dsl.backends.triton.lowering.block import emit_block, functions_called
+from mirage_dsl.backends.library import HELPERS, number
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
-from mirage_dsl.backends.triton.lowering.library import HELPERS
-from mirage_dsl.backends.triton.lowering.names import identifier
-from mirage_dsl.backends.triton.lowering.params import check_rank
+from mirage_dsl.backends.triton.lowering.memory import (
+    PREFETCH,
+    Address,
+    Memory,
+    Places,
+    Prefetcher,
+)
 from mirage_dsl.backends.triton.lowering.plan import (
+    PARAM_KINDS,
     KernelPlan,
     ModulePlan,
+    Signature,
     Surroundings,
 )
-from mirage_dsl.backends.triton.lowering.prefetch import FUNCTION
+from mirage_dsl.backends.triton.lowering.source import (
+    TRITON_DTYPE,
+    Names,
+    TileCode,
+    Variable,
+    Writer,
+    identifier,
+    source_comment,
+    subscript,
+)
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
-from mirage_dsl.core.types import TensorType
+from mirage_dsl.core.types import Scalar, TensorType
 from mirage_dsl.ir.analysis.layouts import built
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Operand
+from mirage_dsl.ops.makers import joining
+from mirage_dsl.ops.table import CAST, OPERATORS, SUB
+from mirage_dsl.tile.build import Announced, build, memory_order
 from mirage_dsl.tile.lower import launches, outer_of
-from mirage_dsl.tile.sizes import Outer
+from mirage_dsl.tile.program import (
+    AGAIN,
+    MERGED,
+    Announce,
+    Ask,
+    Cast,
+    Compute,
+    Convert,
+    Finite,
+    Largest,
+    Load,
+    Loop,
+    Mask,
+    Merge,
+    Notes,
+    Order,
+    Product,
+    Reduce,
+    Rescale,
+    Start,
+    Statement,
+    Store,
+    TileProgram,
+    Update,
+    Wait,
+    walk,
+)
+from mirage_dsl.tile.sizes import Outer, Pieces, launch_order
+from mirage_dsl.tile.suited import suited
 
 EARLY = f"""
 # Whether kernels may start before those ahead of them have ended: from \
@@ -129,7 +187,7 @@ def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
     if any(k.schedule.pdl for k in kernels):
         lines += ["", *EARLY.rstrip("\n").split("\n")]
     if any(k.prefetches for k in kernels):
-        lines += ["", *FUNCTION.rstrip("\n").split("\n")]
+        lines += ["", *PREFETCH.rstrip("\n").split("\n")]
     for text in functions_called(line for k in kernels for line in k.lines):
         lines += ["", *text.rstrip("\n").split("\n")]
     return lines
@@ -157,3 +215,450 @@ def is_far(kind: TensorType, extents: Mapping[str, int | None]) -> bool:
     sizes = [extents.get(n) for n in kind.names]
     known = [s for s in sizes if s is not None]
     return prod(known) >= FAR
+
+
+def check_rank(block: BlockGraph) -> None:
+    """Refuse what the launch cannot number.
+
+    Raises:
+        UnsupportedError: The grid has more than three axes.
+    """
+    if len(block.axes) > 3:
+        raise UnsupportedError(
+            f"a grid of {len(block.axes)} axes; a launch has at most 3"
+        )
+
+
+# -- One kernel ------------------------------------------------------------------------
+
+FULL_PRECISION = 'input_precision="ieee"'
+TF32 = 'input_precision="tf32"'
+"""f32 products as they are, and with operands rounded to TF32."""
+
+PRECISIONS = {"storage": "", "tf32": f", {TF32}", "ieee": f", {FULL_PRECISION}"}
+
+APART = "max_num_imprecise_acc=1"
+"""Keeps a product apart from the sum that it is added to.
+
+f32 products are added one after the other: over the whole loop, each would be rounded
+at the size of the sum.  Tile by tile, few are.  Triton makes one chain of a sum and a
+product again, unless the product has this limit, which says nothing for f32 otherwise.
+"""
+
+LOG2_E = math.log2(math.e)
+
+FUNCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "power": '''
+@triton.jit
+def power(a, b):
+    """a to the power b, of any sign and size, as the C library has it."""
+    x, y = tl.cast(a, tl.float64), tl.cast(b, tl.float64)
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    whole = tl.where(tl.floor(y * 0.5) * 2.0 == y, size, -size)
+    part = tl.where(x == 0, size, tl.where(x == float("-inf"), size, float("nan")))
+    below = tl.where(tl.floor(y) == y, whole, part)
+    found = tl.where(x < 0, below, tl.where(1.0 / x < 0, below, size))
+    found = tl.where(tl.abs(y) == float("inf"), tl.where(x == -1, 1.0, found), found)
+    found = tl.where(y == 0, 1.0, tl.where(x == 1, 1.0, found))
+    return tl.cast(found, tl.float32)
+''',
+    }
+)
+"""Functions that an emitted module defines when a template calls them."""
+
+_JOIN = """
+@triton.jit
+def {}(a, b):
+    return {}
+"""
+
+
+def functions_called(lines: Iterable[str]) -> list[str]:
+    """The functions that a module has to define for the lines of its kernels.
+
+    Among them are those by which `tl.reduce` joins elements (`ops.makers.joining`), as
+    the templates of the joins say.
+    """
+    code = "\n".join(lines)
+    joins = dict.fromkeys(o.join for o in OPERATORS.values() if o.join is not None)
+    joined = [
+        _JOIN.format(joining(join), join.triton.format("a", "b"))
+        for join in joins
+        if re.search(rf"\b{joining(join)}\b", code)
+    ]
+    code = "\n".join((code, *joined))
+    called = [text for name, text in FUNCTIONS.items() if f"{name}(" in code]
+    return called + joined
+
+
+def emit_block(
+    block: BlockGraph,
+    name: str,
+    around: Surroundings,
+    *,
+    announced: Announced = "",
+    made: AbstractSet[str] | None = None,
+) -> KernelPlan:
+    """The Triton kernel of a block graph.
+
+    Args:
+        block: What to emit.
+        name: Of the kernel.
+        around: Its kernel graph.
+        announced: When the kernel behind it may start; never before this one's wait.
+        made: What kernels of the μGraph made before; None in the first kernel.
+
+    Raises:
+        UnsupportedError: Triton cannot express something of it.
+    """
+    given = suited(block, around)
+    program = build(given, name=name, announced=announced, made=made)
+    return _Printer(program, given.pieces, given.around).plan()
+
+
+class _Printer:
+    def __init__(
+        self, program: TileProgram, pieces: Pieces, around: Surroundings
+    ) -> None:
+        self._program, self._pieces, self._around = program, pieces, around
+        self._writer, self._names = Writer(), Names()
+        signature = self._signature = Signature(around, self._names)
+        self._axes = launch_order(pieces.block, around.extents)
+        places = self._places = Places(
+            self._axes,
+            pieces,
+            self._writer,
+            self._names,
+            signature.size,
+            wide=around.wide,
+        )
+        tiles = self._tiles = TileCode(self._writer, self._names, pieces, places.mask)
+        self._memory = Memory(
+            places, tiles, around.extents, signature.size, wide=around.wide
+        )
+        self._variables: dict[str, Variable] = {}
+        self._hoisted = False
+        self._addresses: dict[str, Address] = {}
+        self._descriptors: dict[str, str] = {}
+        # The user's line last shown: a line's operators share one comment.
+        self._source: str | None = None
+        self._print = self._methods()
+
+    def _methods(self) -> Mapping[type, Callable[[Any], None]]:
+        """What prints each kind of statement."""
+        return {
+            Load: self._load,
+            Store: self._store,
+            Ask: self._ask,
+            Compute: self._compute,
+            Cast: self._cast,
+            Finite: self._finite,
+            Convert: self._convert,
+            Mask: self._mask,
+            Merge: self._merge,
+            Reduce: self._reduce,
+            Product: self._product,
+            Start: self._start,
+            Rescale: self._rescale,
+            Update: self._update,
+            Largest: self._largest,
+            Wait: self._wait,
+            Announce: self._announce,
+            Loop: self._loop,
+        }
+
+    # -- The kernel ----------------------------------------------------------------
+
+    def plan(self) -> KernelPlan:
+        """The kernel."""
+        program, block = self._program, self._pieces.block
+        self._writer.indent()
+        self._places.emit_ids()
+        self._places.emit_positions()
+        self._region(program.body, program.closing)
+        self._writer.dedent()
+        params = sorted(self._signature.params, key=lambda p: PARAM_KINDS.index(p.kind))
+        head = ["@triton.jit", f"def {program.name}("]
+        head += [f"    {p.declaration}," for p in params]
+        grid = tuple(self._signature.parts(a) for a in self._axes) or ("1",)
+        lines = (*head, "):", *self._writer.lines)
+        assert isinstance(program.warps, int)
+        schedule = replace(block.schedule, num_warps=program.warps)
+        block = replace(block, schedule=schedule)
+        return KernelPlan(program.name, block, tuple(params), grid, lines)
+
+    def _region(self, body: Sequence[Statement], closing: Notes) -> None:
+        for statement in body:
+            self._comment(statement.notes)
+            self._print[type(statement)](statement)
+        self._comment(closing)
+
+    def _comment(self, notes: Notes) -> None:
+        for note in notes:
+            if note.location is not None:
+                source = source_comment(note.location)
+                if source != self._source:
+                    self._writer.line(source)
+                self._source = source
+                if note.location.text.strip() == note.text:
+                    continue
+            self._writer.line(f"# {note.text}")
+
+    def _loop(self, loop: Loop) -> None:
+        self._hoist()
+        count = self._signature.iterations(self._program)
+        stages = self._program.schedule.num_stages
+        self._writer.line(f"for it in tl.range(0, {count}, num_stages={stages}):")
+        self._writer.indent()
+        self._tiles.enter()
+        before = len(self._writer.lines)
+        self._places.begin_loop()
+        self._region(loop.body, loop.closing)
+        if len(self._writer.lines) == before:
+            self._writer.line("pass")
+        self._tiles.leave()
+        self._writer.dedent()
+        self._places.end_loop()
+
+    def _wait(self, _: Wait) -> None:
+        self._if_early("gdc_wait()  # until the kernel before is done")
+
+    def _announce(self, _: Announce) -> None:
+        self._if_early("gdc_launch_dependents()  # the next kernel may start")
+
+    def _if_early(self, statement: str) -> None:
+        self._writer.line("if EARLY:")
+        self._writer.indent()
+        self._writer.line(statement)
+        self._writer.dedent()
+
+    # -- Names ---------------------------------------------------------------------
+
+    def _bind(self, wanted: str, expression: str) -> str:
+        return self._tiles.bind(wanted, expression)
+
+    def _assign(self, wanted: str, expression: str) -> str:
+        return self._writer.assign(self._names.fresh(wanted), expression)
+
+    def _name(
+        self,
+        statement: Compute | Cast | Reduce | Product | Start | Largest | Load,
+        name: str,
+    ) -> None:
+        """Note the name of a statement's result."""
+        tile = statement.tile
+        self._variables[statement.result] = Variable(name, tile.axes, tile.dtype)
+
+    def _form(self, operand: Operand, order: Order) -> str:
+        """An atomic expression that broadcasts against tiles with axes `order`."""
+        if isinstance(operand, Scalar):
+            return self._signature.constant(operand)
+        tile = self._variables[operand]
+        return tile.name + subscript(tile.axes, order)
+
+    # -- Memory --------------------------------------------------------------------
+
+    def _hoist(self) -> None:
+        """Before the loop: bind what does not change in the addresses of its loads."""
+        if self._hoisted:
+            return
+        self._hoisted = True
+        for load, looped in walk(self._program.body):
+            if not looped or not isinstance(load, Load):
+                continue
+            if load.via == "descriptor":
+                box = self._box(load)
+                widths = tuple(self._pieces[d].width for d in box)
+                self._descriptors[load.result] = self._signature.descriptor(
+                    self._key(load), box, widths
+                )
+                continue
+            address = self._address(load)
+            original = load.result.removesuffix(AGAIN)
+            name = self._assign(f"{original}_first", address.first)
+            self._addresses[load.result] = replace(address, first=name)
+
+    def _box(self, load: Load) -> Order:
+        return memory_order(load, self._signature.type(load.source))
+
+    def _key(self, load: Load) -> str:
+        """The parameter that is read: a copy's is another one, for the same tensor."""
+        source = load.source
+        return source if load.instead is None else self._signature.alias_of(source)
+
+    def _address(self, load: Load) -> Address:
+        pointer, strides = self._signature.access(self._key(load))
+        return self._memory.address(pointer, load.at, strides, load.tile.axes)
+
+    def _load(self, load: Load) -> None:
+        if load.instead is not None:
+            self._writer.line("# once more for what is no matrix product")
+        name, axes = self._names.fresh(load.result), load.tile.axes
+        if load.result in self._descriptors:
+            box = self._box(load)
+            offsets = ", ".join(self._places.offset(d) for d in box)
+            text = f"{self._descriptors[load.result]}.load([{offsets}])"
+            if axes != box:
+                text = f"tl.reshape({text}, {self._tiles.shape(axes)})"
+            self._writer.assign(name, text)
+        else:
+            address = self._addresses.get(load.result) or self._address(load)
+            self._memory.load(address, axes, name)
+        self._name(load, name)
+
+    def _store(self, store: Store) -> None:
+        pointer, strides = self._signature.access(store.result)
+        tile = self._variables[store.operand]
+        self._memory.store(store, pointer, strides, tile)
+
+    def _ask(self, asked: Ask) -> None:
+        code = Prefetcher(self._tiles, self._places, self._memory, self._signature)
+        code.ask(asked)
+
+    # -- One element at a time -----------------------------------------------------
+
+    def _compute(self, step: Compute) -> None:
+        order = step.tile.axes
+        self._tiles.shape(order)
+        forms = [self._form(o, order) for o in step.operands]
+        if step.inner is SUB:
+            # The difference comes first: it is small where both are large, and then it
+            # is exact, while products with log2(e) may overflow, or err by more than 1.
+            whole, row = forms
+            text = f"tl.exp2(({whole} - {row}) * {LOG2_E})"
+        elif step.inner is not None:
+            whole, factor = forms
+            text = f"tl.exp2({whole} * ({factor} * {LOG2_E}))"
+        elif step.rounded:
+            # Compilers make one operation of a product and a difference.  What is left
+            # of the largest element less itself is then not 0 but the product's
+            # rounding error, and infinite as an exponent where logits are large.
+            # Nothing is made of two sums: adding 0 to the product ends it.
+            a, b = forms
+            text = f"tl.fma({a}, {b}, 0.0)"
+        else:
+            text = step.op.triton.format(*forms)
+        self._name(step, self._bind(step.result, text))
+
+    def _cast(self, cast: Cast) -> None:
+        name = self._variables[cast.operand].name
+        dtype = TRITON_DTYPE[cast.tile.dtype.name]
+        text = CAST.triton.format(name, dtype=dtype)
+        self._name(cast, self._bind(cast.result, text))
+
+    def _finite(self, step: Finite) -> None:
+        row = self._variables[step.operand]
+        name = self._bind(row.name, finite_shift(row.name, step.fill))
+        self._variables[step.result] = replace(row, name=name)
+
+    # -- Changes of form -----------------------------------------------------------
+
+    def _convert(self, step: Convert) -> None:
+        tile = self._variables[step.operand]
+        if tile.dtype != step.tile.dtype:
+            tile = self._tiles.as_dtype(tile, step.tile.dtype)
+        else:
+            tile = self._tiles.arranged(tile, step.tile.axes)
+        self._variables[step.result] = tile
+
+    def _mask(self, step: Mask) -> None:
+        dims = tuple(d for d, _ in step.where)
+        tile = self._tiles.masked(self._variables[step.operand], dims, step.fill)
+        self._variables[step.result] = tile
+
+    def _merge(self, step: Merge) -> None:
+        lanes = [prod(self._pieces[d].width for d in side) for side in step.sides]
+        tile = self._variables[step.operand]
+        shape = f"({', '.join(map(str, lanes))})"
+        original = self._variables[step.result.rpartition(MERGED)[0]]
+        name = self._tiles.reshaped(tile.name, shape, f"{original.name}_r")
+        self._variables[step.result] = replace(tile, name=name)
+
+    # -- Sums ----------------------------------------------------------------------
+
+    def _reduce(self, step: Reduce) -> None:
+        tile = self._variables[step.operand]
+        name, axes = tile.name, list(tile.axes)
+        for dim in reversed(step.over):
+            text = step.op.triton.format(name, axis=axes.index(dim))
+            name = self._bind(step.result, text)
+            axes.remove(dim)
+        self._name(step, name)
+
+    def _product(self, product: Product) -> None:
+        self._tiles.shape(product.tile.axes)
+        if not product.is_matrix:
+            self._multiply_and_sum(product)
+            return
+        left, right = (self._variables[v].name for v in (product.left, product.right))
+        options = PRECISIONS[product.precision]
+        if product.into is not None:
+            self._add_product(product, f"{left}, {right}", options)
+            return
+        name = self._bind(product.result, f"tl.dot({left}, {right}{options})")
+        if product.is_merged:
+            shape = self._tiles.shape(product.tile.axes)
+            name = self._tiles.reshaped(name, shape, product.result)
+        self._name(product, name)
+
+    def _add_product(self, product: Product, operands: str, options: str) -> None:
+        """Add a product to a carried tile in place."""
+        assert product.into is not None
+        target = self._variables[product.into].name
+        if product.precision == "ieee":
+            text = f"tl.dot({operands}{options}, {APART})"
+            name = self._bind(product.result, text)
+            self._writer.assign(target, f"{target} + {name}")
+        else:
+            self._writer.assign(target, f"tl.dot({operands}, {target}{options})")
+
+    def _multiply_and_sum(self, product: Product) -> None:
+        order = (*product.tile.axes, *product.over)
+        self._tiles.shape(order)
+        a, b = (self._form(v, order) for v in (product.left, product.right))
+        name = self._bind(product.result, f"{a} * {b}")
+        for axis in range(len(order) - 1, len(product.tile.axes) - 1, -1):
+            name = self._bind(product.result, f"tl.sum({name}, axis={axis})")
+        self._name(product, name)
+
+    # -- What the loop carries -----------------------------------------------------
+
+    def _start(self, step: Start) -> None:
+        self._hoist()
+        shape = self._tiles.shape(step.tile.axes)
+        text = f"tl.full({shape}, {number(step.value)}, tl.float32)"
+        self._name(step, self._assign(step.result, text))
+
+    def _rescale(self, step: Rescale) -> None:
+        target = self._variables[step.target]
+        scale = self._form(step.scale, target.axes)
+        self._writer.assign(target.name, f"{target.name} * {scale}")
+
+    def _update(self, step: Update) -> None:
+        target = self._variables[step.target]
+        name, operand = target.name, self._form(step.operand, target.axes)
+        assert step.op.join is not None
+        self._writer.assign(name, step.op.join.triton.format(name, operand))
+
+    def _largest(self, step: Largest) -> None:
+        """The new maximum, and by how much sums relative to the old one shrink.
+
+        The old maximum may be -inf, the new one stands as 0 for it: then the factor is
+        0, and so is what was accumulated.
+        """
+        last = self._variables[step.state].name
+        operand = self._form(step.operand, step.tile.axes)
+        highest = self._assign(f"{step.result}_next", f"tl.maximum({last}, {operand})")
+        name = self._assign(step.result, finite_shift(highest, -math.inf))
+        self._name(step, name)
+        if step.scale is not None:
+            text = f"tl.exp2(({last} - {name}) * {LOG2_E})"
+            scale = self._assign(step.scale, text)
+            self._variables[step.scale] = Variable(scale, step.tile.axes)
+        self._writer.assign(last, highest)
+
+
+def finite_shift(name: str, fill: float) -> str:
+    """The expression of a shift with 0 for what it is where all is masked."""
+    return f"tl.where({name} == {number(fill)}, 0.0, {name})"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mirage_dsl.backends.triton.lowering.fused import fused_calls
-from mirage_dsl.backends.triton.lowering.library import (
+from mirage_dsl.backends.library import (
     HELPERS,
     Value,
     aligned,
     expression,
+    fused_calls,
+    number,
     torch_dtype,
 )
-from mirage_dsl.backends.triton.lowering.names import Names, Writer, source_comment
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Param, Surroundings
-from mirage_dsl.backends.triton.lowering.tiles import number
+from mirage_dsl.backends.triton.lowering.source import Names, Writer, source_comment
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.analysis.layouts import built

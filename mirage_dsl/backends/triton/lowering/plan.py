@@ -1,14 +1,21 @@
-"""What an emitted module contains, for those who launch, compile or screen it."""
+"""What an emitted module contains: its kernels, their parameters, strides and sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mirage_dsl.core.types import DType
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
-from mirage_dsl.tile.sizes import Outer
+from mirage_dsl.backends.library import number
+from mirage_dsl.backends.triton.lowering.source import Names
+from mirage_dsl.core.types import Dim, DType, Scalar, TensorType
+from mirage_dsl.ir.analysis.layouts import Place
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
+from mirage_dsl.tile.program import TileProgram
+from mirage_dsl.tile.sizes import Outer, ceil_div
+
+Strides = Sequence[str | int]
+"""The stride of each axis of a tensor: a number, or a Python expression."""
 
 PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
 """Kinds of parameters, in the order in which they stand."""
@@ -108,3 +115,189 @@ class ModulePlan:
     source: str
     kernels: tuple[KernelPlan, ...]
     around: Surroundings
+
+
+# -- Parameters ------------------------------------------------------------------------
+
+_ALIAS = "/again"
+
+SMALLEST_NORMAL = 2.0**-126
+"""Of f32."""
+
+
+class Signature:
+    """Collects the parameters that a kernel turns out to need.
+
+    Known extents are written into the code, symbolic ones are parameters.  Strides of
+    packed tensors are written into the code, as products of extents; others are
+    compile-time parameters, so accesses vectorise whenever the tensor at hand allows
+    it.
+    """
+
+    def __init__(self, around: Surroundings, names: Names) -> None:
+        self.params: list[Param] = []
+        self._names = names
+        self.around = around
+        self._types = around.types
+        self._extents = around.extents
+        self._pointers: dict[str, str] = {}
+        self._descriptors: dict[tuple[str, tuple[Dim, ...]], str] = {}
+        self._strides: dict[str, tuple[str | int, ...]] = {}
+        self._sizes: dict[str, str] = {}
+
+    # -- Tensors -------------------------------------------------------------------
+
+    def type(self, source: str) -> TensorType:
+        """The type of a kernel-level tensor."""
+        return self._types[source]
+
+    def dtype(self, source: str) -> DType:
+        """Its element format."""
+        return self._types[source].dtype
+
+    def alias_of(self, source: str) -> str:
+        """The key of a second parameter for the same tensor.
+
+        The compiler keeps the two apart, so loads through them are not merged.
+        """
+        return source + _ALIAS
+
+    def access(self, key: str) -> tuple[str, Strides]:
+        """The pointer and the strides of a tensor or of an alias."""
+        source = key.removesuffix(_ALIAS)
+        if key not in self._pointers:
+            name = self._names.fresh(key.replace("/", "_") + "_ptr")
+            self._pointers[key] = name
+            self.params.append(Param(name, "tensor", source, dtype=self.dtype(source)))
+        if source not in self._strides:
+            self._strides[source] = self._make_strides(source)
+        return self._pointers[key], self._strides[source]
+
+    def descriptor(
+        self, key: str, dims: tuple[Dim, ...], widths: tuple[int, ...]
+    ) -> str:
+        """A descriptor of a tensor or alias that loads boxes of the given widths."""
+        if (key, dims) not in self._descriptors:
+            source = key.removesuffix(_ALIAS)
+            name = self._names.fresh(key.replace("/", "_") + "_desc")
+            self._descriptors[key, dims] = name
+            self.params.append(
+                Param(
+                    name,
+                    "descriptor",
+                    source,
+                    dtype=self.dtype(source),
+                    dims=tuple(d.name for d in dims),
+                    box=widths,
+                )
+            )
+        return self._descriptors[key, dims]
+
+    def _make_strides(self, source: str) -> tuple[str | int, ...]:
+        place = self.around.placed.get(source)
+        if place is not None and not self._is_strided(place):
+            whole = self._make_strides(place.whole)
+            return tuple(whole[a] for a in place.axes)
+        packed = self._row_major(source)
+        if source in self.around.packed or source in self.around.dense:
+            return packed
+        found: list[str | int] = []
+        for axis, dims in enumerate(self._types[source].axes):
+            if all(self._extents.get(d.name) == 1 for d in dims):
+                found.append(0)
+                continue
+            name = self._names.fresh(f"{source}_stride{axis}")
+            value = packed[axis] if isinstance(packed[axis], int) else None
+            assert not isinstance(value, str)
+            self.params.append(Param(name, "stride", source, axis=axis, value=value))
+            found.append(name)
+        return tuple(found)
+
+    def _is_strided(self, place: Place) -> bool:
+        """Whether it is in a tensor of the caller, whose strides are not known."""
+        outer = self.around.placed.get(place.whole)
+        if outer is not None:
+            return self._is_strided(outer)
+        given = self.around.given or ()
+        return place.whole in given and place.whole not in self.around.dense
+
+    def _row_major(self, source: str) -> tuple[str | int, ...]:
+        """Strides of the packed tensor, in the order of axes that its layout says."""
+        kind = self._types[source]
+        strides: dict[int, str | int] = {}
+        numbers, names = 1, list[str]()
+        for axis in reversed(kind.order):
+            text = " * ".join([*names, *([str(numbers)] if numbers != 1 else [])])
+            strides[axis] = text if names else numbers
+            if axis == kind.order[0]:
+                break
+            for dim in kind.axes[axis]:
+                extent = self._extents.get(dim.name)
+                if extent is None:
+                    names.append(self.size(dim.name))
+                else:
+                    numbers *= extent
+        return tuple(strides[a] for a in range(len(kind.axes)))
+
+    # -- Sizes and constants -------------------------------------------------------
+
+    def size(self, dim: str) -> str:
+        """The extent of a dim: a number, or a parameter."""
+        extent = self._extents.get(dim)
+        if extent is not None:
+            return str(extent)
+        if dim not in self._sizes:
+            name = self._names.fresh(f"{dim}_size")
+            self._sizes[dim] = name
+            self.params.append(Param(name, "size", dim))
+        return self._sizes[dim]
+
+    def parts(self, axis: Sequence[Split]) -> str:
+        """How many blocks an axis has: a number, or an expression of names of dims."""
+        counts: list[str] = []
+        for split in axis:
+            extent = self._extents.get(split.dim)
+            if extent is not None:
+                counts.append(str(ceil_div(extent, split.tile)))
+            else:
+                counts.append(f"triton.cdiv({{{split.dim}}}, {split.tile})")
+        if all(n.isdigit() for n in counts):
+            return str(max(map(int, counts)))
+        return counts[0] if len(counts) == 1 else f"max({', '.join(counts)})"
+
+    def iterations(self, program: TileProgram) -> str:
+        """How often the loop runs."""
+        loop = program.loop
+        assert loop is not None
+        extent = self._extents.get(loop.dim)
+        if program.within_grid:
+            part = next(s.tile for s in program.grid if s.dim == loop.dim)
+            extent = part if extent is None else min(extent, part)
+        if extent is not None:
+            return str(ceil_div(extent, loop.tile))
+        return f"tl.cdiv({self.size(loop.dim)}, {loop.tile})"
+
+    def constant_value(self, value: Scalar) -> float | None:
+        """The number, or None where a symbolic extent is part of it."""
+        known: dict[str, int] = {}
+        for name, _ in value.extents:
+            extent = self._extents.get(name)
+            if extent is None:
+                return None
+            known[name] = extent
+        return value.at(known)
+
+    def constant(self, value: Scalar) -> str:
+        """The constant as an atomic expression."""
+        known = self.constant_value(value)
+        if known is not None:
+            text = number(known)
+            # Triton takes numbers below the normal ones for float64.
+            small = 0 < abs(known) < SMALLEST_NORMAL
+            return f"tl.full((), {text}, tl.float32)" if small else text
+        up = [self.size(n) for n, p in value.extents for _ in range(p)]
+        down = [self.size(n) for n, p in value.extents for _ in range(-p)]
+        text = " * ".join([number(Scalar(value.value).at({})), *up])
+        for factor in down:
+            text += f" / {factor}"
+        return f"({text})"

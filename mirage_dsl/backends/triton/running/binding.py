@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.triton.lowering.fused import fused_calls
+from mirage_dsl.backends.library import fused_calls
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
 from mirage_dsl.backends.triton.running.rehearsal import (
     NotedKernel,

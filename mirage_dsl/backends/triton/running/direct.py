@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.backends.base import Direct
+from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
-from mirage_dsl.backends.triton.lowering.library import HELPERS
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.binding import Binding, bind
 from mirage_dsl.backends.triton.running.rehearsal import out_name

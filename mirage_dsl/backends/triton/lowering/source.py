@@ -1,16 +1,100 @@
-"""Tiles in registers, and the code that turns, converts and masks them."""
+"""Source text as it grows: names, lines, and the changes of form of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import builtins
+import keyword
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import PurePath
 
-from mirage_dsl.backends.triton.lowering.names import Names, Writer
-from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.backends.library import HELPERS, number
+from mirage_dsl.core.errors import SourceLocation, UnsupportedError
 from mirage_dsl.core.types import Dim, DType, f32
+from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.tile.program import Order
 from mirage_dsl.tile.sizes import Pieces
+
+RESERVED = frozenset(
+    {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch", "device"}
+    | {"EARLY", "power", "TensorDescriptor", "gdc_launch_dependents", "gdc_wait"}
+    | HELPERS.keys()
+    | set(dir(builtins))
+    | set(keyword.kwlist)
+)
+"""Names that Python has, or that an emitted module uses itself."""
+
+
+def identifier(name: str) -> str:
+    """A Python name that resembles `name`: `k#` becomes `k_parts`."""
+    text = re.sub(r"\W", "_", name.replace("#", "_parts"), flags=re.ASCII)
+    if not text or text[0].isdigit():
+        text = f"v{text}"
+    if text in RESERVED or text.startswith(JOIN_PREFIX):
+        text += "_"
+    return text
+
+
+def source_comment(location: SourceLocation) -> str:
+    """A comment that shows the user's line; no line of text ends the comment."""
+    place = f"{PurePath(location.file).name}:{location.line}"
+    text = f"# src[{place}] {location.text.strip()}".rstrip()
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+class Names:
+    """Gives out names that are different from all others of one scope.
+
+    Args:
+        taken: Names that the scope uses already.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, wanted: str) -> str:
+        """A name like `wanted` that nobody has yet."""
+        base = identifier(wanted)
+        name, count = base, 1
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+
+class Writer:
+    """Collects lines of Python at a current indentation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._depth = 0
+
+    def line(self, text: str = "") -> None:
+        """Add one line."""
+        self.lines.append("    " * self._depth + text if text else "")
+
+    def assign(self, name: str, expression: str) -> str:
+        """Add `name = expression` and return the name."""
+        self.line(f"{name} = {expression}")
+        return name
+
+    def indent(self) -> None:
+        """Go one level in."""
+        self._depth += 1
+
+    def dedent(self) -> None:
+        """Go one level out."""
+        self._depth -= 1
+
+    def text(self) -> str:
+        """All lines, each ended."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+# -- Tiles -----------------------------------------------------------------------------
 
 LARGEST_TILE = 1 << 20
 """Elements that Triton allows in one tensor."""
@@ -146,10 +230,3 @@ def subscript(axes: Sequence[Dim], order: Sequence[Dim]) -> str:
     if not axes or list(axes) == list(order):
         return ""
     return f"[{', '.join(':' if d in axes else 'None' for d in order)}]"
-
-
-def number(value: float) -> str:
-    """A constant as an atomic Python expression that reads back exactly."""
-    if value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    return f"({value!r})" if value < 0 or str(value)[0] == "-" else repr(value)
