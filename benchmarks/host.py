@@ -173,7 +173,7 @@ def measure(case: Case, *, compare: bool) -> Row:
         case.name,
         kernels=len(graph.blocks),
         library=len(graph.nodes) - len(graph.blocks),
-        short=bound.direct(inputs) is not None,
+        short=bound.prepared(inputs).guarded is not None,
         ours=_host(kernel, inputs),
         keywords=_host(by_keyword, inputs),
         out=_host(functools.partial(kernel, out=found), inputs),

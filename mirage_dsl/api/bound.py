@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.api.dynamic import Executables, free_dims, numbers, resized
 from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
+from mirage_dsl.backends.dispatch import Call, Guarded
 from mirage_dsl.core.errors import (
     CompileError,
     EquivalenceError,
@@ -156,10 +157,11 @@ class BoundKernel:
             self.search()
 
     def _set(self, mugraph: KernelGraph) -> None:
-        early = self._options.overlap
+        early, before = self._options.overlap, self._chosen
         self._chosen = launched_early(mugraph, first=True) if early else mugraph
         self._executables = None
-        self._on_change()
+        if before is not None:
+            self._on_change()
 
     def _sized_program(self) -> KernelGraph:
         """The program at the extents that it was bound with.
@@ -338,37 +340,27 @@ class BoundKernel:
         found = executable(*prepared, out=taken)
         return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
 
-    def prepared(self, tensors: Sequence[Any]) -> Callable[..., Any]:
-        """A call for CUDA tensors of just these shapes, strides and dtypes.
-
-        It takes `out` as `run` does.
-        """
+    def prepared(
+        self, tensors: Sequence[Any], out: Sequence[Any] = ()
+    ) -> Call[Guarded]:
+        """The call for CUDA tensors like these, those that take results behind them."""
         executable = self._executable(tensors, interpret=False)
-        single = isinstance(self.trace.structure, Leaf)
-
-        def call(*given: Any, out: Any = None) -> Any:
-            found = executable(*given, out=() if out is None else leaves_of(out))
-            return found[0] if single else self.trace.rebuild(found)
-
-        return call
-
-    def direct(self, tensors: Sequence[Any]) -> Callable[..., Any] | None:
-        """The shortest way to call it again with tensors like these, if there is one.
-
-        It returns None, and does nothing, for other tensors.
-        """
-        direct = self._executable(tensors, interpret=False).direct
+        call = executable.prepared(tensors, out)
+        direct, rebuild = call.guarded, self.trace.rebuild
         if direct is None:
-            return None
-        if isinstance(self.trace.structure, Leaf):
-            return direct.first
-        call = direct.call
+            return Call(lambda *given: rebuild(call.run(*given)))
 
-        def several(*given: Any) -> Any:
-            found = call(*given)
-            return None if found is None else self.trace.rebuild(found)
+        def guarded(*given: Any) -> Any:
+            found = direct.call(*given)
+            return None if found is None else rebuild(found)
 
-        return several
+        ask = direct.first if isinstance(self.trace.structure, Leaf) else guarded
+
+        def run(*given: Any) -> Any:
+            found = ask(*given)
+            return rebuild(call.run(*given)) if found is None else found
+
+        return Call(run, Guarded(direct.count, ask))
 
     def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
         if self._executables is None:

@@ -6,23 +6,23 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.dynamic import rounded, typical
-from mirage_dsl.api.reads import Key, ReadList, Reads
+from mirage_dsl.api.reads import ReadList, Reads
+from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
 from mirage_dsl.core.errors import TraceError, UnsupportedError
-from mirage_dsl.core.modes import in_mode, plain_torch
+from mirage_dsl.core.modes import in_mode
 from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.given import refuse_modes
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.reference import call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.trace import Arguments, Leaf, bind_arguments, trace_call
+from mirage_dsl.frontend.trace import Arguments, Leaf, Trace, bind_arguments, trace_call
 from mirage_dsl.frontend.tree import items_of, leaves_of
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -62,68 +62,59 @@ def require_traceable(function: object) -> None:
         ) from None
 
 
-# -- Calls that are alike --------------------------------------------------------------
+# -- Prepared calls --------------------------------------------------------------------
 
 CONSTANTS = (type(None), bool, int, float, str)
-"""Types of arguments, beside tensors, that a short way may depend on."""
+"""Types of arguments, beside tensors, of calls that are prepared."""
 
 
-@dataclass(frozen=True)
-class ShortCall:
-    """A call whose arguments were sorted out before.
+def call_key(
+    args: Sequence[Any], kwargs: Mapping[str, Any], out: Sequence[Any] | None
+) -> Hashable | None:
+    """What a prepared call depends on; None where none is prepared.
 
-    Attributes:
-        places: Where the program's tensors are among the arguments, first those by
-            position and then those by keyword.
-        run: Takes these tensors, and `out`.
+    Calls are prepared for plain CUDA tensors and constants.
     """
-
-    places: Sequence[int]
-    run: Callable[..., Any]
-
-    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
-        """Run with the arguments of a call like the one that it was made for."""
-        given = (*args, *kwargs.values())
-        return self.run(*[given[at] for at in self.places], out=out)
-
-
-def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object | None:
-    """What the short way of a call depends on; None if that is not known."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    parts: list[object] = [tuple(kwargs)]
-    for value in (*args, *kwargs.values()):
-        if plain_torch(value, torch):
-            grad = value.requires_grad and torch.is_grad_enabled()
-            try:
-                shape, strides = value.shape, value.stride()
-            except RuntimeError:
-                # Some layouts have none; such a tensor is refused where it is traced.
+    plain = (torch.Tensor, torch.nn.Parameter)
+    tensors: list[Any] = []
+    parts: list[object] = [len(args), tuple(kwargs)]
+    for value in (*args, *kwargs.values(), *(out or ())):
+        kind: type[Any] = type(value)
+        if kind in plain:
+            # Tensors on several devices are refused where calls are prepared.
+            if not tensors and not value.is_cuda:
                 return None
-            parts.append((shape, strides, value.dtype, value.device, grad))
-        elif type(value) in CONSTANTS:
+            if value.requires_grad and torch.is_grad_enabled():
+                return None
+            tensors.append(value)
+            parts.append(None)
+        elif kind in CONSTANTS:
             # 0.0 and -0.0 are equal, and True is 1.
             parts.append(repr(value))
         else:
             return None
-    return tuple(parts)
+    try:
+        return out is None, *parts, *signature(tensors)
+    except RuntimeError:
+        # Some layouts have no strides; such a tensor is refused where it is traced.
+        return None
 
 
 def tensor_places(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[int] | None:
+) -> list[int]:
     """Where the tensors of a call are among its arguments, in the parameters' order.
 
-    It is None if not all of them are on a CUDA device.
+    Arguments are counted first by position, then by keyword.
     """
     given = (*args, *kwargs.values())
-    tensors = [at for at, v in enumerate(given) if type(v) not in CONSTANTS]
-    if not all(getattr(given[at], "is_cuda", False) for at in tensors):
-        return None
     names = {name: len(args) + at for at, name in enumerate(kwargs)}
     bound = inspect.signature(function).bind(*range(len(args)), **names)
-    return [at for at in leaves_of(list(bound.arguments.values())) if at in tensors]
+    places = leaves_of(list(bound.arguments.values()))
+    return [at for at in places if type(given[at]) not in CONSTANTS]
 
 
 # -- Kernels ---------------------------------------------------------------------------
@@ -131,19 +122,6 @@ def tensor_places(
 Function = Callable[..., Any]
 
 log = logging.getLogger("mirage_dsl.frontend.kernel")
-
-
-@dataclass(frozen=True)
-class _Direct:
-    """The shortest way to call a kernel with tensors like those of an earlier call.
-
-    Attributes:
-        count: How many tensors it takes.
-        call: Returns None, and does nothing, for tensors that are not like those.
-    """
-
-    count: int
-    call: Callable[..., Any]
 
 
 class Kernel:
@@ -164,11 +142,9 @@ class Kernel:
     def __init__(self, function: Function, options: Options) -> None:
         self.function = function
         self.options = options
-        self._bound: dict[tuple[object, object, Key], BoundKernel] = {}
-        self._made: dict[object, list[BoundKernel]] = {}
-        self._ready: dict[object, ShortCall] = {}
-        self._direct: dict[object, _Direct | None] = {}
-        self._last: _Direct | None = None
+        self._calls = Dispatch[Guarded]()
+        self._bound: dict[tuple[object, ...], BoundKernel] = {}
+        """By specs, constants and what the function reads."""
         self._reads: Reads | None = None
         self._watched: Reads | None = None
         self._of_classes: dict[type, Kernel] = {}
@@ -178,7 +154,7 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._watched is not None and self._watched.changed():
             self._read()
-        last = self._last
+        last = self._calls.last
         if last is not None and not kwargs and len(args) == last.count:
             found = last.call(*args)
             if found is not None:
@@ -186,11 +162,11 @@ class Kernel:
         if in_mode():
             refuse_modes(leaves_of((args, kwargs)))
         out = kwargs.pop("out", None) if kwargs and self._takes_out else None
-        key = call_key(args, kwargs)
-        ready = None if key is None else self._ready.get(key)
-        if ready is not None and (out is not None or key in self._direct):
-            self._last = self._direct.get(key) or self._last
-            return ready(args, kwargs, out)
+        taken = None if out is None else leaves_of(out)
+        key = call_key(args, kwargs, taken)
+        call = None if key is None else self._calls.find(key)
+        if call is not None:
+            return call.run(*args, *kwargs.values(), *(taken or ()))
         leaves = leaves_of((args, kwargs))
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             _refuse_out(out)
@@ -207,40 +183,39 @@ class Kernel:
         bound = self._bind(arguments)
         result = bound.run(arguments.tensors, out)
         if key is not None:
-            self._remember(key, args, kwargs, bound, arguments.tensors)
-            if out is None and key in self._ready:
-                self._direct[key] = self._shortest(args, arguments, bound)
-                self._last = self._direct[key] or self._last
+            call = self._prepared(args, kwargs, taken, bound, arguments.tensors)
+            if call is not None:
+                self._calls.keep(key, call)
         return result
 
-    def _remember(
+    def _prepared(
         self,
-        key: object,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Sequence[Any] | None,
         bound: BoundKernel,
         tensors: Sequence[Any],
-    ) -> None:
-        """Keep the short ways of calls like this one."""
+    ) -> Call[Guarded] | None:
+        """The call for arguments like these, and tensors for results behind them."""
         places = tensor_places(self.function, args, kwargs)
-        if places is None or len(places) != len(tensors):
-            return
-        self._ready[key] = ShortCall(places, bound.prepared(tensors))
-
-    @staticmethod
-    def _shortest(
-        args: tuple[Any, ...], arguments: Arguments, bound: BoundKernel
-    ) -> _Direct | None:
-        """The shortest way of calls with tensors only, given by position."""
-        if len(args) != len(arguments.tensors):
+        if len(places) != len(tensors):
             return None
-        direct = bound.direct(arguments.tensors)
-        return None if direct is None else _Direct(len(args), direct)
+        call = bound.prepared(tensors, out or ())
+        count = len(args) + len(kwargs)
+        places += range(count, count + len(out or ()))
+        if places != list(range(len(places))) or len(places) < count:
+
+            def run(*given: Any) -> Any:
+                return call.run(*[given[at] for at in places])
+
+            return Call(run)
+        # Without a key, only tensors by position are looked at.
+        return call if out is None and not kwargs else Call(call.run)
 
     def _read(self) -> Reads:
         """What the function reads besides its arguments, now."""
         if self._reads is None or self._reads.changed():
-            self._forget()
+            self._calls.forget()
             return self._look()
         return self._reads
 
@@ -260,12 +235,6 @@ class Kernel:
         """
         return self._read().entries
 
-    def _forget(self) -> None:
-        """Look for the ways to call it anew: it has another μGraph."""
-        self._last = None
-        self._direct.clear()
-        self._ready.clear()
-
     @cached_property
     def _takes_out(self) -> bool:
         """Whether `out` is ours: the function has no parameter of that name."""
@@ -282,21 +251,26 @@ class Kernel:
     def _bind(self, arguments: Arguments) -> BoundKernel:
         found = rounded(arguments, self.options.dynamic)
         # What is traced alike for another device or library is one program.
-        constants = _frozen(dict(found.values)), found.origin
+        given = found.specs, _frozen(dict(found.values)), found.origin
         reads = self._read()
-        bound = self._bound.get((found.specs, constants, reads.key))
+        bound = self._bound.get((*given, reads.key))
         if bound is None:
             trace = trace_call(self.function, found, dynamic=self.options.dynamic)
-            made = self._made.setdefault(found.specs, [])
-            bound = next((known for known in made if known.trace == trace), None)
+            bound = self._of_trace(trace, found.specs)
             if bound is None:
                 specs = typical(trace.program, found, arguments)
-                bound = BoundKernel(trace, specs, self.options, self._forget)
-                made.append(bound)
+                bound = BoundKernel(trace, specs, self.options, self._calls.forget)
             # Where the trace has changed what it reads, it serves this call alone.
-            if not reads.changed():
-                self._bound[found.specs, constants, self._look().key] = bound
+            key = bound if reads.changed() else self._look().key
+            self._bound[*given, key] = bound
         return bound
+
+    def _of_trace(
+        self, trace: Trace, specs: tuple[TensorSpec, ...]
+    ) -> BoundKernel | None:
+        """What was bound for such a trace already."""
+        known = (b for key, b in list(self._bound.items()) if key[0] == specs)
+        return next((bound for bound in known if bound.trace == trace), None)
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelGraph:
         """The program for these shapes and dtypes; arguments are tensors or specs."""

@@ -12,9 +12,9 @@ Who calls what, and when:
 - `compile` makes an `Executable`, once for each μGraph and kind of device: for
   `api.bound` and `api.dynamic` before the first call, for the process that judges
   candidates, and for the command line.
-- An `Executable` is launched by calling it with tensors.  Of `direct`, where there is
-  one, the front end keeps the functions: they are all that a repeated call goes
-  through.
+- An `Executable` is launched by calling it with tensors.  Of `prepared` the front end
+  keeps what it gives: that is all that a repeated call goes through
+  (`backends.dispatch`).  Where there is no shorter way, `Plain` gives the call itself.
 - `report` is what candidates are screened by before any of them is launched: for
   `mirage-dsl compile` and for the process that compiles for the tuner.
 - `emit` is for readers.
@@ -30,8 +30,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
+from mirage_dsl.backends.dispatch import Call, Guarded
 from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import KernelGraph
@@ -77,19 +78,13 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Direct:
-    """The shortest way to launch again with tensors of one kind.
-
-    Both functions return None, and do nothing, for tensors of another kind.
+class Direct(Guarded):
+    """Launches on tensors of one kind; `call` returns the list of outputs.
 
     Attributes:
-        count: How many tensors they take.
-        call: Returns the list of outputs.
-        first: Returns the first output.
+        first: As `call`, but returns the first output.
     """
 
-    count: int
-    call: Callable[..., list[torch.Tensor] | None]
     first: Callable[..., torch.Tensor | None]
 
 
@@ -106,11 +101,13 @@ class Executable(Protocol):
         """What was emitted for it."""
         ...
 
-    @property
-    def direct(self) -> Direct | None:
-        """What serves tensors like those of the last call of a new kind, if anything.
+    def prepared(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor] = ()
+    ) -> Call[Direct]:
+        """The call for tensors like these: it takes the inputs, then those of `out`.
 
-        None at all times for backends that have no shorter way than the call.
+        Raises:
+            MirageError: As calling it with them.
         """
         ...
 
@@ -130,6 +127,19 @@ class Executable(Protocol):
             CompileError: Tensors on the wrong device, or kernels that do not start.
         """
         ...
+
+
+class Plain:
+    """An executable that has no shorter way than being called."""
+
+    def prepared(
+        self,
+        tensors: Sequence[torch.Tensor],
+        out: Sequence[torch.Tensor] = (),  # noqa: ARG002
+    ) -> Call[Direct]:
+        """The call itself."""
+        count, run = len(tensors), cast("Executable", self)
+        return Call(lambda *given: run(*given[:count], out=given[count:]))
 
 
 class Backend(Protocol):

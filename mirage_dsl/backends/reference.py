@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from mirage_dsl.backends.base import Report, check_tensors
+from mirage_dsl.backends.base import Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
@@ -59,11 +59,10 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(Plain):
     """A μGraph as something to call."""
 
     graph: KernelGraph
-    direct: None = None
 
     @property
     def source(self) -> str:

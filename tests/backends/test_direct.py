@@ -6,8 +6,11 @@ import dataclasses
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
+from mirage_dsl.api import bound as bound_kernel
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import binding, direct, starter
 from mirage_dsl.backends.triton.running.direct import Direct, direct_call
@@ -75,6 +79,83 @@ def test_one_launch(driver: Driver) -> None:
     assert only is not None
     assert driver.launches[1]["stream"] == 8
     assert driver.launches[1]["given"] == [t.data_ptr() for t in (*others, only)]
+
+
+def gated_mlp(x: Any, w1: Any, w2: Any) -> Any:
+    return mirage.silu(x @ w1) * (x @ w2)
+
+
+@pytest.fixture
+def on_gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Whatever asks takes the CPU for a GPU."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(bound_kernel, "device_kind", Mock(return_value="cuda"))
+    monkeypatch.setattr(Executable, "_check_one", Mock())
+    monkeypatch.setattr(Executable, "_place", Mock(return_value=nullcontext()))
+    return driver
+
+
+def test_a_second_call_prepares_nothing(
+    on_gpu: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = mirage.kernel(mugraph=GRAPH)(gated_mlp)
+    x, w1, w2 = tensors()
+    turned, place = w1.T.contiguous().T, torch.zeros(8, 4, 96).half()[:, 2]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((x, w1, w2), {}),
+        ((x, turned, w2), {}),
+        ((x,), {"w2": w2, "w1": w1}),
+        ((x, w1, w2), {"out": place}),
+    ]
+    for args, kwargs in calls:
+        kernel(*args, **kwargs)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a second call is prepared")
+
+    for owner, name in (
+        (mirage.Kernel, "_bind"),
+        (bound_kernel.BoundKernel, "run"),
+        (bound_kernel.BoundKernel, "prepared"),
+        (Executable, "prepared"),
+        (Executable, "__call__"),
+    ):
+        monkeypatch.setattr(owner, name, refused)
+    for args, kwargs in calls * 2:
+        on_gpu.launches.clear()
+        out = kernel(*args, **kwargs)
+        (launch,) = on_gpu.launches
+        weights = (args[1:] or (w1, w2))[0]
+        given = [x, weights, w2, out]
+        assert launch["given"] == [t.data_ptr() for t in given]
+        assert (out is place) == ("out" in kwargs)
+
+
+def test_another_mugraph_is_prepared_anew(on_gpu: Driver) -> None:
+    kernel = mirage.kernel(mugraph=GRAPH)(gated_mlp)
+    given = tensors()
+    for _ in range(2):
+        kernel(*given)
+    bound = kernel.bind(*given)
+    bound.use(mugraphs.gated_mlp(8, 64, 96, tile_n=16, tile_k=16))
+    for _ in range(2):
+        kernel(*given)
+    assert [launch["grid"][0] for launch in on_gpu.launches] == [3, 3, 6, 6]
+
+
+def test_what_a_kernel_reads_is_prepared_anew(on_gpu: Driver) -> None:
+    cfg = types.SimpleNamespace(scale=2)
+
+    @mirage.kernel(effort="none")
+    def scaled(x: Any) -> Any:
+        return x * cfg.scale
+
+    x = torch.ones(8, 64).half()
+    for scale in (2, 2, 3, 3, 2):
+        cfg.scale = scale
+        assert (scaled(x) == scale).all()
+    assert not on_gpu.launches
 
 
 def test_other_tensors_are_left_alone(driver: Driver) -> None:

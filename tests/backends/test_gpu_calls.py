@@ -322,7 +322,7 @@ def test_keywords_and_outputs() -> None:
     x, w = torch.randn(6, 64, device="cuda").half(), torch.randn(64, 8).cuda().half()
     cache = torch.zeros(6, 3, 8, device="cuda").half()
     first = linear(x, w)
-    assert kernel_of(linear)._direct_out is None
+    assert kernel_of(linear)._into.last is None
     for turn in range(3):
         x.mul_(-1)
         right = first if turn % 2 else -first
@@ -330,7 +330,7 @@ def test_keywords_and_outputs() -> None:
         assert torch.equal(linear(w=w, x=x), right)
         assert linear(x, w, out=cache[:, 1]).data_ptr() == cache[:, 1].data_ptr()
         assert torch.equal(cache[:, 1], right)
-    assert kernel_of(linear)._direct_out is not None
+    assert kernel_of(linear)._into.last is not None
     assert not cache[:, ::2].any()
 
 

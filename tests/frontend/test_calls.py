@@ -11,6 +11,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.api.bound import BoundKernel
+from mirage_dsl.backends.dispatch import Call, Guarded
 from mirage_dsl.core.settings import INTERPRET
 
 
@@ -22,17 +23,19 @@ class OnGpu:
         self.direct_calls = 0
         given = kernel_module.bind_arguments
         executable = vars(BoundKernel)["_executable"]
+        prepared = vars(BoundKernel)["prepared"]
 
         def counting(*args: Any) -> Any:
             self.sorted_out += 1
             return given(*args)
 
-        def direct(bound: BoundKernel, _tensors: Any) -> Any:
-            def call(*given: torch.Tensor) -> Any:
+        def guarded(bound: BoundKernel, tensors: Any, out: Any = ()) -> Call[Guarded]:
+            def ask(*given: torch.Tensor) -> Any:
                 self.direct_calls += 1
                 return bound.run(given)
 
-            return call
+            run = prepared(bound, tensors, out).run
+            return Call(run, Guarded(len(tensors), ask))
 
         def interpreted(bound: BoundKernel, tensors: Any, *, interpret: bool) -> Any:
             del interpret
@@ -40,7 +43,7 @@ class OnGpu:
 
         monkeypatch.setattr(kernel_module, "bind_arguments", counting)
         monkeypatch.setattr(BoundKernel, "_executable", interpreted)
-        monkeypatch.setattr(BoundKernel, "direct", direct)
+        monkeypatch.setattr(BoundKernel, "prepared", guarded)
         monkeypatch.setattr(torch.Tensor, "is_cuda", True)
 
 

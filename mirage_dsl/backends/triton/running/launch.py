@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_dsl.backends.base import Direct, check_tensors
+from mirage_dsl.backends.dispatch import Call, Dispatch, signature
 from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.direct import direct_call
@@ -95,10 +96,8 @@ def prepared_run(module: ModuleType, kernels: Sequence[str]) -> Callable[..., An
 # pyright: reportUnknownArgumentType=false
 
 
-Key = tuple[tuple[object, ...], ...]
 Run = Callable[..., "list[torch.Tensor]"]
-MOST_PREPARED = 1024
-"""Different kinds of calls that are remembered."""
+T = TypeVar("T")
 _NOWHERE: AbstractContextManager[object] = nullcontext()
 
 
@@ -149,9 +148,7 @@ class Executable:
         self._launched = graph if interpret else _launchable(graph)
         self._plans: dict[Variant, ModulePlan] = {}
         self._modules: dict[str, ModuleType] = {}
-        self._prepared: dict[Key, Run] = {}
-        self._direct: Direct | None = None
-        self._direct_out: Direct | None = None
+        self._new, self._into = Dispatch[Direct](), Dispatch[Direct]()
         self.source = self._plan(Variant()).source
         """The emitted module, for tensors as the inputs' types describe them."""
 
@@ -167,22 +164,6 @@ class Executable:
             )
         return self._plans[variant]
 
-    def _prepare(self, made: ModulePlan, tensors: Sequence[torch.Tensor]) -> Run:
-        """What runs all calls with tensors like these, the outputs' behind inputs."""
-        direct = None if self.interpret else direct_call(made, tensors)
-        if direct is None:
-            return self._by_triton(made)
-        if made.around.given is None:
-            self._direct = direct
-        else:
-            self._direct_out = direct
-
-        def run(*given: torch.Tensor) -> list[torch.Tensor]:
-            found = direct.call(*given)
-            return self._by_triton(made)(*given) if found is None else found
-
-        return run
-
     def _by_triton(self, made: ModulePlan) -> Run:
         """What runs calls through Triton, which compiles what they need."""
         if made.source not in self._modules:
@@ -192,11 +173,6 @@ class Executable:
         if self.interpret:
             return vars(module)["run"]
         return prepared_run(module, [k.name for k in made.kernels])
-
-    @property
-    def direct(self) -> Direct | None:
-        """What serves tensors like those of the last new kind, and no others."""
-        return self._direct
 
     def __call__(
         self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
@@ -214,28 +190,57 @@ class Executable:
                 compile or start.
         """
         given = (*tensors, *out)
-        direct = self._direct_out if out else self._direct
-        if direct is not None and len(given) == direct.count:
-            found = direct.call(*given)
+        last = (self._into if out else self._new).last
+        if last is not None and len(given) == last.count:
+            found = last.call(*given)
             if found is not None:
                 return found
-        key = tuple(
-            [
-                (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
-                for t in given
-            ]
-        )
-        run = self._prepared.get(key)
-        made = self._plan(self._check(tensors, out)) if run is None else None
+        return self.prepared(tensors, out).run(*given)
+
+    def prepared(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor] = ()
+    ) -> Call[Direct]:
+        """The call for tensors like these, the outputs' behind inputs.
+
+        Raises:
+            ShapeError: Tensors that do not fit the inputs' types.
+            DTypeError: A dtype other than the input's.
+            CompileError: Tensors on the wrong device, or a kernel that does not
+                compile.
+        """
+        given = (*tensors, *out)
+        calls, key = self._into if out else self._new, signature(given)
+        found = calls.find(key)
+        if found is not None:
+            return found
+        made = self._plan(self._check(tensors, out))
+        run, direct = self._in_place(given, lambda *like: self._prepare(made, like))
+        return calls.keep(key, Call(lambda *given: self._in_place(given, run), direct))
+
+    def _prepare(
+        self, made: ModulePlan, tensors: Sequence[torch.Tensor]
+    ) -> tuple[Run, Direct | None]:
+        """What runs all calls with tensors like these, and where it can, by itself."""
+        self._refuse_in_capture(made)
+        direct = None if self.interpret else direct_call(made, tensors)
+        if direct is None:
+            return self._by_triton(made), None
+
+        def run(*given: torch.Tensor) -> list[torch.Tensor]:
+            found = direct.call(*given)
+            return self._by_triton(made)(*given) if found is None else found
+
+        return run, direct
+
+    @property
+    def direct(self) -> Direct | None:
+        """What served last where tensors were made, if that runs by itself."""
+        return self._new.last
+
+    def _in_place(self, given: Sequence[torch.Tensor], run: Callable[..., T]) -> T:
+        """What `run` gives, on the tensors' device; what goes wrong names the graph."""
         try:
-            with self._place(tensors):
-                if made is not None:
-                    self._refuse_in_capture(made)
-                    run = self._prepare(made, given)
-                    if len(self._prepared) >= MOST_PREPARED:
-                        self._prepared.clear()
-                    self._prepared[key] = run
-                assert run is not None
+            with self._place(given):
                 return run(*given)
         except MirageError:
             raise

@@ -1,0 +1,101 @@
+"""What makes a second call fast: prepared calls, found by the signature of a call.
+
+A call goes down three steps, and ends at the first that knows what to do:
+
+1. The call that served last is asked, without a key.  It compares the tensors itself,
+   in generated code (`Guarded`), and returns None, doing nothing, for other ones.
+2. The signature finds the call that was prepared for such arguments.
+3. The call is prepared: arguments are checked, the function is traced, a μGraph chosen,
+   kernels compiled.  Only what is kept here is looked at the next time.
+
+Nothing here holds a tensor.  A kernel forgets its calls in one place, where what the
+function reads has changed or another μGraph is to run; an executable, which runs one
+μGraph, never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from mirage_dsl.tile.sizes import ALIGNMENT
+
+MOST_CALLS = 1024
+"""Different signatures that are remembered."""
+
+
+def signature(tensors: Sequence[Any]) -> tuple[Hashable, ...]:
+    """What a prepared call depends on of PyTorch's tensors.
+
+    Raises:
+        RuntimeError: One has no strides, or no memory.
+    """
+    return tuple(
+        [
+            (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
+            for t in tensors
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A call for tensors of one kind that tells by itself whether it is meant.
+
+    Attributes:
+        count: How many tensors it takes.
+        call: Returns None, and does nothing, for tensors of another kind.
+    """
+
+    count: int
+    call: Callable[..., Any]
+
+
+G = TypeVar("G", bound=Guarded)
+
+
+@dataclass(frozen=True)
+class Call(Generic[G]):
+    """A call that was prepared for one signature.
+
+    Attributes:
+        run: Serves all calls of the signature.
+        guarded: The same where no mode, profiler or other device is in the way, and
+            other tensors are left alone; None if there is no such function.
+    """
+
+    run: Callable[..., Any]
+    guarded: G | None = None
+
+
+class Dispatch(Generic[G]):
+    """The calls that were prepared, by signature.
+
+    Attributes:
+        last: What served last, to be asked first.
+    """
+
+    def __init__(self) -> None:
+        self.last: G | None = None
+        self._calls: dict[Hashable, Call[G]] = {}
+
+    def find(self, key: Hashable) -> Call[G] | None:
+        """The call for a signature; from now on it is asked first."""
+        found = self._calls.get(key)
+        if found is not None and found.guarded is not None:
+            self.last = found.guarded
+        return found
+
+    def keep(self, key: Hashable, call: Call[G]) -> Call[G]:
+        """Remember a call, which has served last."""
+        if len(self._calls) >= MOST_CALLS:
+            self._calls.clear()
+        self._calls[key] = call
+        self.last = call.guarded or self.last
+        return call
+
+    def forget(self) -> None:
+        """Prepare all calls anew."""
+        self.last = None
+        self._calls.clear()
