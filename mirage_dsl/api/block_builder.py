@@ -14,30 +14,284 @@ shapes of whole tensors, though a block only sees its part of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import (
+    CheckError,
+    ShapeError,
+    SourceLocation,
+    TraceError,
+    UnsupportedError,
+)
 from mirage_dsl.core.hardware import WARP
+from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
 from mirage_dsl.frontend import functions
-from mirage_dsl.frontend.dims import Atom, Atoms
+from mirage_dsl.frontend.dims import Atom, Atoms, Axes, Handle, Value, shape_text
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.steps import (
-    BlockAccumulator,
-    BlockItem,
-    BlockLoad,
-    BlockStep,
-    BlockStore,
-    Handle,
-    Step,
-    Value,
-    shape_text,
-)
+from mirage_dsl.frontend.recorder import Builder, DimNames, Recorder
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ir.graph import JOINED, accumulator_kinds
+from mirage_dsl.ir.graph import (
+    JOINED,
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    Load,
+    Schedule,
+    Split,
+    Store,
+    accumulator_kinds,
+    partial_dim,
+)
+from mirage_dsl.ir.infer import block_node_type, store_type
+from mirage_dsl.ir.maps import parts
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import CAST
+
+# -- What is recorded of a block -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Load:
+    """An input of a block: axes that a grid dim or the loop splits."""
+
+    value: Value
+    source: str
+    grid: tuple[Atoms, ...]
+    loop: Atoms | None
+
+
+@dataclass(frozen=True)
+class _Store:
+    """An output of a block, with the axes of the tensor that it writes.
+
+    `partial` maps a dim over blocks to the axis that the grid splits and the operand
+    lacks.
+    """
+
+    value: Value
+    operand: str
+    axes: Axes
+    partial: tuple[tuple[Atom, Atoms], ...]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A whole block: its grid and loop as axes with numbers of parts.
+
+    Attributes:
+        grid: For x, y and z the axes that it splits, and into how many parts.
+        loop: The axis that the loop splits, and the number of iterations.
+        items: What the block does, in order.
+        values: What it computes, by the names that its items use.
+        num_warps: Warps of a block.
+        location: Where it became part of a graph.
+    """
+
+    grid: tuple[tuple[tuple[Atoms, ...], int], ...]
+    loop: tuple[Atoms, int] | None
+    items: tuple[_Item, ...]
+    values: Mapping[str, Value]
+    num_warps: int
+    location: SourceLocation | None
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What the block writes."""
+        return tuple(i.value.name for i in self.items if isinstance(i, _Store))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What the block reads."""
+        return tuple(i.source for i in self.items if isinstance(i, _Load))
+
+    def visit(self, names: DimNames) -> None:
+        """Name its dims."""
+        for item in self.items:
+            if isinstance(item, _Store):
+                for atom, axis in item.partial:
+                    names.visit(axis)
+                    names.assign(atom, partial_dim(names.lead(axis)))
+            found = isinstance(item, _Load | _Store)
+            names.visit((item.value if found else self.values[item.result]).dims)
+
+    def node(self, builder: Builder) -> BlockGraph:
+        """The block graph.
+
+        Raises:
+            CheckError: Its maps contradict each other.
+        """
+        return _BlockBuilder(builder, self).build()
+
+
+_Item = Apply | _Load | Accumulate | _Store
+
+
+class _BlockBuilder:
+    """Gives the nodes of a block their names."""
+
+    def __init__(self, builder: Builder, step: _Block) -> None:
+        self._builder = builder
+        self._names = builder.names
+        self._step = step
+        grid = tuple(s for axes, n in step.grid for s in self._axis(axes, n))
+        if len({s.dim for s in grid}) != len(grid):
+            raise CheckError(
+                "two grid dims split one dim; the maps of x, y and z must split "
+                "different dims",
+                step.location,
+            )
+        loop = None if step.loop is None else self._loop(step.loop, grid)
+        self._block = BlockGraph(grid, loop, (), Schedule(num_warps=step.num_warps))
+        self._nodes: list[BlockNode] = []
+        self._types: dict[str, TensorType] = {}
+        self._after: set[str] = set()
+        """Values after the loop."""
+
+    def _axis(self, axes: tuple[Atoms, ...], count: int) -> list[Split]:
+        """The splits of x, y or z: one for each dim that a tensor's map gives it."""
+        found: dict[str, Split] = {}
+        for axis in axes:
+            split = _split(self._builder, axis, count, self._step.location)
+            found.setdefault(split.dim, replace(split, beside=bool(found)))
+        return list(found.values())
+
+    def _loop(self, loop: tuple[Atoms, int], grid: tuple[Split, ...]) -> Split:
+        split = _split(self._builder, *loop, self._step.location)
+        inside = next((s for s in grid if s.dim == split.dim), None)
+        return (
+            split
+            if inside is None
+            else replace(split, tile=parts(inside.tile, loop[1]))
+        )
+
+    def build(self) -> BlockGraph:
+        """The block, once all of its items are nodes.
+
+        Raises:
+            CheckError: Its maps contradict each other.
+        """
+        for item in self._step.items:
+            match item:
+                case _Load():
+                    self._load(item)
+                case Accumulate():
+                    name = self._builder.define(item.result, "sum_over_loop")
+                    operand = self._builder.value(item.operand)
+                    self._add(Accumulate(name, operand, item.kind))
+                    self._after.add(name)
+                case _Store():
+                    self._store(item)
+                case Apply():
+                    self._apply(item)
+        return replace(self._block, nodes=tuple(self._nodes))
+
+    def _add(self, node: Load | Apply | Accumulate) -> None:
+        outer = self._builder.types
+        kind = block_node_type(node, self._block, self._types, outer)
+        self._types[node.result] = kind
+        self._nodes.append(node)
+
+    def _load(self, item: _Load) -> None:
+        source = self._builder.value(item.source)
+        grid = {self._names.lead(axis) for axis in item.grid}
+        loop = None if item.loop is None else self._names.lead(item.loop)
+        axes = tuple(
+            tuple(Dim(d.name, d.name in grid, d.name == loop) for d in axis)
+            for axis in self._builder.types[source].axes
+        )
+        self._add(
+            Load(self._builder.define(item.value.name, f"{source}_"), source, axes)
+        )
+
+    def _apply(self, given: Apply) -> None:
+        node = self._builder.apply(given)
+        if node is None:
+            return
+        self._require_whole(node)
+        if not self._after.isdisjoint(node.values):
+            self._after.add(node.result)
+        if node.op.kind is Kind.CONTRACTION:
+            # Products are of storage formats: what was computed in f32 is rounded.
+            target = promote(*(self._step.values[v].dtype for v in given.values))
+            operands = tuple(
+                o
+                if not isinstance(o, str) or self._types[o].dtype == target
+                else self._cast(o, target.name)
+                for o in node.operands
+            )
+            node = replace(node, operands=operands)
+        self._add(node)
+
+    def _require_whole(self, node: Apply) -> None:
+        """Refuse what needs all of an axis where a block or an iteration has a part.
+
+        Sums and maxima over a part are of that part, and are put together later; the
+        extent of an axis, as in a mean, and the shift of a softmax are those of the
+        whole.
+        """
+        named = {
+            n for o in node.operands if isinstance(o, Scalar) for n, _ in o.extents
+        }
+        needed = set(node.over) if node.op.shift_of is not None else named
+        split = {s.dim: "grid" for s in self._block.grid}
+        loop = self._block.loop
+        if loop is not None and self._after.isdisjoint(node.values):
+            split[loop.dim] = "loop"
+        for dim in sorted(needed & split.keys()):
+            what = (
+                "a softmax over"
+                if node.op.shift_of is not None
+                else "a mean over, or the extent of,"
+            )
+            raise UnsupportedError(
+                f"{what} an axis that the {split[dim]} splits (dim {dim}): inside, a "
+                "block sees a part of it, and would take that for the whole; sum the "
+                "parts, and scale the sum",
+                node.location,
+            )
+
+    def _cast(self, value: str, dtype: str) -> str:
+        name = self._builder.fresh_name(f"{value}_{dtype}_")
+        self._add(Apply(name, CAST, (value,), (("dtype", dtype),)))
+        return name
+
+    def _store(self, item: _Store) -> None:
+        operand = self._builder.value(item.operand)
+        partial = {self._names.lead((atom,)) for atom, _ in item.partial}
+        axes: list[Axis] = []
+        for axis in item.axes:
+            dims: list[Dim] = []
+            for name in self._names.of(axis):
+                found = self._types[operand].dim(name)
+                dims.append(found or Dim(name, grid=name in partial))
+            axes.append(tuple(dims))
+        result = self._builder.define(item.value.name, "block")
+        node = Store(result, operand, tuple(axes), item.value.dtype)
+        self._builder.types[result] = store_type(node)
+        self._nodes.append(node)
+
+
+def _split(
+    builder: Builder, axis: Atoms, count: int, location: SourceLocation | None
+) -> Split:
+    """An axis cut into so many parts: its leading dim is."""
+    name = builder.names.lead(axis)
+    extent = builder.names.extents()[name]
+    if extent is None or extent < count:
+        raise CheckError(
+            f"{count} parts of an axis whose leading dim {name} has extent {extent}; "
+            "take fewer parts, or reshape",
+            location,
+        )
+    return Split(name, parts(extent, count))
+
+
+# -- Blocks under construction ---------------------------------------------------------
 
 _DIRECTIONS = 3
 
@@ -92,7 +346,8 @@ class ThreadblockGraph:
         self._outputs: list[Tensor] = []
         self._splits: dict[int, list[Atoms]] = {}
         self._looped: Atoms | None = None
-        self._items: list[BlockItem] = []
+        self._items: list[_Item] = []
+        self._values: dict[str, Value] = {}
 
     def new_input(
         self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = -1
@@ -126,10 +381,11 @@ class ThreadblockGraph:
         looped = forloop_dim >= 0 and self._rounds > 1
         loop = self._axis(dtensor.handle, forloop_dim) if looped else None
         self._looped = self._looped or loop
-        value = Value(dtensor.handle.value.dims, dtensor.dtype)
         source = dtensor.handle.value
-        self._take_steps()
-        self._items.append(BlockLoad(value, source, tuple(split.values()), loop))
+        value = dtensor.recorder.dims.value(source.dims, source.dtype)
+        self._take_nodes()
+        self._values[value.name] = value
+        self._items.append(_Load(value, source.name, tuple(split.values()), loop))
         self._sources.append(dtensor)
         return Tensor(self._recorder, Handle(value, axes))
 
@@ -150,11 +406,12 @@ class ThreadblockGraph:
             )
         return x.axes[axis]
 
-    def _take_steps(self) -> None:
+    def _take_nodes(self) -> None:
         """Put what has been recorded since the last item in its place."""
         assert self._recorder is not None
-        self._items.extend(s for s in self._recorder.steps if isinstance(s, Step))
-        self._recorder.steps.clear()
+        self._items.extend(n for n in self._recorder.nodes if isinstance(n, Apply))
+        self._values.update(self._recorder.made)
+        self._recorder.nodes.clear()
 
     def forloop_accum(self, stensor: Tensor, acc: str | None = None) -> Tensor:
         """A value over all iterations.
@@ -208,10 +465,11 @@ class ThreadblockGraph:
     def _accumulate(self, stensor: Tensor, kind: Any) -> Tensor:
         if self._rounds == 1:
             return stensor
-        self._take_steps()
+        self._take_nodes()
         handle = stensor.handle
-        value = Value(handle.value.dims, handle.value.dtype)
-        self._items.append(BlockAccumulator(value, handle.value, kind))
+        value = stensor.recorder.dims.value(handle.value.dims, handle.value.dtype)
+        self._values[value.name] = value
+        self._items.append(Accumulate(value.name, handle.value.name, kind))
         return Tensor(stensor.recorder, Handle(value, handle.axes))
 
     def new_output(
@@ -235,7 +493,7 @@ class ThreadblockGraph:
                 "new_output with forloop_dim: accumulate first", user_location()
             )
         _require_map("output_map", output_map)
-        self._take_steps()
+        self._take_nodes()
         handle, dims = stensor.handle, stensor.recorder.dims
         axes = list(handle.axes)
         partial: list[tuple[Atom, Atoms]] = []
@@ -248,9 +506,9 @@ class ThreadblockGraph:
                 axes[named] = (atom, *axes[named])
                 partial.append((atom, splits[0]))
         atoms = tuple(a for axis in axes for a in axis)
-        result = Value(atoms, handle.value.dtype)
+        result = dims.value(atoms, handle.value.dtype)
         self._items.append(
-            BlockStore(result, handle.value, tuple(axes), tuple(partial))
+            _Store(result, handle.value.name, tuple(axes), tuple(partial))
         )
         self._outputs.append(Tensor(stensor.recorder, Handle(result, tuple(axes))))
 
@@ -300,9 +558,9 @@ class ThreadblockGraph:
             (tuple(axes), self._grid[i]) for i, axes in sorted(self._splits.items())
         )
         loop = None if self._looped is None else (self._looped, self._rounds)
-        items = tuple(self._items)
-        recorder.steps.append(
-            BlockStep(grid, loop, items, self._warps, user_location())
+        items, values = tuple(self._items), dict(self._values)
+        recorder.nodes.append(
+            _Block(grid, loop, items, values, self._warps, user_location())
         )
         return [Tensor(recorder, t.handle) for t in self._outputs]
 

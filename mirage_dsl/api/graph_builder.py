@@ -9,14 +9,18 @@ from mirage_dsl.api.block_builder import ThreadblockGraph
 from mirage_dsl.core.errors import TraceError
 from mirage_dsl.core.types import DType, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
-from mirage_dsl.frontend.dims import Atoms
+from mirage_dsl.frontend.dims import Atoms, Handle
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.nodes import TracedInput, build_graph
-from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.recorder import (
+    Recorder,
+    TracedInput,
+    build_graph,
+    results_of,
+    sources_of,
+)
 from mirage_dsl.frontend.specs import order_of, spec
-from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
@@ -43,7 +47,7 @@ class GraphBuilder:
         self._inputs: list[TracedInput] = []
         self._specs: list[TensorSpec] = []
         self._outputs: list[Handle] = []
-        self._made: dict[Value, Handle] = {}
+        self._made: dict[str, Handle] = {}
 
     def new_input(
         self,
@@ -72,7 +76,7 @@ class GraphBuilder:
         layout = None
         if given.strides is not None:
             layout = order_of(extents, given.strides)
-        handle = Handle(Value(atoms, given.dtype), axes)
+        handle = Handle(self.recorder.dims.value(atoms, given.dtype), axes)
         plain = layout == tuple(range(len(axes)))
         traced = TracedInput(
             name or f"x{len(self._inputs)}", handle, None if plain else layout
@@ -139,19 +143,19 @@ class GraphBuilder:
                     "tensors of one graph",
                     user_location(),
                 )
-            self._made[tensor.handle.value] = tensor.handle
+            self._made[tensor.handle.value.name] = tensor.handle
         return made
 
     def _unread(self) -> list[Handle]:
         """What the graph's own methods made and no operator reads, in order."""
-        steps = self.recorder.steps
-        read = {v for step in steps for v in step.operands}
-        unread = [r for step in steps for r in step.results if r not in read]
-        if not unread or not all(value in self._made for value in unread):
+        nodes = self.recorder.nodes
+        read = {name for node in nodes for name in sources_of(node)}
+        unread = [n for node in nodes for n in results_of(node) if n not in read]
+        if not unread or not all(name in self._made for name in unread):
             raise TraceError(
                 "the graph has no output; call mark_output", user_location()
             )
-        return [self._made[value] for value in unread]
+        return [self._made[name] for name in unread]
 
     def require_open(self) -> None:
         """Refuse operators once the program has been taken.

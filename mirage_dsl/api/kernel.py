@@ -81,9 +81,9 @@ def call_key(
     plain = (torch.Tensor, torch.nn.Parameter)
     tensors: list[Any] = []
     parts: list[object] = [len(args), tuple(kwargs)]
-    for value in (*args, *kwargs.values(), *(out or ())):
-        kind: type[Any] = type(value)
-        if kind in plain:
+    given: tuple[Any, ...] = (*args, *kwargs.values(), *(out or ()))
+    for value in given:
+        if type(value) in plain:
             # Tensors on several devices are refused where calls are prepared.
             if not tensors and not value.is_cuda:
                 return None
@@ -91,7 +91,7 @@ def call_key(
                 return None
             tensors.append(value)
             parts.append(None)
-        elif kind in CONSTANTS:
+        elif type(value) in CONSTANTS:
             # 0.0 and -0.0 are equal, and True is 1.
             parts.append(repr(value))
         else:

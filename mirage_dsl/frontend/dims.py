@@ -1,4 +1,4 @@
-"""Dim inference by unification: the most general names that a function allows.
+"""Dims of traced values, by unification: the most general names that a function allows.
 
 Every axis of an input starts as a fresh atom.  Operators unify atoms, reshapes factor
 them: an atom may be bound to a row-major product of others.  Two axes that share an
@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import DType, Scalar
 
 Extent = int | None
 """Extent of an atom; None while it is symbolic."""
@@ -35,6 +37,11 @@ class Atom:
     extent: Extent
     serial: int
     hint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called until all dims are known."""
+        return f"~{self.serial}"
 
 
 Atoms = tuple[Atom, ...]
@@ -57,6 +64,45 @@ class SharedTail:
     offsets: tuple[int, ...] = ()
 
 
+Axes = tuple[Atoms, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What a node computes, or an input: dims and dtype, without axis order.
+
+    Attributes:
+        name: What nodes call it until all dims are known.
+        dims: Its dims, each once.
+        dtype: Its element format.
+    """
+
+    name: str
+    dims: Atoms
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A value as the user sees it: with axes.
+
+    An axis may hold atoms that the value has not: the value is the same all along
+    them, as after `expand`.
+    """
+
+    value: Value
+    axes: Axes
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        """Extents of the axes."""
+        return tuple(product(axis) for axis in self.axes)
+
+
+Operand = Handle | Scalar
+"""What an operator takes; the extents of a constant are of atoms, by their names."""
+
+
 @dataclass
 class Unifier:
     """Atoms, what they are bound to, and which of them must stay apart."""
@@ -65,16 +111,23 @@ class Unifier:
     _groups: list[Atoms] = field(default_factory=list[Atoms])
     _tails: list[SharedTail] = field(default_factory=list[SharedTail])
     _pairs: list[tuple[Atom, Atom]] = field(default_factory=list[tuple[Atom, Atom]])
-    _hinted: list[Atom] = field(default_factory=list[Atom])
-    _count: int = 0
+    _atoms: dict[str, Atom] = field(default_factory=dict[str, Atom])
+    _values: int = 0
 
     def fresh(self, extent: Extent, hint: str | None = None) -> Atom:
         """A new atom."""
-        self._count += 1
-        atom = Atom(extent, self._count, hint)
-        if hint is not None:
-            self._hinted.append(atom)
+        atom = Atom(extent, len(self._atoms) + 1, hint)
+        self._atoms[atom.name] = atom
         return atom
+
+    def named(self, name: str) -> Atoms:
+        """The unbound atoms whose product the atom of this name is."""
+        return self.resolve((self._atoms[name],))
+
+    def value(self, dims: Atoms, dtype: DType) -> Value:
+        """A new value."""
+        self._values += 1
+        return Value(f"%{self._values}", dims, dtype)
 
     def resolve(self, atoms: Iterable[Atom]) -> Atoms:
         """The unbound atoms whose product `atoms` is."""
@@ -94,10 +147,12 @@ class Unifier:
         numbers.
         """
         chosen: dict[Atom, str] = {}
-        for atom in self._hinted:
+        for atom in self._atoms.values():
+            if atom.hint is None:
+                continue
             found = self.resolve((atom,))
             for i, part in enumerate(found):
-                name = f"{atom.hint}{i}" if len(found) > 1 else str(atom.hint)
+                name = f"{atom.hint}{i}" if len(found) > 1 else atom.hint
                 chosen.setdefault(part, name)
         taken: set[str] = set()
         for atom, name in chosen.items():
@@ -310,3 +365,26 @@ def product(atoms: Iterable[Atom]) -> Extent:
     if any(e is None for e in extents):
         return None
     return math.prod(e for e in extents if e is not None)
+
+
+def extents_of(atoms: Iterable[Atom], power: int = 1) -> Scalar:
+    """A power of the extent of an axis, whatever that will be."""
+    powers = dict[str, int]()
+    for atom in atoms:
+        powers[atom.name] = powers.get(atom.name, 0) + power
+    return Scalar(Fraction(1), tuple(sorted(powers.items())))
+
+
+def extent_text(extent: Extent) -> str:
+    """An extent for a message."""
+    return "?" if extent is None else str(extent)
+
+
+def shape_of(shape: Sequence[Extent]) -> str:
+    """A shape for a message."""
+    return f"({', '.join(map(extent_text, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def shape_text(x: Handle) -> str:
+    """Dtype and shape of a value for a message: `f16[16, 4096]`."""
+    return f"{x.value.dtype}[{', '.join(map(extent_text, x.shape))}]"

@@ -14,7 +14,9 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.types import scalar
 from mirage_dsl.frontend import shapes, views
+from mirage_dsl.frontend.dims import Handle, extents_of
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import (
@@ -25,7 +27,6 @@ from mirage_dsl.frontend.operands import (
     is_condition,
     recorder_of,
 )
-from mirage_dsl.frontend.steps import Handle, Number
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import MAX, MIN, MUL, OPERATORS, PROD, ROWSHIFT, SUM
@@ -165,7 +166,7 @@ def pow(a: Any, b: Any) -> Any:
     if builtins.abs(b) > _MAX_POWER or b != int(b):
         return apply(OPERATORS["power"], a, b)
     if b == 0:
-        x, one = as_tensor("pow", _counted("pow", a)), Number(Fraction(1))
+        x, one = as_tensor("pow", _counted("pow", a)), scalar(1)
         ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
         return Tensor.made(x.recorder, ones, (x,))
     if b == 1:
@@ -251,7 +252,7 @@ def mean(
     axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     atoms = x.recorder.dims.resolve(a for i in axes for a in x.handle.axes[i])
-    factor = Number(Fraction(1), tuple((a, -1) for a in atoms))
+    factor = extents_of(atoms, -1)
     total = x.recorder.reduce(SUM, x.handle, axes, keepdims=keep)
     found = x.recorder.elementwise(MUL, [total, factor])
     return Tensor.made(x.recorder, found, (x,))

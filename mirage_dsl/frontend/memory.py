@@ -17,10 +17,9 @@ import numpy as np
 
 from mirage_dsl.core.errors import SourceLocation, TraceError
 from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend.dims import Atoms
+from mirage_dsl.frontend.dims import Atoms, Axes, Handle
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.steps import Axes, Handle
 from mirage_dsl.ops.table import WHERE
 
 MOST_WORK: Any = 100_000

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mirage_dsl.core.errors import DTypeError, TraceError
-from mirage_dsl.core.types import DType, boolean, promote, scalar
+from mirage_dsl.core.types import DType, Scalar, boolean, promote, scalar
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.dims import Handle, Operand, extents_of
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.steps import Handle, Number
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.evaluate.floats import numpy_dtype
 from mirage_dsl.ops.definition import Operator, Truth
@@ -24,7 +24,7 @@ _BEYOND = 2**1024
 """Numbers that no float holds."""
 
 
-def as_operand(value: object) -> Handle | Number:
+def as_operand(value: object) -> Operand:
     """A tensor or a Python number as an operand.
 
     Raises:
@@ -33,7 +33,7 @@ def as_operand(value: object) -> Handle | Number:
     if isinstance(value, Tensor):
         return value.handle
     if isinstance(value, shapes.Size | shapes.SymbolicSize):
-        return Number(Fraction(1), tuple((a, 1) for a in value.atoms))
+        return extents_of(value.atoms)
     if isinstance(value, bool | int | float | Fraction):
         return _number(value)
     if isinstance(value, numbers.Real):
@@ -52,19 +52,19 @@ def as_operand(value: object) -> Handle | Number:
     )
 
 
-def _number(value: float | Fraction) -> Number:
+def _number(value: float | Fraction) -> Scalar:
     if value != value:
         raise TraceError(
             "the constant is NaN, which no program can compute with", user_location()
         )
-    found = scalar(value).value
-    if isinstance(found, Fraction) and abs(found) >= _BEYOND:
+    found = scalar(value)
+    if isinstance(found.value, Fraction) and abs(found.value) >= _BEYOND:
         raise TraceError(
             "the constant is a number beyond float64, expected one within its range; "
             "write float('inf') if it is meant as infinite",
             user_location(),
         )
-    return Number(found)
+    return found
 
 
 def apply(op: Operator, *operands: Any) -> Tensor:
@@ -78,7 +78,7 @@ def apply(op: Operator, *operands: Any) -> Tensor:
     return Tensor.made(recorder, recorder.elementwise(op, handles), operands)
 
 
-def _comparable(operands: list[Handle | Number]) -> list[Handle | Number]:
+def _comparable(operands: list[Operand]) -> list[Operand]:
     """The operands, constants rounded to the format of the tensors beside them.
 
     So PyTorch and NumPy compare them.
@@ -86,15 +86,15 @@ def _comparable(operands: list[Handle | Number]) -> list[Handle | Number]:
     dtype = promote(*(o.value.dtype for o in operands if isinstance(o, Handle)))
     if dtype == boolean:
         return operands
-    return [_rounded(o, dtype) if isinstance(o, Number) else o for o in operands]
+    return [_rounded(o, dtype) if isinstance(o, Scalar) else o for o in operands]
 
 
-def _rounded(number: Number, dtype: DType) -> Number:
+def _rounded(number: Scalar, dtype: DType) -> Scalar:
     value = number.value
-    if number.powers or abs(value) > dtype.max:
+    if number.extents or abs(value) > dtype.max:
         return number
     stored = np.asarray(float(value)).astype(numpy_dtype(dtype))
-    return Number(Fraction(float(stored)))
+    return scalar(float(stored))
 
 
 # -- Truth values -----------------------------------------------------------------
@@ -111,13 +111,11 @@ def complement(x: Tensor) -> Tensor:
     One less the value would be the same, but no truth value to the search, which
     multiplies sums out.
     """
-    operands = [x.handle, Number(Fraction(0))]
+    operands = [x.handle, scalar(0)]
     return Tensor.made(x.recorder, x.recorder.elementwise(EQUAL, operands), (x,))
 
 
-def _without_numbers(
-    recorder: Recorder, op: Operator, operands: list[Handle | Number]
-) -> bool:
+def _without_numbers(recorder: Recorder, op: Operator, operands: list[Operand]) -> bool:
     """Whether no tensor says in which format of numbers a result would be.
 
     PyTorch subtracts truth values from nothing, and nothing from them.
@@ -132,7 +130,7 @@ def _of_truth(
     recorder: Recorder,
     op: Operator,
     given: Sequence[Any],
-    operands: list[Handle | Number],
+    operands: list[Operand],
 ) -> Tensor:
     """An operator on truth values, as PyTorch and NumPy have it."""
     numbers = [g for g in given[op is WHERE :] if not isinstance(g, Tensor)]
@@ -173,9 +171,7 @@ def _refuse_truth(op: Operator, why: str, advice: str) -> NoReturn:
     )
 
 
-def _promoted(
-    recorder: Recorder, operands: list[Handle | Number]
-) -> list[Handle | Number]:
+def _promoted(recorder: Recorder, operands: list[Operand]) -> list[Operand]:
     """The operands, tensors without axes in the format of those that have some.
 
     As PyTorch promotes: a scale of one f32 number leaves an f16 tensor f16.

@@ -1,44 +1,62 @@
-"""Recording operators while a function is traced.
+"""Recording operators while a function is traced, as nodes of a program.
 
-The recorder aligns the axes of operands by
-NumPy's rules, unifies their dims, and appends one step per operator.  It knows nothing
-of Python's operators or of other libraries' functions.
+The recorder aligns the axes of operands by NumPy's rules, unifies their dims, and
+appends one node per operator.  What is one dim is known at the end only, when every
+axis has been factored; till then nodes name the atoms of `frontend.dims`.  Then
+`build_graph` keeps the nodes that a result needs, and names their dims and values.
+The recorder knows nothing of Python's operators or of other libraries' functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import count
+from typing import Any, Protocol
 
 import numpy as np
 
 from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
-from mirage_dsl.core.types import DType, Scalar, boolean, promote
-from mirage_dsl.frontend.dims import Atoms, Extent, SharedTail, Unifier, product
-from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.specs import Origin
-from mirage_dsl.frontend.steps import (
+from mirage_dsl.core.types import (
+    Dim,
+    DType,
+    Scalar,
+    TensorType,
+    boolean,
+    promote,
+    scalar,
+)
+from mirage_dsl.frontend.dims import (
+    Atom,
+    Atoms,
     Axes,
-    BlockStep,
-    Casting,
-    Cut,
-    Detail,
+    Extent,
     Handle,
-    Inserted,
-    Join,
-    Number,
-    Over,
-    Renaming,
-    Step,
+    Operand,
+    SharedTail,
+    Unifier,
     Value,
     extent_text,
+    extents_of,
+    product,
     shape_of,
     shape_text,
 )
-from mirage_dsl.ir.infer import result_dtype
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.specs import Origin
+from mirage_dsl.ir.graph import (
+    Apply,
+    Attrs,
+    BlockGraph,
+    Input,
+    KernelGraph,
+    KernelNode,
+    Return,
+)
+from mirage_dsl.ir.infer import apply_type, result_dtype
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import (
     CAST,
     CONCAT,
@@ -58,16 +76,19 @@ Plan = Callable[[Axes], tuple[list[tuple[Atoms, Atoms]], Atoms]]
 
 @dataclass
 class Recorder:
-    """The steps of one trace and the dims that they share."""
+    """The nodes of one trace and the dims that they share."""
 
     dims: Unifier = field(default_factory=Unifier)
-    steps: list[Step | BlockStep] = field(default_factory=list[Step | BlockStep])
+    nodes: list[Apply | Block] = field(default_factory=list["Apply | Block"])
+    """Operators, with their values and dims under the names of `Value` and `Atom`."""
+    made: dict[str, Value] = field(default_factory=dict[str, Value], repr=False)
+    """What operators made, by name."""
     closed: bool = False
     origin: Origin = field(default_factory=Origin)
-    constants: dict[Value, Number] = field(
-        default_factory=dict[Value, Number], repr=False
+    constants: dict[Value, Scalar] = field(
+        default_factory=dict[Value, Scalar], repr=False
     )
-    """Values that are one number all over, which no step computes."""
+    """Values that are one number all over, which no node computes."""
     joined: dict[Value, tuple[Axes, int, tuple[Handle, ...]]] = field(
         default_factory=dict[Value, tuple[Axes, int, tuple[Handle, ...]]], repr=False
     )
@@ -77,11 +98,11 @@ class Recorder:
     )
     """Slices of one element as they are with that axis, and the axis."""
 
-    def elementwise(self, op: Operator, operands: Sequence[Handle | Number]) -> Handle:
+    def elementwise(self, op: Operator, operands: Sequence[Operand]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
         axes, fitted = self._broadcast(op.name, self._beside_constants(operands))
-        values = tuple(f if isinstance(f, Number) else f.value for f in fitted)
-        return Handle(self._record(op, values, self._union(values), None), axes)
+        values = tuple(f if isinstance(f, Scalar) else f.value for f in fitted)
+        return Handle(self._record(op, values, self._union(values)), axes)
 
     def reduce(
         self, op: Operator, x: Handle, axes: Sequence[int], *, keepdims: bool
@@ -99,8 +120,8 @@ class Recorder:
     def _of_copies(self, op: Operator, value: Value, atoms: Atoms) -> Value:
         """A reduction of as many copies of a value as some dims have elements."""
         if op.adds:
-            number = Number(Fraction(1), tuple((a, 1) for a in atoms))
-            return self._record(MUL, (value, number), value.dims, None)
+            number = extents_of(atoms)
+            return self._record(MUL, (value, number), value.dims)
         count = product(atoms)
         if count is None or op.join is None:
             raise UnsupportedError(
@@ -111,13 +132,13 @@ class Recorder:
             )
         found = value
         for bit in format(count, "b")[1:]:
-            found = self._record(op.join, (found, found), value.dims, None)
+            found = self._record(op.join, (found, found), value.dims)
             if bit == "1":
-                found = self._record(op.join, (found, value), value.dims, None)
+                found = self._record(op.join, (found, value), value.dims)
         return found
 
     def full(
-        self, shape: Sequence[Atoms | int], number: Number, dtype: DType
+        self, shape: Sequence[Atoms | int], number: Scalar, dtype: DType
     ) -> Handle:
         """A tensor that holds one number; an extent that has no number is its atoms."""
         axes = tuple(
@@ -129,14 +150,12 @@ class Recorder:
         self.dims.unify(group=tuple(a for axis in axes for a in axis))
         return Handle(self._constant(number, dtype), axes)
 
-    def _constant(self, number: Number, dtype: DType) -> Value:
-        value = Value((), dtype)
+    def _constant(self, number: Scalar, dtype: DType) -> Value:
+        value = self.dims.value((), dtype)
         self.constants[value] = number
         return value
 
-    def _beside_constants(
-        self, operands: Sequence[Handle | Number]
-    ) -> Sequence[Handle | Number]:
+    def _beside_constants(self, operands: Sequence[Operand]) -> Sequence[Operand]:
         """Operands in the format that they have together with constant tensors.
 
         The dtype of a result follows from the others, since constants have none.
@@ -153,7 +172,7 @@ class Recorder:
         ]
 
     def _of_constants(
-        self, op: Operator, operands: tuple[Value | Number, ...], detail: Detail
+        self, op: Operator, operands: tuple[Value | Scalar, ...], dtype: DType | None
     ) -> Value:
         """What an operator makes of constants alone.
 
@@ -163,9 +182,8 @@ class Recorder:
         numbers = [self.constants[o] if isinstance(o, Value) else o for o in operands]
         dtypes = [o.dtype for o in operands if isinstance(o, Value)]
         if op.kind is Kind.VIEW and op is not INSERT:
-            dtype = detail.dtype if isinstance(detail, Casting) else dtypes[0]
-            return self._constant(numbers[0], dtype)
-        known = op.kind is Kind.ELEMENTWISE and not any(n.powers for n in numbers)
+            return self._constant(numbers[0], dtype or dtypes[0])
+        known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
         with np.errstate(all="ignore"):
             found = (
                 float(op.numpy(*(float(n.value) for n in numbers))) if known else None
@@ -177,7 +195,7 @@ class Recorder:
                 user_location(),
             )
         dtype = result_dtype(op, [_format(o) for o in operands])
-        return self._constant(Number(Fraction(found)), dtype)
+        return self._constant(scalar(found), dtype)
 
     def _reduce_atoms(
         self, op: Operator, value: Value, gone: Atoms
@@ -188,7 +206,7 @@ class Recorder:
         rest = tuple(a for a in gone if a not in own)
         if over:
             kept = tuple(a for a in own if a not in over)
-            value = self._record(op, (value,), kept, Over(over))
+            value = self._record(op, (value,), kept, _over(over))
         return value, rest
 
     def matmul(self, x: Handle, y: Handle) -> Handle:
@@ -236,20 +254,20 @@ class Recorder:
         both = tuple(a for a in k if a in own_x and a in own_y)
         if both:
             kept = tuple(a for a in self._union((x, y)) if a not in both)
-            value = self._record(MATMUL, (x, y), kept, Over(both))
+            value = self._record(MATMUL, (x, y), kept, _over(both))
         else:
-            value = self._record(MUL, (x, y), self._union((x, y)), None)
+            value = self._record(MUL, (x, y), self._union((x, y)))
         repeated = tuple(a for a in missing if a not in own_x)
         if repeated:
-            number = Number(Fraction(1), tuple((a, 1) for a in repeated))
-            value = self._record(MUL, (value, number), value.dims, None)
+            value = self._record(MUL, (value, extents_of(repeated)), value.dims)
         return value
 
     def cast(self, x: Handle, dtype: DType) -> Handle:
         """Another element format."""
         if x.value.dtype == dtype:
             return x
-        value = self._record(CAST, (x.value,), x.value.dims, Casting(dtype))
+        attrs = (("dtype", dtype.name),)
+        value = self._record(CAST, (x.value,), x.value.dims, attrs, dtype)
         return Handle(value, x.axes)
 
     def slice(self, x: Handle, axis: int, start: int, stop: int) -> Handle:
@@ -271,7 +289,16 @@ class Recorder:
         if lead not in own:
             return Handle(x.value, _replaced(x.axes, axis, () if single else target))
         dims = tuple(new if a is lead else a for a in own)
-        value = self._record(SLICE, (x.value,), dims, Cut(source, start, target))
+        # Bounds are in elements of the leading atom, as it is now.
+        behind = product(source[1:])
+        assert behind is not None
+        attrs = (
+            ("dim", source[0].name),
+            ("start", start // behind),
+            ("stop", stop // behind),
+            ("to", target[0].name),
+        )
+        value = self._record(SLICE, (x.value,), dims, attrs)
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
         only = MAX if value.dtype == boolean else SUM
@@ -319,7 +346,7 @@ class Recorder:
             CONCAT,
             tuple(p.value for p in parts),
             tuple(dict.fromkeys(dims)),
-            Join(joined, target),
+            (("dims", tuple(j[0].name for j in joined)), ("to", target[0].name)),
         )
         return Handle(value, _replaced(first.axes, axis, target))
 
@@ -331,7 +358,8 @@ class Recorder:
         if not target:
             target = (self.dims.fresh(1),)
             dims = (*target, *x.value.dims)
-            value = self._record(INSERT, (x.value,), dims, Inserted(target))
+            attrs = (("to", target[0].name),)
+            value = self._record(INSERT, (x.value,), dims, attrs)
         return Handle(value, _replaced(x.axes, axis, target))
 
     def _check_joined(self, parts: Sequence[Handle], joined: Sequence[Atoms]) -> None:
@@ -409,14 +437,14 @@ class Recorder:
         return Handle(x.value, tuple(axes))
 
     def _broadcast(
-        self, name: str, operands: Sequence[Handle | Number]
-    ) -> tuple[Axes, list[Handle | Number]]:
+        self, name: str, operands: Sequence[Operand]
+    ) -> tuple[Axes, list[Operand]]:
         """Unify the axes of all operands, from the right."""
         axes: Axes | None = None
         shape: tuple[Extent, ...] = ()
-        fitted: list[Handle | Number] = []
+        fitted: list[Operand] = []
         for operand in operands:
-            if isinstance(operand, Number):
+            if isinstance(operand, Scalar):
                 fitted.append(operand)
                 continue
             if axes is None:
@@ -480,14 +508,17 @@ class Recorder:
             raise self._located(again)
         for old, new in names.items():
             self.dims.unify([((old,), (new,))])
-        detail = Renaming(tuple((a, names[a]) for a in real))
-        value = self._record(RENAME, (x.value,), tuple(names[a] for a in real), detail)
-        return Handle(value, axes)
+        new = tuple(names[a] for a in real)
+        attrs = (
+            ("dims", tuple(a.name for a in real)),
+            ("to", tuple(a.name for a in new)),
+        )
+        return Handle(self._record(RENAME, (x.value,), new, attrs), axes)
 
     def _located(self, reason: UnsupportedError) -> UnsupportedError:
         return UnsupportedError(reason.message, user_location())
 
-    def _union(self, operands: Sequence[Value | Number]) -> Atoms:
+    def _union(self, operands: Sequence[Value | Scalar]) -> Atoms:
         values = [v for v in operands if isinstance(v, Value)]
         found = (a for v in values for a in self.dims.resolve(v.dims))
         return tuple(dict.fromkeys(found))
@@ -495,10 +526,12 @@ class Recorder:
     def _record(
         self,
         op: Operator,
-        operands: tuple[Value | Number, ...],
+        operands: tuple[Value | Scalar, ...],
         dims: Atoms,
-        detail: Detail,
+        attrs: Attrs = (),
+        dtype: DType | None = None,
     ) -> Value:
+        """Append a node; a cast tells the dtype of its result."""
         location = user_location()
         if self.closed:
             raise TraceError(
@@ -510,25 +543,27 @@ class Recorder:
             plain = [o for o in operands if isinstance(o, Value)]
             single = op.kind is not Kind.ELEMENTWISE
             if single or all(o in self.constants for o in plain):
-                return self._of_constants(op, operands, detail)
+                return self._of_constants(op, operands, dtype)
             operands = tuple(
                 self.constants.get(o, o) if isinstance(o, Value) else o
                 for o in operands
             )
-        if isinstance(detail, Casting):
-            dtype = detail.dtype
-        else:
+        if dtype is None:
             dtype = result_dtype(op, [_format(o) for o in operands])
-        result = Value(dims, dtype)
-        self.steps.append(Step(result, op, operands, detail, location))
+        result = self.dims.value(dims, dtype)
+        names = tuple(o.name if isinstance(o, Value) else o for o in operands)
+        self.nodes.append(Apply(result.name, op, names, attrs, location))
+        self.made[result.name] = result
         return result
 
 
-def _format(operand: Value | Number) -> DType | Scalar:
+def _over(atoms: Atoms) -> Attrs:
+    return (("over", tuple(a.name for a in atoms)),)
+
+
+def _format(operand: Value | Scalar) -> DType | Scalar:
     """What of an operand decides the dtype of a result."""
-    if isinstance(operand, Value):
-        return operand.dtype
-    return Scalar(operand.value, tuple((a.hint or "", p) for a, p in operand.powers))
+    return operand.dtype if isinstance(operand, Value) else operand
 
 
 def _refuse_truth(x: Value, y: Value) -> None:
@@ -562,3 +597,280 @@ def _without(axes: Axes, index: int) -> Axes:
 def _equal(a: Extent, b: Extent) -> bool:
     """Whether extents may be equal; symbolic ones are compared by the unifier."""
     return a == b or a is None or b is None
+
+
+# -- Programs --------------------------------------------------------------------------
+
+
+class Block(Protocol):
+    """A hand-written block, which becomes a node once all dims are known."""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What the block writes."""
+        ...
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What the block reads."""
+        ...
+
+    def visit(self, names: DimNames, /) -> None:
+        """Name its dims."""
+        ...
+
+    def node(self, builder: Builder, /) -> BlockGraph:
+        """The block graph, whose results the builder then knows."""
+        ...
+
+
+def results_of(node: Apply | Block) -> tuple[str, ...]:
+    """What a recorded node makes."""
+    return (node.result,) if isinstance(node, Apply) else node.results
+
+
+def sources_of(node: Apply | Block) -> tuple[str, ...]:
+    """What a recorded node reads."""
+    return node.values if isinstance(node, Apply) else node.sources
+
+
+_LETTERS = "mknhdpqstuvwbcgraf"
+
+
+@dataclass(frozen=True)
+class TracedInput:
+    """An input of the program: its name, its handle and its memory layout."""
+
+    name: str
+    handle: Handle
+    layout: tuple[int, ...] | None = None
+
+
+@dataclass
+class DimNames:
+    """Names of atoms, given in order of appearance."""
+
+    dims: Unifier
+    taken: set[str]
+    _names: dict[Atom, str] = field(default_factory=dict[Atom, str])
+    _hints: dict[Atom, str] = field(default_factory=dict[Atom, str])
+
+    def __post_init__(self) -> None:
+        self._hints = self.dims.hints()
+        self.taken = self.taken | set(self._hints.values())
+        self._fresh = self._candidates()
+
+    def visit(self, atoms: Iterator[Atom] | Atoms) -> None:
+        """Name those atoms that have no name yet."""
+        for atom in self.dims.resolve(atoms):
+            if atom not in self._names:
+                self._names[atom] = self._hints.get(atom) or next(self._fresh)
+
+    def _candidates(self) -> Iterator[str]:
+        numbered = (f"{c}{i}" for i in count(1) for c in _LETTERS)
+        for name in (*_LETTERS,):
+            if name not in self.taken:
+                yield name
+        for name in numbered:
+            if name not in self.taken:
+                yield name
+
+    def lead(self, atoms: Atoms) -> str:
+        """The name of the leading dim of an axis."""
+        return self._names[self.dims.resolve(atoms[:1])[0]]
+
+    def assign(self, atom: Atom, name: str) -> None:
+        """Give an atom a name that follows from another one's."""
+        self._names.setdefault(atom, name)
+
+    def of(self, atoms: Iterable[Atom]) -> tuple[str, ...]:
+        """Names of the dims of an axis."""
+        return tuple(self._names[a] for a in self.dims.resolve(atoms))
+
+    def factor(self, atom: Atom, power: int) -> Scalar:
+        """A power of an extent; of a dim that no tensor has, the number itself."""
+        if atom in self._names:
+            return Scalar(Fraction(1), ((self._names[atom], power),))
+        assert atom.extent is not None
+        return Scalar(Fraction(atom.extent) ** power)
+
+    def axes(self, handle: Handle) -> tuple[tuple[Dim, ...], ...]:
+        """The axes of a value, named."""
+        return tuple(tuple(Dim(n) for n in self.of(axis)) for axis in handle.axes)
+
+    def extents(self) -> dict[str, Extent]:
+        """Extents of all named dims."""
+        return {name: atom.extent for atom, name in self._names.items()}
+
+
+class Builder:
+    """Gives the nodes of a trace their names, and knows the types of values."""
+
+    def __init__(self, names: DimNames) -> None:
+        self.names = names
+        self.nodes: list[KernelNode] = []
+        self._types: dict[str, TensorType] = {}
+        self._untyped: list[Apply] = []
+        self._dims = names.dims
+        self._values: dict[str, str] = {}
+        self._taken = set(names.taken)
+
+    def input(self, traced: TracedInput) -> Input:
+        """The input, under its own name."""
+        value = traced.handle.value
+        kind = TensorType(
+            value.dtype, self.names.axes(traced.handle), layout=traced.layout
+        )
+        self._values[value.name] = traced.name
+        self._taken.add(traced.name)
+        self._types[traced.name] = kind
+        return Input(traced.name, kind)
+
+    def apply(self, node: Apply) -> Apply | None:
+        """The node under its names; None if it changes nothing."""
+        attrs = self._attrs(node)
+        if attrs is None:
+            self._values[node.result] = self._values[node.values[0]]
+            return None
+        operands = tuple(
+            self._scalar(o) if isinstance(o, Scalar) else self._values[o]
+            for o in node.operands
+        )
+        name = self.define(node.result, node.op.name)
+        return Apply(name, node.op, operands, attrs, node.location)
+
+    def add(self, node: Apply | Block) -> None:
+        """Add the node to the program, unless it changes nothing."""
+        if not isinstance(node, Apply):
+            self.nodes.append(node.node(self))
+            return
+        found = self.apply(node)
+        if found is not None:
+            self.nodes.append(found)
+            self._untyped.append(found)
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        """Types of the values so far, by their names in the program."""
+        for node in self._untyped:
+            types = [self._types[v] for v in node.values]
+            self._types[node.result] = apply_type(node, types, in_block=False)
+        self._untyped.clear()
+        return self._types
+
+    def value(self, name: str) -> str:
+        """The name of a recorded value."""
+        return self._values[name]
+
+    def define(self, value: str, stem: str) -> str:
+        """A name for a recorded value."""
+        name = self.fresh_name(stem)
+        self._values[value] = name
+        return name
+
+    def fresh_name(self, stem: str) -> str:
+        """A name that nothing has."""
+        numbered = (f"{stem}{i}" for i in count(1))
+        name = next(n for n in numbered if n not in self._taken)
+        self._taken.add(name)
+        return name
+
+    def _attrs(self, node: Apply) -> Attrs | None:
+        """The attributes with names of dims, or None for a view that changes nothing.
+
+        Where one dim is meant, it is the leading one of what an axis was factored
+        into, and bounds are in elements of it.
+        """
+        found = dict(node.attrs)
+        for key, kind in node.op.attributes.items():
+            value = found[key]
+            if kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
+                found[key] = self._dims_of((str(value),))[0]
+            elif isinstance(value, int):
+                _, *behind = self._dims.named(str(node.attr("dim")))
+                found[key] = value // (product(behind) or 1)
+            elif isinstance(value, tuple):
+                joins = node.op.kind is Kind.CONCAT
+                found[key] = (
+                    tuple(self._dims_of((name,))[0] for name in value)
+                    if joins
+                    else self._dims_of(value)
+                )
+        return tuple(found.items()) if node.op is not RENAME else _changed(found)
+
+    def _dims_of(self, atoms: Iterable[str]) -> tuple[str, ...]:
+        return self.names.of(a for name in atoms for a in self._dims.named(name))
+
+    def _scalar(self, number: Scalar) -> Scalar:
+        result = Scalar(number.value)
+        for name, power in number.extents:
+            for factor in self._dims.named(name):
+                result = result.times(self.names.factor(factor, power))
+        return result
+
+    def output(self, handle: Handle) -> Return:
+        """A returned value under its axes."""
+        own = self._dims.resolve(handle.value.dims)
+        shown = self._dims.resolve(a for axis in handle.axes for a in axis)
+        if set(own) != set(shown):
+            raise UnsupportedError(
+                "an output repeats elements along an expanded axis; return the tensor "
+                "as it is before expanding, and expand the result"
+            )
+        dtype = handle.value.dtype
+        return Return(
+            self._values[handle.value.name], TensorType(dtype, self.names.axes(handle))
+        )
+
+
+def _changed(attrs: dict[str, Any]) -> Attrs | None:
+    """Those of a renaming without the dims that keep their names."""
+    pairs = zip(attrs["dims"], attrs["to"], strict=True)
+    changed = [(old, new) for old, new in pairs if old != new]
+    if not changed:
+        return None
+    old, new = zip(*changed, strict=True)
+    return (("dims", old), ("to", new))
+
+
+def build_graph(
+    name: str,
+    recorder: Recorder,
+    inputs: Sequence[TracedInput],
+    outputs: Sequence[Handle],
+) -> KernelGraph:
+    """The kernel graph of a finished trace.
+
+    Raises:
+        UnsupportedError: The dims have no common factors, or an output is expanded.
+    """
+    recorder.dims.settle()
+    live = _live(recorder.nodes, outputs)
+    names = DimNames(recorder.dims, {i.name for i in inputs})
+    for traced in inputs:
+        names.visit(a for axis in traced.handle.axes for a in axis)
+    for node in live:
+        if isinstance(node, Apply):
+            names.visit(recorder.made[node.result].dims)
+        else:
+            node.visit(names)
+    builder = Builder(names)
+    declared = tuple(builder.input(i) for i in inputs)
+    for node in live:
+        builder.add(node)
+    returns = tuple(builder.output(o) for o in outputs)
+    extents = tuple(sorted(names.extents().items()))
+    return KernelGraph(name, declared, tuple(builder.nodes), returns, extents)
+
+
+def _live(
+    nodes: Sequence[Apply | Block], outputs: Sequence[Handle]
+) -> list[Apply | Block]:
+    """The nodes that an output depends on, in order."""
+    needed = {o.value.name for o in outputs}
+    kept: list[Apply | Block] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(results_of(node)):
+            needed.update(sources_of(node))
+            kept.append(node)
+    return kept[::-1]

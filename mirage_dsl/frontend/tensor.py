@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from mirage_dsl.core.errors import TraceError, UnsupportedError
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.attributes import Attributes
+from mirage_dsl.frontend.dims import Handle, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.memory import (
@@ -31,7 +32,6 @@ from mirage_dsl.frontend.methods import (
     unknown,
 )
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.steps import Handle, shape_text
 
 # -- The tensor ------------------------------------------------------------------------
 # It has the operators and methods that NumPy's and PyTorch's users expect, and

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.types import Scalar
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import as_operand
-from mirage_dsl.frontend.steps import Number
 from mirage_dsl.frontend.tensor import Tensor
 
 # -- Activations -----------------------------------------------------------------------
@@ -351,7 +351,7 @@ def filled(
     if device is not None:
         x.stays(device)
     number = as_operand(value)
-    if not isinstance(number, Number):
+    if not isinstance(number, Scalar):
         raise TraceError("a tensor filled with a tensor; use expand", user_location())
     extents = [
         s.atoms

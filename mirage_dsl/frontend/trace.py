@@ -10,11 +10,10 @@ from typing import Any
 from mirage_dsl.core.errors import SourceLocation, TraceError, UnsupportedError
 from mirage_dsl.core.modes import result_class
 from mirage_dsl.core.types import NUMBERS, TensorSpec, is_name
-from mirage_dsl.frontend.dims import Atom
+from mirage_dsl.frontend.dims import Atom, Handle
 from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.memory import Storage
-from mirage_dsl.frontend.nodes import TracedInput, build_graph
-from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
 from mirage_dsl.frontend.specs import (
     AnnotationCheck,
     Origin,
@@ -25,7 +24,6 @@ from mirage_dsl.frontend.specs import (
     spec_of,
     static_argument,
 )
-from mirage_dsl.frontend.steps import Handle, Value
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import items_of, leaves_of, map_leaves
 from mirage_dsl.ir.graph import KernelGraph
@@ -343,7 +341,7 @@ def _input(
             axes.append(() if extent == 1 else (recorder.dims.fresh(extent, hint),))
     atoms = tuple(a for axis in axes for a in axis)
     recorder.dims.unify(group=atoms)
-    return Handle(Value(atoms, given.dtype), tuple(axes))
+    return Handle(recorder.dims.value(atoms, given.dtype), tuple(axes))
 
 
 def _layout(given: TensorSpec) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from typing import Any
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.core.types import boolean, dtype_of
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.dims import Handle, Operand, shape_text
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
@@ -18,7 +19,6 @@ from mirage_dsl.frontend.operands import (
     complement,
     recorder_of,
 )
-from mirage_dsl.frontend.steps import Handle, Number, shape_text
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.tree import is_sequence
 
@@ -49,7 +49,7 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
     return Tensor.made(recorder, recorder.concat(parts, at), given)
 
 
-def _joinable(first: Handle | Number, other: Handle, axis: int) -> bool:
+def _joinable(first: Operand, other: Handle, axis: int) -> bool:
     if not isinstance(first, Handle) or len(first.axes) != len(other.axes):
         return False
     pairs = enumerate(zip(first.shape, other.shape, strict=True))
