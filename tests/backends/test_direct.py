@@ -91,7 +91,7 @@ def on_gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(bound_kernel, "device_kind", Mock(return_value="cuda"))
-    monkeypatch.setattr(Executable, "_check_one", Mock())
+    monkeypatch.setattr(Executable, "_check_place", Mock())
     monkeypatch.setattr(Executable, "_place", Mock(return_value=nullcontext()))
     return driver
 
