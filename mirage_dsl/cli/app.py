@@ -18,6 +18,7 @@ _COMMANDS = {
     "check": ("graphs", "Say whether files hold well-formed μGraphs."),
     "verify": ("graphs", "Say whether two μGraphs compute the same function."),
     "diff": ("graphs", "Say what differs between two μGraphs."),
+    "rewrite": ("graphs", "List the rewrites of searches, or apply some to a μGraph."),
     "explain": ("graphs", "Say why a μGraph is fast."),
     "fmt": ("format", "Bring .mu files into the standard form."),
     "run": ("run", "Run a μGraph on random inputs and report its error."),

@@ -1,4 +1,4 @@
-"""Commands on `.mu` files: show, check, verify, diff, explain."""
+"""Commands on `.mu` files: show, check, verify, diff, explain, rewrite."""
 
 from __future__ import annotations
 
@@ -230,3 +230,47 @@ def explain_command(
     other = None if program is None else trace_target(program, specs)
     explanation = explain(graph, other, device_named(device))
     answer(as_json, explanation.to_json(), str(explanation))
+
+
+@click.command(
+    "rewrite",
+    epilog="Examples: mirage-dsl rewrite; mirage-dsl rewrite best.mu; "
+    "mirage-dsl rewrite best.mu --by split-loop --by launch-early",
+)
+@click.argument("file", type=MU_FILE, required=False)
+@click.option(
+    "--by",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Apply this one and print what comes of it; may be repeated.",
+)
+@json_option
+def rewrite_command(file: str | None, names: tuple[str, ...], as_json: bool) -> None:
+    """List the rewrites that searches use, or those that change the μGraph of FILE.
+
+    With --by, print it after them; exit 1 if they leave it as it is.
+    """
+    from mirage_dsl.search.rewrites import REWRITES
+
+    if file is None:
+        if names:
+            raise click.UsageError("found --by without a FILE to rewrite")
+        rows = REWRITES.values()
+        lines = [f"{r.name}: {r.what}\n    {r.when}" for r in rows]
+        value = {r.name: {"what": r.what, "when": r.when} for r in rows}
+        answer(as_json, value, "\n".join(lines))
+        return
+    graph = read_graph(file)
+    if not names:
+        found = [n for n, row in REWRITES.items() if row(graph) != graph]
+        answer(as_json, {"changes": found}, "\n".join(found) or "none changes it")
+        return
+    after = graph
+    for name in names:
+        if name not in REWRITES:
+            raise click.UsageError(f"found --by {name}, expected {', '.join(REWRITES)}")
+        after = REWRITES[name](after)
+    answer(as_json, {"name": after.name, "text": str(after)}, str(after))
+    if after == graph:
+        negative()

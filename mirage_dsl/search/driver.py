@@ -30,9 +30,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import to_text
-from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise
-from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.programs.chains import (
     MOST_ATOMS,
@@ -52,9 +50,9 @@ from mirage_dsl.search.programs.segments import (
     with_every_kind,
 )
 from mirage_dsl.search.result import Candidate, Ledger, Plan, Proof, SearchResult
+from mirage_dsl.search.rewrites import REWRITES, Use, rewrites, rewritten
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.verify.certificate import Certificate
-from mirage_dsl.verify.shifts import reductions_as_shifts
 
 # -- Certificates ----------------------------------------------------------------------
 
@@ -211,14 +209,6 @@ class Times:
         return self._after(1.0, 4)
 
 
-def _with_shifts(program: KernelGraph) -> KernelGraph:
-    """The program, with shifts for exponentials that have none and may have one.
-
-    Plans without them are never looked at, be they faster.
-    """
-    return stabilise(program) or program
-
-
 def _require_extents(program: KernelGraph) -> None:
     missing = [n for n, e in program.extents if e is None]
     if missing:
@@ -236,7 +226,7 @@ class _Driver:
         secured: Candidates that were verified before the search.
         judged: What verification made of each plan that it has seen.
         cut: Whether the program was cut into segments, too.
-        forms: The program of primitive operators, and with its views sunk.
+        forms: The program in normal form, and its other forms.
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
     """
@@ -285,7 +275,8 @@ class _Driver:
         """
         asked = self.program
         with self.segments.interruptible(self.times.joined):
-            asked = _with_shifts(asked)
+            # Plans without them are never looked at, be they faster.
+            asked = REWRITES["stabilise"](asked)
         plans = [library_plan(asked, self.segments.hardware)]
         self.library = plans[0].microseconds
         forms = self.forms
@@ -293,14 +284,15 @@ class _Driver:
         if self.times.fused is not None:
             quick = Quick(self.segments, self.times.fused)
         with self.segments.interruptible(self.times.joined):
-            forms.append(_with_shifts(share_views(expand(self.program))))
+            forms.append(rewritten(self.program, Use.NORMAL))
         if forms:
             if quick is not None and len(forms[0].nodes) > MOST_OPERATORS:
                 # An answer may take longer to verify than plans to find.
                 self._secure(quick, forms[0])
             with self.segments.interruptible(self.times.joined):
-                forms[0] = reductions_as_shifts(forms[0])
-                forms.append(sink_views(forms[0]))
+                forms[0] = rewritten(forms[0], Use.PROVEN)
+                for row in rewrites(Use.PROGRAM):
+                    forms.append(row(forms[-1]))
                 self._search(plans)
         if quick is not None and self.segments.cut_short:
             if not self.segments.interrupted:
@@ -310,7 +302,9 @@ class _Driver:
 
     def _search(self, plans: list[Plan]) -> None:
         """Append the plans of the whole search."""
-        whole = self._allowed(self._whole(Cutter(self.forms[-1])))
+        whole: list[Plan] = []
+        for form in dict.fromkeys(self.forms[1:]):
+            whole += self._allowed(self._whole(Cutter(form)))
         plans += whole
         if self._worth_cutting([p.microseconds for p in whole]):
             self._search_cut(plans)
@@ -326,7 +320,7 @@ class _Driver:
         """Whether one kernel looked good enough, and no such one could be verified."""
         self.segments.deadline = self.times.found
         kernels = sorted(c.cost.microseconds for c in found if c.mugraph.blocks)
-        ready = len(self.forms) == 2 and not self.cut
+        ready = len(self.forms) > 1 and not self.cut
         return ready and not self.segments.late() and self._worth_cutting(kernels)
 
     def cut_as_well(self, plans: Sequence[Plan]) -> list[Plan]:

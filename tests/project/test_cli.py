@@ -129,6 +129,19 @@ def test_show_prints_the_standard_form_and_the_source() -> None:
     assert _json("show", "small.mu", "--size", "m=9")["extents"]["m"] == 9
 
 
+def test_rewrites_are_listed_tried_and_applied() -> None:
+    assert "split-loop" in _run("rewrite").output
+    assert _json("rewrite", "small.mu")["changes"] == ["split-loop"]
+    text = _run("rewrite", "small.mu", "--by", "split-loop").output
+    assert len(parse(text).blocks) == 2
+    both = ("--by", "split-loop", "--by", "launch-early")
+    assert "pdl(true)" in _json("rewrite", "small.mu", *both)["text"]
+    same = _run("rewrite", "small.mu", "--by", "sink-views", code=1).output
+    assert parse(same) == parse(_run("show", "small.mu").output)
+    assert "expected expand" in _run("rewrite", "small.mu", "--by", "no", code=2).output
+    assert "without a FILE" in _run("rewrite", "--by", "expand", code=2).output
+
+
 def test_check_answers_by_exit_code() -> None:
     assert _run("check", "small.mu", "other.mu").output.count(": ok") == 2
     found = _json("check", "small.mu", "typo.mu", code=1)

@@ -1,0 +1,319 @@
+"""The rewrites: programs and μGraphs into others that compute the same, a row for each.
+
+What comes of a row is verified like all that is found, so a wrong one costs time and no
+answer.  Searches ask by `Use` where they apply all rows of one to a whole graph; where
+they work kernel by kernel, they call a row's function themselves.  `mirage-dsl rewrite`
+applies them one by one, and docs/rewrites.md shows what each makes of its example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import reduce
+from types import MappingProxyType
+
+from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.multiply_out import multiplied_out
+from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.views import share_views, sink_views
+from mirage_dsl.verify.shifts import reductions_as_shifts
+
+
+class Level(Enum):
+    """What a rewrite takes."""
+
+    PROGRAM = "a program of operators"
+    MUGRAPH = "any μGraph"
+
+
+class Use(Enum):
+    """When searches apply a rewrite."""
+
+    NORMAL = "applied first, to every program, in this order"
+    PROVEN = "applied next, to every program, where it is proved to change nothing"
+    PROGRAM = "applied to the form before it; what comes of it is searched too"
+    PART = "a part of the next row of another use"
+    KERNEL = "applied before single kernels are searched"
+    KERNEL_FORM = (
+        "applied to the program of one kernel; what comes of it is searched too"
+    )
+    FOUND = "applied to all that is found"
+    VARIANT = "applied to what is found, where the estimate of the outcome is less"
+
+
+Function = Callable[[KernelGraph], KernelGraph | None]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rewrite.
+
+    Attributes:
+        name: What the command line and messages call it.
+        level: What it takes; other graphs stay as they are.
+        uses: When searches apply it.
+        what: What it changes, and what for, in a line.
+        function: The other graph; None, or the same one, where there is nothing to do.
+        example: A graph that it changes, as text.
+    """
+
+    name: str
+    level: Level
+    uses: tuple[Use, ...]
+    what: str
+    function: Function
+    example: str
+
+    @property
+    def when(self) -> str:
+        """What it takes, and when searches apply it."""
+        return "; ".join((self.level.value, *(use.value for use in self.uses)))
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        """The graph after it."""
+        if self.level is Level.PROGRAM and graph.blocks:
+            return graph
+        return self.function(graph) or graph
+
+
+def rewrites(use: Use) -> tuple[Rewrite, ...]:
+    """The rows of one use, in the order in which they are applied."""
+    return tuple(row for row in REWRITES.values() if use in row.uses)
+
+
+def rewritten(graph: KernelGraph, use: Use) -> KernelGraph:
+    """A graph after all rows of one use."""
+    return reduce(lambda found, row: row(found), rewrites(use), graph)
+
+
+# -- Functions of whole graphs ---------------------------------------------------------
+
+
+def _multiplied_out(program: KernelGraph) -> KernelGraph | None:
+    form = multiplied_out(program)
+    return None if form is None else form.program
+
+
+def _split(graph: KernelGraph) -> KernelGraph | None:
+    """The first block whose loop can be split."""
+    found = (split_loop(graph, graph.nodes.index(block)) for block in graph.blocks)
+    return next((made for made in found if made is not None), None)
+
+
+# -- The rows --------------------------------------------------------------------------
+
+_ROWS = (
+    Rewrite(
+        "expand",
+        Level.MUGRAPH,
+        (Use.NORMAL,),
+        "derived operators by others, constants folded, equal nodes merged",
+        expand,
+        """mirage 1
+
+mugraph f(x: f32[m]) -> f32[m] where m = 4 {
+  s = square x
+  t = s / 8
+  u = square x
+  y = t * u
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "share-views",
+        Level.PROGRAM,
+        (Use.NORMAL,),
+        "views of what nothing else reads move to tensors that are seen alike anyway",
+        share_views,
+        """mirage 1
+
+mugraph f(x: f32[m, k]) -> f32[m, n] where m = 4, k = 4 {
+  s = sigmoid x
+  r = rename s dims(k) to(n)
+  q = rename x dims(k) to(n)
+  y = r * q
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "stabilise",
+        Level.MUGRAPH,
+        (Use.NORMAL, Use.FOUND),
+        "exponentials that cancel get a shift: in a loop, a running maximum",
+        stabilise,
+        """mirage 1
+
+mugraph softmax(x: f32[m, k], v: f32[k, n]) -> f32[m, n] where m = 16, k = 64, n = 16 {
+  y = block grid(m / 16) loop(k / 16) {
+    t = load x[m/grid, k/loop]
+    w = load v[k/loop, n]
+    e = exp t
+    s = sum e over(k)
+    p = matmul e, w over(k)
+    a = accumulate p
+    b = accumulate s
+    q = a / b
+    store y: f32[m/grid, n] = q
+  }
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "recognise-shifts",
+        Level.PROGRAM,
+        (Use.PROVEN,),
+        "a reduction whose value cancels is a shift, which the search takes out",
+        reductions_as_shifts,
+        """mirage 1
+
+mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
+  s = max x over(k)
+  d = x - s
+  e = exp d
+  t = sum e over(k)
+  y = e / t
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "name-parts",
+        Level.PROGRAM,
+        (Use.PART,),
+        "a slice that shows all of what was concatenated has the name of that dim",
+        name_whole_parts,
+        """mirage 1
+
+mugraph f(x: f32[m, k], u: f32[m, r]) -> f32[m, h] where m = 4, k = 4, r = 2 {
+  c = concat x, u dims(k, r) to(q)
+  e = exp c
+  p = slice e dim(q) start(0) stop(4) to(h)
+  return p
+}
+""",
+    ),
+    Rewrite(
+        "take-apart",
+        Level.PROGRAM,
+        (Use.PART,),
+        "a reduction over a concatenated dim is made of those over its parts",
+        take_apart,
+        """mirage 1
+
+mugraph f(x: f32[m, k], u: f32[m, r], w: f32[k, n], b: f32[r, n]) -> f32[m, n]
+    where m = 4, k = 4, r = 2, n = 4 {
+  t = concat x, u dims(k, r) to(q)
+  v = concat w, b dims(k, r) to(q)
+  y = matmul t, v over(q)
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "sink-views",
+        Level.PROGRAM,
+        (Use.PROGRAM,),
+        "views of computed tensors move to the inputs, where they are free",
+        sink_views,
+        """mirage 1
+
+mugraph gated(x: f32[m, k], w: f32[k, j]) -> f32[m, n] where m = 4, k = 4, j = 8 {
+  a = matmul x, w over(k)
+  g = slice a dim(j) start(0) stop(4) to(n)
+  u = slice a dim(j) start(4) stop(8) to(n)
+  y = g * u
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "strip-shifts",
+        Level.MUGRAPH,
+        (Use.KERNEL,),
+        "what only shifts exponents is gone; the search works without it",
+        strip_shifts,
+        """mirage 1
+
+mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
+  s = rowshift x over(k)
+  d = x - s
+  e = exp d
+  t = sum e over(k)
+  y = e / t
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "multiply-out",
+        Level.PROGRAM,
+        (Use.KERNEL_FORM,),
+        "sums of products of sums term by term: fewer sums wait for each other",
+        _multiplied_out,
+        """mirage 1
+
+mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8 {
+  t = sum x over(k)
+  c = t * 1/k
+  d = x - c
+  q = d * d
+  y = sum q over(k)
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "split-loop",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "more blocks share a loop's iterations, and a second kernel joins the parts",
+        _split,
+        """mirage 1
+
+mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 256, n = 16 {
+  y = block loop(k / 16) {
+    t = load x[m, k/loop]
+    v = load w[k/loop, n]
+    p = matmul t, v over(k)
+    a = accumulate p
+    store y: f16[m, n] = a
+  }
+  return y
+}
+""",
+    ),
+    Rewrite(
+        "launch-early",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "every kernel but the first starts before the one ahead has ended, and waits",
+        launched_early,
+        """mirage 1
+
+mugraph f(x: f32[m]) -> f32[m] where m = 16 {
+  y = block grid(m / 8) {
+    t = load x[m/grid]
+    e = exp t
+    store y: f32[m/grid] = e
+  }
+  z = block grid(m / 8) {
+    u = load y[m/grid]
+    v = exp u
+    store z: f32[m/grid] = v
+  }
+  return z
+}
+""",
+    ),
+)
+REWRITES: Mapping[str, Rewrite] = MappingProxyType({row.name: row for row in _ROWS})
+"""All rows by name, in the order in which searches apply them."""

@@ -1,0 +1,155 @@
+"""The list of rewrites: each row changes its example, soundly, and docs show how.
+
+`python -m tests.search.test_rewrites` writes the page anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.core.types import scalar
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode
+from mirage_dsl.ir.rename import FreshNames
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.walk import applications, makers, map_nodes
+from mirage_dsl.ops.table import EXP, MUL
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.search import rewrites as listed
+from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.rewrites import (
+    REWRITES,
+    Level,
+    Rewrite,
+    Use,
+    rewrites,
+    rewritten,
+)
+from mirage_dsl.store.superoptimize import superoptimize
+from mirage_dsl.verify.verifier import verify
+
+PAGE = Path(__file__).parents[2] / "docs" / "rewrites.md"
+HEAD = """# The rewrites
+
+A program has many forms, and what is found for it has some more. Every step from one
+to another is a row of `mirage_dsl/search/rewrites.py`: here they are, in the order in
+which a search applies them, each with what it makes of an example. What comes of a
+rewrite is verified as all that is found.
+
+`mirage-dsl rewrite FILE` says which of them change a μGraph,
+`mirage-dsl rewrite FILE --by NAME` applies one. To add one, see CONTRIBUTING.md.
+"""
+
+
+def page() -> str:
+    parts = [HEAD]
+    for row in REWRITES.values():
+        before = parse(row.example)
+        parts.append(
+            f"## {row.name}\n\n{row.what[0].upper()}{row.what[1:]}.\n\n"
+            f"*Takes* {row.when}.\n\n"
+            f"```\n{_body(str(before))}\n```\n\nbecomes\n\n"
+            f"```\n{_body(str(row(before)))}\n```\n"
+        )
+    return "\n".join(parts)
+
+
+def _body(text: str) -> str:
+    return text.removeprefix("mirage 1\n").strip()
+
+
+rows = pytest.mark.parametrize("row", REWRITES.values(), ids=list(REWRITES))
+
+
+@rows
+def test_it_changes_its_example_and_nothing_of_what_that_computes(row: Rewrite) -> None:
+    before = parse(row.example)
+    after = row(before)
+    assert after != before
+    assert not check(after)
+    assert parse(str(after)) == after
+    certificate = verify(after, before, stability=False)
+    assert certificate.equivalent, certificate
+
+
+@rows
+def test_it_comes_to_an_end(row: Rewrite) -> None:
+    once = row(parse(row.example))
+    twice = row(once)
+    assert canonical_hash(row(twice)) == canonical_hash(twice)
+
+
+def test_a_rewrite_of_programs_leaves_blocks_alone() -> None:
+    graph = parse(REWRITES["split-loop"].example)
+    for row in REWRITES.values():
+        assert row.level is Level.MUGRAPH or row(graph) is graph
+        assert row(graph) == graph or row.name == "split-loop"
+
+
+def test_every_use_has_a_row() -> None:
+    assert all(rewrites(use) for use in Use)
+    assert all(row.uses for row in REWRITES.values())
+
+
+def test_all_rows_of_a_use_are_applied_in_order() -> None:
+    graph = parse(REWRITES["share-views"].example)
+    one_by_one = graph
+    for row in rewrites(Use.NORMAL):
+        one_by_one = row(one_by_one)
+    assert rewritten(graph, Use.NORMAL) == one_by_one != graph
+
+
+def halved_exponents(program: KernelGraph) -> KernelGraph:
+    """With exp(x) squared for exp(x * 2), which no axiom of S says."""
+    made, names = makers(program), FreshNames(program)
+
+    def halved(node: KernelNode) -> Iterable[KernelNode]:
+        if isinstance(node, Apply) and node.op is EXP:
+            double = made.get(node.values[0])
+            if double is not None and double.operands[1:] == (scalar(2),):
+                half = names.fresh("half")
+                yield replace(node, result=half, operands=double.values)
+                node = replace(node, op=MUL, operands=(half, half))
+        yield node
+
+    return expand(map_nodes(program, halved))
+
+
+def exponentials(result: SearchResult) -> int:
+    """The fewest that any candidate has."""
+    graphs = (c.mugraph for c in result)
+    return min(sum(n.op is EXP for n in applications(g)) for g in graphs)
+
+
+def test_a_row_that_is_added_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(x: Any) -> Any:
+        return mirage.exp(x) + mirage.exp(x * 2)
+
+    program = mirage.kernel(both).trace(mirage.spec((8, 32), "float32"))
+    assert exponentials(superoptimize(program, use_cache=False)) == 2
+    row = Rewrite(
+        "halve-exponents",
+        Level.PROGRAM,
+        (Use.PROGRAM,),
+        "",
+        halved_exponents,
+        str(program),
+    )
+    test_it_changes_its_example_and_nothing_of_what_that_computes(row)
+    monkeypatch.setattr(listed, "REWRITES", {**REWRITES, row.name: row})
+    assert exponentials(superoptimize(program, use_cache=False)) == 1
+
+
+def test_the_page_shows_them() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
