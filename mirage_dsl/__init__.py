@@ -58,7 +58,7 @@ _HOME = {
     "frontend.views": _VIEWS,
     "frontend.composites": _COMPOSITES,
     "frontend.einsum": "einsum",
-    "frontend.specs": "spec",
+    "frontend.arguments": "spec",
     "api.kernel": "kernel Kernel",
     "api.bound": "BoundKernel",
     "api.graph": (

@@ -28,11 +28,19 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
 from mirage_dsl.frontend import functions
-from mirage_dsl.frontend.dims import Atom, Atoms, Axes, Handle, Value, shape_text
+from mirage_dsl.frontend.dims import (
+    Atom,
+    Atoms,
+    Axes,
+    DimNames,
+    Handle,
+    Value,
+    shape_text,
+)
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.recorder import Builder, DimNames, Recorder
+from mirage_dsl.frontend.recorder import Builder, Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.graph import (
     JOINED,

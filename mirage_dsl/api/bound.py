@@ -19,18 +19,19 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.settings import EFFORT, Effort
 from mirage_dsl.core.types import TensorSpec
-from mirage_dsl.frontend.given import (
+from mirage_dsl.frontend.arguments import (
+    Leaf,
     as_torch,
     check_dtypes,
     copied,
     device_kind,
     is_torch,
+    leaves_of,
     refuse_modes,
 )
+from mirage_dsl.frontend.eager import evaluate_trace
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.reference import evaluate_trace
-from mirage_dsl.frontend.trace import Leaf, Trace
-from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph

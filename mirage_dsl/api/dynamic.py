@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.core.types import TensorSpec, packed
-from mirage_dsl.frontend.specs import order_of
-from mirage_dsl.frontend.trace import Arguments
+from mirage_dsl.frontend.arguments import Arguments, order_of
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (

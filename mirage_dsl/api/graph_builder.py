@@ -9,6 +9,7 @@ from mirage_dsl.api.block_builder import ThreadblockGraph
 from mirage_dsl.core.errors import TraceError
 from mirage_dsl.core.types import DType, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
+from mirage_dsl.frontend.arguments import order_of, spec
 from mirage_dsl.frontend.dims import Atoms, Handle
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.location import user_location
@@ -20,7 +21,6 @@ from mirage_dsl.frontend.recorder import (
     results_of,
     sources_of,
 )
-from mirage_dsl.frontend.specs import order_of, spec
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph

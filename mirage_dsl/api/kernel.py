@@ -18,12 +18,18 @@ from mirage_dsl.core.errors import TraceError, UnsupportedError
 from mirage_dsl.core.modes import in_mode
 from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.core.types import TensorSpec
-from mirage_dsl.frontend.given import refuse_modes
+from mirage_dsl.frontend.arguments import (
+    Arguments,
+    Leaf,
+    bind_arguments,
+    items_of,
+    leaves_of,
+    refuse_modes,
+)
+from mirage_dsl.frontend.eager import call_by_reference
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.reference import call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.trace import Arguments, Leaf, Trace, bind_arguments, trace_call
-from mirage_dsl.frontend.tree import items_of, leaves_of
+from mirage_dsl.frontend.trace import Trace, trace_call
 from mirage_dsl.ir.graph import KernelGraph
 
 # -- What the decorator refuses --------------------------------------------------------

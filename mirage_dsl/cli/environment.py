@@ -147,7 +147,7 @@ def _gpu() -> list[Finding]:
 
 def _search() -> Finding:
     """Search for a small program, from tracing to a certificate."""
-    from mirage_dsl.frontend.specs import spec
+    from mirage_dsl.frontend.arguments import spec
     from mirage_dsl.frontend.trace import trace_function
     from mirage_dsl.store.superoptimize import superoptimize
 

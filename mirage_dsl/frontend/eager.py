@@ -1,18 +1,30 @@
-"""Calling mirage's functions with arrays: traced, then evaluated at once."""
+"""Calls with arrays: the reference semantics, traced, then evaluated at once."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from mirage_dsl.core.errors import ShapeError
+from mirage_dsl.frontend.arguments import (
+    bind_arguments,
+    is_torch,
+    leaves_of,
+    refuse_modes,
+    to_numpy,
+    to_torch,
+    without_strides,
+)
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
+
+if TYPE_CHECKING:
+    from mirage_dsl.frontend.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,8 +63,35 @@ def public(function: F) -> F:
         traced = any(isinstance(leaf, Tensor) for leaf in leaves)
         if traced or not any(is_array(leaf) for leaf in leaves):
             return function(*args, **kwargs)
-        from mirage_dsl.frontend.reference import call_by_reference
-
         return call_by_reference(function, args, kwargs)
 
     return cast(F, called)
+
+
+def call_by_reference(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Trace a function and evaluate its program on the arrays it was called with."""
+    from mirage_dsl.frontend.trace import trace_call
+
+    refuse_modes(leaves_of((args, kwargs)))
+    arguments = without_strides(bind_arguments(function, args, kwargs))
+    trace = trace_call(function, arguments)
+    return evaluate_trace(trace, arguments.tensors)
+
+
+def evaluate_trace(trace: Trace, tensors: Sequence[Any]) -> Any:
+    """Evaluate a traced program in float64, rounded to its dtypes at the end.
+
+    PyTorch tensors among the arguments make the results PyTorch tensors.
+    """
+    arrays = [to_numpy(t) for t in tensors]
+    results = evaluate_numpy(trace.program, *arrays)
+    with np.errstate(over="ignore"):
+        rounded = [
+            np.asarray(r).astype(numpy_dtype(ret.type.dtype))
+            for r, ret in zip(results, trace.program.returns, strict=True)
+        ]
+    if any(is_torch(t) for t in tensors):
+        return trace.rebuild(trace.alike([to_torch(r) for r in rounded], tensors))
+    return trace.rebuild(rounded)

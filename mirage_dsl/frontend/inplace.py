@@ -13,14 +13,13 @@ from typing import Any, NoReturn
 from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.conditions import of_conditions
+from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.methods import call
+from mirage_dsl.frontend.namespace import of_conditions
 from mirage_dsl.frontend.operands import as_operand, as_tensor, is_condition
-from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.tree import leaves_of
+from mirage_dsl.frontend.tensor import Tensor, call
 from mirage_dsl.ops.table import OPERATORS
 
 Function = Callable[..., Any]

@@ -19,16 +19,15 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes, torch_functions
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
-from mirage_dsl.frontend.conditions import LOGICAL
 from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.namespace import NAMES, function_named
+from mirage_dsl.frontend.namespace import LOGICAL, NAMES, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.tree import leaves_of
 
 Function = Callable[..., Any]
 

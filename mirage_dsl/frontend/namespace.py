@@ -1,11 +1,18 @@
-"""All functions on tensors, in one namespace: `mirage.functions`."""
+"""Functions by name: all of mirage's in one namespace, and logic's, as libraries say.
+
+As a module it is `mirage.functions`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend import composites, einsum, functions, views
+from mirage_dsl.frontend.eager import public
+from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.operands import complement, is_condition
 
 _HOMES = (composites, einsum, functions, views)
 _ALL: dict[str, Callable[..., Any]] = {
@@ -36,3 +43,65 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(NAMES)
+
+
+# -- Truth values, such as comparisons give --------------------------------------------
+
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "&": functions.mul,
+    "|": functions.maximum,
+    "^": functions.not_equal,
+    "~": complement,
+}
+
+
+def of_conditions(sign: str, *operands: Any) -> Any:
+    """An operator of Python on truth values, which is bitwise on all else.
+
+    Raises:
+        UnsupportedError: An operand has other values.
+    """
+    if not all(is_condition(x) or isinstance(x, bool) for x in operands):
+        raise UnsupportedError(
+            f"the operator {sign} on a tensor cannot be traced; it is possible on "
+            "conditions, such as x > 0",
+            user_location(),
+        )
+    return _OPERATORS[sign](*operands)
+
+
+def _truth(x: Any) -> Any:
+    """Where a tensor is not 0."""
+    return x if is_condition(x) else functions.not_equal(x, 0)
+
+
+def _function(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The same on any tensors, which hold where they are not 0."""
+
+    def function(*operands: Any) -> Any:
+        return operator(*map(_truth, operands))
+
+    return function
+
+
+@public
+def _any(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Whether any element along axes is not 0."""
+    return functions.max(_truth(x), axis, keepdims)
+
+
+@public
+def _all(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Whether no element along axes is 0."""
+    return functions.min(_truth(x), axis, keepdims)
+
+
+LOGICAL: Mapping[str, Callable[..., Any]] = {
+    "all": _all,
+    "any": _any,
+    "logical_and": _function(functions.mul),
+    "logical_not": _function(complement),
+    "logical_or": _function(functions.maximum),
+    "logical_xor": _function(functions.not_equal),
+}
+"""By the names that PyTorch and NumPy share."""

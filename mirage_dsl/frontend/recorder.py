@@ -10,9 +10,8 @@ The recorder knows nothing of Python's operators or of other libraries' function
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import count
 from typing import Any, Protocol
 
@@ -20,7 +19,6 @@ import numpy as np
 
 from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
 from mirage_dsl.core.types import (
-    Dim,
     DType,
     Scalar,
     TensorType,
@@ -28,10 +26,11 @@ from mirage_dsl.core.types import (
     promote,
     scalar,
 )
+from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.dims import (
-    Atom,
     Atoms,
     Axes,
+    DimNames,
     Extent,
     Handle,
     Operand,
@@ -45,7 +44,6 @@ from mirage_dsl.frontend.dims import (
     shape_text,
 )
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.specs import Origin
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -194,8 +192,7 @@ class Recorder:
                 "pass the tensor as an argument",
                 user_location(),
             )
-        dtype = result_dtype(op, [_format(o) for o in operands])
-        return self._constant(scalar(found), dtype)
+        return self._constant(scalar(found), _dtype_of(op, operands))
 
     def _reduce_atoms(
         self, op: Operator, value: Value, gone: Atoms
@@ -549,7 +546,7 @@ class Recorder:
                 for o in operands
             )
         if dtype is None:
-            dtype = result_dtype(op, [_format(o) for o in operands])
+            dtype = _dtype_of(op, operands)
         result = self.dims.value(dims, dtype)
         names = tuple(o.name if isinstance(o, Value) else o for o in operands)
         self.nodes.append(Apply(result.name, op, names, attrs, location))
@@ -557,13 +554,13 @@ class Recorder:
         return result
 
 
+def _dtype_of(op: Operator, operands: Sequence[Value | Scalar]) -> DType:
+    given = [o.dtype if isinstance(o, Value) else o for o in operands]
+    return result_dtype(op, given)
+
+
 def _over(atoms: Atoms) -> Attrs:
     return (("over", tuple(a.name for a in atoms)),)
-
-
-def _format(operand: Value | Scalar) -> DType | Scalar:
-    """What of an operand decides the dtype of a result."""
-    return operand.dtype if isinstance(operand, Value) else operand
 
 
 def _refuse_truth(x: Value, y: Value) -> None:
@@ -634,9 +631,6 @@ def sources_of(node: Apply | Block) -> tuple[str, ...]:
     return node.values if isinstance(node, Apply) else node.sources
 
 
-_LETTERS = "mknhdpqstuvwbcgraf"
-
-
 @dataclass(frozen=True)
 class TracedInput:
     """An input of the program: its name, its handle and its memory layout."""
@@ -644,63 +638,6 @@ class TracedInput:
     name: str
     handle: Handle
     layout: tuple[int, ...] | None = None
-
-
-@dataclass
-class DimNames:
-    """Names of atoms, given in order of appearance."""
-
-    dims: Unifier
-    taken: set[str]
-    _names: dict[Atom, str] = field(default_factory=dict[Atom, str])
-    _hints: dict[Atom, str] = field(default_factory=dict[Atom, str])
-
-    def __post_init__(self) -> None:
-        self._hints = self.dims.hints()
-        self.taken = self.taken | set(self._hints.values())
-        self._fresh = self._candidates()
-
-    def visit(self, atoms: Iterator[Atom] | Atoms) -> None:
-        """Name those atoms that have no name yet."""
-        for atom in self.dims.resolve(atoms):
-            if atom not in self._names:
-                self._names[atom] = self._hints.get(atom) or next(self._fresh)
-
-    def _candidates(self) -> Iterator[str]:
-        numbered = (f"{c}{i}" for i in count(1) for c in _LETTERS)
-        for name in (*_LETTERS,):
-            if name not in self.taken:
-                yield name
-        for name in numbered:
-            if name not in self.taken:
-                yield name
-
-    def lead(self, atoms: Atoms) -> str:
-        """The name of the leading dim of an axis."""
-        return self._names[self.dims.resolve(atoms[:1])[0]]
-
-    def assign(self, atom: Atom, name: str) -> None:
-        """Give an atom a name that follows from another one's."""
-        self._names.setdefault(atom, name)
-
-    def of(self, atoms: Iterable[Atom]) -> tuple[str, ...]:
-        """Names of the dims of an axis."""
-        return tuple(self._names[a] for a in self.dims.resolve(atoms))
-
-    def factor(self, atom: Atom, power: int) -> Scalar:
-        """A power of an extent; of a dim that no tensor has, the number itself."""
-        if atom in self._names:
-            return Scalar(Fraction(1), ((self._names[atom], power),))
-        assert atom.extent is not None
-        return Scalar(Fraction(atom.extent) ** power)
-
-    def axes(self, handle: Handle) -> tuple[tuple[Dim, ...], ...]:
-        """The axes of a value, named."""
-        return tuple(tuple(Dim(n) for n in self.of(axis)) for axis in handle.axes)
-
-    def extents(self) -> dict[str, Extent]:
-        """Extents of all named dims."""
-        return {name: atom.extent for atom, name in self._names.items()}
 
 
 class Builder:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, SupportsIndex
 
 from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Atoms, Handle, product, shape_of, shape_text
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.tree import is_sequence
 
 
 class Size(int):

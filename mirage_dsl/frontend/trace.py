@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mirage_dsl.core.errors import SourceLocation, TraceError, UnsupportedError
 from mirage_dsl.core.modes import result_class
-from mirage_dsl.core.types import NUMBERS, TensorSpec, is_name
+from mirage_dsl.core.types import TensorSpec
+from mirage_dsl.frontend.arguments import (
+    Arguments,
+    Leaf,
+    bind_arguments,
+    items_of,
+    leaves_of,
+    map_leaves,
+    name_of,
+    order_of,
+)
 from mirage_dsl.frontend.dims import Atom, Handle
 from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
-from mirage_dsl.frontend.specs import (
-    AnnotationCheck,
-    Origin,
-    annotations_of,
-    is_tensor_like,
-    order_of,
-    origin_of,
-    spec_of,
-    static_argument,
-)
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.tree import items_of, leaves_of, map_leaves
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
 
 Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """The place of an output in the returned structure."""
-
-    index: int
 
 
 @dataclass(frozen=True)
@@ -78,119 +70,6 @@ def _inputs_of(program: KernelGraph) -> dict[str, frozenset[str]]:
     return found
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of a call, by parameter, with tensors taken out.
-
-    Attributes:
-        values: Arguments by parameter; a `Leaf` stands for a tensor.
-        names: Names of the tensors.
-        specs: Specs of the tensors.
-        hints: Annotated name per axis, of every tensor.
-        tensors: What was passed for each tensor: it, or its spec.
-        origin: What they are like.
-    """
-
-    values: Mapping[str, Any]
-    names: tuple[str, ...]
-    specs: tuple[TensorSpec, ...]
-    hints: tuple[tuple[str | None, ...], ...]
-    tensors: tuple[Any, ...]
-    origin: Origin
-
-
-def bind_arguments(
-    function: Function,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    location: SourceLocation | None = None,
-) -> Arguments:
-    """Sort out the arguments of a call: tensors, and constants of the program.
-
-    Args:
-        function: What is called.
-        args: Arguments by position.
-        kwargs: Arguments by keyword.
-        location: The line that errors name; that of the call unless given.
-
-    Raises:
-        TraceError: They do not fit the signature, or one is neither.
-        DTypeError: A tensor of a dtype that is not supported.
-        ShapeError: An argument that is not as annotated.
-    """
-    location = location or user_location() or location_of_function(function)
-    signature = inspect.signature(function)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TraceError(
-            f"call of {_name_of(function)}{signature}: {error}", location
-        ) from None
-    bound.apply_defaults()
-    binder = _Binder(location, AnnotationCheck(location), annotations_of(function))
-    values = {name: binder.bind(name, value) for name, value in bound.arguments.items()}
-    return Arguments(
-        values,
-        tuple(binder.names),
-        tuple(binder.specs),
-        tuple(binder.hints),
-        tuple(binder.tensors),
-        origin_of(binder.tensors),
-    )
-
-
-class _Binder:
-    def __init__(
-        self,
-        location: SourceLocation | None,
-        check: AnnotationCheck,
-        annotations: Mapping[str, Any],
-    ) -> None:
-        self._location = location
-        self._check = check
-        self._annotations = annotations
-        self.names: list[str] = []
-        self.specs: list[TensorSpec] = []
-        self.hints: list[tuple[str | None, ...]] = []
-        self.tensors: list[Any] = []
-
-    def bind(self, parameter: str, value: Any) -> Any:
-        """One argument, tensors replaced by their places."""
-        stated = self._annotations.get(parameter)
-
-        def leaf(path: str, found: Any) -> Any:
-            if not isinstance(found, TensorSpec) and not is_tensor_like(found):
-                if stated is not None:
-                    raise TraceError(
-                        f"argument {path} is {type(found).__name__}, but is annotated "
-                        "as a tensor",
-                        self._location,
-                    )
-                return static_argument(found, path, self._location)
-            given = (
-                found
-                if isinstance(found, TensorSpec)
-                else spec_of(found, path, self._location)
-            )
-            hints: tuple[str | None, ...] = (None,) * len(given.shape)
-            if stated is not None:
-                hints = self._check.names(path, given, stated)
-            self.names.append(self._unique(path))
-            self.specs.append(given)
-            self.hints.append(hints)
-            self.tensors.append(found)
-            return Leaf(len(self.names) - 1)
-
-        return map_leaves(value, leaf, parameter)
-
-    def _unique(self, path: str) -> str:
-        cleaned = "".join(c if c.isalnum() else "_" for c in path)
-        name = cleaned if cleaned[:1].isalpha() else f"x{cleaned}"
-        while name in self.names or name in NUMBERS:
-            name += "_"
-        return name
-
-
 def trace_call(
     function: Function,
     arguments: Arguments,
@@ -210,7 +89,7 @@ def trace_call(
         MirageError: The function does something that cannot be traced.
     """
     location = location_of_function(function)
-    name = name or _name_of(function)
+    name = name or name_of(function)
     _require_tensors(arguments, name, location)
     recorder = Recorder(origin=arguments.origin)
     symbolic = _known_names(arguments, dynamic, location)
@@ -392,11 +271,6 @@ def _outputs(
     return handles, structure
 
 
-def _name_of(function: Function) -> str:
-    name = str(getattr(function, "__name__", "program"))
-    return name if is_name(name) else "program"
-
-
 def trace_function(
     function: Function,
     specs: Sequence[Any],
@@ -407,9 +281,3 @@ def trace_function(
     """The program of a function, for arguments given by specs, arrays or constants."""
     arguments = bind_arguments(function, specs, {}, location_of_function(function))
     return trace_call(function, arguments, name=name, dynamic=dynamic).program
-
-
-def without_strides(arguments: Arguments) -> Arguments:
-    """The same arguments, all of them row-major."""
-    specs = tuple(replace(s, strides=None) for s in arguments.specs)
-    return replace(arguments, specs=specs)

@@ -9,6 +9,7 @@ from typing import Any
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.core.types import boolean, dtype_of
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Handle, Operand, shape_text
 from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
@@ -20,7 +21,6 @@ from mirage_dsl.frontend.operands import (
     recorder_of,
 )
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.tree import is_sequence
 
 
 @public

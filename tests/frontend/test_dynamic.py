@@ -13,7 +13,7 @@ from mirage_dsl.api.dynamic import free_dims, resized, rounded
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import TensorSpec
-from mirage_dsl.frontend.trace import bind_arguments
+from mirage_dsl.frontend.arguments import bind_arguments
 from mirage_dsl.ir.text.parser import parse
 from tests.frontend.dynamic_programs import (
     HALVES,

@@ -1,26 +1,31 @@
-"""What is known of an argument before tracing: dtype, shape, strides, names of dims."""
+"""The arguments of a call: containers and leaves, what is known of tensors, devices."""
+
+# PyTorch's tensors are only partly typed.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import builtins
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, TypeGuard, cast
 
 import numpy as np
 
 from mirage_dsl.core.errors import (
+    CompileError,
     DTypeError,
     ShapeError,
     SourceLocation,
     TraceError,
     UnsupportedError,
 )
-from mirage_dsl.core.modes import NESTED
+from mirage_dsl.core.modes import NESTED, refusal
 from mirage_dsl.core.types import (
+    NUMBERS,
     DType,
     TensorSpec,
     dtype_named,
@@ -29,6 +34,56 @@ from mirage_dsl.core.types import (
     is_name,
     packed,
 )
+from mirage_dsl.frontend.location import location_of_function, user_location
+from mirage_dsl.ir.graph import KernelGraph
+
+# -- Containers ------------------------------------------------------------------------
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether a value is a tuple or a list."""
+    # A traced tensor has a class to show, which is neither.
+    return issubclass(type(value), tuple | list)
+
+
+def items_of(node: object) -> Iterator[tuple[str, Any]] | None:
+    """Children of a container with the names of their places; None for a leaf."""
+    if is_sequence(node):
+        return ((str(i), child) for i, child in enumerate(node))
+    if issubclass(type(node), dict):
+        entries = cast(dict[Any, Any], node)
+        return ((str(key), child) for key, child in entries.items())
+    return None
+
+
+def leaves_of(node: object) -> list[Any]:
+    """Everything in nested containers that is no container, in order."""
+    items = items_of(node)
+    if items is None:
+        return [node]
+    return [leaf for _, child in items for leaf in leaves_of(child)]
+
+
+def map_leaves(node: Any, function: Callable[[str, Any], Any], path: str = "") -> Any:
+    """The same containers with every leaf replaced by `function(path, leaf)`.
+
+    A path is the places from the outside in, joined by underscores.
+    """
+    items = items_of(node)
+    if items is None:
+        return function(path, node)
+    done = [
+        map_leaves(child, function, f"{path}_{place}" if path else place)
+        for place, child in items
+    ]
+    if isinstance(node, dict):
+        return dict(zip(node, done, strict=True))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if hasattr(node, "_fields"):
+        return type(node)(*done)
+    return type(node)(done)
+
+
+# -- What is known of a tensor ---------------------------------------------------------
 
 Static = bool | int | float | str | None
 """Arguments that are constants of the program."""
@@ -306,3 +361,256 @@ class AnnotationCheck:
                 "axes with one name must have one extent",
                 self._location,
             )
+
+
+# -- Sorting arguments out -------------------------------------------------------------
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The place of an output in the returned structure."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call, by parameter, with tensors taken out.
+
+    Attributes:
+        values: Arguments by parameter; a `Leaf` stands for a tensor.
+        names: Names of the tensors.
+        specs: Specs of the tensors.
+        hints: Annotated name per axis, of every tensor.
+        tensors: What was passed for each tensor: it, or its spec.
+        origin: What they are like.
+    """
+
+    values: Mapping[str, Any]
+    names: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    hints: tuple[tuple[str | None, ...], ...]
+    tensors: tuple[Any, ...]
+    origin: Origin
+
+
+def bind_arguments(
+    function: Function,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    location: SourceLocation | None = None,
+) -> Arguments:
+    """Sort out the arguments of a call: tensors, and constants of the program.
+
+    Args:
+        function: What is called.
+        args: Arguments by position.
+        kwargs: Arguments by keyword.
+        location: The line that errors name; that of the call unless given.
+
+    Raises:
+        TraceError: They do not fit the signature, or one is neither.
+        DTypeError: A tensor of a dtype that is not supported.
+        ShapeError: An argument that is not as annotated.
+    """
+    location = location or user_location() or location_of_function(function)
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TraceError(
+            f"call of {name_of(function)}{signature}: {error}", location
+        ) from None
+    bound.apply_defaults()
+    binder = _Binder(location, AnnotationCheck(location), annotations_of(function))
+    values = {name: binder.bind(name, value) for name, value in bound.arguments.items()}
+    return Arguments(
+        values,
+        tuple(binder.names),
+        tuple(binder.specs),
+        tuple(binder.hints),
+        tuple(binder.tensors),
+        origin_of(binder.tensors),
+    )
+
+
+class _Binder:
+    def __init__(
+        self,
+        location: SourceLocation | None,
+        check: AnnotationCheck,
+        annotations: Mapping[str, Any],
+    ) -> None:
+        self._location = location
+        self._check = check
+        self._annotations = annotations
+        self.names: list[str] = []
+        self.specs: list[TensorSpec] = []
+        self.hints: list[tuple[str | None, ...]] = []
+        self.tensors: list[Any] = []
+
+    def bind(self, parameter: str, value: Any) -> Any:
+        """One argument, tensors replaced by their places."""
+        stated = self._annotations.get(parameter)
+
+        def leaf(path: str, found: Any) -> Any:
+            if not isinstance(found, TensorSpec) and not is_tensor_like(found):
+                if stated is not None:
+                    raise TraceError(
+                        f"argument {path} is {type(found).__name__}, but is annotated "
+                        "as a tensor",
+                        self._location,
+                    )
+                return static_argument(found, path, self._location)
+            given = (
+                found
+                if isinstance(found, TensorSpec)
+                else spec_of(found, path, self._location)
+            )
+            hints: tuple[str | None, ...] = (None,) * len(given.shape)
+            if stated is not None:
+                hints = self._check.names(path, given, stated)
+            self.names.append(self._unique(path))
+            self.specs.append(given)
+            self.hints.append(hints)
+            self.tensors.append(found)
+            return Leaf(len(self.names) - 1)
+
+        return map_leaves(value, leaf, parameter)
+
+    def _unique(self, path: str) -> str:
+        cleaned = "".join(c if c.isalnum() else "_" for c in path)
+        name = cleaned if cleaned[:1].isalpha() else f"x{cleaned}"
+        while name in self.names or name in NUMBERS:
+            name += "_"
+        return name
+
+
+def name_of(function: Function) -> str:
+    name = str(getattr(function, "__name__", "program"))
+    return name if is_name(name) else "program"
+
+
+def without_strides(arguments: Arguments) -> Arguments:
+    """The same arguments, all of them row-major."""
+    specs = tuple(replace(s, strides=None) for s in arguments.specs)
+    return replace(arguments, specs=specs)
+
+
+# -- Tensors of a call -----------------------------------------------------------------
+
+
+def is_torch(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch" or hasattr(
+        value, "requires_grad"
+    )
+
+
+def refuse_modes(values: Sequence[Any]) -> None:
+    """Refuse to be called in modes, and with tensors, that a kernel would pass by.
+
+    Raises:
+        UnsupportedError: There is one.
+    """
+    reason = refusal(values)
+    if reason is not None:
+        raise UnsupportedError(reason, user_location())
+
+
+def device_kind(tensors: Sequence[Any]) -> str:
+    """`cuda` or `cpu`.
+
+    Raises:
+        CompileError: Tensors on several devices, or on one that is neither.
+    """
+    devices = {str(t.device) for t in tensors if is_torch(t)}
+    kinds = {d.partition(":")[0] for d in devices}
+    if len(devices) > 1 or not kinds <= {"cpu", "cuda"}:
+        raise CompileError(
+            f"the tensors are on {', '.join(sorted(devices))}; expected one CUDA "
+            "device, or the CPU: move them with .to(device)"
+        )
+    if "cuda" in kinds and not all(map(is_torch, tensors)):
+        raise CompileError(
+            "CUDA tensors together with NumPy arrays; convert the arrays with "
+            "torch.from_numpy(array).cuda()"
+        )
+    return "cuda" if "cuda" in kinds else "cpu"
+
+
+def check_dtypes(program: KernelGraph, tensors: Sequence[Any]) -> None:
+    """Refuse tensors of other dtypes than the inputs.
+
+    Raises:
+        DTypeError: One is.
+    """
+    for given, tensor in zip(program.inputs, tensors, strict=True):
+        if dtype_of(tensor.dtype) != given.type.dtype:
+            raise DTypeError(
+                f"input {given.name} of {program.name} is {tensor.dtype}, expected "
+                f"{given.type.dtype.long_name}; convert it, or bind with tensors like "
+                "it",
+                user_location(),
+            )
+
+
+def as_torch(tensor: Any) -> Any:
+    """The tensor, or PyTorch's view of an array."""
+    if is_torch(tensor):
+        return tensor
+    return to_torch(tensor)
+
+
+def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
+    """`out`, with the results in its tensors.
+
+    Raises:
+        ShapeError: Their shapes do not fit.
+        DTypeError: Their dtypes do not.
+    """
+    shapes = [[tuple(t.shape) for t in ts] for ts in (found, taken)]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(
+            f"out has the shapes {shapes[1]}, expected {shapes[0]}", user_location()
+        )
+    dtypes = [[dtype_of(t.dtype) for t in ts] for ts in (found, taken)]
+    if dtypes[0] != dtypes[1]:
+        raise DTypeError(
+            f"out has the dtypes {[str(t.dtype) for t in taken]}, expected "
+            f"{[str(t.dtype) for t in found]}",
+            user_location(),
+        )
+    for result, target in zip(found, taken, strict=True):
+        target[...] = result
+    return out
+
+
+def to_numpy(value: Any) -> Any:
+    """An array on the same memory; bfloat16 as `ml_dtypes` has it."""
+    if not is_torch(value):
+        return value
+    value = value.detach()
+    if str(value.dtype) == "torch.bfloat16":
+        import torch
+
+        bits = value.view(torch.int16).numpy()
+        return bits.view(_bfloat16())
+    return value.numpy()
+
+
+def to_torch(array: Any) -> Any:
+    """A PyTorch tensor on the same memory."""
+    import torch
+
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype == _bfloat16():
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _bfloat16() -> Any:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
