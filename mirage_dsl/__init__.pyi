@@ -29,6 +29,7 @@ from mirage_dsl.core.types import f32 as f32
 from mirage_dsl.cost.explain import Explanation as Explanation
 from mirage_dsl.cost.explain import explain as explain
 from mirage_dsl.frontend import namespace
+from mirage_dsl.frontend.arguments import spec as spec
 from mirage_dsl.frontend.composites import batch_norm as batch_norm
 from mirage_dsl.frontend.composites import group_norm as group_norm
 from mirage_dsl.frontend.composites import layer_norm as layer_norm
@@ -82,7 +83,6 @@ from mirage_dsl.frontend.functions import sub as sub
 from mirage_dsl.frontend.functions import sum as sum
 from mirage_dsl.frontend.functions import tanh as tanh
 from mirage_dsl.frontend.functions import where as where
-from mirage_dsl.frontend.specs import spec as spec
 from mirage_dsl.frontend.views import astype as astype
 from mirage_dsl.frontend.views import broadcast_to as broadcast_to
 from mirage_dsl.frontend.views import cat as cat

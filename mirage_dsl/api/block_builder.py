@@ -35,6 +35,7 @@ from mirage_dsl.frontend.dims import (
     DimNames,
     Handle,
     Value,
+    atoms_of,
     shape_text,
 )
 from mirage_dsl.frontend.interop import called
@@ -513,7 +514,7 @@ class ThreadblockGraph:
                 atom = dims.fresh(blocks)
                 axes[named] = (atom, *axes[named])
                 partial.append((atom, splits[0]))
-        atoms = tuple(a for axis in axes for a in axis)
+        atoms = atoms_of(axes)
         result = dims.value(atoms, handle.value.dtype)
         self._items.append(
             _Store(result, handle.value.name, tuple(axes), tuple(partial))

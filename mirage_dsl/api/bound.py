@@ -29,8 +29,8 @@ from mirage_dsl.frontend.arguments import (
     leaves_of,
     refuse_modes,
 )
-from mirage_dsl.frontend.eager import evaluate_trace
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.operands import evaluate_trace
 from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.check.graph import check_or_raise

@@ -90,7 +90,7 @@ def typical(
         found: The arguments, rounded.
         given: The arguments of a call.
     """
-    shapes = numbers(found.specs)
+    shapes = None if found is given else numbers(found.specs)
     if shapes is not None:
         try:
             bind_extents(program, shapes)

@@ -10,7 +10,7 @@ from mirage_dsl.core.errors import TraceError
 from mirage_dsl.core.types import DType, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.arguments import order_of, spec
-from mirage_dsl.frontend.dims import Atoms, Handle
+from mirage_dsl.frontend.dims import Atoms, Handle, atoms_of
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
@@ -71,7 +71,7 @@ class GraphBuilder:
         axes: tuple[Atoms, ...] = tuple(
             () if e == 1 else (self.recorder.dims.fresh(e),) for e in extents
         )
-        atoms = tuple(a for axis in axes for a in axis)
+        atoms = atoms_of(axes)
         self.recorder.dims.unify(group=atoms)
         layout = None
         if given.strides is not None:

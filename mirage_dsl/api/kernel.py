@@ -26,8 +26,8 @@ from mirage_dsl.frontend.arguments import (
     leaves_of,
     refuse_modes,
 )
-from mirage_dsl.frontend.eager import call_by_reference
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.operands import call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
 from mirage_dsl.ir.graph import KernelGraph

@@ -26,13 +26,13 @@ when it is asked for.  What it must compute, `tests/backends/conformance.py` hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Protocol, cast
 
-from mirage_dsl.backends.dispatch import Call, Guarded
+from mirage_dsl.backends.dispatch import Call, Direct
 from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import KernelGraph
@@ -75,17 +75,6 @@ class Report:
                 launch to run at once; 0 where they need not.
         """
         return None
-
-
-@dataclass(frozen=True)
-class Direct(Guarded):
-    """Launches on tensors of one kind; `call` returns the list of outputs.
-
-    Attributes:
-        first: As `call`, but returns the first output.
-    """
-
-    first: Callable[..., torch.Tensor | None]
 
 
 class Executable(Protocol):

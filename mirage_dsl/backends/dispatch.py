@@ -52,6 +52,17 @@ class Guarded:
     call: Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Direct(Guarded):
+    """A generated function that launches kernels: `call` returns the list of outputs.
+
+    Attributes:
+        first: As `call`, but returns the first output.
+    """
+
+    first: Callable[..., Any]
+
+
 G = TypeVar("G", bound=Guarded)
 
 

@@ -502,6 +502,13 @@ def without_strides(arguments: Arguments) -> Arguments:
 # -- Tensors of a call -----------------------------------------------------------------
 
 
+def is_array(value: object) -> bool:
+    """Whether a value is a NumPy array or a PyTorch tensor (without importing them)."""
+    torch = sys.modules.get("torch")
+    kinds: Any = np.ndarray if torch is None else (np.ndarray, torch.Tensor)
+    return isinstance(value, kinds) and getattr(value, "ndim", 0) > 0
+
+
 def is_torch(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" or hasattr(
         value, "requires_grad"

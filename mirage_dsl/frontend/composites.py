@@ -12,9 +12,8 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.operands import apply, is_condition
+from mirage_dsl.frontend.operands import apply, is_condition, public
 from mirage_dsl.ops.table import OR_ONE
 
 EPS = 1e-6

@@ -433,6 +433,11 @@ class DimNames:
 # -- Extents ---------------------------------------------------------------------------
 
 
+def atoms_of(axes: Iterable[Atoms]) -> Atoms:
+    """The atoms of axes, from the first to the last."""
+    return tuple([atom for axis in axes for atom in axis])
+
+
 def extents_of(atoms: Iterable[Atom], power: int = 1) -> Scalar:
     """A power of the extent of an axis, whatever that will be."""
     powers = dict[str, int]()

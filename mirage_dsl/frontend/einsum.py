@@ -10,8 +10,8 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
+from mirage_dsl.frontend.operands import public
 
 _ELLIPSIS = "..."
 

@@ -16,8 +16,7 @@ from typing import Any
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.core.types import scalar
 from mirage_dsl.frontend import shapes, views
-from mirage_dsl.frontend.dims import Handle, extents_of
-from mirage_dsl.frontend.eager import public
+from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import (
     apply,
@@ -25,6 +24,7 @@ from mirage_dsl.frontend.operands import (
     as_tensor,
     complement,
     is_condition,
+    public,
     recorder_of,
 )
 from mirage_dsl.frontend.tensor import Tensor
@@ -251,7 +251,7 @@ def mean(
     x = as_tensor("mean", x)
     axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
-    atoms = x.recorder.dims.resolve(a for i in axes for a in x.handle.axes[i])
+    atoms = x.recorder.dims.resolve(atoms_of([x.handle.axes[i] for i in axes]))
     factor = extents_of(atoms, -1)
     total = x.recorder.reduce(SUM, x.handle, axes, keepdims=keep)
     found = x.recorder.elementwise(MUL, [total, factor])

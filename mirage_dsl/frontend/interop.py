@@ -19,9 +19,8 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes, torch_functions
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.arguments import leaves_of
+from mirage_dsl.frontend.arguments import is_array, leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
-from mirage_dsl.frontend.eager import is_array
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.location import user_location

@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage_dsl.core.errors import SourceLocation, TraceError
 from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend.dims import Atoms, Axes, Handle
+from mirage_dsl.frontend.dims import Atoms, Axes, Handle, atoms_of
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.ops.table import WHERE
@@ -192,7 +192,7 @@ class Flattened:
             x.value,
             (
                 *x.axes[: self.first],
-                tuple(a for axis in x.axes[self.first : self.last + 1] for a in axis),
+                atoms_of(x.axes[self.first : self.last + 1]),
                 *x.axes[self.last + 1 :],
             ),
         )

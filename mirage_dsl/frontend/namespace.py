@@ -10,9 +10,8 @@ from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend import composites, einsum, functions, views
-from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
-from mirage_dsl.frontend.operands import complement, is_condition
+from mirage_dsl.frontend.operands import complement, is_condition, public
 
 _HOMES = (composites, einsum, functions, views)
 _ALL: dict[str, Callable[..., Any]] = {

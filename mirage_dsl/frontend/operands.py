@@ -1,24 +1,42 @@
-"""What functions on tensors take: tensors of one trace, and Python numbers."""
+"""What functions on tensors take: tensors of one trace, and Python numbers.
+
+Called with arrays they are traced, and evaluated at once by the reference semantics.
+"""
 
 from __future__ import annotations
 
+import functools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NoReturn
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import DTypeError, TraceError
+from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError
 from mirage_dsl.core.types import DType, Scalar, boolean, promote, scalar
 from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend.arguments import (
+    bind_arguments,
+    is_array,
+    is_torch,
+    leaves_of,
+    refuse_modes,
+    to_numpy,
+    to_torch,
+    without_strides,
+)
 from mirage_dsl.frontend.dims import Handle, Operand, extents_of
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Operator, Truth
 from mirage_dsl.ops.table import ADD, DIV, EQUAL, MAXIMUM, SUB, WHERE
+
+if TYPE_CHECKING:
+    from mirage_dsl.frontend.trace import Trace
 
 _BEYOND = 2**1024
 """Numbers that no float holds."""
@@ -177,6 +195,8 @@ def _promoted(recorder: Recorder, operands: list[Operand]) -> list[Operand]:
     As PyTorch promotes: a scale of one f32 number leaves an f16 tensor f16.
     """
     handles = [o for o in operands if isinstance(o, Handle)]
+    if all(h.axes for h in handles):
+        return operands
     ranked = [h.value.dtype for h in handles if h.axes and h.value.dtype != boolean]
     if not ranked or promote(*(h.value.dtype for h in handles)) == promote(*ranked):
         return operands
@@ -219,3 +239,67 @@ def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
             user_location(),
         )
     return next(iter(found.values()))
+
+
+# -- Functions called with arrays ------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SYNONYMS = {"dim": "axis", "keepdim": "keepdims"}
+"""PyTorch's names of arguments, and NumPy's."""
+
+
+def public(function: F) -> F:
+    """Let a function on symbolic tensors also take arrays.
+
+    Where it takes NumPy's `axis` or `keepdims`, it takes PyTorch's `dim` and `keepdim`
+    as well.
+    """
+    places = {name: at for at, name in enumerate(signature(function).parameters)}
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        for theirs, ours in SYNONYMS.items():
+            if theirs in kwargs and ours in places and theirs not in places:
+                if ours in kwargs or len(args) > places[ours]:
+                    raise ShapeError(
+                        f"{function.__name__}: give {ours} or {theirs}, not both",
+                        user_location(),
+                    )
+                kwargs[ours] = kwargs.pop(theirs)
+        leaves = leaves_of((args, kwargs))
+        traced = any(isinstance(leaf, Tensor) for leaf in leaves)
+        if traced or not any(is_array(leaf) for leaf in leaves):
+            return function(*args, **kwargs)
+        return call_by_reference(function, args, kwargs)
+
+    return cast(F, called)
+
+
+def call_by_reference(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Trace a function and evaluate its program on the arrays it was called with."""
+    from mirage_dsl.frontend.trace import trace_call
+
+    refuse_modes(leaves_of((args, kwargs)))
+    arguments = without_strides(bind_arguments(function, args, kwargs))
+    trace = trace_call(function, arguments)
+    return evaluate_trace(trace, arguments.tensors)
+
+
+def evaluate_trace(trace: Trace, tensors: Sequence[Any]) -> Any:
+    """Evaluate a traced program in float64, rounded to its dtypes at the end.
+
+    PyTorch tensors among the arguments make the results PyTorch tensors.
+    """
+    arrays = [to_numpy(t) for t in tensors]
+    results = evaluate_numpy(trace.program, *arrays)
+    with np.errstate(over="ignore"):
+        rounded = [
+            np.asarray(r).astype(numpy_dtype(ret.type.dtype))
+            for r, ret in zip(results, trace.program.returns, strict=True)
+        ]
+    if any(is_torch(t) for t in tensors):
+        return trace.rebuild(trace.alike([to_torch(r) for r in rounded], tensors))
+    return trace.rebuild(rounded)

@@ -37,6 +37,7 @@ from mirage_dsl.frontend.dims import (
     SharedTail,
     Unifier,
     Value,
+    atoms_of,
     extent_text,
     extents_of,
     product,
@@ -106,7 +107,7 @@ class Recorder:
         self, op: Operator, x: Handle, axes: Sequence[int], *, keepdims: bool
     ) -> Handle:
         """Apply a reduction over axes, also those along which elements repeat."""
-        gone = self.dims.resolve(a for i in axes for a in x.axes[i])
+        gone = self.dims.resolve(atoms_of([x.axes[i] for i in axes]))
         kept: list[Atoms] = [() if i in axes else x.axes[i] for i in range(len(x.axes))]
         if not keepdims:
             kept = [axis for i, axis in enumerate(x.axes) if i not in axes]
@@ -145,7 +146,7 @@ class Recorder:
             else (() if extent == 1 else (self.dims.fresh(extent),))
             for extent in shape
         )
-        self.dims.unify(group=tuple(a for axis in axes for a in axis))
+        self.dims.unify(group=atoms_of(axes))
         return Handle(self._constant(number, dtype), axes)
 
     def _constant(self, number: Scalar, dtype: DType) -> Value:
@@ -217,7 +218,7 @@ class Recorder:
         def plan(axes: Axes) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
             y_batch, n, y_k = _matrix(axes, vector_is_row=False)
             pairs, batch = self._pair(x_batch, y_batch)
-            group = tuple(a for axis in (*batch, *m, k, *n) for a in axis)
+            group = atoms_of((*batch, *m, k, *n))
             return [*pairs, (k, y_k)], group
 
         y = self._fit(y, plan)
@@ -276,7 +277,7 @@ class Recorder:
         if single and len(self.dims.resolve(source)) > 1:
             return self._slice_inside(x, axis, start)
         target = (self.dims.fresh(stop - start),)
-        apart = tuple(a for ax in _replaced(x.axes, axis, target) for a in ax)
+        apart = atoms_of(_replaced(x.axes, axis, target))
         tail = SharedTail((source, target), (start, stop))
         reason = self.dims.unify(group=apart, tail=tail)
         if reason is not None:
@@ -323,7 +324,7 @@ class Recorder:
         def plan(axes: Axes) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
             both = zip(_without(first.axes, axis), _without(axes, axis), strict=True)
             group = (*_without(first.axes, axis), axes[axis])
-            return list(both), tuple(a for ax in group for a in ax)
+            return list(both), atoms_of(group)
 
         parts.extend(self._fit(operand, plan) for operand in operands[1:])
         joined = tuple(p.axes[axis] for p in parts)
@@ -331,7 +332,7 @@ class Recorder:
         extents = [product(j) for j in joined]
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
-        apart = tuple(a for ax in _replaced(first.axes, axis, target) for a in ax)
+        apart = atoms_of(_replaced(first.axes, axis, target))
         reason = self.dims.unify(group=apart, tail=SharedTail((*joined, target)))
         if reason is not None:
             raise self._located(reason)
@@ -371,7 +372,7 @@ class Recorder:
 
     def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
         """Split and merge axes, row-major; a symbolic dim counts as -1."""
-        atoms = tuple(a for axis in x.axes for a in axis)
+        atoms = atoms_of(x.axes)
         try:
             return Handle(x.value, self.dims.regroup(atoms, shape))
         except UnsupportedError as reason:
@@ -430,7 +431,7 @@ class Recorder:
             axes[i] = (
                 extent if isinstance(extent, tuple) else (self.dims.fresh(extent),)
             )
-        self.dims.unify(group=tuple(a for axis in axes for a in axis))
+        self.dims.unify(group=atoms_of(axes))
         return Handle(x.value, tuple(axes))
 
     def _broadcast(
@@ -455,7 +456,7 @@ class Recorder:
                 new: Axes, before: Axes = before
             ) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
                 pairs, merged = self._pair(before, new)
-                return pairs, tuple(a for axis in merged for a in axis)
+                return pairs, atoms_of(merged)
 
             placed = self._fit(operand, plan)
             axes = self._pair(axes, placed.axes)[1]
@@ -491,7 +492,7 @@ class Recorder:
         reason = self.dims.unify(*plan(x.axes))
         if reason is None:
             return x
-        own = self.dims.resolve(a for axis in x.axes for a in axis)
+        own = self.dims.resolve(atoms_of(x.axes))
         real = self.dims.resolve(x.value.dims)
         names = {a: self.dims.fresh(a.extent, a.hint) for a in own}
         axes = tuple(
@@ -516,9 +517,8 @@ class Recorder:
         return UnsupportedError(reason.message, user_location())
 
     def _union(self, operands: Sequence[Value | Scalar]) -> Atoms:
-        values = [v for v in operands if isinstance(v, Value)]
-        found = (a for v in values for a in self.dims.resolve(v.dims))
-        return tuple(dict.fromkeys(found))
+        atoms = [a for v in operands if isinstance(v, Value) for a in v.dims]
+        return tuple(dict.fromkeys(self.dims.resolve(atoms)))
 
     def _record(
         self,
@@ -736,7 +736,7 @@ class Builder:
         return tuple(found.items()) if node.op is not RENAME else _changed(found)
 
     def _dims_of(self, atoms: Iterable[str]) -> tuple[str, ...]:
-        return self.names.of(a for name in atoms for a in self._dims.named(name))
+        return self.names.of([a for name in atoms for a in self._dims.named(name)])
 
     def _scalar(self, number: Scalar) -> Scalar:
         result = Scalar(number.value)
@@ -748,7 +748,7 @@ class Builder:
     def output(self, handle: Handle) -> Return:
         """A returned value under its axes."""
         own = self._dims.resolve(handle.value.dims)
-        shown = self._dims.resolve(a for axis in handle.axes for a in axis)
+        shown = self._dims.resolve(atoms_of(handle.axes))
         if set(own) != set(shown):
             raise UnsupportedError(
                 "an output repeats elements along an expanded axis; return the tensor "
@@ -785,7 +785,7 @@ def build_graph(
     live = _live(recorder.nodes, outputs)
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
-        names.visit(a for axis in traced.handle.axes for a in axis)
+        names.visit(atoms_of(traced.handle.axes))
     for node in live:
         if isinstance(node, Apply):
             names.visit(recorder.made[node.result].dims)

@@ -8,7 +8,14 @@ from typing import Any, NoReturn, SupportsIndex
 
 from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.frontend.arguments import is_sequence
-from mirage_dsl.frontend.dims import Atoms, Handle, product, shape_of, shape_text
+from mirage_dsl.frontend.dims import (
+    Atoms,
+    Handle,
+    atoms_of,
+    product,
+    shape_of,
+    shape_text,
+)
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 
@@ -173,7 +180,7 @@ def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
     holes = [i for i, s in enumerate(shape) if isinstance(s, int) and s == -1]
     if len(holes) > 1:
         raise ShapeError("reshape: only one extent can be -1", user_location())
-    total = product(a for axis in x.axes for a in axis)
+    total = product(atoms_of(x.axes))
     if total is None:
         return _reshaped_symbolic(recorder, x, shape, holes)
     wanted = [integer(s, "an extent of reshape") for s in shape]
@@ -194,7 +201,7 @@ def _reshaped_symbolic(
     recorder: Recorder, x: Handle, shape: Sequence[object], holes: list[int]
 ) -> Handle:
     """Reshape where some dim is symbolic: a symbolic extent stands for its own dim."""
-    atoms = recorder.dims.resolve(a for axis in x.axes for a in axis)
+    atoms = recorder.dims.resolve(atoms_of(x.axes))
     symbolic = [s for s in shape if isinstance(s, SymbolicSize)]
     given = [
         -1 if isinstance(s, SymbolicSize) else integer(s, "an extent") for s in shape
@@ -222,7 +229,7 @@ def _with_merged_rest(
             "must come first, with numbers behind it",
             user_location(),
         )
-    atoms = list(recorder.dims.resolve(a for axis in x.axes for a in axis))
+    atoms = list(recorder.dims.resolve(atoms_of(x.axes)))
     behind: list[Any] = []
     while (product(behind) or 0) < tail and atoms and atoms[-1].extent is not None:
         behind.insert(0, atoms.pop())

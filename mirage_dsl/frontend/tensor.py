@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import TraceError, UnsupportedError
@@ -31,10 +31,16 @@ from mirage_dsl.frontend.recorder import Recorder
 
 def call(name: str, *args: Any, **kwargs: Any) -> Any:
     """What `mirage.<name>` returns."""
+    called, function = _called(name)
+    return called(f"the method {name}", function, *args, **kwargs)
+
+
+@cache
+def _called(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from mirage_dsl.frontend.interop import called
     from mirage_dsl.frontend.namespace import function_named
 
-    return called(f"the method {name}", function_named(name), *args, **kwargs)
+    return called, function_named(name)
 
 
 def method(name: str, complete: Callable[..., None] | None = None) -> Any:

@@ -20,7 +20,7 @@ from mirage_dsl.frontend.arguments import (
     name_of,
     order_of,
 )
-from mirage_dsl.frontend.dims import Atom, Handle
+from mirage_dsl.frontend.dims import Atom, Handle, atoms_of
 from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
@@ -218,7 +218,7 @@ def _input(
             axes.append((recorder.dims.fresh(None, hint),))
         else:
             axes.append(() if extent == 1 else (recorder.dims.fresh(extent, hint),))
-    atoms = tuple(a for axis in axes for a in axis)
+    atoms = atoms_of(axes)
     recorder.dims.unify(group=atoms)
     return Handle(recorder.dims.value(atoms, given.dtype), tuple(axes))
 

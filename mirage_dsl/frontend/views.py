@@ -11,13 +11,13 @@ from mirage_dsl.core.types import boolean, dtype_of
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Handle, Operand, shape_text
-from mirage_dsl.frontend.eager import public
 from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
 from mirage_dsl.frontend.operands import (
     as_operand,
     as_tensor,
     complement,
+    public,
     recorder_of,
 )
 from mirage_dsl.frontend.tensor import Tensor

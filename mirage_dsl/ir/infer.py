@@ -164,9 +164,11 @@ def result_dtype(
     found = promote(*dtypes)
     if op.kind is Kind.VIEW or op.kind is Kind.CONCAT:
         return found
-    if op.truth is Truth.COMPARES or (found == boolean and _is_truth(op, operands)):
+    if op.truth is Truth.COMPARES:
         return boolean
-    return f32 if in_block or found == boolean else found
+    if found == boolean:
+        return boolean if _is_truth(op, operands) else f32
+    return f32 if in_block else found
 
 
 def _is_truth(op: Operator, operands: Sequence[DType | Scalar]) -> bool:

@@ -20,9 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
 from mirage_dsl.api import bound as bound_kernel
+from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import binding, direct, starter
-from mirage_dsl.backends.triton.running.direct import Direct, direct_call
+from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import Executable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.base import Direct
+from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
