@@ -208,16 +208,25 @@ def backend_named(name: str) -> Backend:
 
 
 def check_tensors(
-    graph: KernelGraph, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    graph: KernelGraph,
+    tensors: Sequence[torch.Tensor],
+    out: Sequence[torch.Tensor],
+    most: Mapping[str, int],
 ) -> dict[str, int]:
     """The extent of every dim in a call, once its tensors are known to fit.
 
     Raises:
-        ShapeError: Shapes that contradict the types or each other, or another number of
-            tensors than there are inputs, or outputs.
+        ShapeError: Shapes that contradict the types or each other, extents beyond the
+            largest, or another number of tensors than there are inputs, or outputs.
         DTypeError: A dtype other than the input's or output's.
     """
     extents = bind_extents(graph, [tuple(t.shape) for t in tensors])
+    for name, largest in most.items():
+        if extents.get(name, 0) > largest:
+            raise ShapeError(
+                f"dim {name} of {graph.name} has extent {extents[name]}; it was "
+                f"compiled for {largest} at most"
+            )
     for item, tensor in zip(graph.inputs, tensors, strict=True):
         _check_dtype(f"input {item.name} of {graph.name}", item.type, tensor)
     if out and len(out) != len(graph.returns):

@@ -5,16 +5,25 @@ It is what a decorated function does with arrays that are not on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from mirage_dsl.backends.base import Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.evaluate.domain import Domain, Named, NamedArrays
+from mirage_dsl.ir.evaluate.floats import (
+    NumpyDomain,
+    evaluate_numpy,
+    numpy_dtype,
+)
+from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.maps import parts
+from mirage_dsl.tile.lower import programs
 
 if TYPE_CHECKING:
     import torch
@@ -40,10 +49,10 @@ class Reference:
         graph: KernelGraph,
         device: str,  # noqa: ARG002
         *,
-        most: Mapping[str, int] | None = None,  # noqa: ARG002
+        most: Mapping[str, int] | None = None,
     ) -> Evaluated:
         """What evaluates it at whatever extents the tensors have."""
-        return Evaluated(graph)
+        return Evaluated(graph, self.emit, most=most)
 
     def report(
         self,
@@ -58,26 +67,96 @@ class Reference:
         """Nothing is loaded late."""
 
 
-@dataclass(frozen=True)
-class Evaluated(Plain):
-    """A μGraph as something to call."""
+Function = Callable[..., None]
+"""Computes one block: takes its coordinates, one for each split of the grid, and the
+tensors of the tile program as f32 arrays, one axis for each dim; fills those it stores.
+"""
 
-    graph: KernelGraph
+
+class Evaluated(Plain):
+    """A μGraph to be called, which the evaluator runs node after node.
+
+    It is also the host of kernels in languages that have none of their own: library
+    kernels are NumPy then, in f32, rounded where a real run rounds.
+
+    Args:
+        graph: What to run, at whatever extents tensors have.
+        emit: Gives its source.
+        kernels: Gives what computes a block of each graph-defined kernel, in launch
+            order; asked once for each set of extents.  Without it kernels are
+            evaluated, as all is, in float64.
+        most: The largest extents of symbolic dims.
+    """
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        emit: Callable[[KernelGraph], str],
+        kernels: Callable[[KernelGraph], Sequence[Function]] | None = None,
+        most: Mapping[str, int] | None = None,
+    ) -> None:
+        self.graph = graph
+        self._emit, self._most = emit, dict(most or {})
+        self._kernels = None if kernels is None else cache(kernels)
 
     @property
     def source(self) -> str:
-        """The text of the μGraph."""
-        return str(self.graph)
+        """What was emitted, at the largest extents of symbolic dims."""
+        return self._emit(self.graph.with_extents(self._most))
 
     def __call__(
         self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
     ) -> list[torch.Tensor]:
         """The outputs, as new tensors or in those given."""
-        check_tensors(self.graph, tensors, out)
-        found = run_reference(self.graph, *tensors)
+        extents = check_tensors(self.graph, tensors, out, self._most)
+        graph = self.graph.with_extents(extents)
+        if self._kernels is None:
+            found = run_reference(graph, *tensors)
+        else:
+            domain = NumpyDomain(np.float32, round_casts=True)
+            arrays = [t.detach().float().cpu().numpy() for t in tensors]
+            blocks = _block_after_block(graph, self._kernels(graph))
+            results = evaluate(graph, arrays, domain, blocks)
+            found = _as_tensors(graph, results, tensors)
         for result, target in zip(found, out, strict=bool(out)):
             target.copy_(result)
         return list(out) or found
+
+
+def _block_after_block(
+    graph: KernelGraph, functions: Sequence[Function]
+) -> BlockEvaluator:
+    """What calls the function of a kernel for each of its blocks in turn."""
+    made = zip(graph.blocks, programs(graph), functions, strict=True)
+    kernels = {b.results: (program, function) for b, program, function in made}
+
+    def launch(
+        block: BlockGraph,
+        values: Mapping[str, Named[Any]],
+        _: Mapping[str, int],
+        domain: Domain[Any],
+    ) -> dict[str, Named[Any]]:
+        program, function = kernels[block.results]
+        extents = {name: extent or 1 for name, extent in program.extents.items()}
+        tensors: dict[str, Any] = {}
+        for name, kind in program.tensors.items():
+            shape = [extents[n] for n in kind.names]
+            # An element that no block stores is seen.
+            tensors[name] = np.full(shape, np.nan, np.float32)
+            if name not in block.results:
+                # A row of one, for the matrix unit, is in no tensor yet.
+                own = [n for n in kind.names if n in values[name].labels]
+                found = NamedArrays(domain).arranged(values[name], own).value
+                tensors[name] = found.reshape(shape)
+        counts = [max(parts(extents[s.dim], s.tile) for s in a) for a in block.axes]
+        with np.errstate(all="ignore"):
+            for at in product(*map(range, counts)):
+                ids = [at[block.axis_of[s.dim]] for s in block.grid]
+                function(*ids, *tensors.values())
+        stored = {name: program.tensors[name].names for name in block.results}
+        return {name: Named(tensors[name], dims) for name, dims in stored.items()}
+
+    return launch
 
 
 def run_reference(graph: KernelGraph, *operands: Any) -> list[Any]:
@@ -113,12 +192,20 @@ def _run_on_tensors(graph: KernelGraph, tensors: tuple[Any, ...]) -> list[torch.
     import torch
 
     arrays = [t.detach().to("cpu", torch.float64).numpy() for t in tensors]
-    found = evaluate_numpy(graph, *arrays)
+    return _as_tensors(graph, evaluate_numpy(graph, *arrays), tensors)
+
+
+def _as_tensors(
+    graph: KernelGraph, arrays: Sequence[Any], like: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Outputs in their dtypes, where the inputs are."""
+    import torch
+
     return [
-        torch.from_numpy(array).to(  # pyright: ignore[reportUnknownMemberType]
-            tensors[0].device, getattr(torch, item.type.dtype.long_name)
+        torch.from_numpy(np.array(array)).to(  # pyright: ignore[reportUnknownMemberType]
+            like[0].device, getattr(torch, item.type.dtype.long_name)
         )
-        for array, item in zip(found, graph.returns, strict=True)
+        for array, item in zip(arrays, graph.returns, strict=True)
     ]
 
 

@@ -107,5 +107,6 @@ def assert_near(found: NDArray[Any], right: NDArray[Any], tolerance: float) -> N
     assert np.array_equal(np.isfinite(found), np.isfinite(right))
     scale = max(1e-30, float(np.abs(right[np.isfinite(right)]).max(initial=0)))
     finite = np.isfinite(right)
-    error = float(np.abs(found - right)[finite].max(initial=0)) / scale
+    np.testing.assert_array_equal(found[~finite], right[~finite])
+    error = float(np.abs(found[finite] - right[finite]).max(initial=0)) / scale
     assert error <= tolerance, f"error {error:.3g}, allowed {tolerance:.3g}"

@@ -45,6 +45,13 @@ CALLED = {
     ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.lowering.emit"),
     ("mirage_dsl.verify.certificate", "mirage_dsl.verify.verifier"),
 }
+# What shows Triton's source, or what its compiler says of it: Triton's own.
+SHOWN = {
+    ("mirage_dsl", "mirage_dsl.backends.triton.running.screen"),
+    ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.lowering.emit"),
+    ("mirage_dsl.api.bound", "mirage_dsl.backends.triton.lowering.emit"),
+    ("mirage_dsl.cli.graphs", "mirage_dsl.backends.triton.lowering.emit"),
+}
 # What says something to readers only.
 UNREAD = ("FieldAlgebra",)
 HEAVY = ("torch", "triton", "numba", "ortools", "rich", "click")
@@ -104,6 +111,17 @@ def test_imports_go_one_way(file: Path) -> None:
             continue
         wrong = LAYERS[there] >= LAYERS[here]
         assert not wrong, f"{_name(file)} ({here}) imports {module} ({there})"
+
+
+def test_backends_are_named_in_their_registry_alone() -> None:
+    """All else asks for one by its name."""
+    for file in SOURCES:
+        if (PACKAGE / "backends") in file.parents:
+            continue
+        me, text = _module(file), file.read_text(encoding="utf-8")
+        found = set(re.findall(r"\bbackends\.(?:triton|reference)[\w.]*", text))
+        for module in found:
+            assert (me, f"mirage_dsl.{module}") in SHOWN, f"{_name(file)}: {module}"
 
 
 def test_folders_import_each_other_in_one_direction() -> None:

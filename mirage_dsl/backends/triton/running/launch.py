@@ -275,13 +275,7 @@ class Executable:
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
     ) -> Variant:
         """The variant for these tensors, once they are known to fit."""
-        extents = check_tensors(self.graph, tensors, out)
-        for name, most in self._most.items():
-            if extents.get(name, 0) > most:
-                raise ShapeError(
-                    f"dim {name} of {self.graph.name} has extent {extents[name]}; "
-                    f"it was compiled for {most} at most"
-                )
+        extents = check_tensors(self.graph, tensors, out, self._most)
         for item, tensor in zip(self.graph.inputs, tensors, strict=True):
             what = f"input {item.name} of {self.graph.name}"
             self._check_place(what, tensor, tensors[0])

@@ -1,0 +1,522 @@
+"""What every backend has to compute, and how near to the evaluator.
+
+`CASES` are small μGraphs that have between them every kind of statement of tile
+programs, every row of the operator table in a block and as a library kernel, and what
+lies between kernels.  `conform` holds a backend to the evaluator on one of them,
+`refusals` to what the protocol says of calls that do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from mirage_dsl.backends.base import Backend, Report
+from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.types import bf16, boolean, f16, f32
+from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
+from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.table import OPERATORS
+from tests.backends.running import allowed, as_array, compare, random_inputs
+from tests.programs.mugraphs import (
+    attention,
+    gated_mlp,
+    lora,
+    norm_ahead,
+    rmsnorm_linear,
+    side_product,
+)
+
+ELEMENTWISE = [o for o in OPERATORS.values() if o.kind is Kind.ELEMENTWISE]
+REDUCTIONS = [o for o in OPERATORS.values() if o.kind is Kind.REDUCTION]
+STEPWISE = [o for o in REDUCTIONS if o.in_steps]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A μGraph and how it is called.
+
+    Attributes:
+        graph: The μGraph.
+        low: Inputs are uniform from there on, not normal.
+        sizes: Extents of symbolic dims, one call for each.
+        special: Elements of every input that are not finite, at these places.
+        tolerance: Relative to the largest element; that of the coarsest dtype, unless
+            given.
+    """
+
+    graph: KernelGraph
+    low: float | None = None
+    sizes: Sequence[Mapping[str, int]] = ({},)
+    special: bool = False
+    tolerance: float | None = None
+
+    def inputs(self, sizes: Mapping[str, int]) -> list[torch.Tensor]:
+        """Tensors of a call."""
+        tensors = random_inputs(self.graph, low=self.low, **dict(sizes))
+        if self.special:
+            for tensor in tensors:
+                flat = tensor.reshape(tensor.shape[0], -1)
+                flat[0, 0], flat[1, -1], flat[2] = torch.inf, torch.nan, -torch.inf
+        return tensors
+
+
+def conform(backend: Backend, case: Case) -> None:
+    """Hold a backend to the evaluator on one case, called as it may be called.
+
+    Raises:
+        AssertionError: It computes something else, or changes what it must not.
+    """
+    for device in _devices(backend):
+        executable = backend.compile(case.graph, device)
+        for sizes in case.sizes:
+            inputs = [t.to(device) for t in case.inputs(sizes)]
+            kept = [t.clone() for t in inputs]
+            right = _Right(case, inputs)
+            found = executable(*inputs)
+            right.hold(found)
+            # Of any strides: inputs in wider tensors, outputs in every other element.
+            outs = [_gappy(t) for t in found]
+            again = executable(*map(_gappy, inputs), out=outs)
+            assert all(a is b for a, b in zip(again, outs, strict=True))
+            right.hold(outs)
+            for before, after in zip(kept, inputs, strict=True):
+                assert torch.equal(before.nan_to_num(7.0), after.nan_to_num(7.0))
+
+
+def _devices(backend: Backend) -> list[str]:
+    on_gpu = torch.cuda.is_available() and backend.takes("cuda")
+    return ["cpu", *(["cuda"] if on_gpu else [])]
+
+
+class _Right:
+    """The outputs of a call, by the evaluator in float64."""
+
+    def __init__(self, case: Case, inputs: Sequence[torch.Tensor]) -> None:
+        arrays = [as_array(t.cpu()) for t in inputs]
+        with np.errstate(all="ignore"):
+            self._outputs = evaluate_numpy(case.graph, *arrays)
+        self._graph = case.graph
+        self._tolerance = case.tolerance or allowed(case.graph)
+        if any(t.is_cuda for t in inputs):
+            # Its functions are less precise than a CPU's.
+            self._tolerance = max(self._tolerance, 2e-5)
+
+    def hold(self, found: Sequence[torch.Tensor]) -> None:
+        """Compare with what was found."""
+        outputs = [t.contiguous().cpu() for t in found]
+        compare(self._graph, outputs, self._outputs, self._tolerance)
+
+
+def _gappy(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements as every other one of a larger tensor."""
+    shape = [2 * n for n in tensor.shape]
+    whole = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    part = whole[tuple(slice(1, None, 2) for _ in tensor.shape)]
+    return part.copy_(tensor)
+
+
+def refusals(backend: Backend) -> None:
+    """Hold a backend to the errors of the protocol.
+
+    Raises:
+        AssertionError: Something is not refused, or without a word of what is wrong.
+    """
+    graph = CASES["several stores"].graph
+    run, x = backend.compile(graph, "cpu"), torch.ones((6, 10))
+    good = [torch.empty(6, 10), torch.empty(6)]
+    with pytest.raises(ShapeError, match="takes 1 tensors"):
+        run(x, x)
+    with pytest.raises(ShapeError, match=r"\bk\b.*\b11\b"):
+        run(torch.ones(6, 11))
+    with pytest.raises(DTypeError, match=r"input x .*float16, expected .*float32"):
+        run(x.half())
+    with pytest.raises(ShapeError, match="1 tensors; it returns 2"):
+        run(x, out=good[:1])
+    with pytest.raises(ShapeError, match=r"\(6,\), expected \(6, 10\)"):
+        run(x, out=good[::-1])
+    with pytest.raises(DTypeError, match=r"out of .*float64"):
+        run(x, out=[good[0].double(), good[1]])
+    # What was refused has left nothing behind.
+    compare(graph, run(x), evaluate_numpy(graph, as_array(x)), 3e-6)
+    whole = KernelBuilder("whole", m=None, k=8)
+    t = whole.input("x", f32, "m, k")
+    with whole.block(grid={"k": 4}) as b:
+        out = b.store(b.sum(b.load(t, "m, k/grid"), over="m"), "k/grid")
+    symbolic = whole.returns(out).build()
+    with suppress(UnsupportedError):
+        # Not all need to know how long a tile is.
+        x, free = torch.randn(13, 8), backend.compile(symbolic, "cpu")
+        compare(symbolic, free(x), evaluate_numpy(symbolic, as_array(x)), 3e-6)
+    bounded = backend.compile(symbolic, "cpu", most={"m": 12})
+    for m in (12, 5):
+        x = torch.randn(m, 8)
+        compare(symbolic, bounded(x), evaluate_numpy(symbolic, as_array(x)), 3e-6)
+    with pytest.raises(ShapeError, match=r"\bm\b.*13.*12 at most"):
+        bounded(torch.ones(13, 8))
+
+
+def speaks(backend: Backend) -> None:
+    """Hold a backend to what the protocol says of texts and reports.
+
+    Raises:
+        AssertionError: It does otherwise.
+    """
+    graph = CASES["several kernels"].graph
+    assert backend.emit(graph)
+    assert backend.emit(graph) == backend.emit(graph)
+    assert backend.compile(graph, "cpu").source
+    assert backend.compile(graph, "cpu").graph == graph
+    backend.load()
+    reports = backend.report(graph)
+    assert len(reports) == len(graph.blocks)
+    assert len({r.name for r in reports}) == len(reports)
+    for report in reports:
+        assert isinstance(report, Report)
+        known = (report.registers, report.shared_bytes, report.spills)
+        assert all(n is None or (isinstance(n, int) and n >= 0) for n in known)
+        assert report.rejection() is None
+
+
+# -- Rows ------------------------------------------------------------------------------
+
+
+def _low(op: Operator) -> float | None:
+    return op.domain[0] if op.domain[0] > 0 else None
+
+
+def _rows() -> Iterator[tuple[str, Case]]:
+    """Every row in a block, with operands of different dims, and in none."""
+    for op in ELEMENTWISE:
+        g = KernelBuilder(f"row_{op.name}", m=6, n=10)
+        axes = ["m, n", "n", "n, m"][: op.arity]
+        pieces = ["m/grid, n", "n", "n, m/grid"]
+        names = [g.input(f"x{i}", f32, a) for i, a in enumerate(axes)]
+        with g.block(grid={"m": 4}) as b:
+            loads = [b.load(x, p) for x, p in zip(names, pieces, strict=False)]
+            out = b.store(b.apply(op, *loads), "m/grid, n")
+        alone = g.apply(op, *names)
+        yield f"row {op.name}", Case(g.returns(out, alone).build(), low=_low(op))
+    for op in REDUCTIONS:
+        g = KernelBuilder(f"row_{op.name}", m=6, n=10, k=5)
+        x = g.input("x", f32, "m, n, k")
+        with g.block(grid={"n": 4}) as b:
+            # What lies outside is no zero any more.
+            t = b.sub(b.load(x, "m, n/grid, k"), 5.0)
+            out = b.store(b.apply(op, t, over="m, k"), "n/grid")
+        alone = g.apply(op, x, over="m, k")
+        yield f"row {op.name}", Case(g.returns(out, alone).build())
+
+
+def _accumulators() -> Iterator[tuple[str, Case]]:
+    """Each over tiles and over iterations, on infinities and NaN too."""
+    for op in STEPWISE:
+        g = KernelBuilder(f"accumulated_{op.name}", m=5, k=11)
+        x = g.input("x", f32, "m, k")
+        with g.block(grid={"m": 3}, loop=("k", 4)) as b:
+            t = b.add(b.sub(b.load(x, "m/grid, k/loop"), 0.5), 0.5)
+            inside = b.accumulate(b.apply(op, t, over="k"), op.name)
+            between = b.apply(op, b.accumulate(t, op.name), over="k")
+            outs = [b.store(v, "m/grid") for v in (inside, between)]
+        graph = g.returns(*outs).build()
+        yield f"accumulate {op.name}", Case(graph, low=0.5)
+        yield f"special {op.name}", Case(graph, low=0.5, special=True)
+
+
+# -- Blocks ----------------------------------------------------------------------------
+
+SCHEDULES = {
+    "plain": Schedule(),
+    "swapped": Schedule(swap_operands=True),
+    "boxes": Schedule(descriptors=True),
+    "one load": Schedule(second_load=False),
+    "early": Schedule(pdl=True, prefetch=2),
+}
+
+
+def _blocks() -> Iterator[tuple[str, Case]]:
+    for name, schedule in SCHEDULES.items():
+        graph = rmsnorm_linear(3, 72, 40, tile_n=32, tile_k=32, schedule=schedule)
+        yield f"norm {name}", Case(graph)
+        graph = attention(1, 20, 40, 24, tile_m=16, tile_n=16, schedule=schedule)
+        yield f"attention {name}", Case(graph)
+    for dtype in (f32, bf16):
+        graph = rmsnorm_linear(3, 50, 70, tile_n=32, tile_k=16, dtype=dtype)
+        yield f"norm {dtype}", Case(graph)
+    tf32 = Schedule(allow_tf32=True)
+    graph = rmsnorm_linear(3, 32, 32, tile_n=32, tile_k=16, dtype=f32, schedule=tf32)
+    yield "norm tf32", Case(graph, tolerance=2e-3)
+    layouts = ((1, 0), (1, 0))
+    graph = rmsnorm_linear(20, 40, 36, tile_n=32, tile_m=16, tile_k=16, layouts=layouts)
+    yield "column-major", Case(graph)
+    yield "gated", Case(gated_mlp(5, 40, 36, tile_n=16, tile_k=16))
+    yield "lora", Case(lora(5, 40, 36, tile_n=16, tile_k=16))
+    yield "unsafe", Case(attention(1, 20, 40, 4, tile_m=16, tile_n=16, safe=False))
+    norm = attention(1, 20, 24, 24, tile_m=16, tile_n=16, norm=True, keys_last=False)
+    yield "query norm", Case(norm)
+    yield "several stores", Case(_several_stores())
+    yield "batched", Case(_batched())
+    yield "batch inside", Case(_merged_sides())
+    yield "one row", Case(_one_row())
+    yield "masked rows", Case(_masked_rows())
+    yield "casts", Case(_casts())
+    yield "truth", Case(_truth())
+    yield "beside", Case(_beside())
+    yield "joined operands", Case(_joined_operands(), tolerance=2e-2)
+    yield "joined iterations", Case(_joined_iterations())
+    yield "scalar", Case(_scalar())
+    yield "ones", Case(_ones())
+
+
+def _several_stores() -> KernelGraph:
+    """One from before the loop in another order, one from after it; ragged."""
+    g = KernelBuilder("stores", m=6, k=10)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 4}) as b:
+        t = b.load(x, "m/grid, k")
+        first = b.store(b.square(t), "m/grid, k")
+        second = b.store(b.mul(b.sum(t, over="k"), one_over("k")), "m/grid")
+    return g.returns(first, second).build()
+
+
+def _batched() -> KernelGraph:
+    g = KernelBuilder("batched", h=3, m=6, k=9, n=4)
+    x, y = g.input("x", f16, "h, m, k"), g.input("y", f16, "h, k, n")
+    with g.block(grid={"h": 2}) as b:
+        p = b.matmul(b.load(x, "h/grid, m, k"), b.load(y, "h/grid, k, n"), over="k")
+        out = b.store(p, "h/grid, n, m")
+    return g.returns(out).build()
+
+
+def _merged_sides() -> KernelGraph:
+    """Rows, and what is summed over, of two axes each."""
+    g = KernelBuilder("merged", m=3, h=6, j=5, k=8, n=20)
+    x, y = g.input("x", f32, "m, h, j, k"), g.input("y", f32, "j, k, n")
+    with g.block(grid={"n": 16}) as b:
+        left, right = b.load(x, "m, h, j, k"), b.load(y, "j, k, n/grid")
+        out = b.store(b.matmul(left, right, over="j, k"), "m, h, n/grid")
+    return g.returns(out).build()
+
+
+def _one_row() -> KernelGraph:
+    """A vector that is a row for the matrix unit, and one that is none."""
+    g = KernelBuilder("row", k=40, n=24, r=9)
+    x, w, v = (
+        g.input("x", f16, "1, k"),
+        g.input("w", f16, "k, n"),
+        g.input("v", f16, "k"),
+    )
+    with g.block(grid={"n": 16}, loop=("k", 16)) as b:
+        xt, wt = b.load(x, "1, k/loop"), b.load(w, "k/loop, n/grid")
+        p = b.accumulate(b.matmul(xt, wt, over="k"))
+        q = b.accumulate(b.matmul(xt, b.load(v, "k/loop"), over="k"))
+        out = b.store(b.add(p, q), "1, n/grid")
+    return g.returns(out).build()
+
+
+def _masked_rows() -> KernelGraph:
+    """Rows of -inf, at once and tile by tile: their exponentials are 0, not NaN."""
+    g = KernelBuilder("masked", m=8, k=11)
+    x, keep = g.input("x", f32, "m, k"), g.input("keep", f32, "m")
+    low = float("-inf")
+
+    def masked(b: BlockBuilder, axes: str) -> str:
+        t, whole = b.load(x, axes), b.less(0.0, b.load(keep, "m/grid"))
+        return b.where(whole, b.where(b.less(t, 0.5), t, low), low)
+
+    with g.block(grid={"m": 2}) as b:
+        t = masked(b, "m/grid, k")
+        at_once = b.store(b.exp(b.sub(t, b.rowshift(t, over="k"))), "m/grid, k")
+    with g.block(grid={"m": 2}, loop=("k", 2)) as b:
+        t = masked(b, "m/grid, k/loop")
+        largest = b.running_max(b.rowshift(t, over="k"))
+        total = b.sum(b.exp(b.sub(t, largest)), over="k")
+        total = b.accumulate(total, rescale=largest)
+        tiled = b.store(b.or_one(total), "m/grid")
+    return g.returns(at_once, tiled).build()
+
+
+def _casts() -> KernelGraph:
+    """Rounded between operators and in stores, and read again."""
+    g = KernelBuilder("casts", m=6, k=10)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 4}) as b:
+        t = b.load(x, "m/grid, k")
+        narrow = b.cast(b.cast(t, dtype="bf16"), dtype="f32")
+        half = b.store(b.square(t), "m/grid, k", dtype=f16)
+        out = b.store(b.add(t, narrow), "m/grid, k")
+    with g.block(grid={"m": 3}) as b:
+        again = b.store(b.add(b.load(half, "m/grid, k"), 0.0), "m/grid, k", dtype=f32)
+    return g.returns(out, again, g.cast(x, dtype="f16")).build()
+
+
+def _truth() -> KernelGraph:
+    """Truth values that are read, computed and stored."""
+    g = KernelBuilder("truth", m=6, k=10)
+    x, keep = g.input("x", f32, "m, k"), g.input("keep", boolean, "m, k")
+    with g.block(grid={"m": 4}) as b:
+        t, kept = b.load(x, "m/grid, k"), b.load(keep, "m/grid, k")
+        both = b.mul(kept, b.less(0.0, t))
+        first = b.store(both, "m/grid, k", dtype=boolean)
+        second = b.store(b.where(kept, t, 0.5), "m/grid, k", dtype=f32)
+    return g.returns(first, second).build()
+
+
+def _beside() -> KernelGraph:
+    """Dims of different numbers of parts along one axis of the grid."""
+    g = KernelBuilder("beside", m=5, k=24, a=70, c=9)
+    x, wa, wc = (
+        g.input(n, f16, t) for n, t in (("x", "m, k"), ("w", "k, a"), ("v", "k, c"))
+    )
+    grid = (Split("a", 16), Split("c", 2, beside=True), Split("m", 4))
+    with g.block(grid=grid, loop=("k", 16)) as b:
+        xt = b.load(x, "m/grid, k/loop")
+        pa = b.accumulate(b.matmul(xt, b.load(wa, "k/loop, a/grid"), over="k"))
+        pc = b.accumulate(b.matmul(xt, b.load(wc, "k/loop, c/grid"), over="k"))
+        outs = b.store(pa, "m/grid, a/grid"), b.store(pc, "c/grid, m/grid")
+    return g.returns(*outs).build()
+
+
+def _joined_operands() -> KernelGraph:
+    """A product of joined operands, of which one is computed."""
+    g = KernelBuilder("joined", m=5, k=24, n=20, r=4)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    a, c = g.input("a", f16, "k, r"), g.input("b", f16, "r, n")
+    with g.block(grid={"n": 8}, loop=("k", 8)) as b:
+        xt, wt = b.load(x, "m, k/loop"), b.load(w, "k/loop, n/grid")
+        low = b.matmul(xt, b.load(a, "k/loop, r"), over="k")
+        left = b.concat(xt, b.cast(low, dtype="f16"), dims="k, r", to="j")
+        right = b.concat(wt, b.load(c, "r, n/grid"), dims="k, r", to="j")
+        out = b.store(b.accumulate(b.matmul(left, right, over="j")), "m, n/grid")
+    return g.returns(out).build()
+
+
+def _joined_iterations() -> KernelGraph:
+    """What iterations compute, stored piece by piece, within the grid's part too."""
+    g = KernelBuilder("pieces", m=5, k=21)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 2}, loop=("k", 4)) as b:
+        t = b.exp(b.load(x, "m/grid, k/loop"))
+        first = b.store(b.accumulate(t, "concat"), "k, m/grid")
+    with g.block(grid={"k": 8}, loop=("k", 3)) as b:
+        t = b.neg(b.load(first, "k/grid/loop, m"))
+        second = b.store(b.accumulate(t, "concat"), "m, k/grid")
+    return g.returns(first, second).build()
+
+
+def _scalar() -> KernelGraph:
+    g = KernelBuilder("total", m=6, k=10)
+    x, y = g.input("x", f32, "m, k"), g.input("y", f32, "")
+    with g.block(loop=("k", 4)) as b:
+        t = b.mul(b.load(x, "m, k/loop"), b.load(y, ""))
+        out = b.store(b.accumulate(b.sum(t, over="m, k")), "")
+    return g.returns(out).build()
+
+
+def _ones() -> KernelGraph:
+    """Axes of extent 1, with and without a dim, and blocks of one element."""
+    g = KernelBuilder("ones", m=5, u=1)
+    x, y = g.input("x", f32, "1, m, u"), g.input("y", f32, "u, 1")
+    with g.block(grid={"m": 1}) as b:
+        z = b.add(b.load(x, "1, m/grid, u"), b.load(y, "u, 1"))
+        out = b.store(z, "m/grid, 1, u")
+    return g.returns(out).build()
+
+
+# -- Several kernels -------------------------------------------------------------------
+
+
+def _kernels() -> Iterator[tuple[str, Case]]:
+    for schedule in (Schedule(), Schedule(pdl=True, prefetch=1)):
+        name = "early" if schedule.pdl else "in turn"
+        graph = attention(
+            1, 20, 80, 24, tile_m=16, tile_n=16, splits=3, schedule=schedule
+        )
+        yield f"split attention {name}", Case(graph)
+        graph = side_product(5, 40, 36, 9, tile_n=16, tile_k=16, schedule=schedule)
+        yield f"side product {name}", Case(graph)
+        # No lane outside, so that tiles are asked for ahead.
+        graph = norm_ahead(16, 64, 32, tile_n=16, tile_k=16, schedule=schedule)
+        yield f"norm ahead {name}", Case(graph)
+    yield "several kernels", Case(_chain(), low=0.1, tolerance=1e-2)
+    yield "joins between", Case(_joins())
+    yield "library alone", Case(_library())
+    symbolic = [{"m": m, "k": k} for m, k in ((5, 33), (1, 8), (9, 21))]
+    yield "symbolic", Case(_symbolic(), sizes=symbolic)
+
+
+def _chain() -> KernelGraph:
+    """Library kernels, views and blocks in turn; merged and turned axes."""
+    g = KernelBuilder("chain", h=2, m=6, k=8)
+    x = g.input("x", f16, "m, (h k)")
+    e = g.exp(g.mul(x, 0.25))
+    with g.block(grid={"h": 1}) as b:
+        t = b.load(e, "m, h/grid, k")
+        first = b.store(b.mul(t, b.sum(t, over="m")), "h/grid, k, m")
+        second = b.store(b.max(t, over="k"), "(m h/grid)")
+    part = g.slice(first, dim="k", start=3, stop=8, to="j")
+    with g.block(grid={"m": 4}) as b:
+        total = b.sum(b.load(part, "h, j, m/grid"), over="j")
+        out = b.store(b.sub(total, b.load(second, "(m/grid h)")), "m/grid, h")
+    return g.returns(g.sum(out, over="h")).returns(second, axes="h, m").build()
+
+
+def _joins() -> KernelGraph:
+    """Parts of a concatenation that kernels make, and one that none makes."""
+    g = KernelBuilder("parts", m=6, k=16, n=16)
+    x, y = g.input("x", f32, "m, k"), g.input("y", f32, "n, m")
+    with g.block(grid={"m": 4}) as b:
+        t = b.load(x, "m/grid, k")
+        one, two = b.store(b.square(t), "m/grid, k"), b.store(b.neg(t), "k, m/grid")
+    whole = g.concat(y, one, two, dims="n, k, k", to="j")
+    renamed = g.insert(g.rename(one, dims="k", to="n"), to="u")
+    with g.block(grid={"m": 4}, loop=("j", 16)) as b:
+        t = b.accumulate(b.max(b.load(whole, "j/loop, m/grid"), over="j"), "max")
+        out = b.store(t, "m/grid")
+    return g.returns(whole, out, renamed).build()
+
+
+def _library() -> KernelGraph:
+    """A program as it was traced: no block at all."""
+    g = KernelBuilder("library", m=6, k=10, n=4)
+    x, w = g.input("x", f32, "m, k"), g.input("w", f32, "k, n")
+    e = g.exp(g.sub(x, g.rowshift(x, over="k")))
+    y = g.matmul(g.div(e, g.sum(e, over="k")), w, over="k")
+    return g.returns(y, axes="(n m)").returns(x).build()
+
+
+def _symbolic() -> KernelGraph:
+    """Symbolic extents in the grid, the loop, numbers of parts and constants."""
+    g = KernelBuilder("symbolic", m=None, k=None)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"k": 8, "m": 4}, loop=("k", 4)) as b:
+        s = b.accumulate(b.sum(b.load(x, "m/grid, k/grid/loop"), over="k"))
+        parts = b.store(s, "m/grid, k#/grid")
+    with g.block(grid={"m": 4}, loop=("k#", 2)) as b:
+        s = b.sum(b.accumulate(b.load(parts, "m/grid, k#/loop")), over="k#")
+        out = b.store(b.mul(s, one_over("k")), "m/grid")
+    return g.returns(out).build()
+
+
+def _all() -> Iterator[tuple[str, Case]]:
+    yield from _rows()
+    yield from _accumulators()
+    yield from _blocks()
+    yield from _kernels()
+
+
+CASES: Mapping[str, Case] = dict(_all())
+"""What every backend has to compute."""
+
+
+def ill_formed() -> list[str]:
+    """Cases that the checker refuses, which would say nothing of a backend."""
+    return [name for name, case in CASES.items() if check(case.graph)]

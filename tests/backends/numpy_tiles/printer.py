@@ -1,0 +1,205 @@
+"""Prints one tile program as one NumPy function: what one block does, in order.
+
+The function takes the block's coordinates and the tensors, one axis for each dim.  A
+tile is an f32 array with as many lanes as on a GPU: what no load or mask fills is NaN,
+or another element of the tensor, so nothing is right by chance.  Along each piece of a
+dim the block has positions (`k_loop_at`) and knows which are inside (`k_loop_in`).
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+from string import ascii_letters
+
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Axis, Dim, Scalar
+from mirage_dsl.ir.graph import BlockGraph, Operand
+from mirage_dsl.ir.maps import parts
+from mirage_dsl.ops.definition import Operator
+from mirage_dsl.tile import program as tp
+from mirage_dsl.tile.sizes import Piece, partial_of, pieces_of
+
+CALLED = {"np", "rows", "span", "read", "write", "rounded", "finite", "range", "it"}
+"""What a function uses: NumPy, the rows' NumPy facets, what `backend` defines."""
+
+
+class Printer:
+    """One tile program at known extents, on its way to text."""
+
+    def __init__(self, program: tp.TileProgram) -> None:
+        self.program, self.pieces = program, pieces_of(program)
+        self.axes = {name: tile.axes for name, tile in tp.tiles_of(program).items()}
+        self._block = BlockGraph(program.grid, program.loop, ())
+        self._names, self._lines = dict[str, str](), list[str]()
+
+    def source(self) -> str:
+        """The function."""
+        given = [f"{split.dim} id" for split in self.program.grid]
+        given += [f"{tensor} tensor" for tensor in self.program.tensors]
+        self.line(0, f"def {self.program.name}({', '.join(map(self.name, given))}):")
+        self.positions(1, self.pieces.all)
+        self.region(self.program.body, 1)
+        return "\n".join(self._lines) + "\n"
+
+    def region(self, body: Sequence[tp.Statement], depth: int) -> None:
+        """Statements in order, each below the lines that it comes from."""
+        for step in body:
+            for note in step.notes:
+                self.line(depth, f"# {note.text}")
+            if isinstance(step, tp.Loop):
+                looped = [p for p in self.pieces.all if p.loop_tile is not None]
+                whole = looped[0].grid_tile or looped[0].extent or 1
+                count = parts(whole, looped[0].loop_tile or 1)
+                self.line(depth, f"for it in range({count}):")
+                self.positions(depth + 1, looped, " + it * {}")
+                self.region(step.body, depth + 1)
+                # From now on lanes are those of the first iteration.
+                self.positions(depth, looped)
+            for text in self.lines(step):
+                self.line(depth, text)
+
+    # -- Text --------------------------------------------------------------------------
+
+    def line(self, depth: int, text: str) -> None:
+        """Add a line."""
+        self._lines.append("    " * depth + text)
+
+    def name(self, wanted: str) -> str:
+        """The Python name of a tile, tensor, piece or coordinate: always the same."""
+        if wanted not in self._names:
+            found, taken = re.sub(r"\W", "_", wanted), {*self._names.values()}
+            while found in CALLED | taken or keyword.iskeyword(found):
+                found += "_"
+            self._names[wanted] = found
+        return self._names[wanted]
+
+    def spread(self, text: str, axes: tp.Order, order: tp.Order) -> str:
+        """Something with some axes as it broadcasts against others."""
+        if not axes or axes == order:
+            return text
+        return f"{text}[{', '.join(':' if d in axes else 'None' for d in order)}]"
+
+    def operand(self, operand: Operand, order: tp.Order = ()) -> str:
+        """A constant, or a tile as it broadcasts against others."""
+        if isinstance(operand, str):
+            return self.spread(self.name(operand), self.axes[operand], order)
+        known = {n: e for n, e in self.program.extents.items() if e is not None}
+        return f"np.float32('{operand.at(known)}')"
+
+    # -- Places ------------------------------------------------------------------------
+
+    def positions(self, depth: int, pieces: Iterable[Piece], step: str = "") -> None:
+        """Bind where pieces lie and which lanes are inside."""
+        for piece in pieces:
+            start, ends = "0", str(piece.extent)
+            if piece.grid_tile is not None:
+                start = f"{self.name(f'{piece.dim.name} id')} * {piece.grid_tile}"
+                ends += f", {start} + {piece.grid_tile}"
+            start += step.format(piece.loop_tile)
+            at, inside = self.name(f"{piece.dim} at"), self.name(f"{piece.dim} in")
+            lanes = f"span({start}, {piece.width}, {piece.size}, {ends})"
+            bound = f"{at} = {start}" if piece.unit else f"{at}, {inside} = {lanes}"
+            self.line(depth, bound)
+
+    def inside(self, dims: Iterable[Dim], order: tp.Order) -> str:
+        """Which lanes of a tile are inside along some of its axes."""
+        masks = [self.spread(self.name(f"{d} in"), (d,), order) for d in dims]
+        return " & ".join(masks) or "True"
+
+    def place(self, tensor: str, at: Sequence[Axis], order: tp.Order) -> str:
+        """A tensor and the positions of a tile's lanes in it, dim by dim."""
+        found: list[str] = []
+        for dim in (d for axis in at for d in axis):
+            base = partial_of(dim, self._block)
+            if base is None:
+                own = (dim,) if dim in order else ()
+                found.append(self.spread(self.name(f"{dim} at"), own, order))
+            else:
+                last = (self.program.extents[dim.name] or 1) - 1
+                found.append(f"np.minimum({self.name(f'{base} id')}, {last})")
+        return f"{self.name(f'{tensor} tensor')}, [{', '.join(found)}]"
+
+    # -- Statements --------------------------------------------------------------------
+
+    def lines(self, step: tp.Statement) -> list[str]:
+        """The lines of a statement; none where it means nothing to a single thread."""
+        match step:
+            case tp.Loop() | tp.Ask() | tp.Wait() | tp.Announce():
+                return []
+            case tp.Store(result, operand, at, dtype):
+                own, dims = self.axes[operand], [d for axis in at for d in axis]
+                dims = [d for d in dims if partial_of(d, self._block) is None]
+                order = (*own, *(d for d in self.pieces.axes(dims) if d not in own))
+                place, inside = self.place(result, at, order), self.inside(order, order)
+                text = f"rounded({self.operand(operand, order)}, '{dtype}')"
+                return [f"write({place}, {inside}, {text})"]
+            case tp.Largest(result, tile, operand, state, scale):
+                last, largest = self.name(state), self.name(result)
+                both = f"{last}, {self.operand(operand, tile.axes)}"
+                made = [f"{largest} = finite(np.maximum({both}))"]
+                if scale is not None:
+                    made.append(f"{self.name(scale)} = np.exp({last} - {largest})")
+                return [*made, f"{last} = np.maximum({both})"]
+            case _:
+                return [f"{self.name(tp.makes(step)[0])} = {self.expression(step)}"]
+
+    def expression(self, step: tp.Statement) -> str:
+        """What a statement makes, or assigns again."""
+        match step:
+            case tp.Compute(_, tile, op, operands, inner):
+                texts = [self.operand(o, tile.axes) for o in operands]
+                return row(op, row(inner, *texts)) if inner else row(op, *texts)
+            case tp.Cast(_, tile, operand):
+                return f"rounded({self.name(operand)}, '{tile.dtype}')"
+            case tp.Finite(_, _, operand):
+                return f"finite({self.name(operand)})"
+            case tp.Convert(_, tile, operand) | tp.Merge(_, tile, operand):
+                # All tiles are f32, and products take as many axes as there are.
+                turns = [self.axes[operand].index(d) for d in tile.axes]
+                return f"np.transpose({self.name(operand)}, {turns})"
+            case tp.Mask(_, tile, operand, fill, where):
+                inside = self.inside([d for d, _ in where], tile.axes)
+                number = self.operand(Scalar(fill))
+                return f"np.where({inside}, {self.name(operand)}, {number})"
+            case tp.Reduce(_, _, op, operand, over):
+                axes = tuple(self.axes[operand].index(d) for d in over)
+                return row(op, self.name(operand), str(axes))
+            case _:
+                return self.other(step)
+
+    def other(self, step: tp.Statement) -> str:
+        """The same of what is read, multiplied, or carried by the loop."""
+        match step:
+            case tp.Load(_, tile, source, at, via, guarded):
+                # Beyond a tensor boxes have zeros; of pointers nothing is known.
+                beyond = "0" if via == "descriptor" else "nan"
+                place, inside = (source, at, tile.axes), (guarded, tile.axes)
+                return f"read({self.place(*place)}, {self.inside(*inside)}, '{beyond}')"
+            case tp.Product():
+                return self.product(step)
+            case tp.Start(_, tile, number):
+                shape = [self.pieces[d].width for d in tile.axes]
+                return f"np.full({shape}, {self.operand(Scalar(number))})"
+            case tp.Rescale(target, scale):
+                return f"{self.name(target)} * {self.operand(scale, self.axes[target])}"
+            case tp.Update(target, operand, op) if op.join is not None:
+                added = self.operand(operand, self.axes[target])
+                return row(op.join, self.name(target), added)
+            case _:
+                raise UnsupportedError(f"no NumPy for {type(step).__name__}")
+
+    def product(self, step: tp.Product) -> str:
+        """A sum over axes, added to what the loop carries if it says so."""
+        letters = dict(zip(self.pieces.dims, ascii_letters, strict=False))
+        orders = self.axes[step.left], self.axes[step.right], step.tile.axes
+        a, b, c = ("".join(letters[d] for d in axes) for axes in orders)
+        operands = f"{self.name(step.left)}, {self.name(step.right)}"
+        text = f"np.einsum('{a},{b}->{c}', {operands}, optimize=True)"
+        return text if step.into is None else f"{self.name(step.into)} + {text}"
+
+
+def row(op: Operator, *operands: str) -> str:
+    """A call of a row's NumPy facet."""
+    return f"rows['{op.name}']({', '.join(operands)})"
