@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -60,6 +61,11 @@ def test_users_choose_it_by_its_name(name: str) -> None:
     (expected,) = backend_named(name).compile(mugraph, "cpu")(*tensors)
     if backend_named(name).takes("cpu"):
         assert torch.equal(found, expected)
+
+
+def test_the_example_is_short() -> None:
+    files = Path(printer.__file__).parent.glob("*.py")
+    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) < 300
 
 
 def test_unknown_names_are_refused_with_those_that_there_are() -> None:
