@@ -1,21 +1,25 @@
 """Triton as a backend: what `backends.base` asks of one.
 
 On a GPU kernels are compiled and launched.  Tensors of the CPU are computed by Triton's
-interpreter where the settings say so, which is slow.
+interpreter where the settings say so, which is slow; where they do not, nothing of what
+is below is imported.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.backends.triton.running.launch import Executable
-from mirage_dsl.backends.triton.running.screen import KernelReport, compile_only
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.ir.graph import KernelGraph
 
+if TYPE_CHECKING:
+    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.triton.running.screen import KernelReport
+
+DEVICES = ("cpu", "cuda")
 _COMPILING = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
 """What is imported before the first kernel is compiled."""
 
@@ -33,18 +37,28 @@ class Triton:
 
     def emit(self, graph: KernelGraph) -> str:
         """A Python module: kernels, and a function `run` that launches them."""
+        from mirage_dsl.backends.triton.lowering.emit import emit
+
         return emit(graph)
 
     def compile(
         self, graph: KernelGraph, device: str, *, most: Mapping[str, int] | None = None
     ) -> Executable:
         """What launches the module, or interprets it on the CPU."""
+        from mirage_dsl.backends.triton.running.launch import Executable
+
+        if device not in DEVICES:
+            raise UnsupportedError(
+                f"device={device!r}; Triton runs on one of {', '.join(DEVICES)}"
+            )
         return Executable(graph, interpret=device == "cpu", most=most)
 
     def report(
         self, graph: KernelGraph, target: str | None = None
     ) -> list[KernelReport]:
         """What ptxas made of each kernel."""
+        from mirage_dsl.backends.triton.running.screen import compile_only
+
         return compile_only(graph) if target is None else compile_only(graph, target)
 
     def load(self, device: str | None = None) -> None:
