@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.graph import (
-    Accumulate,
     Apply,
     BlockGraph,
     BlockNode,
     KernelGraph,
     Load,
     Operand,
-    RunningMax,
     Store,
     partial_dim,
 )
+from mirage_dsl.ir.walk import with_operands
 from mirage_dsl.ops.definition import AttributeKind
 
 # -- Fresh names -----------------------------------------------------------------------
@@ -35,10 +34,15 @@ class FreshNames:
 
     def fresh(self, base: str) -> str:
         """`base`, with a number behind it where it is taken."""
-        names = (base if n == 1 else f"{base}{n}" for n in count(1))
-        name = next(n for n in names if n not in self._used)
+        name = free_name(base, self._used)
         self._used.add(name)
         return name
+
+
+def free_name(base: str, taken: Container[str]) -> str:
+    """`base`, with a number behind it where it is taken."""
+    names = (base if n == 1 else f"{base}{n}" for n in count(1))
+    return next(n for n in names if n not in taken)
 
 
 # -- Renamed graphs --------------------------------------------------------------------
@@ -137,31 +141,17 @@ class Renaming:
 
     def block_node(self, node: BlockNode, inner: Names) -> BlockNode:
         """One node of a block graph."""
-        match node:
-            case Load():
-                return Load(
-                    _new(inner, node.result),
-                    _new(self.values, node.source),
-                    self.axes(node.axes),
-                )
-            case Apply():
-                return self.apply(node, inner)
-            case Accumulate():
-                return Accumulate(
-                    _new(inner, node.result),
-                    _new(inner, node.operand),
-                    node.kind,
-                    node.rescale and _new(inner, node.rescale),
-                )
-            case RunningMax():
-                return RunningMax(_new(inner, node.result), _new(inner, node.operand))
-            case Store():
-                return Store(
-                    _new(self.values, node.result),
-                    _new(inner, node.operand),
-                    self.axes(node.axes),
-                    node.dtype,
-                )
+        if isinstance(node, Apply):
+            return self.apply(node, inner)
+        level = self.values if isinstance(node, Store) else inner
+        result = _new(level, node.result)
+        moved = replace(with_operands(node, inner), result=result, location=None)
+        if isinstance(moved, Load):
+            source = _new(self.values, moved.source)
+            return replace(moved, source=source, axes=self.axes(moved.axes))
+        if isinstance(moved, Store):
+            return replace(moved, axes=self.axes(moved.axes))
+        return moved
 
 
 def _new(names: Names, name: str) -> str:

@@ -146,21 +146,14 @@ class _Sharer:
                 if value not in names:
                     known = self.views.get((value, looks))
                     if known is None:
-                        own = self.free_name(value, looks)
+                        own = _free_name(value, looks, self.taken)
                         known = replace(view, operands=(value,), result=own)
                     names[value] = known.result
                     yield known
             last = node is above[-1]
-            result = view.result if last else self.free_name(node.result, looks)
+            result = view.result if last else _free_name(node.result, looks, self.taken)
             names[node.result] = result
             yield replace(with_operands(node, names), result=result)
-
-    def free_name(self, value: str, looks: Looks) -> str:
-        name = "_".join([value, *(k.to for k in looks)])
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
 
 
 @dataclass
@@ -198,7 +191,7 @@ class _Sinker:
         if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
             raise _StuckError
         moved = with_operands(node, {v: self.seen(v, looks) for v in node.values})
-        result = name if not looks else self._fresh(name, looks)
+        result = name if not looks else _free_name(name, looks, self.taken)
         self.nodes.append(replace(moved, result=result))
         return result
 
@@ -246,16 +239,18 @@ class _Sinker:
     def _append(
         self, op: Operator, source: str, attrs: Attrs, looks: Iterable[Look]
     ) -> str:
-        result = self._fresh(source, looks)
+        result = _free_name(source, looks, self.taken)
         self.nodes.append(Apply(result, op, (source,), attrs))
         return result
 
-    def _fresh(self, name: str, looks: Iterable[Look]) -> str:
-        result = "_".join([name, *(k.to for k in looks)])
-        while result in self.taken:
-            result += "_"
-        self.taken.add(result)
-        return result
+
+def _free_name(value: str, looks: Iterable[Look], taken: set[str]) -> str:
+    """A name that is not taken, for what looks see of a value; it is taken then."""
+    name = "_".join([value, *(k.to for k in looks)])
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def _looks_of(node: Apply) -> Looks | None:

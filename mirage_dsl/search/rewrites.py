@@ -3,7 +3,7 @@
 What comes of a row is verified like all that is found, so a wrong one costs time and no
 answer.  Searches ask by `Use` where they apply all rows of one to a whole graph; where
 they work kernel by kernel, they call a row's function themselves.  `mirage-dsl rewrite`
-applies them one by one, and docs/rewrites.md shows what each makes of its example.
+applies them one by one, and docs/rewrites.md shows what each makes of an example.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Rewrite:
         uses: When searches apply it.
         what: What it changes, and what for, in a line.
         function: The other graph; None, or the same one, where there is nothing to do.
-        example: A graph that it changes, as text.
     """
 
     name: str
@@ -68,7 +67,6 @@ class Rewrite:
     uses: tuple[Use, ...]
     what: str
     function: Function
-    example: str
 
     @property
     def when(self) -> str:
@@ -115,16 +113,6 @@ _ROWS = (
         (Use.NORMAL,),
         "derived operators by others, constants folded, equal nodes merged",
         expand,
-        """mirage 1
-
-mugraph f(x: f32[m]) -> f32[m] where m = 4 {
-  s = square x
-  t = s / 8
-  u = square x
-  y = t * u
-  return y
-}
-""",
     ),
     Rewrite(
         "share-views",
@@ -132,16 +120,6 @@ mugraph f(x: f32[m]) -> f32[m] where m = 4 {
         (Use.NORMAL,),
         "views of what nothing else reads move to tensors that are seen alike anyway",
         share_views,
-        """mirage 1
-
-mugraph f(x: f32[m, k]) -> f32[m, n] where m = 4, k = 4 {
-  s = sigmoid x
-  r = rename s dims(k) to(n)
-  q = rename x dims(k) to(n)
-  y = r * q
-  return y
-}
-""",
     ),
     Rewrite(
         "stabilise",
@@ -149,23 +127,6 @@ mugraph f(x: f32[m, k]) -> f32[m, n] where m = 4, k = 4 {
         (Use.NORMAL, Use.FOUND),
         "exponentials that cancel get a shift: in a loop, a running maximum",
         stabilise,
-        """mirage 1
-
-mugraph softmax(x: f32[m, k], v: f32[k, n]) -> f32[m, n] where m = 16, k = 64, n = 16 {
-  y = block grid(m / 16) loop(k / 16) {
-    t = load x[m/grid, k/loop]
-    w = load v[k/loop, n]
-    e = exp t
-    s = sum e over(k)
-    p = matmul e, w over(k)
-    a = accumulate p
-    b = accumulate s
-    q = a / b
-    store y: f32[m/grid, n] = q
-  }
-  return y
-}
-""",
     ),
     Rewrite(
         "recognise-shifts",
@@ -173,17 +134,6 @@ mugraph softmax(x: f32[m, k], v: f32[k, n]) -> f32[m, n] where m = 16, k = 64, n
         (Use.PROVEN,),
         "a reduction whose value cancels is a shift, which the search takes out",
         reductions_as_shifts,
-        """mirage 1
-
-mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
-  s = max x over(k)
-  d = x - s
-  e = exp d
-  t = sum e over(k)
-  y = e / t
-  return y
-}
-""",
     ),
     Rewrite(
         "name-parts",
@@ -191,15 +141,6 @@ mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
         (Use.PART,),
         "a slice that shows all of what was concatenated has the name of that dim",
         name_whole_parts,
-        """mirage 1
-
-mugraph f(x: f32[m, k], u: f32[m, r]) -> f32[m, h] where m = 4, k = 4, r = 2 {
-  c = concat x, u dims(k, r) to(q)
-  e = exp c
-  p = slice e dim(q) start(0) stop(4) to(h)
-  return p
-}
-""",
     ),
     Rewrite(
         "take-apart",
@@ -207,16 +148,6 @@ mugraph f(x: f32[m, k], u: f32[m, r]) -> f32[m, h] where m = 4, k = 4, r = 2 {
         (Use.PART,),
         "a reduction over a concatenated dim is made of those over its parts",
         take_apart,
-        """mirage 1
-
-mugraph f(x: f32[m, k], u: f32[m, r], w: f32[k, n], b: f32[r, n]) -> f32[m, n]
-    where m = 4, k = 4, r = 2, n = 4 {
-  t = concat x, u dims(k, r) to(q)
-  v = concat w, b dims(k, r) to(q)
-  y = matmul t, v over(q)
-  return y
-}
-""",
     ),
     Rewrite(
         "sink-views",
@@ -224,16 +155,6 @@ mugraph f(x: f32[m, k], u: f32[m, r], w: f32[k, n], b: f32[r, n]) -> f32[m, n]
         (Use.PROGRAM,),
         "views of computed tensors move to the inputs, where they are free",
         sink_views,
-        """mirage 1
-
-mugraph gated(x: f32[m, k], w: f32[k, j]) -> f32[m, n] where m = 4, k = 4, j = 8 {
-  a = matmul x, w over(k)
-  g = slice a dim(j) start(0) stop(4) to(n)
-  u = slice a dim(j) start(4) stop(8) to(n)
-  y = g * u
-  return y
-}
-""",
     ),
     Rewrite(
         "strip-shifts",
@@ -241,17 +162,6 @@ mugraph gated(x: f32[m, k], w: f32[k, j]) -> f32[m, n] where m = 4, k = 4, j = 8
         (Use.KERNEL,),
         "what only shifts exponents is gone; the search works without it",
         strip_shifts,
-        """mirage 1
-
-mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
-  s = rowshift x over(k)
-  d = x - s
-  e = exp d
-  t = sum e over(k)
-  y = e / t
-  return y
-}
-""",
     ),
     Rewrite(
         "multiply-out",
@@ -259,17 +169,6 @@ mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
         (Use.KERNEL_FORM,),
         "sums of products of sums term by term: fewer sums wait for each other",
         _multiplied_out,
-        """mirage 1
-
-mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8 {
-  t = sum x over(k)
-  c = t * 1/k
-  d = x - c
-  q = d * d
-  y = sum q over(k)
-  return y
-}
-""",
     ),
     Rewrite(
         "split-loop",
@@ -277,19 +176,6 @@ mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8 {
         (Use.VARIANT,),
         "more blocks share a loop's iterations, and a second kernel joins the parts",
         _split,
-        """mirage 1
-
-mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 256, n = 16 {
-  y = block loop(k / 16) {
-    t = load x[m, k/loop]
-    v = load w[k/loop, n]
-    p = matmul t, v over(k)
-    a = accumulate p
-    store y: f16[m, n] = a
-  }
-  return y
-}
-""",
     ),
     Rewrite(
         "launch-early",
@@ -297,22 +183,6 @@ mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 256, 
         (Use.VARIANT,),
         "every kernel but the first starts before the one ahead has ended, and waits",
         launched_early,
-        """mirage 1
-
-mugraph f(x: f32[m]) -> f32[m] where m = 16 {
-  y = block grid(m / 8) {
-    t = load x[m/grid]
-    e = exp t
-    store y: f32[m/grid] = e
-  }
-  z = block grid(m / 8) {
-    u = load y[m/grid]
-    v = exp u
-    store z: f32[m/grid] = v
-  }
-  return z
-}
-""",
     ),
 )
 REWRITES: Mapping[str, Rewrite] = MappingProxyType({row.name: row for row in _ROWS})

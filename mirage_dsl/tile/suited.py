@@ -29,6 +29,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import piece_extent
+from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces
@@ -104,7 +105,7 @@ def split_concats(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGr
     Raises:
         UnsupportedError: A joined value is used in a way that needs it whole.
     """
-    if not any(isinstance(n, Apply) and n.op.kind is Kind.CONCAT for n in block.nodes):
+    if not any(n.op.kind is Kind.CONCAT for n in block.applies):
         return block
     return replace(block, nodes=tuple(_Splitter(types).split(block.nodes)))
 
@@ -351,7 +352,7 @@ class _Widened:
 
     def _copied(self, value: str) -> str | None:
         node = self._makers[value]
-        name = _fresh(f"{value}_all", self.types)
+        name = free_name(f"{value}_all", self.types)
         match node:
             case Load():
                 axes = tuple(tuple(_unlooped(d) for d in axis) for axis in node.axes)
@@ -406,7 +407,7 @@ def defer_sums(
     def deferred(node: BlockNode) -> Iterable[BlockNode]:
         if isinstance(node, Accumulate) and node.result in found:
             summed = found[node.result]
-            tile = _fresh(f"{node.result}_tile", types)
+            tile = free_name(f"{node.result}_tile", types)
             yield replace(node, operand=summed.values[0], result=tile)
             yield replace(summed, operands=(tile,), result=node.result)
         elif isinstance(node, Store) or node.result not in gone:
@@ -423,11 +424,3 @@ def _reduction(block: BlockGraph, value: str) -> Apply | None:
         return None
     is_sum = node.op.kind is Kind.REDUCTION and node.op.term is Term.SUM
     return node if is_sum else None
-
-
-def _fresh(wanted: str, taken: Mapping[str, TensorType]) -> str:
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}{count}"
-    return name

@@ -330,9 +330,7 @@ def _joins(view: BlockView) -> Iterator[Diagnostic]:
     Pieces of the loop have none that `extents` could tell, so they are compared as
     such, and the dim is none that is loaded.
     """
-    joins = [
-        n for n in view.block.nodes if isinstance(n, Apply) and n.op.kind is Kind.CONCAT
-    ]
+    joins = [n for n in view.block.applies if n.op.kind is Kind.CONCAT]
     known = {d.name for load in view.block.loads for d in dims_of(load.axes)}
     first: dict[str, tuple[Counter[Dim], int]] = {}
     for node in joins:
