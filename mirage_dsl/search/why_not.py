@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
@@ -40,6 +40,7 @@ from mirage_dsl.search.closure.saturate import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs.segments import _reads_joined, one_kernel
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.rewrites import REWRITES
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import Configuration, Space, space_of
 from mirage_dsl.search.useful.abstract import Useful, salt_of, useful
@@ -507,14 +508,32 @@ def why_not(
     question = _Question(
         expand(mugraph), asked, result, cost, hardware, max_kernels, limits, seed
     )
+    verdict, reasons = _verdict(question, certificate)
+    near = _one_rewrite_away(mugraph, result)
+    return WhyNot(verdict, (*reasons, *near), None, cost.microseconds)
+
+
+def _verdict(
+    question: _Question, certificate: Certificate
+) -> tuple[Verdict, Sequence[str]]:
+    """Why what is equivalent was not found."""
     for verdict, reasons in question.answers():
         if reasons:
-            return WhyNot(verdict, tuple(reasons), None, cost.microseconds)
+            return verdict, reasons
     if certificate.stability is not None and not certificate.stability.ok:
-        reason = certificate.stability.reason
-        return WhyNot("unstable", (reason,), None, cost.microseconds)
+        return "unstable", [certificate.stability.reason]
     reason = "it is in the space as far as can be told here, and better than the k-th"
-    return WhyNot("unexplained", (reason,), None, cost.microseconds)
+    return "unexplained", [reason]
+
+
+def _one_rewrite_away(mugraph: KernelGraph, result: SearchResult) -> Iterator[str]:
+    """The rewrites that make something of it that was found."""
+    found = [canonical_hash(c.mugraph, sizes=False) for c in result]
+    for row in REWRITES.values():
+        made = canonical_hash(row(mugraph), sizes=False)
+        if made in found:
+            rank = found.index(made)
+            yield f"the rewrite `{row.name}` makes candidate {rank} of it: {row.what}"
 
 
 def _found(mugraph: KernelGraph, cost: Cost, result: SearchResult) -> WhyNot | None:

@@ -178,3 +178,22 @@ def test_other_names_are_the_same_question(
         {"h": "k", "n": "b", "b": "h"}, {"x": "w", "w": "y", "y": "x"}
     ).graph(result[5].mugraph)
     assert why_not(named, program, few) == why_not(result[5].mugraph, program, few)
+
+
+def test_a_rewrite_that_makes_what_was_found_is_named() -> None:
+    head = """mirage 1
+
+mugraph f(x: f32[m, k], v: f32[k, n]) -> f32[m, n] where m = 16, k = 64, n = 16 {"""
+    lines = """
+  e = exp x
+  s = sum e over(k)
+  p = matmul e, v over(k)
+  y = p / s
+"""
+    program = parse(f"{head}{lines}  return y\n}}\n")
+    loads = "v = load v[k, n]\n  x = load x[m, k]"
+    block = f"y = block {{\n  {loads}{lines.replace('y =', 'o =')}"
+    bare = parse(f"{head}\n  {block}  store y: f32[m, n] = o\n}}\n  return y\n}}\n")
+    answer = why_not(bare, program, search(program, H100))
+    assert answer.rank is None
+    assert "the rewrite `stabilise` makes candidate 0 of it" in str(answer)
