@@ -225,6 +225,23 @@ def test_everything_at_the_top_of_a_module_is_used() -> None:
             assert used, f"{_name(file)}:{line}: {name} is used nowhere in the package"
 
 
+WALKED = re.compile(
+    r"\.result: \w+ for \w+ in [\w.]*nodes\b"
+    r"|\[\s*\w+ for (\w+) in [\w.]*\w\.nodes if isinstance\(\1, Apply\)\s*\]"
+)
+"""What makes each value, and a level's operators, gathered by hand."""
+
+
+def test_graphs_are_walked_by_the_walk() -> None:
+    walk = PACKAGE / "ir" / "walk.py"
+    by_hand = [
+        _name(f) for f in SOURCES if WALKED.search(f.read_text("utf-8")) and f != walk
+    ]
+    assert by_hand == [], "ir.walk has makers, and graphs have `applies`"
+    assert WALKED.search(walk.read_text("utf-8"))
+    assert WALKED.search("[n for n in graph.nodes if isinstance(n, Apply)]")
+
+
 def _tracked() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -280,7 +280,7 @@ class _Definer:
     def __init__(self, chooser: _Chooser, halved: KernelGraph) -> None:
         space, plain = chooser.space, chooser.plain
         self.space, self.plain = space, plain
-        self.nodes = [n for n in halved.nodes if isinstance(n, Apply)]
+        self.nodes = [*halved.applies]
         self.types = dict(kernel_types(halved))
         self.taken = {i.name for i in halved.inputs}
         self.taken |= {n.result for n in self.nodes}
