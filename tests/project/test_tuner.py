@@ -28,7 +28,7 @@ from mirage_dsl.store.results import for_program
 from mirage_dsl.tune import climb, timings, tuner
 from mirage_dsl.tune.messages import Timing
 from mirage_dsl.tune.timings import timings_key
-from mirage_dsl.tune.tuner import tuned
+from mirage_dsl.tune.tuner import Ahead, tuned
 from tests.programs import mugraphs
 from tests.project.tuning import Device, Judge, gated, library_first, searched
 
@@ -214,6 +214,29 @@ def test_timings_are_those_of_one_machine(
         monkeypatch.setattr(timings, "code_version", lambda *_: "another")
     after = dict(timings_key(result, (), "quick", None, H100).parts)
     assert {name for name in before if before[name] != after[name]} == {part}
+
+
+def test_candidates_are_timed_for_backends_that_run_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = searched()
+    device = Device(monkeypatch, library_first)
+    for name in ("reference", "triton"):
+        with Ahead(result.program, backend=name) as ahead:
+            ahead.start()
+            timed = tuned(result, ahead=ahead, use_cache=False).measured
+        assert bool(timed) == (name == "triton")
+    assert [task.backend for task in device.tasks] == ["triton"]
+
+
+def test_timings_are_those_of_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = searched()
+    Device(monkeypatch, library_first)
+    keys = [
+        timings_key(result, (), "quick", None, H100, backend=name)
+        for name in ("reference", "triton")
+    ]
+    assert keys[0] != keys[1] == timings_key(result, (), "quick", None, H100)
 
 
 def test_threads_tune_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
