@@ -2,9 +2,10 @@
 
 A reader who follows a call goes from function to function.  Counted are the modules of
 the package that are visited, and the moves: calls of a function that stands in another
-module than the one that called it, also where code of others stood between.  Code that
-is generated, as dataclasses do, is nobody's to read and does not count.  Everything has
-run once before, so nothing is imported and what is kept is there.
+module than the one that called it, also where code of others stood between.  A
+generator that goes on is no new call.  Code that is generated, as dataclasses do, is
+nobody's to read and does not count.  Everything has run once before, so nothing is
+imported and what is kept is there.
 
 - `tracing`: from a decorated function to its program;
 - `emission`: from a μGraph to its Triton source;
@@ -19,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -58,11 +60,14 @@ class Walk:
 def walk(work: Callable[[], object]) -> Walk:
     """What some work visits when it is done for the second time."""
     modules, moves = set[str](), Counter[tuple[str, str]]()
+    generators = set[FrameType]()
 
     def look(frame: FrameType, event: str, _: Any) -> None:
         here = _module(frame)
-        if event != "call" or here is None:
+        if event != "call" or here is None or frame in generators:
             return
+        if frame.f_code.co_flags & CO_GENERATOR:
+            generators.add(frame)
         modules.add(here)
         before = frame.f_back
         while before is not None and _module(before) is None:
