@@ -1,18 +1,18 @@
 """Runs a kernel graph on the CPU by the meaning of the IR: NumPy, or torch tensors.
 
-It is what a decorated function does with arrays that are not on a GPU.
+The backend `reference`, and a host for kernels of other backends that run on the CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from mirage_dsl.backends.base import Plain, Report, check_tensors
+from mirage_dsl.backends.base import Backend, Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
 from mirage_dsl.ir.evaluate.domain import Domain, Named, NamedArrays
 from mirage_dsl.ir.evaluate.floats import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Reference:
+class Reference(Backend):
     """The evaluator: slow, and right by definition."""
 
     name = "reference"
@@ -97,7 +97,9 @@ class Evaluated(Plain):
     ) -> None:
         self.graph = graph
         self._emit, self._most = emit, dict(most or {})
-        self._kernels = None if kernels is None else cache(kernels)
+        self._blocks = None
+        if kernels is not None:
+            self._blocks = cache(partial(_block_after_block, kernels))
 
     @property
     def source(self) -> str:
@@ -110,13 +112,12 @@ class Evaluated(Plain):
         """The outputs, as new tensors or in those given."""
         extents = check_tensors(self.graph, tensors, out, self._most)
         graph = self.graph.with_extents(extents)
-        if self._kernels is None:
+        if self._blocks is None:
             found = run_reference(graph, *tensors)
         else:
             domain = NumpyDomain(np.float32, round_casts=True)
             arrays = [t.detach().float().cpu().numpy() for t in tensors]
-            blocks = _block_after_block(graph, self._kernels(graph))
-            results = evaluate(graph, arrays, domain, blocks)
+            results = evaluate(graph, arrays, domain, self._blocks(graph))
             found = _as_tensors(graph, results, tensors)
         for result, target in zip(found, out, strict=bool(out)):
             target.copy_(result)
@@ -124,10 +125,10 @@ class Evaluated(Plain):
 
 
 def _block_after_block(
-    graph: KernelGraph, functions: Sequence[Function]
+    functions: Callable[[KernelGraph], Sequence[Function]], graph: KernelGraph
 ) -> BlockEvaluator:
     """What calls the function of a kernel for each of its blocks in turn."""
-    made = zip(graph.blocks, programs(graph), functions, strict=True)
+    made = zip(graph.blocks, programs(graph), functions(graph), strict=True)
     kernels = {b.results: (program, function) for b, program, function in made}
 
     def launch(

@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mirage_dsl.backends.base import Backend
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.ir.graph import KernelGraph
@@ -24,7 +25,7 @@ _COMPILING = ("torch", "triton.compiler", "triton.tools.tensor_descriptor")
 """What is imported before the first kernel is compiled."""
 
 
-class Triton:
+class Triton(Backend):
     """Kernels in Triton, library kernels by PyTorch."""
 
     name = "triton"

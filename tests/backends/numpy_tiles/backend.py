@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.backends.base import Report
+from mirage_dsl.backends.base import Backend, Report
 from mirage_dsl.backends.reference import Evaluated, Function
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import dtype_named, f32
@@ -22,7 +22,7 @@ from mirage_dsl.tile.lower import programs
 from tests.backends.numpy_tiles.printer import Printer
 
 
-class NumpyTiles:
+class NumpyTiles(Backend):
     """Kernels as NumPy functions, library kernels by the evaluator."""
 
     name, packages, tuned = "numpy_tiles", ("numpy",), False
