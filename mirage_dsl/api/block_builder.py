@@ -24,6 +24,7 @@ from mirage_dsl.core.errors import (
     SourceLocation,
     TraceError,
     UnsupportedError,
+    user_location,
 )
 from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
@@ -39,7 +40,6 @@ from mirage_dsl.frontend.dims import (
     shape_text,
 )
 from mirage_dsl.frontend.interop import called
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.recorder import Builder, Recorder
 from mirage_dsl.frontend.tensor import Tensor

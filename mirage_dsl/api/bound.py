@@ -16,6 +16,7 @@ from mirage_dsl.core.errors import (
     SearchError,
     ShapeError,
     UnsupportedError,
+    user_location,
 )
 from mirage_dsl.core.settings import EFFORT, Effort
 from mirage_dsl.core.types import TensorSpec
@@ -29,7 +30,6 @@ from mirage_dsl.frontend.arguments import (
     leaves_of,
     refuse_modes,
 )
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import evaluate_trace
 from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.analysis.waiting import launched_early

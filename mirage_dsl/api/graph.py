@@ -22,10 +22,14 @@ from mirage_dsl.api.block_builder import ThreadblockGraph
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.graph_builder import GraphBuilder
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
-from mirage_dsl.core.errors import SearchError, ShapeError, UnsupportedError
+from mirage_dsl.core.errors import (
+    SearchError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.frontend.arguments import Leaf, check_dtypes
 from mirage_dsl.frontend.dims import Handle
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.graph import KernelGraph

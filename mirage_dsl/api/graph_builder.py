@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_dsl.api.block_builder import ThreadblockGraph
-from mirage_dsl.core.errors import TraceError
+from mirage_dsl.core.errors import TraceError, user_location
 from mirage_dsl.core.types import DType, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.arguments import order_of, spec
 from mirage_dsl.frontend.dims import Atoms, Handle, atoms_of
 from mirage_dsl.frontend.interop import called
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.recorder import (
     Recorder,

@@ -14,19 +14,16 @@ from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.dynamic import rounded, typical
 from mirage_dsl.api.reads import ReadList, Reads
 from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
-from mirage_dsl.core.errors import TraceError, UnsupportedError
+from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.core.modes import in_mode
 from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import (
     Arguments,
-    Leaf,
     bind_arguments,
-    items_of,
     leaves_of,
     refuse_modes,
 )
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
@@ -257,7 +254,7 @@ class Kernel:
     def _bind(self, arguments: Arguments) -> BoundKernel:
         found = rounded(arguments, self.options.dynamic)
         # What is traced alike for another device or library is one program.
-        given = found.specs, _frozen(dict(found.values)), found.origin
+        given = found.specs, found.constants, found.origin
         reads = self._read()
         bound = self._bound.get((*given, reads.key))
         if bound is None:
@@ -414,15 +411,6 @@ def _refuse_gradients(arguments: Arguments) -> None:
                 f"{name}.detach()",
                 user_location(),
             )
-
-
-def _frozen(node: Any) -> object:
-    """Constants and places of tensors, as a key; a tensor's place is its number."""
-    items = items_of(node)
-    if items is not None:
-        return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
-    # 0.0 and -0.0 are equal, and NaN is not itself.
-    return node if isinstance(node, Leaf) else (type(node).__name__, repr(node))
 
 
 def _check_settings(

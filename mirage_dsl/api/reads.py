@@ -43,8 +43,8 @@ from typing import Any
 
 import numpy as np
 
+from mirage_dsl.core.errors import LIBRARIES
 from mirage_dsl.core.types import DType
-from mirage_dsl.frontend.location import LIBRARIES
 
 MAX_DEPTH = 8
 """How deeply objects and containers may lie in each other."""

@@ -22,6 +22,8 @@ from mirage_dsl.core.errors import (
     SourceLocation,
     TraceError,
     UnsupportedError,
+    location_of_function,
+    user_location,
 )
 from mirage_dsl.core.modes import NESTED, refusal
 from mirage_dsl.core.types import (
@@ -34,7 +36,6 @@ from mirage_dsl.core.types import (
     is_name,
     packed,
 )
-from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.ir.graph import KernelGraph
 
 # -- Containers ------------------------------------------------------------------------
@@ -394,6 +395,20 @@ class Arguments:
     hints: tuple[tuple[str | None, ...], ...]
     tensors: tuple[Any, ...]
     origin: Origin
+
+    @property
+    def constants(self) -> object:
+        """What the program depends on beside the specs of its tensors, as a key."""
+        return _frozen(dict(self.values))
+
+
+def _frozen(node: Any) -> object:
+    """Constants and places of tensors, as a key; a tensor's place is its number."""
+    items = items_of(node)
+    if items is not None:
+        return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
+    # 0.0 and -0.0 are equal, and NaN is not itself.
+    return node if isinstance(node, Leaf) else (type(node).__name__, repr(node))
 
 
 def bind_arguments(

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from mirage_dsl.core.errors import TraceError, UnsupportedError
+from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.core.types import boolean
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.dims import Handle
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.ir.evaluate.floats import numpy_dtype
 

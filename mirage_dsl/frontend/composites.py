@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import apply, is_condition, public
 from mirage_dsl.ops.table import OR_ONE
 

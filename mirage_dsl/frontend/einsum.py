@@ -6,11 +6,10 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import public
 
 _ELLIPSIS = "..."

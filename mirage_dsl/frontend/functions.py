@@ -13,11 +13,15 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import scalar
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import (
     apply,
     as_operand,

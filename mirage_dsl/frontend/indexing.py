@@ -5,10 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any, SupportsIndex, cast
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
 from mirage_dsl.frontend.arguments import is_array
 from mirage_dsl.frontend.dims import Extent, Handle, shape_text
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.memory import Arranged, Grouped, Sliced, View
 from mirage_dsl.frontend.shapes import SymbolicSize, integer
 

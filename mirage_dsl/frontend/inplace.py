@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import of_conditions
 from mirage_dsl.frontend.operands import as_operand, as_tensor, is_condition
 from mirage_dsl.frontend.tensor import Tensor, call

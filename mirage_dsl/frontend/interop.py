@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from mirage_dsl.core.errors import TraceError, UnsupportedError
+from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.core.modes import autocast_refusal
 from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
@@ -23,7 +23,6 @@ from mirage_dsl.frontend.arguments import is_array, leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.inplace import function_in_place, into, write
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.namespace import LOGICAL, NAMES, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.tensor import Tensor

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mirage_dsl.core.errors import SourceLocation, TraceError
+from mirage_dsl.core.errors import SourceLocation, TraceError, user_location
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.dims import Atoms, Axes, Handle, atoms_of
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.ops.table import WHERE
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import composites, einsum, functions, views
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import complement, is_condition, public
 
 _HOMES = (composites, einsum, functions, views)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError
+from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, user_location
 from mirage_dsl.core.types import DType, Scalar, boolean, promote, scalar
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import (
@@ -28,7 +28,6 @@ from mirage_dsl.frontend.arguments import (
     without_strides,
 )
 from mirage_dsl.frontend.dims import Handle, Operand, extents_of
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype

@@ -17,7 +17,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import (
     DType,
     Scalar,
@@ -44,7 +50,6 @@ from mirage_dsl.frontend.dims import (
     shape_of,
     shape_text,
 )
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,

@@ -6,7 +6,12 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn, SupportsIndex
 
-from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import (
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import (
     Atoms,
@@ -16,7 +21,6 @@ from mirage_dsl.frontend.dims import (
     shape_of,
     shape_text,
 )
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.recorder import Recorder
 
 

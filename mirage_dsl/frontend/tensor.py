@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, NoReturn
 
-from mirage_dsl.core.errors import TraceError, UnsupportedError
+from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.attributes import Attributes
 from mirage_dsl.frontend.dims import Handle, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.memory import (
     Arranged,
     Layout,

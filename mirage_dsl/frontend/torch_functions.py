@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import (
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.operands import as_operand
 from mirage_dsl.frontend.tensor import Tensor
 

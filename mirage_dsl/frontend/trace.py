@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_dsl.core.errors import SourceLocation, TraceError, UnsupportedError
+from mirage_dsl.core.errors import (
+    SourceLocation,
+    TraceError,
+    UnsupportedError,
+    location_of_function,
+    user_location,
+)
 from mirage_dsl.core.modes import result_class
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import (
@@ -21,7 +27,6 @@ from mirage_dsl.frontend.arguments import (
     order_of,
 )
 from mirage_dsl.frontend.dims import Atom, Handle, atoms_of
-from mirage_dsl.frontend.location import location_of_function, user_location
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
 from mirage_dsl.frontend.tensor import Tensor

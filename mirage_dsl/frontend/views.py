@@ -6,12 +6,16 @@ import builtins
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import boolean, dtype_of
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Handle, Operand, shape_text
-from mirage_dsl.frontend.location import user_location
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
 from mirage_dsl.frontend.operands import (
     as_operand,
