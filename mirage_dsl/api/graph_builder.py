@@ -10,7 +10,7 @@ from mirage_dsl.core.errors import TraceError, user_location
 from mirage_dsl.core.types import DType, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.arguments import order_of, spec
-from mirage_dsl.frontend.dims import Atoms, Handle, atoms_of
+from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.recorder import (
@@ -67,16 +67,11 @@ class GraphBuilder:
         self.require_open()
         given = spec(dims, dtype, strides)
         extents = [e for e in given.shape if isinstance(e, int)]
-        axes: tuple[Atoms, ...] = tuple(
-            () if e == 1 else (self.recorder.dims.fresh(e),) for e in extents
-        )
-        atoms = atoms_of(axes)
-        self.recorder.dims.unify(group=atoms)
+        handle = self.recorder.input(given.dtype, [(e, None) for e in extents])
         layout = None
         if given.strides is not None:
             layout = order_of(extents, given.strides)
-        handle = Handle(self.recorder.dims.value(atoms, given.dtype), axes)
-        plain = layout == tuple(range(len(axes)))
+        plain = layout == tuple(range(len(extents)))
         traced = TracedInput(
             name or f"x{len(self._inputs)}", handle, None if plain else layout
         )

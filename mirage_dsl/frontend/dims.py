@@ -387,7 +387,7 @@ class DimNames:
         self.taken = self.taken | set(self._hints.values())
         self._fresh = self._candidates()
 
-    def visit(self, atoms: Iterator[Atom] | Atoms) -> None:
+    def visit(self, atoms: Iterable[Atom]) -> None:
         """Name those atoms that have no name yet."""
         for atom in self.dims.resolve(atoms):
             if atom not in self._names:

@@ -102,6 +102,21 @@ class Recorder:
     )
     """Slices of one element as they are with that axis, and the axis."""
 
+    def input(self, dtype: DType, axes: Sequence[tuple[Extent, str | None]]) -> Handle:
+        """An input with a fresh dim for every axis whose extent is not 1.
+
+        Args:
+            dtype: Its element format.
+            axes: Extents, None where they are symbolic, and the user's names.
+        """
+        found = tuple(
+            () if extent == 1 else (self.dims.fresh(extent, hint),)
+            for extent, hint in axes
+        )
+        atoms = atoms_of(found)
+        self.dims.unify(group=atoms)
+        return Handle(self.dims.value(atoms, dtype), found)
+
     def elementwise(self, op: Operator, operands: Sequence[Operand]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
         axes, fitted = self._broadcast(op.name, self._beside_constants(operands))

@@ -26,7 +26,7 @@ from mirage_dsl.frontend.arguments import (
     name_of,
     order_of,
 )
-from mirage_dsl.frontend.dims import Atom, Handle, atoms_of
+from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
 from mirage_dsl.frontend.tensor import Tensor
@@ -99,7 +99,7 @@ def trace_call(
     recorder = Recorder(origin=arguments.origin)
     symbolic = _known_names(arguments, dynamic, location)
     inputs = [
-        TracedInput(n, _input(recorder, s, h, symbolic), _layout(s))
+        TracedInput(n, recorder.input(s.dtype, _axes(s, h, symbolic)), _layout(s))
         for n, s, h in zip(
             arguments.names, arguments.specs, arguments.hints, strict=True
         )
@@ -208,24 +208,16 @@ def _known_names(
     return frozenset(dynamic)
 
 
-def _input(
-    recorder: Recorder,
-    given: TensorSpec,
-    hints: Sequence[str | None],
-    symbolic: frozenset[str],
-) -> Handle:
-    """A symbolic input with a fresh dim for every axis."""
-    axes: list[tuple[Atom, ...]] = []
-    for extent, hint in zip(given.shape, hints, strict=True):
-        if isinstance(extent, str):
-            axes.append((recorder.dims.fresh(None, extent),))
-        elif hint in symbolic:
-            axes.append((recorder.dims.fresh(None, hint),))
-        else:
-            axes.append(() if extent == 1 else (recorder.dims.fresh(extent, hint),))
-    atoms = atoms_of(axes)
-    recorder.dims.unify(group=atoms)
-    return Handle(recorder.dims.value(atoms, given.dtype), tuple(axes))
+def _axes(
+    given: TensorSpec, hints: Sequence[str | None], symbolic: frozenset[str]
+) -> list[tuple[int | None, str | None]]:
+    """Extents and names of an input's axes; None for extents that stay symbolic."""
+    return [
+        (None, extent)
+        if isinstance(extent, str)
+        else (None if hint in symbolic else extent, hint)
+        for extent, hint in zip(given.shape, hints, strict=True)
+    ]
 
 
 def _layout(given: TensorSpec) -> tuple[int, ...] | None:
