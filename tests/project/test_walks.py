@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 from benchmarks.walks import trace, walk
 from mirage_dsl.core.types import Dim, packed, scalar
 from mirage_dsl.ir.graph import BlockGraph, Schedule
@@ -44,3 +48,26 @@ def test_a_trace_goes_through_the_front_end() -> None:
     assert {"mirage_dsl.frontend.trace", "mirage_dsl.api.kernel"} <= found.modules
     assert all(a != b for a, b in found.moves)
     assert {m for pair in found.moves for m in pair} <= found.modules
+
+
+MOST = {"tracing": (22, 280), "emission": (28, 620)}
+"""Modules that are visited, and moves: little more than there are."""
+
+WALKS = """
+import json
+from benchmarks.walks import walks
+
+walked = walks().items()
+print(json.dumps({n: [len(w.modules), sum(w.moves.values())] for n, w in walked}))
+"""
+
+
+def test_a_reader_does_not_walk_far() -> None:
+    """In a process of its own: what other tests have loaded is asked on the way."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WALKS], capture_output=True, text=True, check=True
+    )
+    found = json.loads(ran.stdout)
+    for name, (modules, moves) in MOST.items():
+        assert found[name][0] <= modules, name
+        assert found[name][1] <= moves, name
