@@ -139,6 +139,7 @@ def build(
     sizes: Sizes | None = None,
     announced: Announced = "",
     made: AbstractSet[str] | None = None,
+    noted: bool = True,
 ) -> TileProgram:
     """The tile program of a block.
 
@@ -148,23 +149,30 @@ def build(
         sizes: Of its pieces, if not those that it was made suited for.
         announced: When the kernel behind it may start; never before this one's wait.
         made: What kernels of the μGraph made before; None in the first kernel.
+        noted: Whether statements say which lines they come from.
 
     Raises:
         UnsupportedError: A tile program cannot express something of it.
     """
     if given.block.schedule.pdl and not announced:
         announced = "loop"
-    return _Builder(given, sizes or given.pieces, made).build(name, announced)
+    builder = _Builder(given, sizes or given.pieces, made, noted=noted)
+    return builder.build(name, announced)
 
 
 class _Builder:
     def __init__(
-        self, given: Suited[Any], sizes: Sizes, made: AbstractSet[str] | None
+        self,
+        given: Suited[Any],
+        sizes: Sizes,
+        made: AbstractSet[str] | None,
+        *,
+        noted: bool,
     ) -> None:
         block, types = given.block, given.types
         self._block, self._types = block, types
         self._outer: Outer = given.around
-        self._sizes, self._made = sizes, made
+        self._sizes, self._made, self._is_noted = sizes, made, noted
         self._late = None if made is None else after_wait(block, made)
         self._layout = Layout(block, types, sizes)
         self._wiring = Wiring(block, self._layout)
@@ -315,6 +323,8 @@ class _Builder:
 
     def _note(self, node: BlockNode) -> None:
         """The next statement comes from a node."""
+        if not self._is_noted:
+            return
         if isinstance(node, BlockStore):
             kind = f"[{', '.join(map(axis_text, node.axes))}]"
         else:

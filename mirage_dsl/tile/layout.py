@@ -23,7 +23,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.tile.formula import Number, fold
+from mirage_dsl.tile.formula import Number, all_of, fold, opposite
 from mirage_dsl.tile.program import Order
 from mirage_dsl.tile.sizes import Sizes
 
@@ -96,6 +96,7 @@ class Layout:
         self.orders: dict[str, Order] = {}
         self.register_orders: dict[str, Order] = {}
         self.products: dict[str, Product] = {}
+        self._asynchronous: dict[str, Number] = {}
         self._loads = {n.result for n in block.loads}
         for node in reversed(block.nodes):
             self._backward(node)
@@ -114,10 +115,15 @@ class Layout:
         On some architecture it does, from `ASYNCHRONOUS_ROWS` on; the tiles of smaller
         products are read to registers.
         """
-        product = self.products[value]
-        if product.batch or not product.is_matrix:
+        if value not in self._asynchronous:
+            self._asynchronous[value] = self._is_asynchronous(self.products[value])
+        return self._asynchronous[value]
+
+    def _is_asynchronous(self, product: Product) -> Number:
+        if not product.is_matrix:
             return False
-        return fold("ge", self.lanes(product.rows), ASYNCHRONOUS_ROWS)
+        tall = fold("ge", self.lanes(product.rows), ASYNCHRONOUS_ROWS)
+        return all_of([tall, opposite(fold("gt", self.lanes(product.batch), 1))])
 
     def lanes(self, axes: Order) -> Number:
         """How many lanes some axes have together."""

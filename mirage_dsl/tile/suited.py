@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import WARP
@@ -32,7 +31,8 @@ from mirage_dsl.ir.maps import piece_extent
 from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
-from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces
+from mirage_dsl.tile.formula import Number, fold
+from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Sizes
 
 Around = TypeVar("Around", bound=Outer)
 
@@ -61,6 +61,18 @@ def suited(block: BlockGraph, around: Around) -> Suited[Around]:
         UnsupportedError: A joined value is used in a way that needs it whole, or a
             piece has no known size.
     """
+    given = eager(block, around)
+    sums = deferrable(given.block)
+    taken = {v: s for v, s in sums.items() if is_worth_a_tile(s, given, given.pieces)}
+    return defer(given, taken)
+
+
+def eager(block: BlockGraph, around: Around) -> Suited[Around]:
+    """The block without what registers cannot do; each sum is done where it stands.
+
+    Raises:
+        UnsupportedError: As `suited`.
+    """
     types = block_types(block, around.types)
     split = split_concats(block, types)
     types = _types_after(split, block, around, types)
@@ -69,11 +81,7 @@ def suited(block: BlockGraph, around: Around) -> Suited[Around]:
     widened = widen_joins(rowed, types)
     types = _types_after(widened, rowed, around, types)
     pieces = Pieces(widened, types, around.extents, around.most)
-    deferred = defer_sums(widened, types, pieces)
-    if deferred is not widened:
-        types = block_types(deferred, around.types)
-        pieces = Pieces(deferred, types, around.extents, around.most)
-    return Suited(deferred, around, types, pieces)
+    return Suited(widened, around, types, pieces)
 
 
 def _types_after(
@@ -381,39 +389,59 @@ MOST_LANES = 32
 """Elements of a tile per thread up to which it is worth keeping a tile of sums."""
 
 
-def defer_sums(
-    block: BlockGraph, types: Mapping[str, TensorType], pieces: Pieces
-) -> BlockGraph:
-    """Sum over the loop first, elementwise, and within the tile once, after it.
-
-        t = sum x over(k)         s_tile = accumulate x
-        s = accumulate t     →    s = sum s_tile over(k)
-
-    A reduction in every iteration makes threads wait for each other every time.
-    """
+def deferrable(block: BlockGraph) -> dict[str, Apply]:
+    """Sums within tiles that can wait until the loop is over, by their accumulators."""
+    if not any(
+        isinstance(n, Apply) and n.op.kind is Kind.REDUCTION for n in block.nodes
+    ):
+        return {}
     read = users(block.nodes)
     found: dict[str, Apply] = {}
     for node in block.nodes:
         if isinstance(node, Accumulate) and node.adds and not node.rescale:
             summed = _reduction(block, node.operand)
             if summed is not None and read[summed.result] == [node]:
-                lanes = prod(pieces[d].width for d in types[summed.values[0]].dims)
-                if lanes <= MOST_LANES * WARP * block.schedule.num_warps:
-                    found[node.result] = summed
-    if not found:
-        return block
-    gone = {s.result for s in found.values()}
+                found[node.result] = summed
+    return found
+
+
+def is_worth_a_tile(summed: Apply, given: Suited[Any], sizes: Sizes) -> Number:
+    """Whether there are registers for a tile of what is summed over the loop."""
+    lanes: Number = 1
+    for dim in given.types[summed.values[0]].dims:
+        lanes = fold("mul", lanes, sizes.lanes(dim))
+    return fold("ge", fold("mul", MOST_LANES * WARP, sizes.warps), lanes)
+
+
+def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
+    """Sum over the loop first, elementwise, and within the tile once, after it.
+
+        t = sum x over(k)         s_tile = accumulate x
+        s = accumulate t     →    s = sum s_tile over(k)
+
+    A reduction in every iteration makes threads wait for each other every time.
+
+    Args:
+        given: The block.
+        sums: Those of `deferrable` that wait.
+    """
+    if not sums:
+        return given
+    gone = {s.result for s in sums.values()}
 
     def deferred(node: BlockNode) -> Iterable[BlockNode]:
-        if isinstance(node, Accumulate) and node.result in found:
-            summed = found[node.result]
-            tile = free_name(f"{node.result}_tile", types)
+        if isinstance(node, Accumulate) and node.result in sums:
+            summed = sums[node.result]
+            tile = free_name(f"{node.result}_tile", given.types)
             yield replace(node, operand=summed.values[0], result=tile)
             yield replace(summed, operands=(tile,), result=node.result)
         elif isinstance(node, Store) or node.result not in gone:
             yield node
 
-    return map_nodes(block, deferred)
+    block, around = map_nodes(given.block, deferred), given.around
+    types = block_types(block, around.types)
+    pieces = Pieces(block, types, around.extents, around.most)
+    return Suited(block, around, types, pieces)
 
 
 def _reduction(block: BlockGraph, value: str) -> Apply | None:
