@@ -12,9 +12,9 @@ import numpy as np
 
 from mirage_dsl.core.hardware import WARP
 from mirage_dsl.cost.footprint import Footprint, Numbers
-from mirage_dsl.cost.orientation import MATRIX_TILE
 from mirage_dsl.cost.resources import Bools, Resources, resources
 from mirage_dsl.cost.traffic import traffic
+from mirage_dsl.tile.sizes import SMALLEST_DOT
 
 OVERLAP_NORM = 2.5
 SHARED_NORM = 1.5
@@ -96,9 +96,9 @@ def block_cost(
 def _start(footprint: Footprint) -> float:
     """Seconds of a launch and until data flow."""
     hardware = footprint.hardware
-    block = footprint.facts.block
-    launch = hardware.launch - (hardware.dependent if block.schedule.pdl else 0.0)
-    return launch + hardware.ramp + (hardware.prologue if block.loop else 0.0)
+    program = footprint.facts.program
+    launch = hardware.launch - (hardware.dependent if program.schedule.pdl else 0.0)
+    return launch + hardware.ramp + (hardware.prologue if program.loop else 0.0)
 
 
 def _overlapped(
@@ -140,7 +140,7 @@ def _arithmetic(
         work = work + (2.0 * flop * times)[vectors].sum(axis=0)
         steps = steps + hardware.reduction_step * times[vectors].sum(axis=0)
         exchanges = _exchanges(footprint, readers)
-        if facts.block.loop is not None:
+        if facts.program.loop is not None:
             crowd = np.maximum(footprint.points.num_warps - 4, 0.0)
             steps = steps + hardware.warp_step * crowd * footprint.iterations
     else:
@@ -160,10 +160,9 @@ def _operators(footprint: Footprint) -> tuple[Numbers, Numbers]:
     """FLOP of one block's operators but products, and seconds of their latencies."""
     hardware = footprint.hardware
     facts, points, rounds = footprint.facts, footprint.points, footprint.iterations
+    swapped = facts.program.schedule.swap_operands
     own = facts.tables.work
-    slow = 0.0
-    if facts.chained:
-        slow = np.where(points.swap_operands, hardware.across_warps, 0.0)
+    slow = hardware.across_warps if facts.chained and swapped else 0.0
     work = (own.flops[0] @ footprint.sizes)[0] * rounds
     work = work + (own.flops[1] @ footprint.sizes)[0]
     exchange = hardware.reduction_step * points.num_warps / 4
@@ -192,14 +191,15 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     rate = PRODUCT_SHARE * hardware.tensor_rate / hardware.sms
     rate = rate * np.where(grouped, 1.0, hardware.small_tensor_factor)
     step = hardware.matrix_step * np.where(grouped, 0.9, 1.0)
-    chain = depth / MATRIX_TILE * step * batch
+    chain = depth / SMALLEST_DOT * step * batch
     reading = _operand_reads(footprint, readers) / hardware.shared_rate_per_sm
     seconds = np.maximum(np.maximum(work / rate, chain), reading)
     if own.exact.any():
         results = rows * columns / (points.num_warps * WARP)
         rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
         rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
-        slow = work / np.where(points.swap_operands, TURNED_SHARE, 1.0) / rate
+        turned = footprint.facts.program.schedule.swap_operands
+        slow = work / (TURNED_SHARE if turned else 1.0) / rate
         seconds = np.where(own.exact[:, None], slow, seconds)
     return seconds, work
 
@@ -219,12 +219,12 @@ def _readers(footprint: Footprint) -> Numbers:
     Warps share out the rows first, then the columns; what is left of them repeats what
     others do.  The matrix unit reads for four warps at once.
     """
-    warps, rows, table = footprint.points.num_warps, footprint.tall, footprint.facts
-    own = table.tables.operands
-    sides = footprint.sizes[table.tables.products.both]
-    across = np.minimum(warps, np.maximum(rows / MATRIX_TILE, 1.0))
-    along = np.minimum(warps / across, np.maximum(sides / rows / COLUMNS, 1.0))
-    left, at = footprint.either(own.left), own.product
+    warps, rows = footprint.points.num_warps, footprint.tall
+    own, products = footprint.facts.tables.operands, footprint.facts.tables.products
+    columns = footprint.sizes[products.columns]
+    across = np.minimum(warps, np.maximum(rows / SMALLEST_DOT, 1.0))
+    along = np.minimum(warps / across, np.maximum(columns / COLUMNS, 1.0))
+    left, at = own.left[:, None], own.product
     alone = np.where(left, 1.0, warps / 4)
     each = warps / np.where(left, across[at], along[at])
     return np.where(footprint.asynchronous[at], alone, each)
@@ -239,13 +239,11 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
     """
     hardware = footprint.hardware
     own, products = footprint.facts.tables.operands, footprint.facts.tables.products
-    moves = ~footprint.either(own.left)
-    moves |= ~own.fresh[:, None]
+    moves = (~own.left | ~own.fresh)[:, None]
     each = hardware.exchange * readers
     # Where one copy of a load serves small products and other operators; what a tensor
     # descriptor loads is swizzled for both.
-    served = own.readers @ footprint.asynchronous > 0
-    mixed = own.mixed[:, None] & np.where(own.by_product[:, None], served, True)
+    mixed = np.stack([footprint.at(number) for number in own.mixed])
     conflicts = mixed & ~footprint.asynchronous[own.product]
     each = np.where(own.loaded[:, None] & conflicts, CONFLICTS * each, each)
     loaded = conflicts | footprint.merged[own.product]

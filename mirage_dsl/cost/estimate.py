@@ -25,19 +25,14 @@ from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType, f32
 from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
 from mirage_dsl.cost.facts import facts_of
-from mirage_dsl.cost.footprint import (
-    MATRIX_TILE,
-    Footprint,
-    points_of,
-    size_of,
-    tensor_bytes,
-)
+from mirage_dsl.cost.footprint import footprint_of, size_of, tensor_bytes
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.tile.sizes import SMALLEST_DOT
 
 LIBRARY_TILE = 64
 LIBRARY_DEPTH = 1024
@@ -251,7 +246,7 @@ def _library_work(
     rate = hardware.tensor_rate
     if types[node.result].dtype == f32:
         rate = hardware.f32_matmul_rate * _exact_share(node, types, extents)
-    deep = size_of(node.over, extents) / MATRIX_TILE * hardware.matrix_step
+    deep = size_of(node.over, extents) / SMALLEST_DOT * hardware.matrix_step
     return tensor, 0.0, max(tensor / rate, deep / LIBRARY_SPLIT)
 
 
@@ -315,7 +310,7 @@ def _block_kernel(
     hardware: Hardware,
 ) -> KernelCost:
     facts = facts_of(block, types, extents)
-    footprint = Footprint(facts, points_of(block), hardware)
+    footprint = footprint_of(facts, hardware)
     cost = block_cost(footprint, inside)
     blocks, resident = float(footprint.blocks[0]), float(cost.resources.resident[0])
     at_once = max(resident, 1.0) * hardware.sms

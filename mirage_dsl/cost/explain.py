@@ -12,7 +12,7 @@ from typing import Any
 from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.cost.estimate import Cost, KernelCost, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.footprint import Footprint, points_of, tensor_bytes
+from mirage_dsl.cost.footprint import footprint_of, tensor_bytes
 from mirage_dsl.cost.order import synchronisations
 from mirage_dsl.cost.resources import shared_buffers
 from mirage_dsl.ir.analysis.layouts import laid_out, places
@@ -179,7 +179,7 @@ def _shared_memory(facts: BlockFacts, hardware: Hardware) -> list[str]:
     node = facts.block
     buffers = [
         (b, float(b.size[0]))
-        for b in shared_buffers(Footprint(facts, points_of(node), hardware))
+        for b in shared_buffers(footprint_of(facts, hardware))
         if b.size[0] > 0
     ]
     held = {

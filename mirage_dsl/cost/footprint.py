@@ -6,23 +6,22 @@ hundreds of sizes of a structure; one graph is a batch of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, Hardware
-from mirage_dsl.core.types import TensorType
-from mirage_dsl.cost.facts import BlockFacts
-from mirage_dsl.cost.orientation import MATRIX_TILE
-from mirage_dsl.ir.graph import BlockGraph, Split, dims_of
-from mirage_dsl.ir.maps import loops_inside_grid
-
-Numbers = NDArray[np.float64]
+from mirage_dsl.core.types import Dim, TensorType
+from mirage_dsl.cost.facts import BlockFacts, ProgramFacts
+from mirage_dsl.ir.graph import BlockGraph, Split, dims_of, grid_axes
+from mirage_dsl.tile.formula import Formula, Number
+from mirage_dsl.tile.sizes import Numbers, elements_at, lanes_at
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,13 @@ def points_of(block: BlockGraph) -> Points:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Element counts of a structure's values at a batch of points.
+    """Element counts of a tile program's values at a batch of points.
 
-    Matrices have a row for each dim, set of dims or product of the structure's tables,
+    Matrices have a row for each piece, set of dims or product of the program's tables,
     and a column for each point.  What is held where depends on the GPU.
     """
 
-    facts: BlockFacts
+    facts: ProgramFacts
     points: Points
     hardware: Hardware
 
@@ -88,40 +87,19 @@ class Footprint:
         return found
 
     @cached_property
-    def _tiles(self) -> Numbers:
-        """Tiles of all dims, as they are asked for."""
-        tables, block, points = self.facts.tables, self.facts.block, self.points
-        split = {s.dim: t for s, t in zip(block.grid, points.grid, strict=True)}
-        tiles = np.repeat(tables.extents, len(points), axis=1)
-        for row, dim in zip(tiles, tables.dims, strict=False):
-            if dim.loop and block.loop is not None:
-                row[:] = points.loop
-            elif dim.grid:
-                row[:] = split.get(dim.name, 1.0)
-        return tiles
+    def _tiles(self) -> dict[str, Numbers]:
+        splits = self.facts.program.grid
+        return {s.dim: t for s, t in zip(splits, self.points.grid, strict=True)}
 
     @cached_property
     def pieces(self) -> Numbers:
         """Elements of pieces that hold data."""
-        return np.minimum(self._tiles, self.facts.tables.extents)
+        return elements_at(self.facts.program, self._tiles, self.points.loop)
 
     @cached_property
     def padded(self) -> Numbers:
-        """Elements of pieces as the GPU holds them.
-
-        Powers of two; the widest dim of a side is widened to what a product takes.
-        """
-        found = power_of_two(self._tiles)
-        for side in self.facts.tables.widened:
-            if len(side) == 1:
-                np.maximum(found[side[0]], MATRIX_TILE, out=found[side[0]])
-                continue
-            own = found[list(side)]
-            missing = np.maximum(MATRIX_TILE / own.prod(axis=0), 1.0)
-            widest = np.argmax(own, axis=0)
-            for at, dim in enumerate(side):
-                found[dim] = np.where(widest == at, own[at] * missing, own[at])
-        return found
+        """Elements of pieces as the GPU holds them."""
+        return lanes_at(self.facts.program, self._tiles, self.pieces)
 
     @cached_property
     def sizes(self) -> Numbers:
@@ -136,24 +114,45 @@ class Footprint:
         """Elements that a value takes on the GPU."""
         return self.sizes[self.facts.tables.value[value]]
 
+    # -- What the formulas of the program ask ------------------------------------------
+
+    @property
+    def warps(self) -> Numbers:
+        """Warps that the schedule gives a block."""
+        return self.points.num_warps
+
+    @property
+    def stages(self) -> Numbers:
+        """Depth of the loop's software pipeline."""
+        return self.points.num_stages
+
+    def lanes(self, dim: Dim) -> Numbers:
+        """How many lanes tiles have along a piece."""
+        return self.padded[self.facts.place[dim]]
+
+    def at(self, number: Number) -> NDArray[Any]:
+        """A number of the program at every point."""
+        found = number.at(self) if isinstance(number, Formula) else number
+        return np.broadcast_to(found, len(self.points))
+
+    # -- Products and stages -----------------------------------------------------------
+
     @cached_property
     def tall(self) -> Numbers:
-        """Rows of each product, as the lowering takes it."""
-        products, swap = self.facts.tables.products, self.points.swap_operands
-        upright, turned = self.sizes[products.upright], self.sizes[products.turned]
-        return np.where(swap, turned, upright)
+        """Rows of each product."""
+        return self.sizes[self.facts.tables.products.rows]
 
     @cached_property
     def grouped(self) -> NDArray[np.bool_]:
         """Where whole groups of four warps run a product of many rows.
 
-        The lowering takes such a product for one whose tiles the matrix unit reads by
+        The program takes such a product for one whose tiles the matrix unit reads by
         itself, whatever the GPU.
         """
-        products = self.facts.tables.products
-        alone = self.sizes[products.batch] == 1
-        fits = products.matrix[:, None] & (self.points.num_warps >= 4)
-        return (self.tall >= ASYNCHRONOUS_ROWS) & alone & fits
+        own = self.facts.tables.products.own
+        if not own:
+            return np.zeros((0, len(self.points)), dtype=bool)
+        return np.stack([self.at(product.wgmma) for product in own])
 
     @cached_property
     def asynchronous(self) -> NDArray[np.bool_]:
@@ -176,31 +175,23 @@ class Footprint:
     def stage_buffers(self) -> tuple[Numbers, Numbers]:
         """Stage buffers of each copy of the loop's loads; 0 where there is no copy.
 
-        A tile that the matrix unit reads by itself is in use for one iteration longer.
-        What reads a tile in another way has a copy of its own, unless the matrix unit
-        is done within the iteration: by the lowering, on every GPU.
+        Where the matrix unit of this GPU reads no tile by itself, none is in use for
+        longer than an iteration.
         """
-        loads, stages = self.facts.tables.loads, self.points.num_stages
-        own = loads.looped[:, 0]
-        grouped = loads.readers[own] @ self.grouped
-        read, both = loads.read[own], loads.both[own]
-        all_grouped = (grouped == read) & (read > 0)
-        mixed = ((grouped > 0) & ~all_grouped) | both
-        mixed &= self.facts.block.schedule.second_load
-        fewer = np.maximum(stages - 1.0, 1.0)
-        shared = both & all_grouped & loads.awaited[own]
-        alone = grouped
+        loads = self.facts.tables.loads
+        own = np.flatnonzero(loads.looped[:, 0])
+        first = np.zeros((len(own), len(self.points)))
+        second = np.zeros_like(first)
+        for row, at in enumerate(own):
+            first[row] = self.at(loads.own[at].buffers)
+            again = loads.again[at]
+            if again is not None:
+                second[row] = self.at(again.buffers) * self.at(again.when)
         if self.asynchronous is not self.grouped:
-            alone = loads.readers[own] @ self.asynchronous
-        return (
-            np.where((alone > 0) & ~shared, stages, fewer),
-            np.where(mixed & ~shared, fewer, 0.0),
-        )
-
-    def either(self, flags: tuple[NDArray[np.bool_], ...]) -> NDArray[np.bool_]:
-        """Flags of rows as they are, or as they are where operands are swapped."""
-        as_is, swapped = flags
-        return np.where(self.points.swap_operands, swapped[:, None], as_is[:, None])
+            alone = loads.readers[own] @ self.asynchronous > 0
+            fewer = np.maximum(self.points.num_stages - 1.0, 1.0)
+            first = np.where(alone, first, np.minimum(first, fewer))
+        return first, second
 
     @cached_property
     def blocks(self) -> Numbers:
@@ -210,17 +201,18 @@ class Footprint:
     @cached_property
     def readers(self) -> Numbers:
         """Blocks that have a part of what each load reads; one row if all blocks do."""
-        block = self.facts.block
-        if len(block.axes) == len(block.grid):
+        program = self.facts.program
+        if len(grid_axes(program.grid)) == len(program.grid):
             return self.blocks
-        loaded = [{d.name for d in dims_of(n.axes) if d.grid} for n in block.loads]
+        loads = self.facts.loads.values()
+        loaded = [{d.name for d in dims_of(n.at) if d.grid} for n in loads]
         return np.stack([self._blocks_with(names) for names in loaded])
 
     def _blocks_with(self, names: AbstractSet[str]) -> Numbers:
         """Blocks that have a part of each of some dims."""
         tiles = iter(self.points.grid)
         count = np.ones(len(self.points))
-        for axis in self.facts.block.axes:
+        for axis in grid_axes(self.facts.program.grid):
             parts = {s.dim: np.ceil(self._extent(s.dim) / next(tiles)) for s in axis}
             own = names & parts.keys()
             counts = [parts[n] for n in own] or list(parts.values())
@@ -228,25 +220,48 @@ class Footprint:
         return count
 
     def _extent(self, name: str) -> float:
-        return float(self.facts.extents.get(name, 1))
+        return float(self.facts.program.extents.get(name) or 1)
 
     @cached_property
     def iterations(self) -> Numbers:
         """Iterations of a block."""
-        block = self.facts.block
-        if block.loop is None:
+        program = self.facts.program
+        if program.loop is None:
             return np.ones(len(self.points))
-        span = np.full(len(self.points), self._extent(block.loop.dim))
-        if loops_inside_grid(block):
-            for split, tiles in zip(block.grid, self.points.grid, strict=True):
-                if split.dim == block.loop.dim:
-                    span = np.minimum(span, tiles)
+        span = np.full(len(self.points), self._extent(program.loop.dim))
+        if program.within_grid and program.loop.dim in self._tiles:
+            span = np.minimum(span, self._tiles[program.loop.dim])
         return np.ceil(span / self.points.loop)
 
 
-def at_point(block: BlockGraph, footprint: Footprint, at: int) -> BlockGraph:
-    """A structure with the tiles and the schedule of one point of its family."""
-    points, splits = footprint.points, footprint.facts.block.grid
+def footprints(
+    facts: BlockFacts, points: Points, hardware: Hardware
+) -> Iterator[tuple[Footprint, NDArray[np.intp]]]:
+    """The points of each program of a block, and which points they are."""
+    for swapped in (False, True):
+        index = np.flatnonzero(points.swap_operands == swapped)
+        if len(index):
+            program = facts.program(swapped=swapped)
+            yield Footprint(program, points.take(index), hardware), index
+
+
+def footprint_of(facts: BlockFacts, hardware: Hardware) -> Footprint:
+    """That of a block at its own sizes."""
+    ((found, _),) = footprints(facts, points_of(facts.block), hardware)
+    return found
+
+
+def at_point(
+    block: BlockGraph, splits: tuple[Split, ...], points: Points, at: int
+) -> BlockGraph:
+    """A structure with the tiles and the schedule of one point of its family.
+
+    Args:
+        block: The structure.
+        splits: Of the family's grid.
+        points: Of the family.
+        at: Which of them.
+    """
     tiles = {s.dim: int(t[at]) for s, t in zip(splits, points.grid, strict=True)}
     loop = block.loop
     schedule = replace(
@@ -261,11 +276,6 @@ def at_point(block: BlockGraph, footprint: Footprint, at: int) -> BlockGraph:
         block.nodes,
         schedule,
     )
-
-
-def power_of_two(sizes: Numbers) -> Numbers:
-    """The next power of two of each."""
-    return np.exp2(np.ceil(np.log2(np.maximum(sizes, 1.0))))
 
 
 def tensor_bytes(value: TensorType, extents: Mapping[str, int | None]) -> float:

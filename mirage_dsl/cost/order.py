@@ -15,22 +15,20 @@ from dataclasses import replace
 
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.footprint import Footprint, points_of
-from mirage_dsl.cost.orientation import operands_of
+from mirage_dsl.cost.footprint import footprint_of
+from mirage_dsl.cost.live import live_tiles, operands_of
 from mirage_dsl.cost.resources import resources
 from mirage_dsl.ir.graph import (
     Accumulate,
-    Apply,
     BlockGraph,
     BlockNode,
     KernelGraph,
     Load,
-    RunningMax,
     Store,
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.tile.program import Reduce
 
 STAGES: tuple[str, ...] = ("before", "body", "after")
 
@@ -53,15 +51,20 @@ def _best_order(facts: BlockFacts, hardware: Hardware) -> BlockGraph:
     orders = [facts.block.nodes, *_orders(facts, hardware)]
     return min(
         (replace(facts.block, nodes=nodes) for nodes in orders),
-        key=lambda block: _price(replace(facts, block=block), hardware),
+        key=lambda block: _price(block, facts, hardware),
     )
 
 
-def _price(facts: BlockFacts, hardware: Hardware) -> tuple[bool, int, int, float]:
+def _price(
+    block: BlockGraph, facts: BlockFacts, hardware: Hardware
+) -> tuple[bool, int, int, float]:
     """What is worse: it does not fit, late loads, waits of one run, registers."""
-    room = resources(Footprint(facts, points_of(facts.block), hardware))
-    waits = sum(synchronisations(facts).values())
-    return not room.feasible[0], late_loads(facts), waits, float(room.registers[0])
+    footprint = footprint_of(facts, hardware)
+    live = live_tiles(block.nodes, facts.stages)
+    room = resources(footprint, live)
+    ordered = facts.at(block)
+    waits = sum(synchronisations(ordered).values())
+    return not room.feasible[0], late_loads(ordered), waits, float(room.registers[0])
 
 
 # -- Synchronisations ------------------------------------------------------------------
@@ -102,17 +105,15 @@ def late_loads(facts: BlockFacts) -> int:
 
 def exchanges(facts: BlockFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
-    loads = {n.result for n in facts.block.loads}
-    fresh = facts.fresh
-    found: set[str] = set()
-    for node in facts.block.nodes:
-        if isinstance(node, Apply) and node.op.kind is Kind.REDUCTION:
-            found.add(node.result)
-    swap = int(facts.block.schedule.swap_operands)
-    left = facts.orientations[swap].left
-    for product in facts.products:
-        for value in set(product.node.values) - loads:
-            if value not in fresh or left[product.node.result] != value:
+    program = facts.program(swapped=facts.block.schedule.swap_operands)
+    flow, found = program.flow, set[str]()
+    for statement, _ in flow.statements:
+        if isinstance(statement, Reduce):
+            found.add(statement.result)
+    for product in program.products:
+        left = flow.origin(product.left)
+        for value in {left, flow.origin(product.right)} - program.loads.keys():
+            if value not in flow.fresh or left != value:
                 found.add(value)
     return frozenset(found)
 
@@ -163,7 +164,7 @@ def _thrifty(
     facts: BlockFacts, depths: dict[int, tuple[int, int]], hardware: Hardware
 ) -> Iterator[BlockNode]:
     """By depth; of nodes that can run the one that leaves the fewest bytes live."""
-    footprint = Footprint(facts, points_of(facts.block), hardware)
+    footprint = footprint_of(facts, hardware)
     left = dict.fromkeys(facts.stages, 0)
     for node in facts.block.nodes:
         for value in set(operands_of(node)):
@@ -200,5 +201,5 @@ def _follows(node: BlockNode, done: set[str]) -> bool:
     match node:
         case Accumulate():
             return node.rescale is None or node.rescale in done
-        case Load() | Apply() | RunningMax() | Store():
+        case _:
             return True

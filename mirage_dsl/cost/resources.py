@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.hardware import WARP, Hardware
-from mirage_dsl.cost.facts import BlockFacts, Product, as_column
+from mirage_dsl.cost.facts import as_column
 from mirage_dsl.cost.footprint import Footprint, Numbers
-from mirage_dsl.cost.orientation import MATRIX_TILE
+from mirage_dsl.cost.live import Live
 from mirage_dsl.ir.graph import Store
+from mirage_dsl.tile.program import Product
+from mirage_dsl.tile.sizes import SMALLEST_DOT
 
 # -- Shared memory ---------------------------------------------------------------------
 # Stages of the loop's loads are free again after the loop, so what the code after
@@ -48,39 +50,24 @@ def shared_buffers(footprint: Footprint) -> list[SharedBuffer]:
     is used only after it to the end.
     """
     facts = footprint.facts
+    flow, values = facts.flow, facts.tables.loads.own
     first, second = footprint.stage_buffers
-    stages = dict(zip(_looped_loads(facts), first + second, strict=True))
+    looped = (v.result for v in values if flow.stage[v.result] == "body")
+    stages = dict(zip(looped, first + second, strict=True))
     found: list[SharedBuffer] = []
-    for node in facts.block.nodes:
-        if isinstance(node, Store):
+    for name, stage in flow.stage.items():
+        products = flow.products_of(name)
+        if name not in stages and not products:
             continue
-        name = node.result
-        if name not in stages and name not in facts.matrix_operands:
-            continue
-        size = footprint.held(name) * facts.types[name].dtype.itemsize
+        size = footprint.held(name) * flow.tiles[name].dtype.itemsize
         if name in stages:
             size = size * stages[name]
-        elif name in facts.fresh:
-            size = np.where(_stays_in_registers(name, footprint), 0.0, size)
-        after = facts.stages[name] == "after"
-        ending = after or name in facts.used_only_after
-        found.append(SharedBuffer(name, size, not after, ending))
+        elif name in flow.fresh and all(flow.factors(p)[0] == name for p in products):
+            # What a product made stays in registers as the operand with the rows.
+            continue
+        ending = stage == "after" or name in facts.used_only_after
+        found.append(SharedBuffer(name, size, stage != "after", ending))
     return found
-
-
-def _looped_loads(facts: BlockFacts) -> list[str]:
-    loads = (load.result for load in facts.block.loads)
-    return [name for name in loads if facts.stages[name] == "body"]
-
-
-def _stays_in_registers(value: str, footprint: Footprint) -> Bools:
-    """Where what a product made is only the operand that has the rows."""
-    facts = footprint.facts
-    readers = [p.node.result for p in facts.products if value in p.node.values]
-    as_is, swapped = (
-        all(o.left[r] == value for r in readers) for o in facts.orientations
-    )
-    return np.where(footprint.points.swap_operands, swapped, as_is)
 
 
 # -- All resources ---------------------------------------------------------------------
@@ -145,11 +132,16 @@ class Resources:
         return None
 
 
-def resources(footprint: Footprint) -> Resources:
-    """The resources of every point of a footprint."""
+def resources(footprint: Footprint, live: Live | None = None) -> Resources:
+    """The resources of every point of a footprint.
+
+    Args:
+        footprint: The program and the points.
+        live: What lives in registers, if statements stand in another order.
+    """
     facts, points, hardware = footprint.facts, footprint.points, footprint.hardware
     limits, shared = hardware.architecture, _shared_bytes(footprint)
-    registers = _registers(footprint)
+    registers = _registers(footprint, live or facts.live)
     values = list(facts.tables.value.values())
     largest = footprint.sizes[values].max(axis=0, initial=1.0)
     threads = points.num_warps * WARP
@@ -184,30 +176,33 @@ def _shared_bytes(footprint: Footprint) -> Numbers:
     return most.max(axis=0)
 
 
-def _registers(footprint: Footprint) -> Numbers:
+def _registers(footprint: Footprint, live: Live) -> Numbers:
     """Registers of a thread at the point of the program where most are live."""
     facts, points = footprint.facts, footprint.points
-    names = facts.live.names
+    names = live.names
     if not names:
         return np.full(len(points), float(BASE_REGISTERS))
     threads = points.num_warps * WARP
     shared = _rows_shared_by_warps(footprint)
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
-    words = as_column(min(facts.types[n].dtype.itemsize, 4) / 4 for n in names)
+    types = facts.given.types
+    words = as_column(min(types[n].dtype.itemsize, 4) / 4 for n in names)
     sizes = footprint.sizes[[facts.tables.value[n] for n in names]]
-    held = facts.live.at @ np.maximum(sizes * words / threads, 1.0)
-    places = {id(n): row for row, n in enumerate(facts.live.nodes)}
+    held = live.at @ np.maximum(sizes * words / threads, 1.0)
+    places = {
+        n.result: row for row, n in enumerate(live.nodes) if not isinstance(n, Store)
+    }
     for at, product in enumerate(facts.products):
         more = _registers_of(product, at, footprint)
         if more is not None:
-            held[places[id(product.node)]] += more / threads
+            held[places[product.result]] += more / threads
     return BASE_REGISTERS + np.ceil(held.max(axis=0))
 
 
 def _registers_of(product: Product, at: int, footprint: Footprint) -> Numbers | None:
     """Words that a product takes besides the tiles that are live; None for none."""
     table, sizes = footprint.facts.tables.products, footprint.sizes
-    if product.full_precision:
+    if product.precision == "ieee":
         # Without the matrix unit, rows and columns are read to registers.
         return (sizes[table.rows[at]] + sizes[table.columns[at]]) * sizes[
             table.over[at]
@@ -218,7 +213,8 @@ def _registers_of(product: Product, at: int, footprint: Footprint) -> Numbers | 
         if not through.any():
             return None
         return through * sum(
-            footprint.held(v) for v in dict.fromkeys(product.node.values)
+            footprint.held(footprint.facts.flow.origin(v))
+            for v in dict.fromkeys((product.left, product.right))
         )
     # All factors are there at once, then summed.
     return sizes[table.over[at]] * sizes[table.batch[at]]
@@ -234,5 +230,5 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     matrix = ~facts.tables.products.vector
     if np.count_nonzero(matrix) < 2 or not facts.chained:
         return np.zeros(len(points), dtype=bool)
-    short = footprint.tall[matrix].min(axis=0) < MATRIX_TILE * points.num_warps
+    short = footprint.tall[matrix].min(axis=0) < SMALLEST_DOT * points.num_warps
     return short & (points.num_warps > 4)

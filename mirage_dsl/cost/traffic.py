@@ -124,7 +124,7 @@ def _reads(
     read = np.maximum(tile * footprint.readers * count, source) / _coalescing(footprint)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
-    cold = as_column(name not in inside for name in loads.names)
+    cold = as_column(load.source not in inside for load in loads.own)
     fits = source < 0.6 * hardware.l2_bytes
     fetched = np.where(fits, 1.0, passes) * source * cold
     share = tile * np.minimum(1.0, fetched / read)
@@ -157,13 +157,15 @@ def _stored_bytes(footprint: Footprint) -> Numbers:
     """Bytes of the results; a dim `k#` is as long as there are parts of `k`."""
     facts, points = footprint.facts, footprint.points
     total = np.zeros(len(points))
-    split = dict(zip((s.dim for s in facts.block.grid), points.grid, strict=True))
-    for store, own in zip(facts.block.stores, facts.tables.stores, strict=True):
+    grid, extents = facts.program.grid, facts.program.extents
+    split = dict(zip((s.dim for s in grid), points.grid, strict=True))
+    stores = facts.tables.stores
+    for store, own, looped in zip(stores.own, stores.dims, stores.looped, strict=True):
         size = footprint.elements(own[None, :])[0] * store.dtype.itemsize
-        parts = np.ones(len(points))
-        for name in {d.name.removesuffix("#") for d in dims_of(store.axes) if d.grid}:
+        parts = footprint.iterations if looped else np.ones(len(points))
+        for name in {d.name.removesuffix("#") for d in dims_of(store.at) if d.grid}:
             if name in split:
-                parts = parts * facts.extents[name] / split[name]
+                parts = parts * (extents[name] or 1) / split[name]
         total = total + size * np.maximum(parts, 1.0)
     return total
 
@@ -198,12 +200,12 @@ def _waiting(footprint: Footprint) -> Numbers:
     staged = points.num_stages > 1
     small = sizes[own] < BYTES_PER_COPY * WARP * points.num_warps
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
-    ahead = staged & ~footprint.either(loads.turned)[own]
+    ahead = staged & ~loads.turned[own][:, None]
     steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
     early = sizes[~own & ~loads.late].sum(axis=0)
     latency = hardware.dram_latency
     first = latency * _trips(early, footprint)
-    if facts.block.loop is None:
+    if facts.program.loop is None:
         first = np.maximum(first - latency, 0.0)
     each = each + latency * _trips(steps, footprint)
     return first + each * footprint.iterations

@@ -14,7 +14,7 @@ Structural nodes are a closed set of frozen dataclasses, to be handled by `match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -215,6 +215,17 @@ class Schedule:
     allow_tf32: bool = False
 
 
+def grid_axes(grid: Iterable[Split]) -> tuple[tuple[Split, ...], ...]:
+    """The axes along which blocks are numbered, each with the dims it splits."""
+    found: list[list[Split]] = []
+    for split in grid:
+        if split.beside and found:
+            found[-1].append(split)
+        else:
+            found.append([split])
+    return tuple(map(tuple, found))
+
+
 @dataclass(frozen=True)
 class BlockGraph:
     """A graph-defined kernel: what one block computes.
@@ -268,13 +279,7 @@ class BlockGraph:
     @cached_property
     def axes(self) -> tuple[tuple[Split, ...], ...]:
         """The axes along which blocks are numbered, each with the dims it splits."""
-        found: list[list[Split]] = []
-        for split in self.grid:
-            if split.beside and found:
-                found[-1].append(split)
-            else:
-                found.append([split])
-        return tuple(map(tuple, found))
+        return grid_axes(self.grid)
 
     @property
     def splits(self) -> tuple[Split, ...]:

@@ -19,8 +19,8 @@ import numpy as np
 from mirage_dsl.core.types import Dim
 
 
-class Asked(Protocol):
-    """What formulas ask: the sizes of a program, one number each or an array of them.
+class Sized(Protocol):
+    """What formulas of lanes ask: the sizes of a program, or an array of them.
 
     Attributes:
         warps: Warps that the schedule gives a block.
@@ -36,6 +36,10 @@ class Asked(Protocol):
     def lanes(self, dim: Dim) -> Any:
         """How many lanes tiles have along a piece: a power of two."""
         ...
+
+
+class Asked(Sized, Protocol):
+    """What all formulas ask, those of masks too."""
 
     def loose(self, dim: Dim) -> Any:
         """Whether lanes of a piece can lie outside of its dim."""
@@ -62,8 +66,11 @@ class Formula:
     op: str
     args: tuple[Formula | Dim | int | bool, ...] = ()
 
-    def at(self, sizes: Asked) -> Any:
-        """What it is at some sizes: a number, or an array with one for each point."""
+    def at(self, sizes: Sized) -> Any:
+        """What it is at some sizes: a number, or an array with one for each point.
+
+        Those who ask for what may lie outside have sizes that are `Asked`.
+        """
         if self.op in ("warps", "stages"):
             return getattr(sizes, self.op)
         if self.op in ("lanes", "loose", "ends"):

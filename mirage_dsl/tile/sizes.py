@@ -11,15 +11,26 @@ numbers, the other answers in formulas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim, MemorySpace, TensorType, f32, flat_type
 from mirage_dsl.ir.analysis.layouts import Place
-from mirage_dsl.ir.graph import Apply, BlockGraph, Load, Split, Store, partial_dim
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Load,
+    Split,
+    Store,
+    grid_axes,
+    partial_dim,
+)
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile import formula
 from mirage_dsl.tile.formula import STAGES, WARPS, Number
@@ -447,6 +458,89 @@ class Unsized:
     def fits_box(self, box: Order, itemsize: int) -> bool:
         """Whether the copy engine moves boxes of these pieces, slowest first."""
         return self._like.fits_box(box, itemsize)
+
+
+# -- Many sizes at once ----------------------------------------------------------------
+
+Numbers = NDArray[np.float64]
+
+
+def elements_at(
+    program: TileProgram, grid: Mapping[str, Numbers], loop: Numbers
+) -> Numbers:
+    """Elements of each piece of a program that hold data, at many sizes.
+
+    Args:
+        program: Its extents are known, but those of pieces of one element.
+        grid: The tiles of each split of the grid, one entry a point.
+        loop: The tiles of the loop.
+
+    Returns:
+        A row for each of the program's pieces, and one of ones; a column a point.
+    """
+    found = np.ones((len(program.pieces) + 1, len(loop)))
+    for row, dim in zip(found, program.pieces, strict=False):
+        row[:] = program.extents.get(dim.name) or 1
+        if dim.grid:
+            np.minimum(row, grid[dim.name], out=row)
+        if dim.loop:
+            np.minimum(row, loop, out=row)
+    return found
+
+
+def lanes_at(
+    program: TileProgram, grid: Mapping[str, Numbers], elements: Numbers
+) -> Numbers:
+    """Lanes of each piece, as `Pieces` has them at each of these sizes."""
+    found = next_powers(elements)
+    place = {d: at for at, d in enumerate(program.pieces)}
+    for name, excess in _excesses(program, grid):
+        for dim, at in place.items():
+            if dim.grid and dim.name == name:
+                found[at] = np.where(excess, np.maximum(found[at], 2), found[at])
+    done: set[tuple[int, ...]] = set()
+    for sides in program.sides:
+        rows, columns, over = ([place[d] for d in side] for side in sides)
+        real = np.logical_or.reduce(found[over] > 1)
+        for side in (rows, columns, over):
+            if tuple(side) not in done:
+                _widen_at(found, side, real)
+            if real.all() and len(side) == 1:
+                done.add(tuple(side))
+    return found
+
+
+def _widen_at(lanes: Numbers, side: Sequence[int], where: NDArray[np.bool_]) -> None:
+    """Widen the last of the widest dims of a side to what the matrix unit takes."""
+    own = lanes[side]
+    missing = np.maximum(SMALLEST_DOT / own.prod(axis=0), 1.0)
+    missing[~where] = 1.0
+    if len(side) == 1:
+        lanes[side[0]] *= missing
+        return
+    widest = len(side) - 1 - np.argmax(own[::-1], axis=0)
+    for at, dim in enumerate(side):
+        lanes[dim] *= np.where(widest == at, missing, 1.0)
+
+
+def _excesses(
+    program: TileProgram, grid: Mapping[str, Numbers]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Splits on whose axis there may be more blocks than they have parts, and where."""
+    for axis in grid_axes(program.grid):
+        if len(axis) > 1:
+            extents = (program.extents[s.dim] or 1 for s in axis)
+            parts = [
+                np.ceil(e / grid[s.dim]) for e, s in zip(extents, axis, strict=True)
+            ]
+            most = np.maximum.reduce(parts)
+            for split, own in zip(axis, parts, strict=True):
+                yield split.dim, own < most
+
+
+def next_powers(sizes: Numbers) -> Numbers:
+    """The next power of two of each."""
+    return np.exp2(np.ceil(np.log2(np.maximum(sizes, 1.0))))
 
 
 def _clamp(tile: int, extent: int | None) -> int:

@@ -32,6 +32,7 @@ from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.tile.formula import Number, fold
+from mirage_dsl.tile.program import Order
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Sizes
 
 Around = TypeVar("Around", bound=Outer)
@@ -225,11 +226,13 @@ def with_rows(
         around: Its kernel graph.
         types: Of the block's values.
     """
-    made = makers(block)
     sources: set[str] = set()
-    for node in block.applies:
-        if node.op.kind is Kind.CONTRACTION:
-            sources |= _vectors(node, types, made, block, around)
+    if not any(() in around.types[s].axes for s in block.sources):
+        return block, around
+    for vector in vector_products(block, types, around):
+        sides = (vector.over, vector.columns)
+        if all(_lanes(side, block, around) >= SMALLEST_DOT for side in sides):
+            sources |= vector.tensors
     if not sources:
         return block, around
     row = Dim("row")
@@ -258,39 +261,67 @@ def _with_row(axes: tuple[Axis, ...], row: Dim) -> tuple[Axis, ...]:
     return (*axes[:at], (row,), *axes[at + 1 :])
 
 
-def _vectors(
+@dataclass(frozen=True)
+class VectorProduct:
+    """A product of a vector that could become a row.
+
+    Attributes:
+        tensors: Those to which a row is added: the vector alone is computed from them.
+        over: What is summed.
+        columns: Dims that only the matrix has.
+    """
+
+    tensors: frozenset[str]
+    over: Order
+    columns: Order
+
+
+def vector_products(
+    block: BlockGraph, types: Mapping[str, TensorType], around: Outer
+) -> list[VectorProduct]:
+    """The products of vectors that can be told to be rows, whatever the tiles are.
+
+    A vector can where its tensor has an axis of extent 1, and no view hides it.
+    """
+    made = makers(block)
+    found: list[VectorProduct] = []
+    for node in block.applies:
+        if node.op.kind is Kind.CONTRACTION:
+            vector = _vector(node, types, made, around)
+            if vector is not None and vector.tensors:
+                found.append(vector)
+    return found
+
+
+def _vector(
     node: Apply,
     types: Mapping[str, TensorType],
     made: Mapping[str, ValueNode],
-    block: BlockGraph,
     around: Outer,
-) -> set[str]:
-    """The tensors to which a row is added for one product."""
+) -> VectorProduct | None:
+    """A contraction one of whose operands is a vector."""
     if len(node.values) != 2:
-        return set()
+        return None
     alone = [
-        [d for d in types[v].dims if d not in types[node.values[1 - i]].dims]
+        tuple(d for d in types[v].dims if d not in types[node.values[1 - i]].dims)
         for i, v in enumerate(node.values)
     ]
     if bool(alone[0]) == bool(alone[1]):
-        return set()
+        return None
     vector, matrix = node.values if alone[1] else reversed(node.values)
-    over = [d for d in types[vector].dims if d.name in node.over]
-    for group in (over, alone[0] or alone[1]):
-        if _lanes(group, block, around) < SMALLEST_DOT:
-            return set()
-    found = _sources(vector, made) - _sources(matrix, made)
+    over = tuple(d for d in types[vector].dims if d.name in node.over)
     summed = {d.name for d in over}
-    return {
+    tensors = frozenset(
         s
-        for s in found
+        for s in _sources(vector, made) - _sources(matrix, made)
         if () in around.types[s].axes
         and around.has_layout(s)
         and summed & set(around.types[s].names)
-    }
+    )
+    return VectorProduct(tensors, over, alone[0] or alone[1])
 
 
-def _lanes(dims: list[Dim], block: BlockGraph, around: Outer) -> int:
+def _lanes(dims: Order, block: BlockGraph, around: Outer) -> int:
     """Elements of a tile of these dims; extents of which nothing is known are one."""
     known = {n: e or around.most.get(n, 1) for n, e in around.extents.items()}
     lanes = 1

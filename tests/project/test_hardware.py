@@ -48,7 +48,7 @@ from mirage_dsl.core.hardware import (
 )
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.facts import facts_of
-from mirage_dsl.cost.footprint import Footprint, points_of
+from mirage_dsl.cost.footprint import footprint_of
 from mirage_dsl.cost.resources import BASE_SHARED, resources
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -258,9 +258,7 @@ def test_a_gpu_without_asynchronous_products_is_not_priced_with_them() -> None:
     schedule = Schedule(4, 5, swap_operands=True)
     graph = blocks.rms_linear(8, 64, 128, schedule)
     facts = facts_of(graph.blocks[0], kernel_types(graph), graph.extent_of)
-    hopper, ampere = (
-        Footprint(facts, points_of(graph.blocks[0]), h) for h in (H100, A100)
-    )
+    hopper, ampere = (footprint_of(facts, h) for h in (H100, A100))
     assert hopper.asynchronous.all()
     assert not ampere.asynchronous.any()
     # The lowering is the same, with two copies of x; no tile is in use for longer.

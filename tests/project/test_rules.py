@@ -26,7 +26,7 @@ LAYERS: dict[str, int] = {
     "ops": 1,
     "ir": 2,
     "rewrite": 3,
-    "cost": 3,
+    "cost": 4,
     "tile": 3,
     "verify": 4,
     "frontend": 4,

@@ -6,7 +6,7 @@ from mirage_dsl.core.hardware import A100, H100
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.footprint import Footprint, points_of
+from mirage_dsl.cost.footprint import footprint_of
 from mirage_dsl.cost.order import (
     in_good_order,
     late_loads,
@@ -31,9 +31,7 @@ def facts(graph: KernelGraph, number: int = 0) -> BlockFacts:
 
 
 def registers(graph: KernelGraph) -> float:
-    own = facts(graph)
-    footprint = Footprint(own, points_of(own.block), H100)
-    return float(resources(footprint).registers[0])
+    return float(resources(footprint_of(facts(graph), H100)).registers[0])
 
 
 def two_sums() -> KernelGraph:

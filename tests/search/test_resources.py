@@ -6,7 +6,7 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.facts import facts_of
-from mirage_dsl.cost.footprint import Footprint, points_of
+from mirage_dsl.cost.footprint import footprint_of
 from mirage_dsl.cost.resources import (
     BASE_REGISTERS,
     BASE_SHARED,
@@ -21,7 +21,7 @@ from tests.search import blocks
 def measure(graph: KernelGraph) -> Resources:
     block = graph.blocks[0]
     facts = facts_of(block, kernel_types(graph), graph.extent_of)
-    return resources(Footprint(facts, points_of(block), H100))
+    return resources(footprint_of(facts, H100))
 
 
 def rms(**changes: int) -> KernelGraph:
@@ -86,11 +86,12 @@ def test_products_summed_in_place_are_not_counted_twice() -> None:
     graph = blocks.gated_mlp(1)
     block = graph.blocks[0]
     facts = facts_of(block, kernel_types(graph), graph.extent_of)
-    names = facts.live.names
+    live = facts.program(swapped=False).live
+    names = live.names
     assert "p" not in names
     assert "q" not in names
     # While the loop runs, exactly the two accumulators are held.
-    body = facts.live.at[3]
+    body = live.at[3]
     assert {n for n, alive in zip(names, body, strict=True) if alive} == {"a", "c"}
 
 

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType
-from mirage_dsl.cost.block import BatchCost, block_cost
-from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.footprint import Footprint, Points, at_point
-from mirage_dsl.cost.orientation import MATRIX_TILE
+from mirage_dsl.cost.block import block_cost
+from mirage_dsl.cost.facts import BlockFacts, Tried, facts_of
+from mirage_dsl.cost.footprint import Footprint, Points, at_point, footprints
 from mirage_dsl.cost.resources import Resources, resources
 from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.search.space import along_axes, matched
 from mirage_dsl.search.structures.family import hull
+from mirage_dsl.tile.sizes import SMALLEST_DOT
 
-LARGEST_MATRIX_TILE = 256
+LARGEST_SMALLEST_DOT = 256
 LARGEST_TILE_SIDE = 4096
 """Largest tile of a dim that is a side of a product, and of any other dim."""
 
@@ -149,12 +149,16 @@ def sizes_of_all(
         SearchError: An extent is unknown.
     """
     family = hull([f.block for f in structures])
-    facts = facts_of(family, outer, extents, frozenset())
+    split = frozenset[str].intersection(
+        *(frozenset(s.dim for s in f.block.splits) for f in structures)
+    )
+    facts = facts_of(family, outer, extents, Tried(frozenset(), split))
     found = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
     if not facts.columns_of_vectors:
         return found
     # Of matrices that vectors meet tiles may be smaller than the matrix unit takes.
-    facts = facts_of(family, outer, extents, facts.columns_of_vectors)
+    tried = Tried(facts.columns_of_vectors, split)
+    facts = facts_of(family, outer, extents, tried)
     more = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
     return [
         sorted((*a, *b), key=lambda s: s.microseconds)[:keep]
@@ -170,14 +174,14 @@ class _Priced:
     those of that structure.
     """
 
-    footprint: Footprint
+    points: Points
     structure_of: NDArray[np.intp]
     tile_of: NDArray[np.intp]
-    cost: BatchCost
+    seconds: NDArray[np.float64]
     structures: int
 
     def microseconds(self, at: int) -> float:
-        return 1e6 * float(self.cost.seconds[at])
+        return 1e6 * float(self.seconds[at])
 
     def best(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Of each structure the cheapest points, the best of each tile, and its row."""
@@ -186,7 +190,7 @@ class _Priced:
         ).tolist()
         for start, end in pairwise(edges):
             tiles = self.tile_of[start:end]
-            order = np.argsort(self.cost.seconds[start:end], kind="stable")
+            order = np.argsort(self.seconds[start:end], kind="stable")
             _, first = np.unique(tiles[order], return_index=True)
             kept = order[np.sort(first)]
             yield start + kept, tiles[kept]
@@ -209,15 +213,16 @@ class _Sweep:
         coarse = self.price(structures, tiles, few=True)
         shortlists: list[NDArray[np.int64]] = []
         for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
-            hopeless = len(best) > 0 and 1e6 * coarse.cost.seconds[best[0]] > worst
+            hopeless = len(best) > 0 and 1e6 * coarse.seconds[best[0]] > worst
             if hopeless and self.tally is not None:
                 self.tally["cost rank"] += 1
             shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
         fine = self.price(structures, shortlists, few=False)
+        splits = self.facts.block.grid
         return [
             [
                 Sized(
-                    at_point(structure.block, fine.footprint, int(i)),
+                    at_point(structure.block, splits, fine.points, int(i)),
                     fine.microseconds(i),
                 )
                 for i in best[:keep]
@@ -269,12 +274,10 @@ class _Sweep:
         else:
             # One part is no split, and structures without it are searched too.
             keep &= (parts > 1).all(axis=1)
-        found = Footprint(
-            self.facts, _points(rows, [(4, 2, False)]), self.hardware
-        ).iterations
+        found = self._plain(_points(rows, [(4, 2, False)])).iterations
         if iterations is not None:
             keep &= np.isin(found, list(iterations))
-        elif block.loop and self.facts.extents[block.loop.dim] > MATRIX_TILE:
+        elif block.loop and self.facts.extents[block.loop.dim] > SMALLEST_DOT:
             # One iteration is no loop, and structures without one are searched too.
             keep &= found > 1
         return keep
@@ -289,16 +292,16 @@ class _Sweep:
         extent, small = self.facts.extents[name], name in self.facts.small
         if allowed.grid_tiles is not None:
             tiles = allowed.grid_tiles(extent)
-            return [t for t in tiles if t < MATRIX_TILE] if small else tiles
+            return [t for t in tiles if t < SMALLEST_DOT] if small else tiles
         if small:
-            return _powers(1, MATRIX_TILE // 2, extent)
+            return _powers(1, SMALLEST_DOT // 2, extent)
         loop = self.facts.block.loop
         if name in self.facts.batch_dims:
             return (1,)
         if loop is not None and loop.dim == name:
-            return _powers(4 * MATRIX_TILE, max(extent // 2, MATRIX_TILE), extent)
+            return _powers(4 * SMALLEST_DOT, max(extent // 2, SMALLEST_DOT), extent)
         if name in self.facts.matrix_dims:
-            tiles = _powers(MATRIX_TILE, LARGEST_MATRIX_TILE, extent)
+            tiles = _powers(SMALLEST_DOT, LARGEST_SMALLEST_DOT, extent)
             return (1, *tiles) if name in self.facts.joint_dims else tiles
         return _powers(1, LARGEST_TILE_SIDE, extent)
 
@@ -312,9 +315,9 @@ class _Sweep:
         if name in self.facts.batch_dims:
             return (1,)
         if name in self.facts.matrix_dims:
-            least = 1 if name in self.facts.joint_dims else MATRIX_TILE
-            return _powers(least, LARGEST_MATRIX_TILE, extent)
-        return _powers(MATRIX_TILE, LARGEST_TILE_SIDE, extent)
+            least = 1 if name in self.facts.joint_dims else SMALLEST_DOT
+            return _powers(least, LARGEST_SMALLEST_DOT, extent)
+        return _powers(SMALLEST_DOT, LARGEST_TILE_SIDE, extent)
 
     def schedules(self, warps: AbstractSet[int] | None, *, few: bool) -> Schedules:
         """Schedules worth trying for this family, of so many warps."""
@@ -340,17 +343,23 @@ class _Sweep:
         )
         tile_of = np.concatenate([np.arange(c) for c in counts]).repeat(len(schedules))
         points = _points(np.concatenate(tiles), schedules)
-        footprint = Footprint(self.facts, points, self.hardware)
-        useful = self._useful(footprint)
-        footprint = footprint.take(useful)
-        room = resources(footprint)
-        self._count(room)
-        fits = np.flatnonzero(room.feasible)
-        footprint = footprint.take(fits)
-        cost = block_cost(footprint, self.inside, room.take(fits))
+        useful = self._useful(points)
+        points = points.take(useful)
+        seconds = np.full(len(points), np.inf)
+        for footprint, index in footprints(self.facts, points, self.hardware):
+            room = resources(footprint)
+            self._count(room)
+            fits = np.flatnonzero(room.feasible)
+            cost = block_cost(footprint.take(fits), self.inside, room.take(fits))
+            seconds[index[fits]] = cost.seconds
+        fits = np.flatnonzero(np.isfinite(seconds))
         index = useful[fits]
         return _Priced(
-            footprint, structure_of[index], tile_of[index], cost, len(structures)
+            points.take(fits),
+            structure_of[index],
+            tile_of[index],
+            seconds[fits],
+            len(structures),
         )
 
     def _count(self, room: Resources) -> None:
@@ -360,15 +369,19 @@ class _Sweep:
         for limit, exceeded in room.too_much.items():
             self.tally[limit] += int(np.count_nonzero(exceeded))
 
-    def _useful(self, footprint: Footprint) -> NDArray[np.intp]:
-        points = footprint.points
+    def _useful(self, points: Points) -> NDArray[np.intp]:
+        footprint = self._plain(points)
         good = points.num_stages <= np.maximum(footprint.iterations + 1, 2)
-        if self.facts.products:
-            table = self.facts.tables.products
+        table = footprint.facts.tables.products
+        if len(table):
             narrow = (footprint.sizes[table.rows] <= NARROW).all(axis=0)
             wide = (footprint.sizes[table.columns] >= WIDE).any(axis=0)
             good &= ~points.swap_operands | (narrow & wide)
         return np.flatnonzero(good)
+
+    def _plain(self, points: Points) -> Footprint:
+        """The points as if no operands were swapped."""
+        return Footprint(self.facts.program(swapped=False), points, self.hardware)
 
 
 def _points(tiles: NDArray[np.int64], schedules: Schedules) -> Points:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from mirage_dsl.core.hardware import Architecture, Hardware
 from mirage_dsl.cost.estimate import Cost, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.orientation import MATRIX_TILE
 from mirage_dsl.ir.analysis.waiting import behind_kernels, launched_early, loads_beside
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import Sized, choose_sizes
+from mirage_dsl.tile.sizes import SMALLEST_DOT
 
 DIFFERENT = 24
 """Sizes of a kernel from which proposals are taken."""
@@ -272,7 +272,7 @@ def _on_axes(block: BlockGraph, axes: Sequence[GridAxis]) -> BlockGraph:
 
 
 def _tiles_beside(split: Split, facts: BlockFacts) -> Iterator[int]:
-    least = MATRIX_TILE if split.dim in facts.matrix_dims else 1
+    least = SMALLEST_DOT if split.dim in facts.matrix_dims else 1
     most = 1 << max(facts.extents[split.dim] - 1, 1).bit_length()
     if split.dim in facts.batch_dims:
         return
