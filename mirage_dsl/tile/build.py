@@ -49,7 +49,6 @@ from mirage_dsl.tile.formula import (
     either,
     fold,
     greatest,
-    least,
     opposite,
 )
 from mirage_dsl.tile.layout import Layout
@@ -89,20 +88,6 @@ from mirage_dsl.tile.program import (
 from mirage_dsl.tile.sizes import Outer, Sizes
 from mirage_dsl.tile.suited import Suited
 from mirage_dsl.tile.wiring import Stage, Wiring
-
-ROWS_OF_A_WARP = 64
-"""Rows of a matrix product that one warp may hold."""
-ROWS_OUTSIDE_LOOPS = 16
-"""The same where there is no loop, up to `WARPS_OUTSIDE_LOOPS`.
-
-On a Hopper GPU with Triton 3.6, kernels without a loop gave wrong results with products
-of 512 and of 128 rows on 4 warps, whatever the barriers and stages; on 8 warps products
-of so many rows were right.  The cause is not known: their PTX looks right.
-"""
-WARPS_OUTSIDE_LOOPS = 8
-MOST_WARPS = 16
-WARPS_OF_A_GROUP = 4
-"""Warps that the matrix unit takes rows from together, where it reads tiles itself."""
 
 INFINITY = float("inf")
 
@@ -234,24 +219,10 @@ class _Builder:
                 for p in self._layout.products.values()
                 if p.is_matrix
             ),
-            self._warps(),
+            self._layout.warps,
             tuple(self._body),
             self._noted(),
         )
-
-    def _warps(self) -> Number:
-        """Enough warps for the rows of every product."""
-        layout = self._layout
-        rows = [
-            either(layout.is_asynchronous(value), layout.lanes(product.rows), 0)
-            for value, product in layout.products.items()
-        ]
-        most = greatest(0, *rows)
-        needed = least(MOST_WARPS, fold("div", most, ROWS_OF_A_WARP))
-        if self._block.loop is None:
-            outside = fold("div", most, ROWS_OUTSIDE_LOOPS)
-            needed = greatest(needed, least(WARPS_OUTSIDE_LOOPS, outside))
-        return greatest(self._sizes.warps, needed)
 
     def _ask(self) -> None:
         """Ask for the first tiles of what the loop reads, if it has to wait."""
@@ -489,7 +460,7 @@ class _Builder:
         products = [
             u for u in users if isinstance(u, Apply) and u.op.kind is Kind.CONTRACTION
         ]
-        alone = [self._wgmma(p) for p in products]
+        alone = [self._layout.is_asynchronous(p.result) for p in products]
         shared = bool(products) and len(products) < len(users)
         awaited = not any(map(self._wiring.is_fused, products))
         within = all_of([shared and awaited, *alone])
@@ -689,7 +660,7 @@ class _Builder:
             product.rows,
             product.columns,
             product.over,
-            self._wgmma(node),
+            self._layout.is_asynchronous(node.result),
             precision,
             into,
         )
@@ -728,16 +699,6 @@ class _Builder:
     ) -> str:
         masked = self._masked(value, product.over, 0.0, when)
         return self._turned(masked, order, when)
-
-    def _wgmma(self, node: Apply) -> Number:
-        """Whether the matrix unit reads a product's tiles by itself."""
-        left = node.values[self._layout.products[node.result].left % len(node.values)]
-        exact = self._types[left].dtype == f32
-        if exact and not self._block.schedule.allow_tf32:
-            return False
-        large = self._layout.is_asynchronous(node.result)
-        enough = fold("ge", self._sizes.warps, WARPS_OF_A_GROUP)
-        return all_of([large, enough])
 
     # -- What a loop carries -------------------------------------------------------
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS
-from mirage_dsl.core.types import Dim, TensorType
+from mirage_dsl.core.types import Dim, TensorType, f32
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -23,9 +24,32 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.tile.formula import Number, all_of, fold, opposite
+from mirage_dsl.tile.formula import (
+    Number,
+    all_of,
+    any_of,
+    either,
+    fold,
+    greatest,
+    least,
+    opposite,
+)
 from mirage_dsl.tile.program import Order
 from mirage_dsl.tile.sizes import Sizes
+
+ROWS_OF_A_WARP = 64
+"""Rows of a matrix product that one warp may hold."""
+ROWS_OUTSIDE_LOOPS = 16
+"""The same where there is no loop, up to `WARPS_OUTSIDE_LOOPS`.
+
+On a Hopper GPU with Triton 3.6, kernels without a loop gave wrong results with products
+of 512 and of 128 rows on 4 warps, whatever the barriers and stages; on 8 warps products
+of so many rows were right.  The cause is not known: their PTX looks right.
+"""
+WARPS_OUTSIDE_LOOPS = 8
+MOST_WARPS = 16
+WARPS_OF_A_GROUP = 4
+"""Warps that the matrix unit takes rows from together, where it reads tiles itself."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +120,7 @@ class Layout:
         self.orders: dict[str, Order] = {}
         self.register_orders: dict[str, Order] = {}
         self.products: dict[str, Product] = {}
+        self._left: dict[str, str] = {}
         self._asynchronous: dict[str, Number] = {}
         self._loads = {n.result for n in block.loads}
         for node in reversed(block.nodes):
@@ -112,18 +137,44 @@ class Layout:
     def is_asynchronous(self, value: str) -> Number:
         """Whether a product may be one whose tiles the matrix unit reads by itself.
 
-        On some architecture it does, from `ASYNCHRONOUS_ROWS` on; the tiles of smaller
-        products are read to registers.
+        On some architecture it does, for whole groups of warps, from
+        `ASYNCHRONOUS_ROWS` on; the tiles of smaller products are read to registers.
         """
         if value not in self._asynchronous:
-            self._asynchronous[value] = self._is_asynchronous(self.products[value])
+            exact = self._types[self._left[value]].dtype == f32
+            fits = not exact or self._block.schedule.allow_tf32
+            tall = self._has_rows(self.products[value], ASYNCHRONOUS_ROWS)
+            self._asynchronous[value] = all_of([fits, tall, self._has_groups])
         return self._asynchronous[value]
 
-    def _is_asynchronous(self, product: Product) -> Number:
+    def _has_rows(self, product: Product, count: int) -> Number:
+        """Whether a matrix product has so many rows, and no batch."""
         if not product.is_matrix:
             return False
-        tall = fold("ge", self.lanes(product.rows), ASYNCHRONOUS_ROWS)
+        tall = fold("ge", self.lanes(product.rows), count)
         return all_of([tall, opposite(fold("gt", self.lanes(product.batch), 1))])
+
+    @cached_property
+    def _has_groups(self) -> Number:
+        """Whether `warps` are whole groups of warps."""
+        each = ROWS_OUTSIDE_LOOPS if self._block.loop is None else ROWS_OF_A_WARP
+        rows = max(each * WARPS_OF_A_GROUP, ASYNCHRONOUS_ROWS)
+        many = [self._has_rows(product, rows) for product in self.products.values()]
+        return any_of([fold("ge", self._sizes.warps, WARPS_OF_A_GROUP), *many])
+
+    @cached_property
+    def warps(self) -> Number:
+        """Warps of a block: the schedule's, or enough for the rows of every product."""
+        rows = [
+            either(self._has_rows(p, ASYNCHRONOUS_ROWS), self.lanes(p.rows), 0)
+            for p in self.products.values()
+        ]
+        most = greatest(0, *rows)
+        needed = least(MOST_WARPS, fold("div", most, ROWS_OF_A_WARP))
+        if self._block.loop is None:
+            outside = fold("div", most, ROWS_OUTSIDE_LOOPS)
+            needed = greatest(needed, least(WARPS_OUTSIDE_LOOPS, outside))
+        return greatest(self._sizes.warps, needed)
 
     def lanes(self, axes: Order) -> Number:
         """How many lanes some axes have together."""
@@ -194,6 +245,7 @@ class Layout:
             over=tuple(d for d in shared if d.name in node.over),
         )
         self.products[node.result] = product
+        self._left[node.result] = node.values[left % len(node.values)]
         for value, axes in zip(
             (node.values[left], node.values[-1 if right else 0]),
             product.operands,
