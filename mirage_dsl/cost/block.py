@@ -122,7 +122,7 @@ def _arithmetic(
     hardware = footprint.hardware
     facts, blocks = footprint.facts, footprint.blocks
     together = np.minimum(resident, np.ceil(blocks / hardware.sms))
-    warps = together * footprint.points.num_warps
+    warps = together * footprint.block_warps
     lanes = hardware.f32_rate / hardware.sms * np.minimum(1.0, warps / 16) ** 0.25
     work, steps = _operators(footprint)
     flops = work * blocks
@@ -141,7 +141,7 @@ def _arithmetic(
         steps = steps + hardware.reduction_step * times[vectors].sum(axis=0)
         exchanges = _exchanges(footprint, readers)
         if facts.program.loop is not None:
-            crowd = np.maximum(footprint.points.num_warps - 4, 0.0)
+            crowd = np.maximum(footprint.block_warps - 4, 0.0)
             steps = steps + hardware.warp_step * crowd * footprint.iterations
     else:
         exchanges = 0.0
@@ -159,13 +159,13 @@ def _times(looped: Bools, footprint: Footprint) -> Numbers:
 def _operators(footprint: Footprint) -> tuple[Numbers, Numbers]:
     """FLOP of one block's operators but products, and seconds of their latencies."""
     hardware = footprint.hardware
-    facts, points, rounds = footprint.facts, footprint.points, footprint.iterations
+    facts, rounds = footprint.facts, footprint.iterations
     swapped = facts.program.schedule.swap_operands
     own = facts.tables.work
     slow = hardware.across_warps if facts.chained and swapped else 0.0
     work = (own.flops[0] @ footprint.sizes)[0] * rounds
     work = work + (own.flops[1] @ footprint.sizes)[0]
-    exchange = hardware.reduction_step * points.num_warps / 4
+    exchange = hardware.reduction_step * footprint.block_warps / 4
     steps = hardware.operator_step * (own.others[0] * rounds + own.others[1])
     if any(own.maxima):
         steps = steps + (hardware.running_step + slow) * (
@@ -181,7 +181,7 @@ def _operators(footprint: Footprint) -> tuple[Numbers, Numbers]:
 def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Numbers]:
     """Seconds of products of tiles on one multiprocessor, and their FLOP as padded."""
     hardware = footprint.hardware
-    points, sizes, table = footprint.points, footprint.sizes, footprint.facts.tables
+    sizes, table = footprint.sizes, footprint.facts.tables
     own = table.products
     rows, columns, depth, batch = (
         sizes[r] for r in (own.rows, own.columns, own.over, own.batch)
@@ -195,7 +195,7 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     reading = _operand_reads(footprint, readers) / hardware.shared_rate_per_sm
     seconds = np.maximum(np.maximum(work / rate, chain), reading)
     if own.exact.any():
-        results = rows * columns / (points.num_warps * WARP)
+        results = rows * columns / (footprint.block_warps * WARP)
         rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
         rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
         turned = footprint.facts.program.schedule.swap_operands
@@ -219,7 +219,7 @@ def _readers(footprint: Footprint) -> Numbers:
     Warps share out the rows first, then the columns; what is left of them repeats what
     others do.  The matrix unit reads for four warps at once.
     """
-    warps, rows = footprint.points.num_warps, footprint.tall
+    warps, rows = footprint.block_warps, footprint.tall
     own, products = footprint.facts.tables.operands, footprint.facts.tables.products
     columns = footprint.sizes[products.columns]
     across = np.minimum(warps, np.maximum(rows / SMALLEST_DOT, 1.0))

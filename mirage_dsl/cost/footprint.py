@@ -135,6 +135,11 @@ class Footprint:
         found = number.at(self) if isinstance(number, Formula) else number
         return np.broadcast_to(found, len(self.points))
 
+    @cached_property
+    def block_warps(self) -> Numbers:
+        """Warps of a block, more than the schedule's where a product has many rows."""
+        return self.at(self.facts.program.warps).astype(np.float64)
+
     # -- Products and stages -----------------------------------------------------------
 
     @cached_property

@@ -144,7 +144,7 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
     registers = _registers(footprint, live or facts.live)
     values = list(facts.tables.value.values())
     largest = footprint.sizes[values].max(axis=0, initial=1.0)
-    threads = points.num_warps * WARP
+    threads = footprint.block_warps * WARP
     # No thread gets more than there are; what it lacks is spilled.
     per_block = np.minimum(registers, limits.registers_per_thread) * threads
     resident = np.minimum.reduce(
@@ -182,7 +182,7 @@ def _registers(footprint: Footprint, live: Live) -> Numbers:
     names = live.names
     if not names:
         return np.full(len(points), float(BASE_REGISTERS))
-    threads = points.num_warps * WARP
+    threads = footprint.block_warps * WARP
     shared = _rows_shared_by_warps(footprint)
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
     types = facts.given.types
@@ -230,5 +230,5 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     matrix = ~facts.tables.products.vector
     if np.count_nonzero(matrix) < 2 or not facts.chained:
         return np.zeros(len(points), dtype=bool)
-    short = footprint.tall[matrix].min(axis=0) < SMALLEST_DOT * points.num_warps
-    return short & (points.num_warps > 4)
+    short = footprint.tall[matrix].min(axis=0) < SMALLEST_DOT * footprint.block_warps
+    return short & (footprint.block_warps > 4)

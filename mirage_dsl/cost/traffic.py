@@ -198,7 +198,7 @@ def _waiting(footprint: Footprint) -> Numbers:
     own = loads.looped[:, 0]
     sizes = footprint.sizes[loads.value] * loads.itemsize
     staged = points.num_stages > 1
-    small = sizes[own] < BYTES_PER_COPY * WARP * points.num_warps
+    small = sizes[own] < BYTES_PER_COPY * WARP * footprint.block_warps
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
     ahead = staged & ~loads.turned[own][:, None]
     steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
@@ -214,5 +214,5 @@ def _waiting(footprint: Footprint) -> Numbers:
 def _trips(size: Numbers, footprint: Footprint) -> Numbers:
     """Round trips until the threads of a block have loaded some bytes to registers."""
     hardware = footprint.hardware
-    threads = WARP * footprint.points.num_warps
+    threads = WARP * footprint.block_warps
     return np.ceil(size / (threads * hardware.bytes_at_once))
