@@ -50,7 +50,14 @@ from mirage_dsl.tile.program import (
     walk,
 )
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Unsized
-from mirage_dsl.tile.suited import Suited, eager, vector_products
+from mirage_dsl.tile.suited import (
+    Suited,
+    defer,
+    deferrable,
+    eager,
+    is_worth_a_tile,
+    vector_products,
+)
 
 # -- Where values come from and go to --------------------------------------------------
 
@@ -637,32 +644,56 @@ class BlockFacts:
         return stages_of(self.block)
 
     @cached_property
-    def _programs(self) -> dict[bool, ProgramFacts]:
+    def _programs(self) -> dict[tuple[bool, frozenset[str]], ProgramFacts]:
         return {}
 
-    def program(self, *, swapped: bool) -> ProgramFacts:
-        """The program of the block as it is, or with the operands of products swapped.
+    @cached_property
+    def deferrable(self) -> Mapping[str, Number]:
+        """Sums that wait until the loop is over where a condition on sizes holds."""
+        given = self.given
+        sizes = Unsized(given.pieces)
+        return {
+            v: is_worth_a_tile(s, given, sizes) for v, s in self._deferrable.items()
+        }
+
+    @cached_property
+    def _deferrable(self) -> Mapping[str, Apply]:
+        return deferrable(self.given.block)
+
+    @property
+    def plain(self) -> ProgramFacts:
+        """The program without swapped operands, in which all sums wait that can."""
+        return self.program(swapped=False, deferred=frozenset(self._deferrable))
+
+    def program(self, *, swapped: bool, deferred: frozenset[str]) -> ProgramFacts:
+        """One of the programs of the block.
+
+        Args:
+            swapped: Whether the operands of products are swapped.
+            deferred: Which sums wait until the loop is over.
 
         Raises:
             UnsupportedError: No tile program can express the block.
         """
-        if swapped not in self._programs:
-            block = self.given.block
-            schedule = replace(block.schedule, swap_operands=swapped)
-            given = replace(self.given, block=replace(block, schedule=schedule))
+        key = swapped, deferred
+        if key not in self._programs:
+            sums = {v: s for v, s in self._deferrable.items() if v in deferred}
+            given = defer(self.given, sums)
+            schedule = replace(given.block.schedule, swap_operands=swapped)
+            given = replace(given, block=replace(given.block, schedule=schedule))
             program = build(given, sizes=Unsized(given.pieces), noted=False)
-            self._programs[swapped] = ProgramFacts(given, program)
-        return self._programs[swapped]
+            self._programs[key] = ProgramFacts(given, program)
+        return self._programs[key]
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """Its products, in order."""
-        return self.program(swapped=False).products
+        return self.plain.products
 
     @cached_property
     def sides(self) -> tuple[Order, ...]:
         """The dims of each side of the products that the matrix unit takes."""
-        sides = self.program(swapped=False).program.sides
+        sides = self.plain.program.sides
         return tuple(side for own in sides for side in own)
 
     @cached_property

@@ -6,6 +6,7 @@ hundreds of sizes of a structure; one graph is a batch of one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -243,10 +244,18 @@ def footprints(
     facts: BlockFacts, points: Points, hardware: Hardware
 ) -> Iterator[tuple[Footprint, NDArray[np.intp]]]:
     """The points of each program of a block, and which points they are."""
-    for swapped in (False, True):
-        index = np.flatnonzero(points.swap_operands == swapped)
-        if len(index):
-            program = facts.program(swapped=swapped)
+    worth = facts.deferrable
+    sizes = Footprint(facts.plain, points, hardware)
+    waits = np.array([sizes.at(w) for w in worth.values()], dtype=bool)
+    kinds = np.vstack([points.swap_operands, waits.reshape(len(worth), len(points))])
+    for kind in np.unique(kinds, axis=1).T:
+        index = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
+        swapped, *deferred = map(bool, kind)
+        names = frozenset(itertools.compress(worth, deferred))
+        program = facts.program(swapped=swapped, deferred=names)
+        if program is facts.plain:
+            yield sizes.take(index), index
+        else:
             yield Footprint(program, points.take(index), hardware), index
 
 

@@ -105,7 +105,8 @@ def late_loads(facts: BlockFacts) -> int:
 
 def exchanges(facts: BlockFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
-    program = facts.program(swapped=facts.block.schedule.swap_operands)
+    schedule = facts.block.schedule
+    program = facts.program(swapped=schedule.swap_operands, deferred=frozenset())
     flow, found = program.flow, set[str]()
     for statement, _ in flow.statements:
         if isinstance(statement, Reduce):

@@ -86,7 +86,7 @@ def test_products_summed_in_place_are_not_counted_twice() -> None:
     graph = blocks.gated_mlp(1)
     block = graph.blocks[0]
     facts = facts_of(block, kernel_types(graph), graph.extent_of)
-    live = facts.program(swapped=False).live
+    live = facts.plain.live
     names = live.names
     assert "p" not in names
     assert "q" not in names

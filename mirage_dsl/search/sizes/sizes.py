@@ -274,7 +274,8 @@ class _Sweep:
         else:
             # One part is no split, and structures without it are searched too.
             keep &= (parts > 1).all(axis=1)
-        found = self._plain(_points(rows, [(4, 2, False)])).iterations
+        points = _points(rows, [(4, 2, False)])
+        found = Footprint(self.facts.plain, points, self.hardware).iterations
         if iterations is not None:
             keep &= np.isin(found, list(iterations))
         elif block.loop and self.facts.extents[block.loop.dim] > SMALLEST_DOT:
@@ -370,7 +371,7 @@ class _Sweep:
             self.tally[limit] += int(np.count_nonzero(exceeded))
 
     def _useful(self, points: Points) -> NDArray[np.intp]:
-        footprint = self._plain(points)
+        footprint = Footprint(self.facts.plain, points, self.hardware)
         good = points.num_stages <= np.maximum(footprint.iterations + 1, 2)
         table = footprint.facts.tables.products
         if len(table):
@@ -378,10 +379,6 @@ class _Sweep:
             wide = (footprint.sizes[table.columns] >= WIDE).any(axis=0)
             good &= ~points.swap_operands | (narrow & wide)
         return np.flatnonzero(good)
-
-    def _plain(self, points: Points) -> Footprint:
-        """The points as if no operands were swapped."""
-        return Footprint(self.facts.program(swapped=False), points, self.hardware)
 
 
 def _points(tiles: NDArray[np.int64], schedules: Schedules) -> Points:
