@@ -11,9 +11,9 @@ from typing import Any
 
 from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.cost.estimate import Cost, KernelCost, estimate, launched
-from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.footprint import footprint_of, tensor_bytes
-from mirage_dsl.cost.order import synchronisations
+from mirage_dsl.cost.facts import facts_of
+from mirage_dsl.cost.footprint import Footprint, footprint_of, tensor_bytes
+from mirage_dsl.cost.order import exchanges, synchronisations
 from mirage_dsl.cost.resources import shared_buffers
 from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.analysis.unshifted import exposed, unshifted
@@ -174,16 +174,13 @@ def _asked(node: BlockGraph, graph: KernelGraph) -> str:
     )
 
 
-def _shared_memory(facts: BlockFacts, hardware: Hardware) -> list[str]:
+def _shared_memory(footprint: Footprint) -> list[str]:
     """What lies in shared memory, and when."""
-    node = facts.block
     buffers = [
-        (b, float(b.size[0]))
-        for b in shared_buffers(footprint_of(facts, hardware))
-        if b.size[0] > 0
+        (b, float(b.size[0])) for b in shared_buffers(footprint) if b.size[0] > 0
     ]
     held = {
-        "in the loop" if node.loop else "in all": [
+        "in the loop" if footprint.facts.program.loop else "in all": [
             (b.value, size) for b, size in buffers if b.looping
         ],
         "after it": [(b.value, size) for b, size in buffers if b.ending],
@@ -199,9 +196,10 @@ def _inside(
 ) -> list[str]:
     """Shared memory and how long it lives, synchronisations, layouts of results."""
     types = laid_out(graph, kernel_types(graph), extents)
-    facts = facts_of(node, types, extents)
-    lines = _shared_memory(facts, hardware)
-    counts = synchronisations(facts)
+    footprint = footprint_of(facts_of(node, types, extents), hardware)
+    lines = _shared_memory(footprint)
+    flow = footprint.facts.flow
+    counts = synchronisations(flow, flow.steps, exchanges(footprint.facts))
     looped = node.loop is not None
     waits = [_times(n, _WHEN[stage] if looped else "") for stage, n in counts.items()]
     waits = [w for w in waits if w]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.types import Dim, TensorType
+from mirage_dsl.cost.flow import Flow, Stage
 from mirage_dsl.cost.live import Live, live_tiles
 from mirage_dsl.ir.graph import Apply, BlockGraph, Split, dims_of, stages_of
 from mirage_dsl.ir.infer import block_types
@@ -29,25 +29,15 @@ from mirage_dsl.tile.formula import Number, either
 from mirage_dsl.tile.program import (
     Cast,
     Compute,
-    Convert,
     Largest,
     Load,
-    Loop,
-    Mask,
-    Merge,
     Order,
-    Pick,
     Product,
     Reduce,
     Rescale,
-    Statement,
     Store,
-    Tile,
     TileProgram,
     makes,
-    reads,
-    tiles_of,
-    walk,
 )
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Unsized
 from mirage_dsl.tile.suited import (
@@ -58,85 +48,6 @@ from mirage_dsl.tile.suited import (
     is_worth_a_tile,
     vector_products,
 )
-
-# -- Where values come from and go to --------------------------------------------------
-
-Stage = Literal["before", "body", "after"]
-
-
-class Flow:
-    """Who makes and who reads the values of a program.
-
-    What is only another form of a value (f32, turned, masked, merged, the other copy of
-    a load) goes by the name of the value itself.
-
-    Attributes:
-        tiles: The types of values.
-        stage: When each value is made.
-        users: Who reads each value, and when.
-        second: Of each tile, whether it is the copy of a load that registers read.
-        fresh: What lies in registers as a product left it.
-    """
-
-    def __init__(self, program: TileProgram) -> None:
-        self.tiles: Mapping[str, Tile] = tiles_of(program)
-        self.stage: dict[str, Stage] = {}
-        self.users: dict[str, list[tuple[Statement, Stage]]] = {}
-        self.second: dict[str, Number] = {}
-        self.fresh: set[str] = set()
-        self._origin: dict[str, str] = {}
-        self.statements: list[tuple[Statement, Stage]] = []
-        stage: Stage = "before"
-        for statement, looped in walk(program.body):
-            if isinstance(statement, Loop):
-                stage = "after"
-            else:
-                self._visit(statement, "body" if looped else stage)
-
-    def origin(self, tile: str) -> str:
-        """The value of which a tile is a form."""
-        return self._origin.get(tile, tile)
-
-    def operands(self, statement: Statement) -> list[str]:
-        """The values that a statement reads."""
-        return [self.origin(v) for v in reads(statement)]
-
-    def products_of(self, value: str) -> list[Product]:
-        """The products that read a value."""
-        products = (u for u, _ in self.users.get(value, ()) if isinstance(u, Product))
-        return [p for p in products if value in self.factors(p)]
-
-    def factors(self, product: Product) -> tuple[str, str]:
-        """The values that a product multiplies: that with the rows comes first."""
-        return self.origin(product.left), self.origin(product.right)
-
-    def _visit(self, statement: Statement, stage: Stage) -> None:
-        match statement:
-            case Convert() | Mask() | Merge() | Pick():
-                self._origin[statement.result] = self.origin(statement.operand)
-                second = self.second.get(statement.operand, False)
-                if isinstance(statement, Pick):
-                    second = statement.when
-                self.second[statement.result] = second
-                return
-            case Load() if statement.instead is not None:
-                self._origin[statement.result] = self.origin(statement.instead)
-                self.second[statement.result] = True
-                self.statements.append((statement, stage))
-                return
-            case _:
-                pass
-        self.statements.append((statement, stage))
-        for value in dict.fromkeys(self.operands(statement)):
-            self.users.setdefault(value, []).append((statement, stage))
-        made = makes(statement)
-        for value in made:
-            self.stage.setdefault(value, stage)
-        if isinstance(statement, Product) or not self.fresh.isdisjoint(
-            self.operands(statement)
-        ):
-            self.fresh.update(made)
-
 
 # -- Programs as rows of matrices ------------------------------------------------------
 # A column of these matrices is a parameter point (`cost.footprint`), so one
@@ -305,9 +216,7 @@ class _Builder:
         self.facts, self.flow, self.program = facts, facts.flow, facts.program
         self.place = facts.place
         self.sets: dict[Order, int] = {}
-        dims: dict[str, Order] = {v: t.dims for v, t in facts.given.types.items()}
-        dims.update((v, t.axes) for v, t in self.flow.tiles.items())
-        self.value = {v: self.row(own) for v, own in dims.items()}
+        self.value = {v: self.row(t.axes) for v, t in self.flow.tiles.items()}
 
     def row(self, dims: Order) -> int:
         """The row of the sizes of some dims."""
@@ -432,9 +341,7 @@ class _Builder:
 
     def stores(self) -> Stores:
         found = [
-            (s, stage == "body")
-            for s, stage in self.flow.statements
-            if isinstance(s, Store)
+            (s, stage == "body") for s, stage in self.flow.steps if isinstance(s, Store)
         ]
         return Stores(
             tuple(s for s, _ in found),
@@ -445,7 +352,7 @@ class _Builder:
     def work(self) -> Work:
         flops = (np.zeros((1, len(self.sets))), np.zeros((1, len(self.sets))))
         maxima, reductions, others = [0, 0], [0, 0], [0, 0]
-        for statement, stage in self.flow.statements:
+        for statement, stage in self.flow.steps:
             once = stage != "body"
             match statement:
                 case Compute():
@@ -512,27 +419,27 @@ class ProgramFacts:
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """Its products, in order."""
-        return tuple(s for s, _ in self.flow.statements if isinstance(s, Product))
+        return tuple(s for s, _ in self.flow.steps if isinstance(s, Product))
 
     @cached_property
     def looped(self) -> Mapping[str, bool]:
         """Whether each product runs in every iteration."""
         return {
             s.result: stage == "body"
-            for s, stage in self.flow.statements
+            for s, stage in self.flow.steps
             if isinstance(s, Product)
         }
 
     @cached_property
     def loads(self) -> Mapping[str, Load]:
         """Its loads but second copies, by the names of their values."""
-        every = (s for s, _ in self.flow.statements if isinstance(s, Load))
+        every = (s for s, _ in self.flow.steps if isinstance(s, Load))
         return {s.result: s for s in every if s.instead is None}
 
     @cached_property
     def again(self) -> Mapping[str, Load]:
         """The copies of loads that registers read, by the names of the loads."""
-        every = (s for s, _ in self.flow.statements if isinstance(s, Load))
+        every = (s for s, _ in self.flow.steps if isinstance(s, Load))
         return {self.flow.origin(s.result): s for s in every if s.instead is not None}
 
     @cached_property
@@ -543,14 +450,13 @@ class ProgramFacts:
     @cached_property
     def live(self) -> Live:
         """Which values live in registers, and when."""
-        block = self.given.block
-        return live_tiles(block.nodes, stages_of(block))
+        return live_tiles(self.flow, self.flow.steps)
 
     @cached_property
     def chained(self) -> bool:
         """Whether some product of the body depends on another one."""
         after: set[str] = set()
-        for statement, stage in self.flow.statements:
+        for statement, stage in self.flow.steps:
             if stage != "body":
                 continue
             fed = not after.isdisjoint(self.flow.operands(statement))
@@ -588,7 +494,7 @@ class ProgramFacts:
         thread's elements lie together: nothing can be copied ahead.
         """
         flow, found, towards = self.flow, set[str](), set[str]()
-        for statement, _ in reversed(flow.statements):
+        for statement, _ in reversed(flow.steps):
             operands = flow.operands(statement)
             if isinstance(statement, Product):
                 if statement.is_matrix:

@@ -10,13 +10,15 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.footprint import footprint_of
-from mirage_dsl.cost.live import live_tiles, operands_of
+from mirage_dsl.cost.facts import ProgramFacts, facts_of
+from mirage_dsl.cost.flow import STAGES, Flow, Stage, Step
+from mirage_dsl.cost.footprint import Footprint, footprint_of
+from mirage_dsl.cost.live import live_tiles
 from mirage_dsl.cost.resources import resources
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -28,9 +30,11 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.tile.program import Reduce
+from mirage_dsl.tile import program as tiles
+from mirage_dsl.tile.program import Product, Reduce, makes
+from mirage_dsl.tile.wiring import operands_of
 
-STAGES: tuple[str, ...] = ("before", "body", "after")
+Steps = Sequence[Step]
 
 
 def in_good_order(graph: KernelGraph, hardware: Hardware) -> KernelGraph:
@@ -38,7 +42,7 @@ def in_good_order(graph: KernelGraph, hardware: Hardware) -> KernelGraph:
     types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
     nodes = tuple(
-        _best_order(facts_of(n, types, extents), hardware)
+        _best_order(n, footprint_of(facts_of(n, types, extents), hardware))
         if isinstance(n, BlockGraph)
         else n
         for n in graph.nodes
@@ -46,161 +50,183 @@ def in_good_order(graph: KernelGraph, hardware: Hardware) -> KernelGraph:
     return replace(graph, nodes=nodes)
 
 
-def _best_order(facts: BlockFacts, hardware: Hardware) -> BlockGraph:
+def _best_order(block: BlockGraph, footprint: Footprint) -> BlockGraph:
     """The first of the best: what is as good as it was stays as it was."""
-    orders = [facts.block.nodes, *_orders(facts, hardware)]
-    return min(
-        (replace(facts.block, nodes=nodes) for nodes in orders),
-        key=lambda block: _price(block, facts, hardware),
-    )
+    steps = footprint.facts.flow.steps
+    best = min([steps, *_orders(footprint)], key=lambda order: _price(order, footprint))
+    return block if best is steps else replace(block, nodes=_nodes_in(best, block))
 
 
-def _price(
-    block: BlockGraph, facts: BlockFacts, hardware: Hardware
-) -> tuple[bool, int, int, float]:
+def _price(steps: Steps, footprint: Footprint) -> tuple[bool, int, int, float]:
     """What is worse: it does not fit, late loads, waits of one run, registers."""
-    footprint = footprint_of(facts, hardware)
-    live = live_tiles(block.nodes, facts.stages)
-    room = resources(footprint, live)
-    ordered = facts.at(block)
-    waits = sum(synchronisations(ordered).values())
-    return not room.feasible[0], late_loads(ordered), waits, float(room.registers[0])
+    facts = footprint.facts
+    exchanging = exchanges(facts)
+    room = resources(footprint, live_tiles(facts.flow, steps))
+    waits = sum(synchronisations(facts.flow, steps, exchanging).values())
+    late = late_loads(steps, exchanging)
+    return not room.feasible[0], late, waits, float(room.registers[0])
 
 
 # -- Synchronisations ------------------------------------------------------------------
 
 
-def synchronisations(facts: BlockFacts) -> dict[str, int]:
+def synchronisations(
+    flow: Flow, steps: Steps, exchanging: AbstractSet[str]
+) -> dict[Stage, int]:
     """How often the threads of a block wait for each other, in each stage.
 
-    What an operator hands to other threads can be read after the next synchronisation;
+    What a statement hands to other threads can be read after the next synchronisation;
     one is enough for all that was handed over before.
+
+    Args:
+        flow: Of the program.
+        steps: Its steps, in the order in which they run.
+        exchanging: What `exchanges` found.
     """
-    found = dict.fromkeys(STAGES, 0)
-    exchanging = exchanges(facts)
-    waiting: dict[str, set[str]] = {stage: set() for stage in STAGES}
-    for node in facts.block.nodes:
-        stage = _runs_in(node, facts)
-        if not waiting[stage].isdisjoint(operands_of(node)):
+    found: dict[Stage, int] = dict.fromkeys(STAGES, 0)
+    waiting: dict[Stage, set[str]] = {stage: set() for stage in STAGES}
+    for statement, stage in steps:
+        if not waiting[stage].isdisjoint(flow.operands(statement)):
             found[stage] += 1
             waiting[stage].clear()
-        if not isinstance(node, Store) and node.result in exchanging:
-            waiting[stage].add(node.result)
+        waiting[stage].update(v for v in makes(statement) if v in exchanging)
     for stage, left in waiting.items():
         found[stage] += bool(left)
     return found
 
 
-def late_loads(facts: BlockFacts) -> int:
+def late_loads(steps: Steps, exchanging: AbstractSet[str]) -> int:
     """Loads outside of the loop that set out only when threads have met."""
-    exchanging, met, late = exchanges(facts), set[str](), 0
-    for node in facts.block.nodes:
-        stage = _runs_in(node, facts)
-        if isinstance(node, Load):
+    met, late = set[str](), 0
+    for statement, stage in steps:
+        if isinstance(statement, tiles.Load):
             late += stage in met and stage != "body"
-        elif not isinstance(node, Store) and node.result in exchanging:
+        elif not exchanging.isdisjoint(makes(statement)):
             met.add(stage)
     return late
 
 
-def exchanges(facts: BlockFacts) -> frozenset[str]:
+def exchanges(facts: ProgramFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
-    schedule = facts.block.schedule
-    program = facts.program(swapped=schedule.swap_operands, deferred=frozenset())
-    flow, found = program.flow, set[str]()
-    for statement, _ in flow.statements:
+    flow, found = facts.flow, set[str]()
+    for statement, _ in flow.steps:
         if isinstance(statement, Reduce):
             found.add(statement.result)
-    for product in program.products:
-        left = flow.origin(product.left)
-        for value in {left, flow.origin(product.right)} - program.loads.keys():
-            if value not in flow.fresh or left != value:
-                found.add(value)
-    return frozenset(found)
+        elif isinstance(statement, Product):
+            left, right = flow.factors(statement)
+            if left not in flow.fresh:
+                found.add(left)
+            found.add(right)
+    return frozenset(found - facts.loads.keys())
 
 
 # -- Orders ----------------------------------------------------------------------------
 
 
-def _orders(facts: BlockFacts, hardware: Hardware) -> Iterator[tuple[BlockNode, ...]]:
+def _orders(footprint: Footprint) -> Iterator[Steps]:
     """Orders worth a thought: by depth, loads first, what ends values first."""
-    depths, nodes = _depths(facts), facts.block.nodes
-    by_depth = tuple(sorted(nodes, key=lambda n: depths[id(n)]))
-    yield by_depth
-    yield tuple(sorted(by_depth, key=lambda n: _loads_first(depths[id(n)][0], n)))
-    yield tuple(_thrifty(facts, depths, hardware))
+    steps = footprint.facts.flow.steps
+    depths = _depths(footprint.facts)
+    numbers = range(len(steps))
+    by_depth = sorted(numbers, key=lambda at: depths[at])
+    loads = sorted(by_depth, key=lambda at: _loads_first(depths[at][0], steps[at]))
+    for order in (by_depth, loads, _thrifty(footprint, depths)):
+        yield [steps[at] for at in order]
 
 
-def _loads_first(stage: int, node: BlockNode) -> tuple[int, bool]:
-    return stage, not isinstance(node, Load)
+def _loads_first(stage: int, step: Step) -> tuple[int, bool]:
+    return stage, not isinstance(step[0], tiles.Load)
 
 
-def _depths(facts: BlockFacts) -> dict[int, tuple[int, int]]:
-    """For each node its stage, and after how many synchronisations of it it can run."""
+def _depths(facts: ProgramFacts) -> list[tuple[int, int]]:
+    """For each step its stage, and after how many synchronisations of it it can run."""
     exchanging, ready = exchanges(facts), dict[str, tuple[int, int]]()
-    found: dict[int, tuple[int, int]] = {}
-    for node in facts.block.nodes:
-        stage, depth = STAGES.index(_runs_in(node, facts)), 0
-        for value in operands_of(node):
-            made, when = ready[value]
-            if made == stage:
-                depth = max(depth, when + (value in exchanging))
-        found[id(node)] = stage, depth
-        if not isinstance(node, Store):
-            ready[node.result] = stage, depth
+    found: list[tuple[int, int]] = []
+    for statement, when in facts.flow.steps:
+        stage, depth = STAGES.index(when), 0
+        if isinstance(statement, tiles.Store) and when == "after":
+            stage += 1
+        for value in facts.flow.operands(statement):
+            made, since = ready[value]
+            if made == STAGES.index(when):
+                depth = max(depth, since + (value in exchanging))
+        found.append((stage, depth))
+        ready.update((value, (STAGES.index(when), depth)) for value in makes(statement))
     return found
 
 
-def _runs_in(node: BlockNode, facts: BlockFacts) -> str:
-    """The stage in which a node runs; accumulators are added to in the loop."""
-    if isinstance(node, Store):
-        return "after"
-    looped = facts.block.loop is not None
-    return (
-        "body" if isinstance(node, Accumulate) and looped else facts.stages[node.result]
-    )
-
-
-def _thrifty(
-    facts: BlockFacts, depths: dict[int, tuple[int, int]], hardware: Hardware
-) -> Iterator[BlockNode]:
-    """By depth; of nodes that can run the one that leaves the fewest bytes live."""
-    footprint = footprint_of(facts, hardware)
-    left = dict.fromkeys(facts.stages, 0)
-    for node in facts.block.nodes:
-        for value in set(operands_of(node)):
+def _thrifty(footprint: Footprint, depths: list[tuple[int, int]]) -> Iterator[int]:
+    """By depth; of steps that can run the one that leaves the fewest bytes live."""
+    flow = footprint.facts.flow
+    operands = [set(flow.operands(statement)) for statement, _ in flow.steps]
+    made = [set(makes(statement)) for statement, _ in flow.steps]
+    before = _before(operands, made)
+    left = dict.fromkeys(set[str]().union(*operands, *made), 0)
+    for own in operands:
+        for value in own:
             left[value] += 1
-    done: set[str] = set()
-    waiting = list(enumerate(facts.block.nodes))
+    done, there = set[int](), set[str]()
+    waiting = list(range(len(flow.steps)))
 
-    def growth(node: BlockNode) -> float:
-        ends = sum(
-            float(footprint.held(v)[0])
-            for v in set(operands_of(node))
-            if left[v] == 1 and v in done
-        )
-        made = 0.0 if isinstance(node, Store) else float(footprint.held(node.result)[0])
-        return made - ends
+    def growth(at: int) -> float:
+        ends = (v for v in operands[at] if left[v] == 1 and v in there)
+        more = sum(float(footprint.held(v)[0]) for v in made[at] - operands[at])
+        return more - sum(float(footprint.held(v)[0]) for v in ends)
 
     while waiting:
-        can = [
-            (at, n)
-            for at, n in waiting
-            if done.issuperset(operands_of(n)) and _follows(n, done)
-        ]
-        at, node = min(can, key=lambda c: (depths[id(c[1])], growth(c[1]), c[0]))
-        waiting.remove((at, node))
-        for value in set(operands_of(node)):
+        can = [at for at in waiting if before[at] <= done]
+        at = min(can, key=lambda c: (depths[c], growth(c), c))
+        waiting.remove(at)
+        for value in operands[at]:
             left[value] -= 1
+        there |= made[at]
+        done.add(at)
+        yield at
+
+
+def _before(
+    operands: Sequence[AbstractSet[str]], made: Sequence[AbstractSet[str]]
+) -> list[set[int]]:
+    """For each step those that have to come before: what is carried is changed in turn.
+
+    So a step follows those that make what it reads or changes, and those that read what
+    it changes.
+    """
+    return [
+        {
+            other
+            for other in range(at)
+            if not made[other].isdisjoint(operands[at] | made[at])
+            or not operands[other].isdisjoint(made[at])
+        }
+        for at in range(len(made))
+    ]
+
+
+# -- Back to a block graph -------------------------------------------------------------
+
+
+def _nodes_in(steps: Steps, block: BlockGraph) -> tuple[BlockNode, ...]:
+    """The nodes in the order of the steps that they became.
+
+    Nodes that share a step with another one follow what they read.
+    """
+    place: dict[str, int] = {}
+    for at, (statement, _) in enumerate(steps):
+        for value in makes(statement):
+            place[value] = at
+    keys: dict[str, float] = {}
+    for node in block.nodes:
         if not isinstance(node, Store):
-            done.add(node.result)
-        yield node
+            read = [*operands_of(node)]
+            if isinstance(node, Accumulate) and node.rescale is not None:
+                read.append(node.rescale)
+            last = max((keys[v] for v in read), default=-1.0)
+            keys[node.result] = max(place.get(node.result, last), last)
+    return tuple(sorted(block.nodes, key=lambda n: _key(n, keys, len(steps))))
 
 
-def _follows(node: BlockNode, done: set[str]) -> bool:
-    """Whether the running maximum that an accumulator is scaled by is there."""
-    match node:
-        case Accumulate():
-            return node.rescale is None or node.rescale in done
-        case _:
-            return True
+def _key(node: BlockNode, keys: Mapping[str, float], end: int) -> tuple[float, bool]:
+    if isinstance(node, Store):
+        return end, True
+    return keys[node.result], not isinstance(node, Load)

@@ -15,7 +15,6 @@ from mirage_dsl.core.hardware import WARP, Hardware
 from mirage_dsl.cost.facts import as_column
 from mirage_dsl.cost.footprint import Footprint, Numbers
 from mirage_dsl.cost.live import Live
-from mirage_dsl.ir.graph import Store
 from mirage_dsl.tile.program import Product
 from mirage_dsl.tile.sizes import SMALLEST_DOT
 
@@ -185,17 +184,14 @@ def _registers(footprint: Footprint, live: Live) -> Numbers:
     threads = footprint.block_warps * WARP
     shared = _rows_shared_by_warps(footprint)
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
-    types = facts.given.types
-    words = as_column(min(types[n].dtype.itemsize, 4) / 4 for n in names)
-    sizes = footprint.sizes[[facts.tables.value[n] for n in names]]
+    tiles, rows = facts.flow.tiles, facts.tables.value
+    words = as_column(min(tiles[n].dtype.itemsize, 4) / 4 for n in names)
+    sizes = footprint.sizes[[rows[n] for n in names]]
     held = live.at @ np.maximum(sizes * words / threads, 1.0)
-    places = {
-        n.result: row for row, n in enumerate(live.nodes) if not isinstance(n, Store)
-    }
     for at, product in enumerate(facts.products):
         more = _registers_of(product, at, footprint)
         if more is not None:
-            held[places[product.result]] += more / threads
+            held[live.products[product.result]] += more / threads
     return BASE_REGISTERS + np.ceil(held.max(axis=0))
 
 

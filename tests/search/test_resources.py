@@ -91,7 +91,7 @@ def test_products_summed_in_place_are_not_counted_twice() -> None:
     assert "p" not in names
     assert "q" not in names
     # While the loop runs, exactly the two accumulators are held.
-    body = live.at[3]
+    body = live.at[live.products["p"]]
     assert {n for n, alive in zip(names, body, strict=True) if alive} == {"a", "c"}
 
 
