@@ -119,9 +119,8 @@ def _reads(
     copies = footprint.stage_buffers
     source = loads.source
     tile = footprint.elements(loads.dims) * loads.itemsize
-    count = np.ones(tile.shape)
-    count[own] = rounds * ((copies[0] > 0) + 1.0 * (copies[1] > 0))
-    read = np.maximum(tile * footprint.readers * count, source) / _coalescing(footprint)
+    asked = loaded(footprint) * footprint.readers
+    read = np.maximum(asked, source) / _coalescing(footprint)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     cold = as_column(load.source not in inside for load in loads.own)
@@ -139,6 +138,16 @@ def _reads(
         first = np.minimum(first, some.min(axis=0, initial=np.inf))
     flying = np.maximum(flying, early)
     return _Reads(fetched.sum(axis=0), read.sum(axis=0), held, flying, first)
+
+
+def loaded(footprint: Footprint) -> Numbers:
+    """Bytes that a block asks for, by load: all copies in all iterations."""
+    loads = footprint.facts.tables.loads
+    first, second = footprint.stage_buffers
+    count = np.ones((len(loads.own), len(footprint.points)))
+    copies = (first > 0) + 1.0 * (second > 0)
+    count[loads.looped[:, 0]] = footprint.iterations * copies
+    return footprint.elements(loads.dims) * loads.itemsize * count
 
 
 def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
