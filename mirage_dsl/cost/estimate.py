@@ -54,6 +54,7 @@ class KernelCost:
         memory: Time of the memory system.
         arithmetic: Time of the arithmetic.
         blocks: Blocks of the launch (0 for a library kernel).
+        warps: Warps of a block.
         iterations: Iterations of the loop.
         resident: Blocks that share a multiprocessor.
         waves: Rounds until all blocks have run.
@@ -73,6 +74,7 @@ class KernelCost:
     memory: float
     arithmetic: float
     blocks: int = 0
+    warps: int = 0
     iterations: int = 0
     resident: int = 0
     waves: int = 0
@@ -323,6 +325,7 @@ def _block_kernel(
         memory=1e6 * float(cost.memory[0]),
         arithmetic=1e6 * float(cost.arithmetic[0]),
         blocks=int(blocks),
+        warps=int(footprint.block_warps[0]),
         iterations=int(footprint.iterations[0]),
         resident=int(resident),
         waves=math.ceil(blocks / at_once),

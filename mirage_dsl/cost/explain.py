@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirage_dsl.core.hardware import DEFAULT, Hardware
+from mirage_dsl.core.hardware import DEFAULT, WARP, Hardware
 from mirage_dsl.cost.estimate import Cost, KernelCost, estimate, launched
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import Footprint, footprint_of, tensor_bytes
@@ -151,7 +151,7 @@ def _launch(
     others = "".join(words for words, chosen in how.items() if chosen)
     others += _asked(node, graph)
     return [
-        f"  grid {grid or '1'} = {part.blocks} blocks of {32 * schedule.num_warps} "
+        f"  grid {grid or '1'} = {part.blocks} blocks of {WARP * part.warps} "
         f"threads; {loop}{others}",
         f"  {part.waves} wave{'' if part.waves == 1 else 's'}: {hardware.sms} "
         f"multiprocessors hold {part.resident} at once each; {_bytes(part.shared)} of "

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.types import Dim, TensorType
-from mirage_dsl.cost.flow import Flow, Stage
+from mirage_dsl.cost.flow import Flow
 from mirage_dsl.cost.live import Live, live_tiles
-from mirage_dsl.ir.graph import Apply, BlockGraph, Split, dims_of, stages_of
+from mirage_dsl.ir.graph import Apply, BlockGraph, Split, dims_of
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
@@ -396,14 +396,8 @@ def as_column(values: Iterable[float]) -> Column:
 
 @dataclass(frozen=True, eq=False)
 class ProgramFacts:
-    """What does not depend on sizes of one tile program of a block.
+    """What does not depend on sizes of one tile program of a block, sizes open."""
 
-    Attributes:
-        given: The block that it was built from.
-        program: The program, with its sizes open.
-    """
-
-    given: Suited[Outer]
     program: TileProgram
 
     @cached_property
@@ -545,11 +539,6 @@ class BlockFacts:
         return found
 
     @cached_property
-    def stages(self) -> Mapping[str, Stage]:
-        """When each value of the block is made."""
-        return stages_of(self.block)
-
-    @cached_property
     def _programs(self) -> dict[tuple[bool, frozenset[str]], ProgramFacts]:
         return {}
 
@@ -588,7 +577,7 @@ class BlockFacts:
             schedule = replace(given.block.schedule, swap_operands=swapped)
             given = replace(given, block=replace(given.block, schedule=schedule))
             program = build(given, sizes=Unsized(given.pieces), noted=False)
-            self._programs[key] = ProgramFacts(given, program)
+            self._programs[key] = ProgramFacts(program)
         return self._programs[key]
 
     @cached_property

@@ -181,7 +181,7 @@ def test_waits_and_order(name: str) -> None:
         assert kernel.priced.block_warps[0] == kernel.warps == kernel.program.warps
         mine = [s for s, _ in facts.flow.steps]
         mine = [s for s in mine if not isinstance(s, Load) or made(s, kernel.priced)]
-        closed = ProgramFacts(facts.given, kernel.program)
+        closed = ProgramFacts(kernel.program)
         steps = [s for s, _ in closed.flow.steps if type(s) in set(map(type, mine))]
         if kernel.program.schedule.pdl:
             # What waits for the kernel ahead stands behind the loop.
