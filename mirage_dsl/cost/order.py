@@ -21,7 +21,6 @@ from mirage_dsl.cost.footprint import Footprint, footprint_of
 from mirage_dsl.cost.live import live_tiles
 from mirage_dsl.cost.resources import resources
 from mirage_dsl.ir.graph import (
-    Accumulate,
     BlockGraph,
     BlockNode,
     KernelGraph,
@@ -30,9 +29,9 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.tile import program as tiles
 from mirage_dsl.tile.program import Product, Reduce, makes
-from mirage_dsl.tile.wiring import operands_of
 
 Steps = Sequence[Step]
 
@@ -218,10 +217,7 @@ def _nodes_in(steps: Steps, block: BlockGraph) -> tuple[BlockNode, ...]:
     keys: dict[str, float] = {}
     for node in block.nodes:
         if not isinstance(node, Store):
-            read = [*operands_of(node)]
-            if isinstance(node, Accumulate) and node.rescale is not None:
-                read.append(node.rescale)
-            last = max((keys[v] for v in read), default=-1.0)
+            last = max((keys[v] for v in operands_of(node)), default=-1.0)
             keys[node.result] = max(place.get(node.result, last), last)
     return tuple(sorted(block.nodes, key=lambda n: _key(n, keys, len(steps))))
 
