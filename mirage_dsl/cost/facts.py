@@ -184,6 +184,30 @@ class Stores:
 
 
 @dataclass(frozen=True, eq=False)
+class Shared:
+    """One row for each value that lies in shared memory.
+
+    After the loop its stages are free again.  What is made before the loop and used in
+    it stays for as long as the loop does, what is used only after it to the end.
+
+    Attributes:
+        names: The values.
+        value: Row of its sizes.
+        itemsize: Bytes of an element.
+        staged: The rows of the loop's loads, in their order.
+        looping: Whether it lives while the loop runs, or where there is no loop.
+        ending: Whether it lives after the loop.
+    """
+
+    names: tuple[str, ...]
+    value: Rows
+    itemsize: Column
+    staged: Rows
+    looping: Flags
+    ending: Flags
+
+
+@dataclass(frozen=True, eq=False)
 class Tables:
     """All of them.
 
@@ -198,6 +222,7 @@ class Tables:
         operands: Their operands.
         loads: The loads.
         stores: The stores.
+        shared: What lies in shared memory.
         work: The other operators.
     """
 
@@ -208,6 +233,7 @@ class Tables:
     operands: Operands
     loads: Loads
     stores: Stores
+    shared: Shared
     work: Work
 
 
@@ -248,6 +274,7 @@ class _Builder:
             operands=operands,
             loads=loads,
             stores=self.stores(),
+            shared=self.shared(),
             work=work,
         )
 
@@ -348,6 +375,37 @@ class _Builder:
             tuple(self.places([dims_of(s.at)])[0] for s, _ in found),
             tuple(looped for _, looped in found),
         )
+
+    def shared(self) -> Shared:
+        flow = self.flow
+        looped = [v for v in self.facts.loads if flow.stage[v] == "body"]
+        names = looped + [
+            v for v in flow.stage if v not in looped and self.is_shared(v)
+        ]
+        stages = [flow.stage[v] for v in names]
+        late = self.facts.used_only_after
+        return Shared(
+            tuple(names),
+            np.array([self.value[v] for v in names], dtype=np.intp),
+            as_column(flow.tiles[v].dtype.itemsize for v in names),
+            np.arange(len(looped), dtype=np.intp),
+            flags(stage != "after" for stage in stages),
+            flags(
+                stage == "after" or v in late
+                for v, stage in zip(names, stages, strict=True)
+            ),
+        )
+
+    def is_shared(self, value: str) -> bool:
+        """Whether products read a value from there.
+
+        What a product made stays in registers as the operand with the rows.
+        """
+        flow, products = self.flow, self.flow.products_of(value)
+        stays = value in flow.fresh and all(
+            flow.factors(p)[0] == value for p in products
+        )
+        return bool(products) and not stays
 
     def work(self) -> Work:
         flops = (np.zeros((1, len(self.sets))), np.zeros((1, len(self.sets))))
@@ -555,7 +613,7 @@ class BlockFacts:
     def _deferrable(self) -> Mapping[str, Apply]:
         return deferrable(self.given.block)
 
-    @property
+    @cached_property
     def plain(self) -> ProgramFacts:
         """The program without swapped operands, in which all sums wait that can."""
         return self.program(swapped=False, deferred=frozenset(self._deferrable))

@@ -65,6 +65,13 @@ def points_of(block: BlockGraph) -> Points:
     )
 
 
+KEPT = frozenset(
+    {"pieces", "padded", "sizes", "tall", "grouped", "buffers", "block_warps"}
+    | {"blocks", "iterations"}
+)
+"""Arrays of a footprint whose last axis are the points."""
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Element counts of a tile program's values at a batch of points.
@@ -82,9 +89,8 @@ class Footprint:
         if len(index) == len(self.points):
             return self
         found = Footprint(self.facts, self.points.take(index), self.hardware)
-        for name in ("pieces", "padded", "sizes"):
-            if name in self.__dict__:
-                found.__dict__[name] = self.__dict__[name][:, index]
+        for name in KEPT & self.__dict__.keys():
+            found.__dict__[name] = self.__dict__[name][..., index]
         return found
 
     @cached_property
@@ -177,27 +183,32 @@ class Footprint:
         count = len(self.facts.products)
         return wide.reshape(3, count, len(self.points)).any(axis=0)
 
-    @cached_property
+    @property
     def stage_buffers(self) -> tuple[Numbers, Numbers]:
-        """Stage buffers of each copy of the loop's loads; 0 where there is no copy.
+        """Stage buffers of each copy of the loop's loads; 0 where there is no copy."""
+        first, second = self.buffers
+        return first, second
+
+    @cached_property
+    def buffers(self) -> Numbers:
+        """The same as one array.
 
         Where the matrix unit of this GPU reads no tile by itself, none is in use for
         longer than an iteration.
         """
         loads = self.facts.tables.loads
         own = np.flatnonzero(loads.looped[:, 0])
-        first = np.zeros((len(own), len(self.points)))
-        second = np.zeros_like(first)
+        found = np.zeros((2, len(own), len(self.points)))
         for row, at in enumerate(own):
-            first[row] = self.at(loads.own[at].buffers)
+            found[0, row] = self.at(loads.own[at].buffers)
             again = loads.again[at]
             if again is not None:
-                second[row] = self.at(again.buffers) * self.at(again.when)
+                found[1, row] = self.at(again.buffers) * self.at(again.when)
         if self.asynchronous is not self.grouped:
             alone = loads.readers[own] @ self.asynchronous > 0
             fewer = np.maximum(self.points.num_stages - 1.0, 1.0)
-            first = np.where(alone, first, np.minimum(first, fewer))
-        return first, second
+            found[0] = np.where(alone, found[0], np.minimum(found[0], fewer))
+        return found
 
     @cached_property
     def blocks(self) -> Numbers:

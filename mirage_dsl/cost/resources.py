@@ -43,30 +43,25 @@ class SharedBuffer:
 
 
 def shared_buffers(footprint: Footprint) -> list[SharedBuffer]:
-    """What lies in shared memory, and when: after the loop its buffers are free again.
+    """What lies in shared memory, and when."""
+    own = footprint.facts.tables.shared
+    sizes = _buffer_sizes(footprint)
+    return [
+        SharedBuffer(value, size, bool(looping), bool(ending))
+        for value, size, looping, ending in zip(
+            own.names, sizes, own.looping, own.ending, strict=True
+        )
+    ]
 
-    What is made before the loop and used in it stays for as long as the loop does, what
-    is used only after it to the end.
-    """
-    facts = footprint.facts
-    flow, values = facts.flow, facts.tables.loads.own
-    first, second = footprint.stage_buffers
-    looped = (v.result for v in values if flow.stage[v.result] == "body")
-    stages = dict(zip(looped, first + second, strict=True))
-    found: list[SharedBuffer] = []
-    for name, stage in flow.stage.items():
-        products = flow.products_of(name)
-        if name not in stages and not products:
-            continue
-        size = footprint.held(name) * flow.tiles[name].dtype.itemsize
-        if name in stages:
-            size = size * stages[name]
-        elif name in flow.fresh and all(flow.factors(p)[0] == name for p in products):
-            # What a product made stays in registers as the operand with the rows.
-            continue
-        ending = stage == "after" or name in facts.used_only_after
-        found.append(SharedBuffer(name, size, stage != "after", ending))
-    return found
+
+def _buffer_sizes(footprint: Footprint) -> Numbers:
+    """Bytes of each value that lies in shared memory, one row for each."""
+    own = footprint.facts.tables.shared
+    sizes = footprint.sizes[own.value] * own.itemsize
+    if len(own.staged):
+        first, second = footprint.stage_buffers
+        sizes[own.staged] *= first + second
+    return sizes
 
 
 # -- All resources ---------------------------------------------------------------------
@@ -168,11 +163,11 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
 
 def _shared_bytes(footprint: Footprint) -> Numbers:
     """The larger of what the loop and what the code after it needs."""
-    most = np.full((2, len(footprint.points)), float(BASE_SHARED))
-    for buffer in shared_buffers(footprint):
-        most[0] += buffer.size * buffer.looping
-        most[1] += buffer.size * buffer.ending
-    return most.max(axis=0)
+    own = footprint.facts.tables.shared
+    if not own.names:
+        return np.full(len(footprint.points), float(BASE_SHARED))
+    sizes = _buffer_sizes(footprint)
+    return BASE_SHARED + np.maximum(own.looping @ sizes, own.ending @ sizes)
 
 
 def _registers(footprint: Footprint, live: Live) -> Numbers:
