@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("MIRAGE_DSL_CACHE_DIR", tempfile.mkdtemp())
 
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.tune.timing import host_microseconds, rotating, time_sets
 from tests.programs import mugraphs
@@ -227,7 +227,7 @@ def run_case(case: Case, draws: int) -> Iterator[Result]:
         start = time.perf_counter()
         result = Result(case.name, name, float("nan"), float("nan"), eager, 0.0)
         try:
-            run = Executable(make())
+            run = TritonExecutable(make())
             result.error = error_of(case, run, draws)
             result.seconds = time.perf_counter() - start
             result.microseconds = time_sets(run, sets).median

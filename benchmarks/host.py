@@ -29,7 +29,7 @@ import torch
 import mirage_dsl as mirage
 from benchmarks import torch_functions
 from mirage_dsl.backends.triton.running.interpret import load_module
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -166,7 +166,7 @@ def measure(case: Case, *, compare: bool) -> Row:
     def by_keyword(*tensors: torch.Tensor) -> Any:
         return kernel(**dict(zip(case.names, tensors, strict=True)))
 
-    run = vars(load_module(Executable(graph).source))["run"]
+    run = vars(load_module(TritonExecutable(graph).source))["run"]
     eager = functools.partial(case.function, torch_functions)
     torch.compiler.reset()
     return Row(

@@ -30,12 +30,12 @@ from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
 from mirage_dsl.frontend import functions
 from mirage_dsl.frontend.dims import (
-    Atom,
-    Atoms,
     Axes,
     DimNames,
+    DimVar,
+    DimVars,
     Handle,
-    Value,
+    Traced,
     atoms_of,
     shape_text,
 )
@@ -68,10 +68,10 @@ from mirage_dsl.ops.table import CAST
 class _Load:
     """An input of a block: axes that a grid dim or the loop splits."""
 
-    value: Value
+    value: Traced
     source: str
-    grid: tuple[Atoms, ...]
-    loop: Atoms | None
+    grid: tuple[DimVars, ...]
+    loop: DimVars | None
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class _Store:
     lacks.
     """
 
-    value: Value
+    value: Traced
     operand: str
     axes: Axes
-    partial: tuple[tuple[Atom, Atoms], ...]
+    partial: tuple[tuple[DimVar, DimVars], ...]
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class _Block:
         location: Where it became part of a graph.
     """
 
-    grid: tuple[tuple[tuple[Atoms, ...], int], ...]
-    loop: tuple[Atoms, int] | None
+    grid: tuple[tuple[tuple[DimVars, ...], int], ...]
+    loop: tuple[DimVars, int] | None
     items: tuple[_Item, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, Traced]
     num_warps: int
     location: SourceLocation | None
 
@@ -161,7 +161,7 @@ class _BlockBuilder:
         self._after: set[str] = set()
         """Values after the loop."""
 
-    def _axis(self, axes: tuple[Atoms, ...], count: int) -> list[Split]:
+    def _axis(self, axes: tuple[DimVars, ...], count: int) -> list[Split]:
         """The splits of x, y or z: one for each dim that a tensor's map gives it."""
         found: dict[str, Split] = {}
         for axis in axes:
@@ -169,7 +169,7 @@ class _BlockBuilder:
             found.setdefault(split.dim, replace(split, beside=bool(found)))
         return list(found.values())
 
-    def _loop(self, loop: tuple[Atoms, int], grid: tuple[Split, ...]) -> Split:
+    def _loop(self, loop: tuple[DimVars, int], grid: tuple[Split, ...]) -> Split:
         split = _split(self._builder, *loop, self._step.location)
         inside = next((s for s in grid if s.dim == split.dim), None)
         return (
@@ -286,7 +286,7 @@ class _BlockBuilder:
 
 
 def _split(
-    builder: Builder, axis: Atoms, count: int, location: SourceLocation | None
+    builder: Builder, axis: DimVars, count: int, location: SourceLocation | None
 ) -> Split:
     """An axis cut into so many parts: its leading dim is."""
     name = builder.names.lead(axis)
@@ -353,10 +353,10 @@ class ThreadblockGraph:
         self._recorder: Recorder | None = None
         self._sources: list[Tensor] = []
         self._outputs: list[Tensor] = []
-        self._splits: dict[int, list[Atoms]] = {}
-        self._looped: Atoms | None = None
+        self._splits: dict[int, list[DimVars]] = {}
+        self._looped: DimVars | None = None
         self._items: list[_Item] = []
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, Traced] = {}
 
     def new_input(
         self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = -1
@@ -398,7 +398,7 @@ class ThreadblockGraph:
         self._sources.append(dtensor)
         return Tensor(self._recorder, Handle(value, axes))
 
-    def _split_axes(self, x: Handle, mapped: Sequence[int]) -> dict[int, Atoms]:
+    def _split_axes(self, x: Handle, mapped: Sequence[int]) -> dict[int, DimVars]:
         """The axis that each of x, y and z splits."""
         return {
             i: self._axis(x, axis)
@@ -406,7 +406,7 @@ class ThreadblockGraph:
             if axis >= 0 and blocks > 1
         }
 
-    def _axis(self, x: Handle, axis: int) -> Atoms:
+    def _axis(self, x: Handle, axis: int) -> DimVars:
         if axis >= len(x.axes) or not x.axes[axis]:
             raise ShapeError(
                 f"a map names axis {axis} of {shape_text(x)}, which has no such axis "
@@ -505,7 +505,7 @@ class ThreadblockGraph:
         self._take_nodes()
         handle, dims = stensor.handle, stensor.recorder.dims
         axes = list(handle.axes)
-        partial: list[tuple[Atom, Atoms]] = []
+        partial: list[tuple[DimVar, DimVars]] = []
         for index, blocks in enumerate(self._grid):
             named = output_map[index] if index < len(output_map) else -1
             splits = self._splits.get(index, [])

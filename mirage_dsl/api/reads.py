@@ -323,7 +323,7 @@ class _Same:
         return isinstance(other, _Same) and self.value is other.value
 
 
-class Key:
+class ReadsKey:
     """What a function reads, to look up what was made of it."""
 
     __slots__ = ("_hash", "_parts")
@@ -336,7 +336,7 @@ class Key:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Key):
+        if not isinstance(other, ReadsKey):
             return NotImplemented
         return self is other or (self._hash, self._parts) == (other._hash, other._parts)
 
@@ -961,7 +961,7 @@ class Reads:
         while walk is None or walk.named != named:
             named = _Named() if walk is None else walk.named
             walk = _Walk(function, kernel, named)
-        self.key = Key(walk.key)
+        self.key = ReadsKey(walk.key)
         self.entries = ReadList(walk.look.entries)
         self._readers = [read for _, read, _ in walk.look.edges.values()]
         self._spreads = [spread for _, spread, _ in walk.look.boxes]

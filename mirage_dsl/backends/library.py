@@ -77,7 +77,7 @@ def letters(dims: Sequence[str], known: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Value:
+class Argument:
     """An operand: its name, dims and storage format; constants have neither of those.
 
     Attributes:
@@ -92,7 +92,7 @@ class Value:
 
 
 def expression(
-    node: Apply, operands: Sequence[Value], result: tuple[str, ...], dtype: DType
+    node: Apply, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
 ) -> str:
     """The PyTorch expression of a kernel-level operator.
 
@@ -121,7 +121,7 @@ def expression(
 
 
 def _elementwise(
-    template: str, operands: Sequence[Value], result: tuple[str, ...], dtype: DType
+    template: str, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
 ) -> str:
     tensors = [o for o in operands if o.dtype is not None]
     constants = len(tensors) < len(operands)
@@ -143,7 +143,7 @@ def _elementwise(
     return text if kept and not wide else f"{text}.to({name})"
 
 
-def _widened(tensors: Sequence[Value], dtype: DType, constants: bool) -> bool:
+def _widened(tensors: Sequence[Argument], dtype: DType, constants: bool) -> bool:
     """Whether PyTorch computes in the operands' formats what has to be of f32."""
     if dtype == boolean:
         # It rounds constants to the operands' format, and does not subtract truth.
@@ -152,7 +152,9 @@ def _widened(tensors: Sequence[Value], dtype: DType, constants: bool) -> bool:
     return not numbers or any(o.dtype != dtype for o in numbers)
 
 
-def product(a: Value, b: Value, result: tuple[str, ...]) -> tuple[str, str] | None:
+def product(
+    a: Argument, b: Argument, result: tuple[str, ...]
+) -> tuple[str, str] | None:
     """Two matrices, or batches of them, whose product is one of values; None if not.
 
     They are put so that the result has its axes in order without a copy.
@@ -169,7 +171,9 @@ def product(a: Value, b: Value, result: tuple[str, ...]) -> tuple[str, str] | No
     return aligned(a.text, a.dims, wanted[0]), aligned(b.text, b.dims, wanted[1])
 
 
-def _product(template: str, operands: Sequence[Value], result: tuple[str, ...]) -> str:
+def _product(
+    template: str, operands: Sequence[Argument], result: tuple[str, ...]
+) -> str:
     """A product of matrices, or of batches of them, if it is one; else a sum."""
     a, b = operands
     factors = product(a, b, result)
@@ -181,7 +185,7 @@ def _product(template: str, operands: Sequence[Value], result: tuple[str, ...]) 
     return f'torch.einsum("{equation}", {a.text}, {b.text})'
 
 
-def _view(template: str, node: Apply, operand: Value, dtype: DType) -> str:
+def _view(template: str, node: Apply, operand: Argument, dtype: DType) -> str:
     name, dims = operand.text, operand.dims
     attrs = dict(node.attrs)
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
@@ -197,7 +201,7 @@ def _view(template: str, node: Apply, operand: Value, dtype: DType) -> str:
 def _concat(
     template: str,
     node: Apply,
-    operands: Sequence[Value],
+    operands: Sequence[Argument],
     result: tuple[str, ...],
 ) -> str:
     attrs = dict(node.attrs)
@@ -249,11 +253,11 @@ class Match:
 
     values: tuple[str, ...]
     inner: frozenset[str]
-    text: Callable[[Mapping[str, Value], Callable[[str], str]], str]
+    text: Callable[[Mapping[str, Argument], Callable[[str], str]], str]
 
 
 @dataclass(frozen=True)
-class Found:
+class Site:
     """A pattern's match, before it is known to be a call.
 
     Attributes:
@@ -302,7 +306,7 @@ _SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
 # -- Calls -----------------------------------------------------------------------------
 
 
-def _norm(found: Found, name: str) -> Match | None:
+def _norm(found: Site, name: str) -> Match | None:
     """A norm over the last axes, or over others that are turned there."""
     types, over = found.types, found.over
     dims = types[found.result].names
@@ -322,7 +326,7 @@ def _norm(found: Found, name: str) -> Match | None:
     assert isinstance(eps, Scalar)
     slots = ("weight",) if name == "rms_norm" else ("weight", "bias")
 
-    def text(values: Mapping[str, Value], size: Callable[[str], str]) -> str:
+    def text(values: Mapping[str, Argument], size: Callable[[str], str]) -> str:
         given = values[x]
         shape = ", ".join(map(size, over))
         arguments = [aligned(given.text, given.dims, order), f"({shape},)"]
@@ -336,21 +340,21 @@ def _norm(found: Found, name: str) -> Match | None:
     return Match((x, *map(found.value, parameters)), frozenset(), text)
 
 
-def _rms_norm(found: Found) -> Match | None:
+def _rms_norm(found: Site) -> Match | None:
     return _norm(found, "rms_norm")
 
 
-def _layer_norm(found: Found) -> Match | None:
+def _layer_norm(found: Site) -> Match | None:
     return _norm(found, "layer_norm")
 
 
-def _softmax(found: Found, name: str = "softmax") -> Match | None:
+def _softmax(found: Site, name: str = "softmax") -> Match | None:
     x, over = found.value("x"), found.over
     dims = found.types[found.result].names
     if len(over) != 1 or set(found.types[x].names) != set(dims):
         return None
 
-    def text(values: Mapping[str, Value], size: Callable[[str], str]) -> str:
+    def text(values: Mapping[str, Argument], size: Callable[[str], str]) -> str:
         del size
         given = values[x]
         call = f"torch.{name}({given.text}, {given.dims.index(over[0])})"
@@ -359,18 +363,18 @@ def _softmax(found: Found, name: str = "softmax") -> Match | None:
     return Match((x,), frozenset(), text)
 
 
-def _safe_softmax(found: Found) -> Match | None:
+def _safe_softmax(found: Site) -> Match | None:
     return _softmax(found, "_safe_softmax")
 
 
-def _sum_of_product(found: Found) -> Match | None:
+def _sum_of_product(found: Site) -> Match | None:
     a, b, c = (found.value(leaf) for leaf in "abc")
     dims = found.types[found.result].names
-    left, right = (Value("", found.types[v].names) for v in (a, b))
+    left, right = (Argument("", found.types[v].names) for v in (a, b))
     if len(dims) != 2 or product(left, right, dims) is None:
         return None
 
-    def text(values: Mapping[str, Value], size: Callable[[str], str]) -> str:
+    def text(values: Mapping[str, Argument], size: Callable[[str], str]) -> str:
         del size
         factors = product(values[a], values[b], dims)
         assert factors is not None
@@ -380,7 +384,7 @@ def _sum_of_product(found: Found) -> Match | None:
     return Match((a, b, c), frozenset(), text)
 
 
-Function = tuple[Pattern, Callable[[Found], Match | None]]
+Function = tuple[Pattern, Callable[[Site], Match | None]]
 
 
 def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
@@ -449,7 +453,7 @@ class _Matching:
                 } - {node.result}
                 if not self._hidden(inner, node.result) or not self._alike(bound):
                     continue
-                match = make(Found(bound, self._types, node.result))
+                match = make(Site(bound, self._types, node.result))
                 if match is not None:
                     return Match(match.values, frozenset(inner), match.text)
         return None

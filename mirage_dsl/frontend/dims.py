@@ -25,7 +25,7 @@ Extent = int | None
 
 
 @dataclass(eq=False)
-class Atom:
+class DimVar:
     """A dim variable.
 
     Attributes:
@@ -45,7 +45,7 @@ class Atom:
         return f"~{self.serial}"
 
 
-Atoms = tuple[Atom, ...]
+DimVars = tuple[DimVar, ...]
 """A row-major product of atoms: one axis, `()` where its extent is 1."""
 
 
@@ -61,15 +61,15 @@ class SharedTail:
         offsets: Bounds, in elements of an axis.
     """
 
-    members: tuple[Atoms, ...]
+    members: tuple[DimVars, ...]
     offsets: tuple[int, ...] = ()
 
 
-Axes = tuple[Atoms, ...]
+Axes = tuple[DimVars, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class Traced:
     """What a node computes, or an input: dims and dtype, without axis order.
 
     Attributes:
@@ -79,7 +79,7 @@ class Value:
     """
 
     name: str
-    dims: Atoms
+    dims: DimVars
     dtype: DType
 
 
@@ -91,7 +91,7 @@ class Handle:
     them, as after `expand`.
     """
 
-    value: Value
+    value: Traced
     axes: Axes
 
     @property
@@ -106,33 +106,35 @@ Operand = Handle | Scalar
 
 @dataclass
 class Unifier:
-    """Atoms, what they are bound to, and which of them must stay apart."""
+    """Dim variables, what they are bound to, and which of them must stay apart."""
 
-    _bound: dict[Atom, Atoms] = field(default_factory=dict[Atom, Atoms])
-    _groups: list[Atoms] = field(default_factory=list[Atoms])
+    _bound: dict[DimVar, DimVars] = field(default_factory=dict[DimVar, DimVars])
+    _groups: list[DimVars] = field(default_factory=list[DimVars])
     _tails: list[SharedTail] = field(default_factory=list[SharedTail])
-    _pairs: list[tuple[Atom, Atom]] = field(default_factory=list[tuple[Atom, Atom]])
-    _atoms: dict[str, Atom] = field(default_factory=dict[str, Atom])
+    _pairs: list[tuple[DimVar, DimVar]] = field(
+        default_factory=list[tuple[DimVar, DimVar]]
+    )
+    _atoms: dict[str, DimVar] = field(default_factory=dict[str, DimVar])
     _values: int = 0
 
-    def fresh(self, extent: Extent, hint: str | None = None) -> Atom:
+    def fresh(self, extent: Extent, hint: str | None = None) -> DimVar:
         """A new atom."""
-        atom = Atom(extent, len(self._atoms) + 1, hint)
+        atom = DimVar(extent, len(self._atoms) + 1, hint)
         self._atoms[atom.name] = atom
         return atom
 
-    def named(self, name: str) -> Atoms:
+    def named(self, name: str) -> DimVars:
         """The unbound atoms whose product the atom of this name is."""
         return self.resolve((self._atoms[name],))
 
-    def value(self, dims: Atoms, dtype: DType) -> Value:
+    def value(self, dims: DimVars, dtype: DType) -> Traced:
         """A new value."""
         self._values += 1
-        return Value(f"%{self._values}", dims, dtype)
+        return Traced(f"%{self._values}", dims, dtype)
 
-    def resolve(self, atoms: Iterable[Atom]) -> Atoms:
+    def resolve(self, atoms: Iterable[DimVar]) -> DimVars:
         """The unbound atoms whose product `atoms` is."""
-        found: list[Atom] = []
+        found: list[DimVar] = []
         for atom in atoms:
             if atom in self._bound:
                 found.extend(self.resolve(self._bound[atom]))
@@ -140,14 +142,14 @@ class Unifier:
                 found.append(atom)
         return tuple(found)
 
-    def hints(self) -> dict[Atom, str]:
+    def hints(self) -> dict[DimVar, str]:
         """The user's name for every unbound atom that has one; no name twice.
 
         Of several atoms that became one dim the first one's name counts.  Where the
         user gave several dims one name, or named a dim that was split, they get
         numbers.
         """
-        chosen: dict[Atom, str] = {}
+        chosen: dict[DimVar, str] = {}
         for atom in self._atoms.values():
             if atom.hint is None:
                 continue
@@ -168,9 +170,9 @@ class Unifier:
 
     def unify(
         self,
-        pairs: Sequence[tuple[Atoms, Atoms]] = (),
-        group: Atoms = (),
-        renamed: Sequence[tuple[Atom, Atom]] = (),
+        pairs: Sequence[tuple[DimVars, DimVars]] = (),
+        group: DimVars = (),
+        renamed: Sequence[tuple[DimVar, DimVar]] = (),
         tail: SharedTail | None = None,
     ) -> UnsupportedError | None:
         """Make both axes of each pair equal, and keep the atoms of `group` apart.
@@ -207,7 +209,7 @@ class Unifier:
             return reason
         return None
 
-    def regroup(self, atoms: Atoms, extents: Sequence[int]) -> tuple[Atoms, ...]:
+    def regroup(self, atoms: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
         """Cut a product of atoms into axes of the given extents, row-major.
 
         A symbolic atom counts as the extent -1 and is never factored.
@@ -216,10 +218,10 @@ class Unifier:
             UnsupportedError: The axes are no product of factors of the atoms.
         """
         rest = list(reversed(self.resolve(atoms)))
-        axes: list[Atoms] = []
+        axes: list[DimVars] = []
         mark = len(self._bound)
         for extent in extents:
-            axis: list[Atom] = []
+            axis: list[DimVar] = []
             left = extent
             while left != 1:
                 axis.append(self._take(rest, left))
@@ -229,7 +231,7 @@ class Unifier:
             self.settle()
         return tuple(axes)
 
-    def _take(self, rest: list[Atom], wanted: int) -> Atom:
+    def _take(self, rest: list[DimVar], wanted: int) -> DimVar:
         """Take the next factor, splitting the next atom where it is too long."""
         if not rest:
             raise UnsupportedError("the axes have more elements than the tensor")
@@ -248,13 +250,13 @@ class Unifier:
         rest.append(tail)
         return lead
 
-    def _split(self, atom: Atom, lead: int) -> tuple[Atom, Atom]:
+    def _split(self, atom: DimVar, lead: int) -> tuple[DimVar, DimVar]:
         assert atom.extent is not None
         parts = self.fresh(lead), self.fresh(atom.extent // lead)
         self._bound[atom] = parts
         return parts
 
-    def _merge(self, left: Atoms, right: Atoms) -> None:
+    def _merge(self, left: DimVars, right: DimVars) -> None:
         """Bind atoms until both axes are the same product."""
         a, b = list(reversed(left)), list(reversed(right))
         while a and b:
@@ -277,8 +279,8 @@ class Unifier:
 
     @staticmethod
     def _order(
-        x: Atom, y: Atom, a: list[Atom], b: list[Atom]
-    ) -> tuple[Atom, Atom, list[Atom], list[Atom]]:
+        x: DimVar, y: DimVar, a: list[DimVar], b: list[DimVar]
+    ) -> tuple[DimVar, DimVar, list[DimVar], list[DimVar]]:
         """The shorter atom first; it must divide the longer one."""
         if _known(x) > _known(y):
             x, y, a, b = y, x, b, a
@@ -304,7 +306,7 @@ class Unifier:
                 self._share_tail(tail)
         self._check_groups(self._groups)
 
-    def _factor_alike(self, left: Atoms, right: Atoms) -> None:
+    def _factor_alike(self, left: DimVars, right: DimVars) -> None:
         a, b = list(reversed(left)), list(reversed(right))
         while a and b:
             x, y = a.pop(), b.pop()
@@ -328,7 +330,7 @@ class Unifier:
         for member in members:
             self._split_off(self.resolve(member), longest[1:], inner)
 
-    def _split_off(self, member: Atoms, tail: Atoms, inner: int) -> None:
+    def _split_off(self, member: DimVars, tail: DimVars, inner: int) -> None:
         extent = product(member)
         if extent is None or extent % inner or extent == inner:
             raise UnsupportedError(
@@ -340,14 +342,14 @@ class Unifier:
         else:
             self._merge(member[1:], tail)
 
-    def _check_groups(self, groups: Sequence[Atoms]) -> None:
+    def _check_groups(self, groups: Sequence[DimVars]) -> None:
         for group in groups:
             atoms = self.resolve(group)
             if len(set(atoms)) != len(atoms):
                 raise UnsupportedError("two axes of one tensor would be the same dim")
 
 
-def _known(atom: Atom) -> int:
+def _known(atom: DimVar) -> int:
     if atom.extent is None:
         raise UnsupportedError(
             f"the dim {atom.hint or '?'} is symbolic and meets a fixed extent; give "
@@ -360,7 +362,7 @@ def _quotient(extent: int, factor: Extent) -> int:
     return 1 if factor is None else extent // factor
 
 
-def product(atoms: Iterable[Atom]) -> Extent:
+def product(atoms: Iterable[DimVar]) -> Extent:
     """The extent of an axis; None where a factor is symbolic."""
     extents = [atom.extent for atom in atoms]
     if any(e is None for e in extents):
@@ -379,15 +381,15 @@ class DimNames:
 
     dims: Unifier
     taken: set[str]
-    _names: dict[Atom, str] = field(default_factory=dict[Atom, str])
-    _hints: dict[Atom, str] = field(default_factory=dict[Atom, str])
+    _names: dict[DimVar, str] = field(default_factory=dict[DimVar, str])
+    _hints: dict[DimVar, str] = field(default_factory=dict[DimVar, str])
 
     def __post_init__(self) -> None:
         self._hints = self.dims.hints()
         self.taken = self.taken | set(self._hints.values())
         self._fresh = self._candidates()
 
-    def visit(self, atoms: Iterable[Atom]) -> None:
+    def visit(self, atoms: Iterable[DimVar]) -> None:
         """Name those atoms that have no name yet."""
         for atom in self.dims.resolve(atoms):
             if atom not in self._names:
@@ -402,19 +404,19 @@ class DimNames:
             if name not in self.taken:
                 yield name
 
-    def lead(self, atoms: Atoms) -> str:
+    def lead(self, atoms: DimVars) -> str:
         """The name of the leading dim of an axis."""
         return self._names[self.dims.resolve(atoms[:1])[0]]
 
-    def assign(self, atom: Atom, name: str) -> None:
+    def assign(self, atom: DimVar, name: str) -> None:
         """Give an atom a name that follows from another one's."""
         self._names.setdefault(atom, name)
 
-    def of(self, atoms: Iterable[Atom]) -> tuple[str, ...]:
+    def of(self, atoms: Iterable[DimVar]) -> tuple[str, ...]:
         """Names of the dims of an axis."""
         return tuple(self._names[a] for a in self.dims.resolve(atoms))
 
-    def factor(self, atom: Atom, power: int) -> Scalar:
+    def factor(self, atom: DimVar, power: int) -> Scalar:
         """A power of an extent; of a dim that no tensor has, the number itself."""
         if atom in self._names:
             return Scalar(Fraction(1), ((self._names[atom], power),))
@@ -433,12 +435,12 @@ class DimNames:
 # -- Extents ---------------------------------------------------------------------------
 
 
-def atoms_of(axes: Iterable[Atoms]) -> Atoms:
+def atoms_of(axes: Iterable[DimVars]) -> DimVars:
     """The atoms of axes, from the first to the last."""
     return tuple([atom for axis in axes for atom in axis])
 
 
-def extents_of(atoms: Iterable[Atom], power: int = 1) -> Scalar:
+def extents_of(atoms: Iterable[DimVar], power: int = 1) -> Scalar:
     """A power of the extent of an axis, whatever that will be."""
     powers = dict[str, int]()
     for atom in atoms:

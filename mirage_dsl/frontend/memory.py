@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage_dsl.core.errors import SourceLocation, TraceError, user_location
 from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend.dims import Atoms, Axes, Handle, atoms_of
+from mirage_dsl.frontend.dims import Axes, DimVars, Handle, atoms_of
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.ops.table import WHERE
 
@@ -26,7 +26,7 @@ MOST_WORK: Any = 100_000
 
 
 @dataclass(frozen=True)
-class Layout:
+class Strided:
     """Elements of a storage, numbered row-major: where an index lies.
 
     Attributes:
@@ -40,7 +40,7 @@ class Layout:
     strides: tuple[int, ...]
 
     @classmethod
-    def row_major(cls, shape: Sequence[int]) -> Layout:
+    def row_major(cls, shape: Sequence[int]) -> Strided:
         """All elements of a tensor, in order."""
         strides = [shapes.product_of(shape[i + 1 :]) for i in range(len(shape))]
         return cls(0, tuple(shape), tuple(strides))
@@ -72,7 +72,7 @@ class Layout:
         """Whether one element stands at several indices."""
         return any(not stride for _, stride in self._proper)
 
-    def reshaped(self, shape: Sequence[int]) -> Layout | None:
+    def reshaped(self, shape: Sequence[int]) -> Strided | None:
         """The same elements in another shape; None where no strides give it."""
         chunks: list[list[int]] = []
         for extent, stride in self._proper:
@@ -91,9 +91,9 @@ class Layout:
             chunks[-1] = [chunks[-1][0] // extent, chunks[-1][1] * extent]
             if chunks[-1][0] == 1:
                 chunks.pop()
-        return Layout(self.offset, tuple(shape), tuple(reversed(strides)))
+        return Strided(self.offset, tuple(shape), tuple(reversed(strides)))
 
-    def touches(self, other: Layout) -> bool:
+    def touches(self, other: Strided) -> bool:
         """Whether the two have an element in common, or may have one."""
         try:
             return np.shares_memory(
@@ -122,7 +122,7 @@ class View(Protocol):
         """The tensor after its view became `new`."""
         ...
 
-    def region(self, layout: Layout, /) -> Layout | None:
+    def region(self, layout: Strided, /) -> Strided | None:
         """The elements of the view; None where no strides give them."""
         ...
 
@@ -146,9 +146,9 @@ class Arranged:
         places = tuple(back.get(i) for i in range(len(x.axes)))
         return Handle(new.value, _arranged(new.axes, places))
 
-    def region(self, layout: Layout) -> Layout:
+    def region(self, layout: Strided) -> Strided:
         """The elements of the view."""
-        return Layout(
+        return Strided(
             layout.offset,
             tuple(1 if i is None else layout.shape[i] for i in self.places),
             tuple(1 if i is None else layout.strides[i] for i in self.places),
@@ -173,7 +173,7 @@ class Reshaped:
         """The tensor after its view became `new`."""
         return shapes.reshaped(recorder, new, shapes.sizes_of(x))
 
-    def region(self, layout: Layout) -> Layout | None:
+    def region(self, layout: Strided) -> Strided | None:
         """The elements of the view; None where no strides give them."""
         return layout.reshaped(_completed(self.shape, layout.shape))
 
@@ -200,7 +200,7 @@ class Flattened:
         """The tensor after its view became `new`."""
         return shapes.reshaped(recorder, new, shapes.sizes_of(x))
 
-    def region(self, layout: Layout) -> Layout | None:
+    def region(self, layout: Strided) -> Strided | None:
         """The elements of the view; None where no strides give them."""
         merged = shapes.product_of(layout.shape[self.first : self.last + 1])
         before, behind = layout.shape[: self.first], layout.shape[self.last + 1 :]
@@ -232,13 +232,13 @@ class Grouped:
         """The tensor after its view became `new`."""
         return recorder.reshape(new, [-1 if e is None else e for e in x.shape])
 
-    def region(self, layout: Layout) -> Layout:
+    def region(self, layout: Strided) -> Strided:
         """The elements of the view."""
         shape, strides = list(layout.shape), list(layout.strides)
         groups, step = shape[self.axis] // self.size, strides[self.axis]
         shape[self.axis : self.axis + 1] = [groups, self.size]
         strides[self.axis : self.axis + 1] = [step * self.size, step]
-        return Layout(layout.offset, tuple(shape), tuple(strides))
+        return Strided(layout.offset, tuple(shape), tuple(strides))
 
 
 @dataclass(frozen=True)
@@ -276,12 +276,12 @@ class Sliced:
             parts.append(Sliced(self.axis, self.stop, extent).of(recorder, x))
         return joined(recorder, parts, self.axis)
 
-    def region(self, layout: Layout) -> Layout:
+    def region(self, layout: Strided) -> Strided:
         """The elements of the view."""
         shape = list(layout.shape)
         shape[self.axis] = self.stop - self.start
         offset = layout.offset + self.start * layout.strides[self.axis]
-        return Layout(offset, tuple(shape), layout.strides)
+        return Strided(offset, tuple(shape), layout.strides)
 
 
 def joined(recorder: Recorder, parts: Sequence[Handle], axis: int) -> Handle:
@@ -323,7 +323,7 @@ class Expanded:
     An extent that has no number is its atoms.
     """
 
-    shape: tuple[int | Atoms, ...]
+    shape: tuple[int | DimVars, ...]
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
         """The view of a tensor."""
@@ -341,14 +341,14 @@ class Expanded:
             user_location(),
         )
 
-    def region(self, layout: Layout) -> Layout | None:
+    def region(self, layout: Strided) -> Strided | None:
         """The elements of the view; None where there is no number of them."""
         wanted = [s for s in self.shape if not isinstance(s, tuple)]
         if len(wanted) < len(self.shape):
             return None
         new = len(wanted) - len(layout.shape)
         old, strides = (1,) * new + layout.shape, (0,) * new + layout.strides
-        return Layout(
+        return Strided(
             layout.offset,
             tuple(o if s == -1 else s for o, s in zip(old, wanted, strict=True)),
             tuple(
@@ -381,17 +381,17 @@ class Storage:
     handle: Handle
     argument: bool = False
     row_major: bool = False
-    writes: list[Layout | None] = field(default_factory=list[Layout | None])
+    writes: list[Strided | None] = field(default_factory=list[Strided | None])
     links: list[Storage] = field(default_factory=list["Storage"])
     doubt: tuple[SourceLocation | None] | None = None
     like: Handle | None = None
 
-    def region(self, path: Path) -> Layout | None:
+    def region(self, path: Path) -> Strided | None:
         """The elements of a view; None where extents or strides are not known."""
         shape = [e for e in self.handle.shape if e is not None]
         if len(shape) < len(self.handle.axes):
             return None
-        found: Layout | None = Layout.row_major(shape)
+        found: Strided | None = Strided.row_major(shape)
         for view in path:
             found = None if found is None else view.region(found)
         return found
@@ -442,7 +442,7 @@ class Storage:
             found.extend(s for s in storage.links if s not in found)
         return found
 
-    def touched(self, since: int, region: Layout | None) -> bool:
+    def touched(self, since: int, region: Strided | None) -> bool:
         """Whether a write from number `since` on may have changed a region."""
         return any(
             region is None or written is None or written.touches(region)
@@ -463,5 +463,5 @@ def link(one: Storage, other: Storage) -> None:
 def always_a_view(old: Sequence[int], new: Sequence[int]) -> bool:
     """Whether a reshape is a view whatever the strides: it merges no axes."""
     # One element more behind each axis leaves a gap between its rows.
-    strides = Layout.row_major([extent + 1 for extent in old]).strides
-    return Layout(0, tuple(old), strides).reshaped(new) is not None
+    strides = Strided.row_major([extent + 1 for extent in old]).strides
+    return Strided(0, tuple(old), strides).reshaped(new) is not None

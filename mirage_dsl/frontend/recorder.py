@@ -34,15 +34,15 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.dims import (
-    Atoms,
     Axes,
     DimNames,
+    DimVars,
     Extent,
     Handle,
     Operand,
     SharedTail,
+    Traced,
     Unifier,
-    Value,
     atoms_of,
     extent_text,
     extents_of,
@@ -74,7 +74,7 @@ from mirage_dsl.ops.table import (
     WHERE,
 )
 
-Plan = Callable[[Axes], tuple[list[tuple[Atoms, Atoms]], Atoms]]
+Plan = Callable[[Axes], tuple[list[tuple[DimVars, DimVars]], DimVars]]
 """From an operand's axes: which axes must be equal, and which atoms stay apart."""
 
 
@@ -84,21 +84,22 @@ class Recorder:
 
     dims: Unifier = field(default_factory=Unifier)
     nodes: list[Apply | Block] = field(default_factory=list["Apply | Block"])
-    """Operators, with their values and dims under the names of `Value` and `Atom`."""
-    made: dict[str, Value] = field(default_factory=dict[str, Value], repr=False)
+    """Operators, their values and dims under the names of `Traced` and `DimVar`."""
+    made: dict[str, Traced] = field(default_factory=dict[str, Traced], repr=False)
     """What operators made, by name."""
     closed: bool = False
     origin: Origin = field(default_factory=Origin)
-    constants: dict[Value, Scalar] = field(
-        default_factory=dict[Value, Scalar], repr=False
+    constants: dict[Traced, Scalar] = field(
+        default_factory=dict[Traced, Scalar], repr=False
     )
     """Values that are one number all over, which no node computes."""
-    joined: dict[Value, tuple[Axes, int, tuple[Handle, ...]]] = field(
-        default_factory=dict[Value, tuple[Axes, int, tuple[Handle, ...]]], repr=False
+    joined: dict[Traced, tuple[Axes, int, tuple[Handle, ...]]] = field(
+        default_factory=dict[Traced, tuple[Axes, int, tuple[Handle, ...]]],
+        repr=False,
     )
     """Tensors that were written to in part: their axes, which one, and its parts."""
-    _single: dict[Value, tuple[Value, Atoms]] = field(
-        default_factory=dict[Value, tuple[Value, Atoms]], repr=False
+    _single: dict[Traced, tuple[Traced, DimVars]] = field(
+        default_factory=dict[Traced, tuple[Traced, DimVars]], repr=False
     )
     """Slices of one element as they are with that axis, and the axis."""
 
@@ -128,7 +129,9 @@ class Recorder:
     ) -> Handle:
         """Apply a reduction over axes, also those along which elements repeat."""
         gone = self.dims.resolve(atoms_of([x.axes[i] for i in axes]))
-        kept: list[Atoms] = [() if i in axes else x.axes[i] for i in range(len(x.axes))]
+        kept: list[DimVars] = [
+            () if i in axes else x.axes[i] for i in range(len(x.axes))
+        ]
         if not keepdims:
             kept = [axis for i, axis in enumerate(x.axes) if i not in axes]
         value, repeated = self._reduce_atoms(op, x.value, gone)
@@ -136,7 +139,7 @@ class Recorder:
             value = self._of_copies(op, value, repeated)
         return Handle(value, tuple(kept))
 
-    def _of_copies(self, op: Operator, value: Value, atoms: Atoms) -> Value:
+    def _of_copies(self, op: Operator, value: Traced, atoms: DimVars) -> Traced:
         """A reduction of as many copies of a value as some dims have elements."""
         if op.adds:
             number = extents_of(atoms)
@@ -157,7 +160,7 @@ class Recorder:
         return found
 
     def full(
-        self, shape: Sequence[Atoms | int], number: Scalar, dtype: DType
+        self, shape: Sequence[DimVars | int], number: Scalar, dtype: DType
     ) -> Handle:
         """A tensor that holds one number; an extent that has no number is its atoms."""
         axes = tuple(
@@ -169,7 +172,7 @@ class Recorder:
         self.dims.unify(group=atoms_of(axes))
         return Handle(self._constant(number, dtype), axes)
 
-    def _constant(self, number: Scalar, dtype: DType) -> Value:
+    def _constant(self, number: Scalar, dtype: DType) -> Traced:
         value = self.dims.value((), dtype)
         self.constants[value] = number
         return value
@@ -191,15 +194,18 @@ class Recorder:
         ]
 
     def _of_constants(
-        self, op: Operator, operands: tuple[Value | Scalar, ...], dtype: DType | None
-    ) -> Value:
+        self,
+        op: Operator,
+        operands: tuple[Traced | Scalar, ...],
+        dtype: DType | None,
+    ) -> Traced:
         """What an operator makes of constants alone.
 
         Raises:
             UnsupportedError: It is no number that is the same all over.
         """
-        numbers = [self.constants[o] if isinstance(o, Value) else o for o in operands]
-        dtypes = [o.dtype for o in operands if isinstance(o, Value)]
+        numbers = [self.constants[o] if isinstance(o, Traced) else o for o in operands]
+        dtypes = [o.dtype for o in operands if isinstance(o, Traced)]
         if op.kind is Kind.VIEW and op is not INSERT:
             return self._constant(numbers[0], dtype or dtypes[0])
         known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
@@ -216,8 +222,8 @@ class Recorder:
         return self._constant(scalar(found), _dtype_of(op, operands))
 
     def _reduce_atoms(
-        self, op: Operator, value: Value, gone: Atoms
-    ) -> tuple[Value, Atoms]:
+        self, op: Operator, value: Traced, gone: DimVars
+    ) -> tuple[Traced, DimVars]:
         """Reduce over those of the atoms that the value has; also return the others."""
         own = self.dims.resolve(value.dims)
         over = tuple(a for a in gone if a in own)
@@ -235,7 +241,7 @@ class Recorder:
         x, y = self.cast(x, dtype), self.cast(y, dtype)
         x_batch, m, k = _matrix(x.axes, vector_is_row=True)
 
-        def plan(axes: Axes) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
+        def plan(axes: Axes) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
             y_batch, n, y_k = _matrix(axes, vector_is_row=False)
             pairs, batch = self._pair(x_batch, y_batch)
             group = atoms_of((*batch, *m, k, *n))
@@ -263,7 +269,7 @@ class Recorder:
             )
         self._broadcast_shape("matmul (batch axes)", x.shape[:-2], y.shape[:-2])
 
-    def _contract(self, x: Value, y: Value, k: Atoms) -> Value:
+    def _contract(self, x: Traced, y: Traced, k: DimVars) -> Traced:
         """Sum of x * y over k, whichever of them has those dims."""
         _refuse_truth(x, y)
         own_x, own_y = self.dims.resolve(x.dims), self.dims.resolve(y.dims)
@@ -341,7 +347,7 @@ class Recorder:
         operands = [self._joinable(x, axis) for x in operands]
         first, parts = operands[0], [operands[0]]
 
-        def plan(axes: Axes) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
+        def plan(axes: Axes) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
             both = zip(_without(first.axes, axis), _without(axes, axis), strict=True)
             group = (*_without(first.axes, axis), axes[axis])
             return list(both), atoms_of(group)
@@ -380,7 +386,7 @@ class Recorder:
             value = self._record(INSERT, (x.value,), dims, attrs)
         return Handle(value, _replaced(x.axes, axis, target))
 
-    def _check_joined(self, parts: Sequence[Handle], joined: Sequence[Atoms]) -> None:
+    def _check_joined(self, parts: Sequence[Handle], joined: Sequence[DimVars]) -> None:
         for part, axis in zip(parts, joined, strict=True):
             own = self.dims.resolve(part.value.dims)
             if any(a not in own for a in self.dims.resolve(axis)):
@@ -430,7 +436,7 @@ class Recorder:
             new = self.elementwise(WHERE, (x, new, new))
         return self.cast(new, x.value.dtype)
 
-    def expand(self, x: Handle, shape: Sequence[int | Atoms]) -> Handle:
+    def expand(self, x: Handle, shape: Sequence[int | DimVars]) -> Handle:
         """Repeat axes of extent 1, and add leading axes, without copying.
 
         An extent that has no number is its atoms.
@@ -474,7 +480,7 @@ class Recorder:
 
             def plan(
                 new: Axes, before: Axes = before
-            ) -> tuple[list[tuple[Atoms, Atoms]], Atoms]:
+            ) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
                 pairs, merged = self._pair(before, new)
                 return pairs, atoms_of(merged)
 
@@ -500,7 +506,7 @@ class Recorder:
         return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
     @staticmethod
-    def _pair(a: Axes, b: Axes) -> tuple[list[tuple[Atoms, Atoms]], Axes]:
+    def _pair(a: Axes, b: Axes) -> tuple[list[tuple[DimVars, DimVars]], Axes]:
         """Pairs of axes to unify, and the axes of the broadcast."""
         rank = max(len(a), len(b))
         left, right = ((),) * (rank - len(a)) + a, ((),) * (rank - len(b)) + b
@@ -536,18 +542,18 @@ class Recorder:
     def _located(self, reason: UnsupportedError) -> UnsupportedError:
         return UnsupportedError(reason.message, user_location())
 
-    def _union(self, operands: Sequence[Value | Scalar]) -> Atoms:
-        atoms = [a for v in operands if isinstance(v, Value) for a in v.dims]
+    def _union(self, operands: Sequence[Traced | Scalar]) -> DimVars:
+        atoms = [a for v in operands if isinstance(v, Traced) for a in v.dims]
         return tuple(dict.fromkeys(self.dims.resolve(atoms)))
 
     def _record(
         self,
         op: Operator,
-        operands: tuple[Value | Scalar, ...],
-        dims: Atoms,
+        operands: tuple[Traced | Scalar, ...],
+        dims: DimVars,
         attrs: Attrs = (),
         dtype: DType | None = None,
-    ) -> Value:
+    ) -> Traced:
         """Append a node; a cast tells the dtype of its result."""
         location = user_location()
         if self.closed:
@@ -557,33 +563,33 @@ class Recorder:
                 location,
             )
         if any(o in self.constants for o in operands):
-            plain = [o for o in operands if isinstance(o, Value)]
+            plain = [o for o in operands if isinstance(o, Traced)]
             single = op.kind is not Kind.ELEMENTWISE
             if single or all(o in self.constants for o in plain):
                 return self._of_constants(op, operands, dtype)
             operands = tuple(
-                self.constants.get(o, o) if isinstance(o, Value) else o
+                self.constants.get(o, o) if isinstance(o, Traced) else o
                 for o in operands
             )
         if dtype is None:
             dtype = _dtype_of(op, operands)
         result = self.dims.value(dims, dtype)
-        names = tuple(o.name if isinstance(o, Value) else o for o in operands)
+        names = tuple(o.name if isinstance(o, Traced) else o for o in operands)
         self.nodes.append(Apply(result.name, op, names, attrs, location))
         self.made[result.name] = result
         return result
 
 
-def _dtype_of(op: Operator, operands: Sequence[Value | Scalar]) -> DType:
-    given = [o.dtype if isinstance(o, Value) else o for o in operands]
+def _dtype_of(op: Operator, operands: Sequence[Traced | Scalar]) -> DType:
+    given = [o.dtype if isinstance(o, Traced) else o for o in operands]
     return result_dtype(op, given)
 
 
-def _over(atoms: Atoms) -> Attrs:
+def _over(atoms: DimVars) -> Attrs:
     return (("over", tuple(a.name for a in atoms)),)
 
 
-def _refuse_truth(x: Value, y: Value) -> None:
+def _refuse_truth(x: Traced, y: Traced) -> None:
     if boolean in (x.dtype, y.dtype):
         raise DTypeError(
             f"a product of {x.dtype} by {y.dtype}: PyTorch multiplies no truth "
@@ -594,7 +600,7 @@ def _refuse_truth(x: Value, y: Value) -> None:
 
 def _matrix(
     axes: Axes, *, vector_is_row: bool
-) -> tuple[Axes, tuple[Atoms, ...], Atoms]:
+) -> tuple[Axes, tuple[DimVars, ...], DimVars]:
     """Batch axes, the free axis (none for a vector), and the contracted axis."""
     if len(axes) == 1:
         return (), (), axes[0]
@@ -603,7 +609,7 @@ def _matrix(
     return axes[:-2], (axes[-1],), axes[-2]
 
 
-def _replaced(axes: Axes, index: int, atoms: Atoms) -> Axes:
+def _replaced(axes: Axes, index: int, atoms: DimVars) -> Axes:
     return (*axes[:index], atoms, *axes[index + 1 :])
 
 

@@ -14,7 +14,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import (
-    Atoms,
+    DimVars,
     Handle,
     atoms_of,
     product,
@@ -31,10 +31,10 @@ class Size(int):
     right when the program is verified at other sizes.  Arithmetic gives plain integers.
     """
 
-    atoms: Atoms
+    atoms: DimVars
 
     @classmethod
-    def of(cls, atoms: Atoms, extent: int) -> Size:
+    def of(cls, atoms: DimVars, extent: int) -> Size:
         """The extent of an axis."""
         size = cls(extent)
         size.atoms = atoms
@@ -44,7 +44,7 @@ class Size(int):
 class SymbolicSize:
     """An extent that is not known while tracing."""
 
-    def __init__(self, atoms: Atoms) -> None:
+    def __init__(self, atoms: DimVars) -> None:
         self.atoms = atoms
 
     def _refuse(self, *_: object) -> NoReturn:

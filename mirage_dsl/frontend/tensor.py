@@ -13,10 +13,10 @@ from mirage_dsl.frontend.dims import Handle, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.memory import (
     Arranged,
-    Layout,
     Path,
     Reshaped,
     Storage,
+    Strided,
     View,
     always_a_view,
     link,
@@ -175,7 +175,7 @@ class Tensor(Attributes):
         return self._handle
 
     @property
-    def region(self) -> Layout | None:
+    def region(self) -> Strided | None:
         """Its elements in its memory; None where extents or strides are not known."""
         return self.memory.region(self.path)
 

@@ -51,8 +51,7 @@ from mirage_dsl.tile.formula import (
     greatest,
     opposite,
 )
-from mirage_dsl.tile.layout import Layout
-from mirage_dsl.tile.layout import Product as Orientation
+from mirage_dsl.tile.layout import Layout, ProductAxes
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -670,7 +669,7 @@ class _Builder:
         return into
 
     def _matrix(
-        self, node: Apply, value: str, product: Orientation, side: Literal[0, 1]
+        self, node: Apply, value: str, product: ProductAxes, side: Literal[0, 1]
     ) -> str:
         """One side of a matrix product: 0 has the rows, 1 the columns."""
         order, first = product.operands[side], self._values[value]
@@ -695,7 +694,7 @@ class _Builder:
         return self._make(Merge(name, tile, found, groups))
 
     def _side(
-        self, value: str, product: Orientation, order: Order, when: Number = True
+        self, value: str, product: ProductAxes, order: Order, when: Number = True
     ) -> str:
         masked = self._masked(value, product.over, 0.0, when)
         return self._turned(masked, order, when)

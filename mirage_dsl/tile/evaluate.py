@@ -24,8 +24,8 @@ from mirage_dsl.core.types import Axis, Dim, scalar
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Domain,
+    Inside,
     Label,
-    Mask,
     Named,
     NamedArrays,
     grid_label,
@@ -359,7 +359,7 @@ class _Evaluation(Generic[V]):
 
     # -- Lanes and pieces ----------------------------------------------------------
 
-    def _lanes_inside(self, dim: Dim, *, tensor: bool = False) -> Mask:
+    def _lanes_inside(self, dim: Dim, *, tensor: bool = False) -> Inside:
         """Which lanes of a piece are inside of it, for each block.
 
         With `tensor`, which are inside of the tensor.  After the loop a lane of a
@@ -377,9 +377,11 @@ class _Evaluation(Generic[V]):
             start = start + self.iteration * piece.loop_tile
         lane = np.arange(piece.width)
         inside = start + lane < end
-        return Mask(tuple(labels), inside if tensor else inside & (lane < piece.size))
+        return Inside(tuple(labels), inside if tensor else inside & (lane < piece.size))
 
-    def _masked(self, named: Named[V], masks: Sequence[Mask], fill: float) -> Named[V]:
+    def _masked(
+        self, named: Named[V], masks: Sequence[Inside], fill: float
+    ) -> Named[V]:
         """`fill` in the lanes that one of the masks leaves out."""
         for mask in masks:
             for label in mask.labels:

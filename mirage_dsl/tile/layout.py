@@ -53,7 +53,7 @@ WARPS_OF_A_GROUP = 4
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductAxes:
     """How a contraction becomes a matrix product.
 
     Attributes:
@@ -119,7 +119,7 @@ class Layout:
         self._register_wishes: dict[str, _Wish] = {}
         self.orders: dict[str, Order] = {}
         self.register_orders: dict[str, Order] = {}
-        self.products: dict[str, Product] = {}
+        self.products: dict[str, ProductAxes] = {}
         self._left: dict[str, str] = {}
         self._asynchronous: dict[str, Number] = {}
         self._loads = {n.result for n in block.loads}
@@ -147,7 +147,7 @@ class Layout:
             self._asynchronous[value] = all_of([fits, tall, self._has_groups])
         return self._asynchronous[value]
 
-    def _has_rows(self, product: Product, count: int) -> Number:
+    def _has_rows(self, product: ProductAxes, count: int) -> Number:
         """Whether a matrix product has so many rows, and no batch."""
         if not product.is_matrix:
             return False
@@ -237,7 +237,7 @@ class Layout:
                 sorted(dims, key=lambda d: order.index(d) if d in order else -1)
             )
 
-        product = Product(
+        product = ProductAxes(
             left,
             batch=wished([d for d in shared if d.name not in node.over]),
             rows=wished(alone[left]),

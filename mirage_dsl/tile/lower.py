@@ -81,7 +81,7 @@ def _packed(graph: KernelGraph) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchedBlock:
     """A graph-defined kernel among the others of its μGraph.
 
     Attributes:
@@ -95,12 +95,12 @@ class Launch:
     made: AbstractSet[str] | None
 
 
-def launches(graph: KernelGraph) -> Iterator[Launch]:
+def launches(graph: KernelGraph) -> Iterator[LaunchedBlock]:
     """The graph-defined kernels of a μGraph in launch order."""
     behind = dict(behind_kernels(graph))
     for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
         if isinstance(node, BlockGraph):
-            yield Launch(node, _announced(following, behind), behind.get(node))
+            yield LaunchedBlock(node, _announced(following, behind), behind.get(node))
 
 
 def _announced(

@@ -240,7 +240,7 @@ class Demands:
         thinned: Region,
     ) -> None:
         self.regions: dict[str, Region] = {}
-        self.blocks: dict[tuple[str, ...], Pieces] = {}
+        self.blocks: dict[tuple[str, ...], SampledPieces] = {}
         self.work = 0
         self.elements = 0
         self._extents, self._thinned = extents, thinned
@@ -280,7 +280,7 @@ class Demands:
         whole = _whole_dims(block)
         for store in block.stores:
             self._stored(block, store, sample, whole)
-        pieces = self.blocks[results] = Pieces(
+        pieces = self.blocks[results] = SampledPieces(
             block, self._extents, sample, self._thinned
         )
         for load in block.loads:
@@ -346,7 +346,7 @@ def _viewed_dims(node: Apply) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SampledPieces:
     """Where the sampled pieces of a block lie in their dims."""
 
     block: BlockGraph

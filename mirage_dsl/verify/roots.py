@@ -21,7 +21,7 @@ from mirage_dsl.verify.algebra import Residue
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,
-    Evaluated,
+    Evaluation,
     Field,
     Outcome,
     Tally,
@@ -51,7 +51,7 @@ class _Climb:
         self.seen: list[NDArray[np.int64]] = []
         self.best = np.full(self.count_of_trials, np.iinfo(np.int64).max)
 
-    def evaluate(self, inputs: Sequence[Residue]) -> tuple[list[Evaluated], bool]:
+    def evaluate(self, inputs: Sequence[Residue]) -> tuple[list[Evaluation], bool]:
         """Both sides, and whether all untouched elements agree."""
         # One stream for all steps: padding and fresh values stay the same, so only
         # the inputs decide which roots are taken of squares.
@@ -61,7 +61,7 @@ class _Climb:
         ]
         return sides, self._compare(sides)
 
-    def _compare(self, sides: Sequence[Evaluated]) -> bool:
+    def _compare(self, sides: Sequence[Evaluation]) -> bool:
         ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
         valid = ~(invalid_trials(ours) | invalid_trials(theirs))
         fresh = not self.seen
@@ -79,7 +79,7 @@ class _Climb:
         """Every element was compared untouched in enough trials."""
         return all((s.sum(axis=0) >= self.enough).all() for s in self.seen)
 
-    def count(self, sides: Sequence[Evaluated]) -> NDArray[np.int64]:
+    def count(self, sides: Sequence[Evaluation]) -> NDArray[np.int64]:
         """Non-squares per trial, over the components that reach an output."""
         ours = sides[PROGRAM].algebra.non_squares
         theirs = sides[CANDIDATE].algebra.non_squares

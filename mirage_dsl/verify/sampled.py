@@ -23,8 +23,8 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
+    Inside,
     Label,
-    Mask,
     Named,
     NamedArrays,
     grid_label,
@@ -40,8 +40,8 @@ from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
 from mirage_dsl.verify.interface import corresponding_axes
 from mirage_dsl.verify.regions import (
     Demands,
-    Pieces,
     Region,
+    SampledPieces,
     Thinning,
     axis_region,
     operand_regions,
@@ -352,7 +352,7 @@ class SampledBlock(BlockEvaluation[Residue]):
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: SampledPieces,
         domain: ResidueDomain,
         regions: Mapping[str, Region],
     ) -> None:
@@ -364,17 +364,17 @@ class SampledBlock(BlockEvaluation[Residue]):
         """Those of the sampled blocks."""
         return self.pieces.sample.coordinates[name]
 
-    def masks_of(self, dim: Dim) -> dict[Label, Mask]:
+    def masks_of(self, dim: Dim) -> dict[Label, Inside]:
         """Masks of what is no element: beyond the end, or thinned out."""
         inside = self.pieces.indices(dim) >= 0
         if inside.all():
             return {}
         labels: list[Label] = [grid_label(dim.name)] if dim.grid else []
         labels += [LOOP] if dim.loop else []
-        found: dict[Label, Mask] = {dim.name: Mask((*labels, dim.name), inside)}
+        found: dict[Label, Inside] = {dim.name: Inside((*labels, dim.name), inside)}
         iterations = np.asarray(inside.any(axis=-1))
         if dim.loop and not iterations.all():
-            found[LOOP] = Mask(tuple(labels), iterations)
+            found[LOOP] = Inside(tuple(labels), iterations)
         return found
 
     def joined(self, named: Named[Residue], parts: Label, piece: Dim) -> Named[Residue]:
@@ -395,7 +395,7 @@ class SampledBlock(BlockEvaluation[Residue]):
         """The sampled pieces of a tensor; padding is random."""
         dims = dims_of(node.axes)
         named = self.arrays.arranged(source, [d.name for d in dims])
-        masks: dict[Label, Mask] = {}
+        masks: dict[Label, Inside] = {}
         for dim in dims:
             named = self._cut(named, dim, self.regions[node.source][dim.name])
             masks.update(self.masks_of(dim))

@@ -60,7 +60,7 @@ class Reading:
 
 
 @dataclass
-class Evaluated:
+class Evaluation:
     """One side's outputs, and the algebra that made them."""
 
     outputs: list[Residue]
@@ -115,7 +115,7 @@ class Field:
 
     def evaluate(
         self, side: int, trials: Trials, inputs: Sequence[Residue], *stream: int
-    ) -> Evaluated:
+    ) -> Evaluation:
         """The outputs of one side; `stream` names its source of fresh values."""
         order = Order(self.reading.model, self.reading.fresh[side])
         algebra = ResidueAlgebra(
@@ -127,7 +127,7 @@ class Field:
         blocks = self.blocks if side == CANDIDATE else evaluate_block
         domain = ResidueDomain(algebra)
         outputs = evaluate(self.graph(side), inputs, domain, blocks)
-        return Evaluated(outputs, algebra)
+        return Evaluation(outputs, algebra)
 
 
 def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
@@ -196,7 +196,7 @@ def run_trials(where: Field, needed: int) -> Tally:
 @lru_cache(maxsize=8)
 def _program_side(
     where: Field, attempt: int, count: int
-) -> tuple[Trials, list[Residue], Evaluated]:
+) -> tuple[Trials, list[Residue], Evaluation]:
     """Trials, inputs, and the outputs of a program, which its candidates share."""
     trials, inputs = where.draw(attempt, count)
     return trials, inputs, where.evaluate(PROGRAM, trials, inputs, attempt)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import DType
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
@@ -71,11 +71,11 @@ def check(
     """
     tensors = list(inputs) if inputs is not None else random_inputs(graph, **sizes)
     bind_extents(graph, [tuple(t.shape) for t in tensors])
-    found = Executable(graph, interpret=True)(*tensors)
+    found = TritonExecutable(graph, interpret=True)(*tensors)
     expected = evaluate_numpy(graph, *[as_array(t) for t in tensors])
     compare(graph, found, expected, tolerance or allowed(graph))
     if torch.cuda.is_available():
-        on_gpu = Executable(graph)(*[t.cuda() for t in tensors])
+        on_gpu = TritonExecutable(graph)(*[t.cuda() for t in tensors])
         least = max(tolerance or allowed(graph), 2e-5)
         compare(graph, [t.cpu() for t in on_gpu], expected, least)
     return found

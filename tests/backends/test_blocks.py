@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
@@ -281,7 +281,7 @@ def test_tf32_is_asked_for() -> None:
 @pytest.mark.gpu
 def test_f32_products_err_as_pytorch_does() -> None:
     x, y = (torch.randn(s, device="cuda") for s in ((16, 4096), (4096, 512)))
-    (found,) = Executable(product(16, 4096, 512, (16, 128, 32), dtype=f32))(x, y)
+    (found,) = TritonExecutable(product(16, 4096, 512, (16, 128, 32), dtype=f32))(x, y)
     exact = x.double() @ y.double()
     errors = [(v.double() - exact).norm() for v in (found, x @ y)]
     assert errors[0] < 2 * errors[1]
@@ -379,7 +379,7 @@ def test_offsets_are_wide_where_symbolic_extents_call_for_it() -> None:
     x, y = g.input("x", f16, "m"), g.input("y", f16, "n")
     with g.block(grid={"m": 8, "n": 8}) as b:
         out = b.store(b.mul(b.load(x, "m/grid"), b.load(y, "n/grid")), "m/grid, n/grid")
-    executable = Executable(g.returns(out).build(), interpret=True)
+    executable = TritonExecutable(g.returns(out).build(), interpret=True)
     one = torch.ones(1, dtype=torch.float16)
     for extent, wide in ((1 << 15, False), (1 << 16, True)):
         given = [one.expand(extent), one.expand(extent)]

@@ -24,7 +24,7 @@ from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import binding, direct, starter
 from mirage_dsl.backends.triton.running.direct import direct_call
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.types import f16
@@ -92,8 +92,8 @@ def on_gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(bound_kernel, "device_kind", Mock(return_value="cuda"))
-    monkeypatch.setattr(Executable, "_check_place", Mock())
-    monkeypatch.setattr(Executable, "_place", Mock(return_value=nullcontext()))
+    monkeypatch.setattr(TritonExecutable, "_check_place", Mock())
+    monkeypatch.setattr(TritonExecutable, "_place", Mock(return_value=nullcontext()))
     return driver
 
 
@@ -119,8 +119,8 @@ def test_a_second_call_prepares_nothing(
         (mirage.Kernel, "_bind"),
         (bound_kernel.BoundKernel, "run"),
         (bound_kernel.BoundKernel, "prepared"),
-        (Executable, "prepared"),
-        (Executable, "__call__"),
+        (TritonExecutable, "prepared"),
+        (TritonExecutable, "__call__"),
     ):
         monkeypatch.setattr(owner, name, refused)
     for args, kwargs in calls * 2:
@@ -357,7 +357,7 @@ def test_library_calls_alone(driver: Driver) -> None:
     call = made(graph, given).call
     found = call(*given)
     assert found is not None
-    right = Executable(graph, interpret=True)(*given)
+    right = TritonExecutable(graph, interpret=True)(*given)
     assert all(torch.equal(*pair) for pair in zip(found, right, strict=True))
     assert call(*[t.float() for t in given]) is None
     assert not driver.launches
@@ -540,7 +540,7 @@ def test_every_name_of_a_generated_call_is_defined(
     graph, most = EVERY[name]
     made = plan(graph, out=out, most=most)
     inputs = random_inputs(graph, **most)
-    outputs = Executable(graph, interpret=True, most=most)(*inputs) if out else []
+    outputs = TritonExecutable(graph, interpret=True, most=most)(*inputs) if out else []
     given = (*inputs, *outputs)
     found = direct_call(made, given)
     assert found is not None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
@@ -84,7 +84,7 @@ def check(
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_short_way_is_right(name: str) -> None:
     graph = GRAPHS[name]()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     for seed in range(3):
         inputs = on_gpu(graph, seed)
         check(graph, inputs, run(*inputs))
@@ -98,7 +98,7 @@ def test_the_short_way_is_right(name: str) -> None:
 def test_calls_in_a_row_do_not_disturb_each_other(name: str) -> None:
     """Each call's scratch is the last one's, whose kernels may not have ended yet."""
     graph = GRAPHS[name]()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     draws = [on_gpu(graph, seed) for seed in range(4)]
     right = [run(*inputs)[0].clone() for inputs in draws]
     for at, inputs in enumerate(draws):
@@ -132,7 +132,7 @@ def edges(graph: torch.cuda.CUDAGraph) -> list[int]:
     return [e.kind for e in found]
 
 
-def captured(run: Executable, draws: Sequence[list[torch.Tensor]]) -> Any:
+def captured(run: TritonExecutable, draws: Sequence[list[torch.Tensor]]) -> Any:
     """A graph of one call for each draw, and its outputs."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
@@ -144,7 +144,7 @@ def captured(run: Executable, draws: Sequence[list[torch.Tensor]]) -> Any:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_captures_see_new_data(name: str) -> None:
     graph = GRAPHS[name]()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     draws = [on_gpu(graph, seed) for seed in range(4)]
     for inputs in draws:
         run(*inputs)
@@ -168,7 +168,7 @@ def test_loops_before_the_wait_see_what_earlier_kernels_wrote(stages: int) -> No
     """
     schedule = Schedule(num_stages=stages, pdl=True)
     graph = mugraphs.side_product(16, 256, 128, 16, schedule=schedule)
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     draws = [on_gpu(graph, seed) for seed in range(8)]
     right = [run(*inputs)[0].clone() for inputs in draws]
     for inputs, out in zip(draws, right, strict=True):
@@ -186,7 +186,7 @@ def test_loops_before_the_wait_see_what_earlier_kernels_wrote(stages: int) -> No
 
 
 def _written_and_run(
-    run: Executable, inputs: Sequence[torch.Tensor], new: Sequence[torch.Tensor]
+    run: TritonExecutable, inputs: Sequence[torch.Tensor], new: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     for tensor, values in zip(inputs, new, strict=True):
         tensor.copy_(values)
@@ -196,7 +196,7 @@ def _written_and_run(
 @pytest.mark.parametrize("early", [False, True])
 def test_edges_of_a_capture(early: bool) -> None:
     graph = attention(pdl=early)
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     inputs = on_gpu(graph)
     run(*inputs)
     replayed, _ = captured(run, [inputs] * 3)
@@ -207,7 +207,7 @@ def test_edges_of_a_capture(early: bool) -> None:
 
 def test_the_first_call_is_not_captured() -> None:
     graph = mugraphs.gated_mlp(16, 256, 128)
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     inputs = on_gpu(graph)
     with pytest.raises(CompileError, match="call it once with such tensors before"):
         captured(run, [inputs])
@@ -232,7 +232,7 @@ def test_a_search_is_not_captured() -> None:
 def test_threads_and_streams(name: str) -> None:
     """Threads are new, so that they have no CUDA context of their own yet."""
     graph = GRAPHS[name]()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     draws = [on_gpu(graph, seed) for seed in range(6)]
     right = [run(*inputs)[0].clone() for inputs in draws]
     torch.cuda.synchronize()
@@ -259,7 +259,7 @@ def test_threads_and_streams(name: str) -> None:
 
 def test_first_calls_in_several_threads() -> None:
     graph = mixed()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     inputs = on_gpu(graph)
     found: list[Any] = []
 
@@ -282,7 +282,7 @@ def test_first_calls_in_several_threads() -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_results_in_tensors_of_the_caller(name: str) -> None:
     graph = GRAPHS[name]()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     inputs = on_gpu(graph)
     right = run(*inputs)[0]
     cache = torch.zeros(4, *right.shape[:-1], 3, right.shape[-1], device="cuda").half()
@@ -303,7 +303,7 @@ def linear(x: Any, w: Any) -> Any:
 
 def test_memory_of_any_layout() -> None:
     graph = mugraphs.gated_mlp(16, 256, 128)
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     x, w1, w2 = on_gpu(graph)
     shifted = torch.empty(x.numel() + 1, device="cuda").half()[1:].view_as(x).copy_(x)
     wide = torch.empty(32, 512, device="cuda").half()[::2, ::2].copy_(x)
@@ -334,7 +334,7 @@ def test_keywords_and_outputs() -> None:
     assert not cache[:, ::2].any()
 
 
-def kernel_of(kernel: mirage.Kernel) -> Executable:
+def kernel_of(kernel: mirage.Kernel) -> TritonExecutable:
     """What ran its last kind of call."""
     *_, bound = kernel._bound.values()
     assert bound._executables is not None
@@ -344,7 +344,7 @@ def kernel_of(kernel: mirage.Kernel) -> Executable:
 
 def test_parameters_and_modes() -> None:
     graph = mugraphs.gated_mlp(16, 256, 128)
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     x, w1, w2 = on_gpu(graph)
     right = run(x, w1, w2)[0]
     weight = torch.nn.Parameter(w1)
@@ -361,7 +361,7 @@ def test_another_device() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one device")
     graph = attention(pdl=True, descriptors=True)
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     here = on_gpu(graph)
     there = [t.to("cuda:1") for t in here]
     for inputs in (here, there, here, there):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
@@ -95,7 +95,7 @@ def test_statements_of_one_line_of_the_user_name_it_once() -> None:
 @pytest.mark.gpu
 def test_calls_are_captured_and_see_new_data() -> None:
     graph = located()
-    run = Executable(graph)
+    run = TritonExecutable(graph)
     x = torch.randn(5, device="cuda")
     run(x)
     torch.cuda.synchronize()

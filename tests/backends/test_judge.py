@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
@@ -24,7 +24,7 @@ from tests.backends.judged import GRAPH, INPUTS
 
 def test_right_and_wrong_candidates() -> None:
     judge = Judge(Task(GRAPH, INPUTS), "cpu")
-    right = Executable(GRAPH, interpret=True)
+    right = TritonExecutable(GRAPH, interpret=True)
     assert judge.error_of(right) <= judge.tolerance()
 
     def wrong(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -41,7 +41,7 @@ def test_what_is_far_too_slow_runs_a_few_times(
     """But not what was slow once, when the host did something else."""
     slow = len(stopped) > 1
     judge = Judge(Task(GRAPH, INPUTS), "cpu")
-    right = Executable(GRAPH, interpret=True)
+    right = TritonExecutable(GRAPH, interpret=True)
     known = {t[0].data_ptr(): right(*t) for t in judge.draws}
     calls: list[torch.Tensor] = []
 
@@ -71,10 +71,10 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
 ) -> None:
     """A kernel that is right alone may be wrong where calls overlap."""
     judge = Judge(Task(GRAPH, INPUTS), "cpu")
-    right = Executable(GRAPH, interpret=True)
+    right = TritonExecutable(GRAPH, interpret=True)
 
     def time_sets(
-        run: Executable, *_: object, look: Callable[[Any], None], **__: object
+        run: TritonExecutable, *_: object, look: Callable[[Any], None], **__: object
     ) -> Time:
         look(run(*judge.draws[0]))
         look([out * factor for out in run(*judge.draws[0])])
@@ -92,7 +92,7 @@ def test_each_finalist_has_to_be_right_in_its_chain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judge = Judge(Task(GRAPH, INPUTS), "cpu")
-    right = Executable(GRAPH, interpret=True)(*judge.draws[0])
+    right = TritonExecutable(GRAPH, interpret=True)(*judge.draws[0])
 
     def time_in_turns(
         calls: Sequence[object], *, seconds: float, look: Callable[[int, Any], None]

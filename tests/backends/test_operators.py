@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_dsl.backends.library import Value, expression, number
+from mirage_dsl.backends.library import Argument, expression, number
 from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.core.types import DType, Scalar, f16, f32
@@ -91,7 +91,7 @@ def test_products_are_matrix_products_where_they_can_be(name: str) -> None:
     check(node)
     wanted = tuple(out.split(", "))
     (apply,) = (n for n in node.nodes if isinstance(n, Apply))
-    operands = [Value(i.name, i.type.names, i.type.dtype) for i in node.inputs]
+    operands = [Argument(i.name, i.type.names, i.type.dtype) for i in node.inputs]
     text = expression(apply, operands, wanted, f16)
     assert ("torch.matmul" in text) == plain
     tensors = random_inputs(node)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
@@ -22,7 +22,7 @@ def _with_gaps(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def _check(graph: KernelGraph, copies: int) -> None:
     inputs = random_inputs(graph)
-    executable = Executable(graph, interpret=True)
+    executable = TritonExecutable(graph, interpret=True)
     expected = executable(*inputs)
     for make in (_with_gaps, torch.empty):
         outs = [make(tuple(t.shape), dtype=t.dtype) for t in expected]
@@ -73,7 +73,7 @@ def test_what_cannot_be_stored_there_is_copied() -> None:
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
     g = KernelBuilder("refused", m=6, k=16)
-    executable = Executable(g.returns(*_halves(g)).build(), interpret=True)
+    executable = TritonExecutable(g.returns(*_halves(g)).build(), interpret=True)
     x = torch.ones((6, 16), dtype=torch.float16)
     good = torch.empty_like(x)
     with pytest.raises(ShapeError, match=r"\(16, 6\), expected \(6, 16\)"):

@@ -15,7 +15,7 @@ import torch
 
 from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import DType, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
@@ -122,7 +122,11 @@ def test_infinities_and_nan(op: Operator, form: str, dtype: DType) -> None:
     tolerance = 1e-5 if graph.returns[0].type.dtype == f32 else 2e-3
     alike(evaluate_numpy(graph, *map(as_array, inputs))[0], expected, 1e-12)
     alike(as_array(run_reference(graph, *inputs)[0]), expected, tolerance)
-    alike(as_array(Executable(graph, interpret=True)(*inputs)[0]), expected, tolerance)
+    alike(
+        as_array(TritonExecutable(graph, interpret=True)(*inputs)[0]),
+        expected,
+        tolerance,
+    )
 
 
 def test_the_reference_of_each_is_known() -> None:
@@ -150,7 +154,9 @@ def test_parts_of_a_joined_dim_are_joined(op: Operator) -> None:
     graph = g.returns(out).build()
     tensors = [rows(f32), torch.full((M, 3), 1.25)]
     expected = as_array(REFERENCE[op.name](torch.cat(tensors, 1).double()))
-    alike(as_array(Executable(graph, interpret=True)(*tensors)[0]), expected, 1e-5)
+    alike(
+        as_array(TritonExecutable(graph, interpret=True)(*tensors)[0]), expected, 1e-5
+    )
 
 
 def test_shifts_of_masked_rows_are_low_wherever_they_are_computed() -> None:
@@ -160,7 +166,7 @@ def test_shifts_of_masked_rows_are_low_wherever_they_are_computed() -> None:
     for form in ("library kernel", "one tile"):
         graph = FORMS[form](shift, f16)
         (reference,) = run_reference(graph, x)
-        (printed,) = Executable(graph, interpret=True)(x)
+        (printed,) = TritonExecutable(graph, interpret=True)(x)
         assert (reference <= -65504).all()
         assert (printed <= -65504).all()
 

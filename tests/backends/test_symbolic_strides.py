@@ -10,7 +10,7 @@ import torch
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running import launch
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
@@ -59,7 +59,7 @@ def test_without_gaps_strides_are_computed() -> None:
 def test_lengths_share_a_module(
     modules: list[str], layout: tuple[int, ...] | None
 ) -> None:
-    run = Executable(negated(layout), interpret=True, most=MOST)
+    run = TritonExecutable(negated(layout), interpret=True, most=MOST)
     order = layout or (0, 1, 2)
     back = sorted(range(3), key=order.__getitem__)
     for s in (16, 9, 5, 1):
@@ -70,7 +70,7 @@ def test_lengths_share_a_module(
 
 
 def test_tensors_with_gaps_have_theirs(modules: list[str]) -> None:
-    run = Executable(negated(), interpret=True, most=MOST)
+    run = TritonExecutable(negated(), interpret=True, most=MOST)
     cache = torch.randn(3, 16, 64, dtype=torch.float16)
     for s in (9, 5):
         assert torch.equal(run(cache[:, :s])[0], -cache[:, :s])
@@ -83,7 +83,7 @@ def test_tensors_with_gaps_have_theirs(modules: list[str]) -> None:
 def test_one_sequence_has_no_stride(modules: list[str]) -> None:
     """An axis of one element can have any stride, and often has."""
     graph = with_symbolic(negated(), ["b", "s"])
-    run = Executable(graph, interpret=True, most=MOST)
+    run = TritonExecutable(graph, interpret=True, most=MOST)
     x = torch.randn(1, 4, 64, dtype=torch.float16)
     for stride in (256, 1, 1000):
         same = x.as_strided(x.shape, (stride, 64, 1))
@@ -93,7 +93,7 @@ def test_one_sequence_has_no_stride(modules: list[str]) -> None:
 
 @pytest.mark.parametrize("gaps", [(False,), (True,), (False, True), (True, False)])
 def test_results_in_tensors_of_the_caller(gaps: tuple[bool, ...]) -> None:
-    run = Executable(negated(returned=len(gaps)), interpret=True, most=MOST)
+    run = TritonExecutable(negated(returned=len(gaps)), interpret=True, most=MOST)
     for s in (9, 5):
         x = torch.randn(3, s, 64, dtype=torch.float16)
         outs = [
@@ -117,7 +117,7 @@ def test_parts_of_a_result_in_a_tensor_of_the_caller(gap: bool) -> None:
     graph = with_symbolic(g.returns(whole).build(), ["s"])
     made = plan(graph, out=True, dense=() if gap else ["x", whole])
     assert bool(strides(made)) == gap
-    run = Executable(graph, interpret=True, most=MOST)
+    run = TritonExecutable(graph, interpret=True, most=MOST)
     for s in (9, 5):
         x = torch.randn(3, s, 64, dtype=torch.float16)
         out = torch.zeros(3, 16 if gap else s, 128, dtype=torch.float16)[:, :s]

@@ -10,7 +10,7 @@ import torch
 
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import (
     KernelReport,
     compile_kernel,
@@ -225,8 +225,8 @@ def test_kernels_start_in_turn_where_the_architecture_knows_no_other_way(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for capability, early in (((8, 0), False), ((9, 0), True), ((12, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
-        assert ("gdc_wait" in Executable(graph).source) == early
-        assert Executable(graph).graph == graph
+        assert ("gdc_wait" in TritonExecutable(graph).source) == early
+        assert TritonExecutable(graph).graph == graph
 
 
 def test_programmatic_launch_and_ragged_tiles_compile() -> None:
@@ -298,7 +298,7 @@ def test_targets_are_checked() -> None:
 
 def test_calls_are_checked() -> None:
     graph = SMALL["lora"]
-    run = Executable(graph, interpret=True)
+    run = TritonExecutable(graph, interpret=True)
     tensors = random_inputs(graph)
     with pytest.raises(ShapeError, match="takes 4 tensors"):
         run(*tensors[:3])
@@ -307,7 +307,7 @@ def test_calls_are_checked() -> None:
     with pytest.raises(DTypeError, match=r"expected torch\.float16"):
         run(tensors[0].float(), *tensors[1:])
     with pytest.raises(CompileError, match="expected a cuda device"):
-        Executable(graph)(*tensors)
+        TritonExecutable(graph)(*tensors)
 
 
 # -- Golden source -------------------------------------------------------------------

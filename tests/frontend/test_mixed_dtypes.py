@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import CheckError, MirageError, TraceError, UnsupportedError
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
@@ -72,7 +72,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 def interpreted(function: Callable[..., Any], tensors: list[Any]) -> Any:
     """What library kernels give."""
     program = mirage.kernel(function).trace(*tensors)
-    (found,) = Executable(program, interpret=True)(*tensors)
+    (found,) = TritonExecutable(program, interpret=True)(*tensors)
     return found
 
 

@@ -188,7 +188,7 @@ PROGRAMS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_candidates_compute_truth(name: str) -> None:
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import TritonExecutable
 
     program = PROGRAMS[name]
     generator = torch.Generator().manual_seed(0)
@@ -201,7 +201,7 @@ def test_candidates_compute_truth(name: str) -> None:
     expected = expected if isinstance(expected, tuple) else (expected,)
     for candidate in result.candidates[:3]:
         assert parse(str(candidate.mugraph)) == candidate.mugraph
-        found = Executable(candidate.mugraph, interpret=True)(*tensors)
+        found = TritonExecutable(candidate.mugraph, interpret=True)(*tensors)
         for one, other in zip(found, expected, strict=True):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)

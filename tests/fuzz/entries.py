@@ -29,7 +29,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.cli.app import app
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.hardware import H100
@@ -275,7 +275,7 @@ def _judged(found: Any, subject: Subject) -> str:
 def _run(subject: Subject) -> None:
     """Run the best μGraph in Triton's interpreter, from its emitted module."""
     tensors = [torch.tensor(a, dtype=torch.float16) for a in subject.inputs]
-    found = Executable(subject.best, interpret=True)(*tensors)[0]
+    found = TritonExecutable(subject.best, interpret=True)(*tensors)[0]
     error = np.abs(found.double().numpy() - subject.expected).max()
     _require(error < TOLERANCE, f"{subject.program.name} is wrong by {error}")
 

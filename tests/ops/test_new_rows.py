@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.frontend.functions import reduced
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, KernelGraph
@@ -110,7 +110,7 @@ def agrees(graph: KernelGraph, program: KernelGraph) -> None:
     arrays = [t.double().numpy() for t in inputs()]
     (expected,) = evaluate_numpy(program, *arrays)
     np.testing.assert_allclose(evaluate_numpy(graph, *arrays)[0], expected)
-    (found,) = Executable(graph, interpret=True)(*inputs())
+    (found,) = TritonExecutable(graph, interpret=True)(*inputs())
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
 
 

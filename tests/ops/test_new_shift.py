@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, RunningMax
 from mirage_dsl.ir.text.parser import parse
@@ -121,7 +121,7 @@ def agrees(graph: KernelGraph, scale: float) -> None:
     x = torch.randn((M, K), generator=generator) * scale
     v = torch.rand((K, N), generator=generator)
     expected = torch.softmax(-x.double(), -1) @ v.double()
-    (values,) = Executable(graph, interpret=True)(x, v)
+    (values,) = TritonExecutable(graph, interpret=True)(x, v)
     np.testing.assert_allclose(values.numpy(), expected.numpy(), rtol=1e-4)
 
 
@@ -163,7 +163,7 @@ def test_in_a_block_it_is_finite_where_all_is_masked(lowshift: Operator) -> None
     (expected,) = evaluate_numpy(graph, *(t.double().numpy() for t in masked()))
     assert (expected[2] == 0).all()
     assert np.isfinite(expected).all()
-    (values,) = Executable(graph, interpret=True)(*masked())
+    (values,) = TritonExecutable(graph, interpret=True)(*masked())
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-5, atol=1e-30)
 
 

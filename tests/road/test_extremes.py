@@ -16,7 +16,7 @@ from torch import Tensor
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import bf16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
@@ -89,7 +89,7 @@ def check(function: Function, *tensors: Tensor, graphs: list[KernelGraph]) -> No
     eager, exact = function(*tensors), function(*(t.double() for t in tensors))
     assert_as_accurate(mirage.kernel(function)(*tensors), eager, exact)
     for graph in graphs:
-        (found,) = Executable(graph, interpret=True)(*tensors)
+        (found,) = TritonExecutable(graph, interpret=True)(*tensors)
         assert_as_accurate(found, eager, exact)
 
 
@@ -194,7 +194,7 @@ def test_running_maxima_of_large_logits(dtype: Any, splits: int) -> None:
     k[1, 0, : keys // 2] = torch.finfo(TORCH[dtype.name]).min
     k[2, 0] = torch.finfo(TORCH[dtype.name]).min
     q, k, v = (t.to(TORCH[dtype.name]) for t in (q, k, v))
-    (found,) = Executable(graph, interpret=True)(q, k, v)
+    (found,) = TritonExecutable(graph, interpret=True)(q, k, v)
     exact = attended(q.double(), k.double(), v.double())
     assert_as_accurate(found, attended(q, k, v), exact)
 
@@ -278,7 +278,7 @@ def test_constants_in_blocks_are_what_f32_holds(name: str) -> None:
         eager = OPERATIONS[name](x, constant)
         held = torch.tensor(constant, dtype=torch.float64).float().double()
         exact = OPERATIONS[name](x.double(), held).double()
-        (found,) = Executable(graph, interpret=True)(x)
+        (found,) = TritonExecutable(graph, interpret=True)(x)
         assert_as_accurate(found, eager, exact)
 
 
@@ -300,7 +300,7 @@ def test_constants_are_merged_where_f32_holds_them(name: str) -> None:
 def test_limits_beyond_f32_limit_nothing() -> None:
     graphs = graphs_of(lambda x: torch.clamp(x, -1e39, 1e300), NUMBERS)
     for graph in graphs:
-        (found,) = Executable(graph, interpret=True)(NUMBERS)
+        (found,) = TritonExecutable(graph, interpret=True)(NUMBERS)
         assert torch.equal(found.nan_to_num(7), NUMBERS.nan_to_num(7))
 
 

@@ -94,7 +94,7 @@ def causal(rows: int, keys: int) -> Any:
 def test_nothing_is_copied(
     function: Callable[..., Any], shapes: list[tuple[int, ...]]
 ) -> None:
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import TritonExecutable
 
     program = mirage.kernel(function).trace(*map(mirage.spec, shapes))
     best = search(program, H100, k=1, max_kernels=None).best
@@ -108,6 +108,6 @@ def test_nothing_is_copied(
         if function in (with_a_mask, of_grouped_heads):
             tensors[3] = causal(*shapes[3])
         exact = function(*(t.double() for t in tensors)).numpy()
-        (found,) = Executable(graph, interpret=True)(*tensors)
+        (found,) = TritonExecutable(graph, interpret=True)(*tensors)
         allowed = 2e-3 * np.abs(exact).max() + SMALLEST
         np.testing.assert_allclose(found.double().numpy(), exact, rtol=0, atol=allowed)

@@ -68,11 +68,11 @@ def tensors_of(program: RandomProgram) -> list[Any]:
 
 def errors(graph: KernelGraph, program: RandomProgram) -> list[float]:
     """Relative errors of all outputs, with what is emitted run by the interpreter."""
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import TritonExecutable
 
     tensors = tensors_of(program)
     exact = program.expected(*(t.double().numpy() for t in tensors))
-    outputs = Executable(graph, interpret=True)(*tensors)
+    outputs = TritonExecutable(graph, interpret=True)(*tensors)
     return [relative_error(o, e) for o, e in zip(outputs, exact, strict=True)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
@@ -54,7 +54,7 @@ def _shape(graph: KernelGraph, axes: Any) -> list[int]:
     return [prod(graph.extent_of[d.name] or 1 for d in axis) for axis in axes]
 
 
-def cases(graph: KernelGraph) -> Iterator[tuple[Executable, KernelGraph]]:
+def cases(graph: KernelGraph) -> Iterator[tuple[TritonExecutable, KernelGraph]]:
     """Kernels that serve several extents, each with the graph at one of them."""
     most = {n: e for n, e in graph.extents if e is not None}
     for dim in dict.fromkeys(n for i in graph.inputs for n in i.type.names):
@@ -62,7 +62,7 @@ def cases(graph: KernelGraph) -> Iterator[tuple[Executable, KernelGraph]]:
             continue
         symbolic = with_symbolic(graph, [dim])
         try:
-            shared = Executable(symbolic, interpret=True, most=most)
+            shared = TritonExecutable(symbolic, interpret=True, most=most)
         except UnsupportedError:
             continue
         for extent in shorter(most[dim]):
@@ -84,7 +84,7 @@ def test_shared_kernels(seed: int) -> None:
             continue
         for shared, sized in cases(candidate.mugraph):
             given = tensors(sized)
-            expected = Executable(sized, interpret=True)(*given)
+            expected = TritonExecutable(sized, interpret=True)(*given)
             for a, b in zip(shared(*given), expected, strict=True):
                 assert a.shape == b.shape
                 if torch.isfinite(b).all():

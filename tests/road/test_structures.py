@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.triton.running.launch import Executable
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph, dims_of, partial_dim
 from mirage_dsl.search.result import SearchResult
@@ -245,6 +245,6 @@ def test_projections_share_the_norm_and_the_grid(sizes: tuple[int, ...]) -> None
     normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6)
     tensors = [torch.from_numpy(a).half() for a in (x, *weights)]
     for candidate in result:
-        outputs = Executable(candidate.mugraph, interpret=True)(*tensors)
+        outputs = TritonExecutable(candidate.mugraph, interpret=True)(*tensors)
         for found, w in zip(outputs, weights, strict=True):
             assert relative_error(found, normed @ w) < 4e-3

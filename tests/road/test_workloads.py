@@ -27,11 +27,11 @@ def test_found_and_verified(name: str) -> None:
 def test_runs_right_in_the_interpreter(name: str) -> None:
     import torch
 
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import TritonExecutable
 
     workload, bound = BY_NAME[name], searched(name, small=True)
     assert bound.mugraph.blocks, "nothing of it became a fused kernel"
-    run = Executable(bound.mugraph, interpret=True)
+    run = TritonExecutable(bound.mugraph, interpret=True)
     arrays = draw(workload.small, seed=5)
     dtype = getattr(torch, workload.dtype)
     tensors = [torch.from_numpy(a).to(dtype) for a in arrays]

@@ -17,7 +17,7 @@ from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.ir.graph import KernelGraph
 
 if TYPE_CHECKING:
-    from mirage_dsl.backends.triton.running.launch import Executable
+    from mirage_dsl.backends.triton.running.launch import TritonExecutable
     from mirage_dsl.backends.triton.running.screen import KernelReport
 
 DEVICES = ("cpu", "cuda")
@@ -44,15 +44,15 @@ class Triton(Backend):
 
     def compile(
         self, graph: KernelGraph, device: str, *, most: Mapping[str, int] | None = None
-    ) -> Executable:
+    ) -> TritonExecutable:
         """What launches the module, or interprets it on the CPU."""
-        from mirage_dsl.backends.triton.running.launch import Executable
+        from mirage_dsl.backends.triton.running.launch import TritonExecutable
 
         if device not in DEVICES:
             raise UnsupportedError(
                 f"device={device!r}; Triton runs on one of {', '.join(DEVICES)}"
             )
-        return Executable(graph, interpret=device == "cpu", most=most)
+        return TritonExecutable(graph, interpret=device == "cpu", most=most)
 
     def report(
         self, graph: KernelGraph, target: str | None = None

@@ -90,7 +90,7 @@ def grid_label(dim: str) -> Label:
 
 
 @dataclass(frozen=True)
-class Mask:
+class Inside:
     """Which indices are no padding, over the axes that decide it."""
 
     labels: tuple[Label, ...]
@@ -110,7 +110,7 @@ class Named(Generic[V]):
 
     value: V
     labels: tuple[Label, ...]
-    masks: Mapping[Label, Mask] = field(default_factory=dict[Label, Mask])
+    masks: Mapping[Label, Inside] = field(default_factory=dict[Label, Inside])
 
     def axis(self, label: Label) -> int:
         """Position of the axis `label`."""
@@ -266,7 +266,7 @@ class NamedArrays(Generic[V]):
             masks[to] = mask
         return Named(self.domain.concat(full, labels.index(to)), labels, masks)
 
-    def _joined_mask(self, operands: Sequence[Named[V]], to: str) -> Mask | None:
+    def _joined_mask(self, operands: Sequence[Named[V]], to: str) -> Inside | None:
         masks = [o.masks.get(to) for o in operands]
         if all(m is None for m in masks):
             return None
@@ -278,7 +278,7 @@ class NamedArrays(Generic[V]):
             pieces.append(whole if mask is None else mask.aligned(deciding) & whole)
         head = np.broadcast_shapes(*(p.shape[:-1] for p in pieces))
         full = [np.broadcast_to(p, (*head, p.shape[-1])) for p in pieces]
-        return Mask(deciding, np.concatenate(full, -1))
+        return Inside(deciding, np.concatenate(full, -1))
 
     def relabelled(self, named: Named[V], names: Mapping[str, str]) -> Named[V]:
         """The same value with dims renamed."""
@@ -287,7 +287,7 @@ class NamedArrays(Generic[V]):
             return names.get(label, label) if isinstance(label, str) else label
 
         masks = {
-            new(n): Mask(tuple(new(k) for k in m.labels), m.keep)
+            new(n): Inside(tuple(new(k) for k in m.labels), m.keep)
             for n, m in named.masks.items()
         }
         return Named(named.value, tuple(new(n) for n in named.labels), masks)

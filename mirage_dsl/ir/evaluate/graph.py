@@ -21,8 +21,8 @@ from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Domain,
+    Inside,
     Label,
-    Mask,
     Named,
     NamedArrays,
     grid_label,
@@ -136,7 +136,7 @@ class BlockEvaluation(Generic[V]):
         named = self.arrays.arranged(source, [d.name for d in dims])
         for dim in dims:
             named = self.piece(named, dim)
-        masks: dict[Label, Mask] = {}
+        masks: dict[Label, Inside] = {}
         for dim in dims:
             masks.update(self.masks_of(dim))
         return replace(named, masks=masks)
@@ -170,7 +170,7 @@ class BlockEvaluation(Generic[V]):
         """The coordinates along a grid dim."""
         return np.arange(parts(self.extents[name], self.grid_tile(name)))
 
-    def masks_of(self, dim: Dim) -> dict[Label, Mask]:
+    def masks_of(self, dim: Dim) -> dict[Label, Inside]:
         """Masks of a ragged piece, and of iterations that lie wholly outside."""
         whole = self.extents[dim.name]
         labels: list[Label] = []
@@ -188,11 +188,11 @@ class BlockEvaluation(Generic[V]):
             end = end[..., None]
             labels.append(LOOP)
         inside = start[..., None] + np.arange(width) < end[..., None]
-        found: dict[Label, Mask] = {}
+        found: dict[Label, Inside] = {}
         if not inside.all():
-            found[dim.name] = Mask((*labels, dim.name), inside)
+            found[dim.name] = Inside((*labels, dim.name), inside)
         if dim.loop and not (start < end).all():
-            found[LOOP] = Mask(tuple(labels), start < end)
+            found[LOOP] = Inside(tuple(labels), start < end)
         return found
 
     # -- Operators -----------------------------------------------------------------
@@ -262,14 +262,14 @@ class BlockEvaluation(Generic[V]):
 
     def after_loop(self, named: Named[V]) -> Named[V]:
         """Masks after the loop: an index of a tile counts if any iteration has it."""
-        masks: dict[Label, Mask] = {}
+        masks: dict[Label, Inside] = {}
         for label, mask in named.masks.items():
             if label == LOOP:
                 continue
             if LOOP in mask.labels:
                 at = mask.labels.index(LOOP)
                 rest = tuple(n for n in mask.labels if n != LOOP)
-                masks[label] = Mask(rest, np.asarray(mask.keep.any(axis=at)))
+                masks[label] = Inside(rest, np.asarray(mask.keep.any(axis=at)))
             else:
                 masks[label] = mask
         return replace(named, masks=masks)

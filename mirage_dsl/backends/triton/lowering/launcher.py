@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mirage_dsl.backends.library import (
     HELPERS,
-    Value,
+    Argument,
     aligned,
     expression,
     fused_calls,
@@ -14,7 +14,7 @@ from mirage_dsl.backends.library import (
     torch_dtype,
 )
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Param, Surroundings
-from mirage_dsl.backends.triton.lowering.source import Names, Writer, source_comment
+from mirage_dsl.backends.triton.lowering.source import Scope, Writer, source_comment
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.analysis.layouts import built
@@ -54,7 +54,7 @@ class Launcher:
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer()
-        self._names = Names(taken)
+        self._names = Scope(taken)
         self._variables: dict[str, str] = {}
         self._sizes: dict[str, str] = {}
         self.helpers: set[str] = set()
@@ -301,12 +301,12 @@ class Launcher:
         operands = [self._value(o) for o in node.operands]
         return expression(node, operands, kind.names, kind.dtype)
 
-    def _value(self, operand: Operand) -> Value:
+    def _value(self, operand: Operand) -> Argument:
         if isinstance(operand, Scalar):
-            return Value(self._constant(operand))
+            return Argument(self._constant(operand))
         kind = self._types[operand]
         text = self._flat(self._variables[operand], kind)
-        return Value(text, kind.names, kind.dtype)
+        return Argument(text, kind.names, kind.dtype)
 
     def _complete(self, node: Apply) -> None:
         """Copy those parts of a concatenation that no kernel has stored there."""

@@ -44,7 +44,7 @@ def source_comment(location: SourceLocation) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-class Names:
+class Scope:
     """Gives out names that are different from all others of one scope.
 
     Args:
@@ -128,7 +128,7 @@ class TileCode:
     def __init__(
         self,
         writer: Writer,
-        names: Names,
+        names: Scope,
         pieces: Pieces,
         mask_of: Callable[[Dim], str],
     ) -> None:

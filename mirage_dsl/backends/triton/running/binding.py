@@ -27,8 +27,8 @@ from mirage_dsl.backends.triton.running.starter import (
     POINTER,
     SCRATCH,
     WORD,
-    Launch,
     Parameter,
+    PreparedLaunch,
     described,
     startable,
     takes,
@@ -66,7 +66,7 @@ class Binding:
     tensors: frozenset[str]
     space: int
     roots: Sequence[str]
-    launches: Sequence[Launch]
+    launches: Sequence[PreparedLaunch]
 
 
 def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
@@ -82,7 +82,7 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
     rehearsal = rehearse(plan, tensors)
     emitted, visible = _visible(plan, rehearsal)
     places = _Places(plan, rehearsal, visible)
-    launches: list[Launch] = []
+    launches: list[PreparedLaunch] = []
     for kernel, noted in zip(plan.kernels, rehearsal.kernels, strict=True):
         launch = _launch(plan, kernel, noted, places)
         if launch is None:
@@ -150,7 +150,7 @@ class _Places:
 
 def _launch(
     plan: ModulePlan, kernel: KernelPlan, noted: NotedKernel, places: _Places
-) -> Launch | None:
+) -> PreparedLaunch | None:
     """A compiled kernel with what it is given, or None if the two do not fit."""
     import torch
 
@@ -177,7 +177,7 @@ def _launch(
     if parameters is None or not takes(compiled, parameters):
         return None
     grid = tuple(map(int, noted.grid))
-    return Launch(kernel.name, compiled, grid, parameters, kernel.schedule.pdl)
+    return PreparedLaunch(kernel.name, compiled, grid, parameters, kernel.schedule.pdl)
 
 
 def _parameters(

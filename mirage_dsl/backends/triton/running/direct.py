@@ -26,7 +26,7 @@ from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.binding import Binding, bind
 from mirage_dsl.backends.triton.running.rehearsal import out_name
-from mirage_dsl.backends.triton.running.starter import Launch, launcher, starter
+from mirage_dsl.backends.triton.running.starter import PreparedLaunch, launcher, starter
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.modes import in_mode, plain_torch
 from mirage_dsl.ir.graph import Apply
@@ -120,7 +120,7 @@ class _Writer(Launcher):
         self._binding = binding
         self._device = device
         self._addresses: dict[str, str] = {}
-        self._waiting: list[Launch] = []
+        self._waiting: list[PreparedLaunch] = []
         self._launchers: dict[str, Any] = {}
         self.first = ""
 

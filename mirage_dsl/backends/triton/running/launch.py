@@ -118,7 +118,7 @@ class Variant:
     dense: frozenset[str] = frozenset()
 
 
-class Executable:
+class TritonExecutable:
     """Runs one μGraph.
 
     Tensors are checked on every call; strides are free.  All work goes to the current
@@ -378,8 +378,8 @@ def _fits_descriptor(item: Input, tensor: torch.Tensor) -> bool:
 
 
 __all__ = [
-    "Executable",
     "PreparedKernel",
+    "TritonExecutable",
     "Variant",
     "prepared_run",
 ]

@@ -157,7 +157,7 @@ def described(
 
 
 @dataclass(frozen=True)
-class Launch:
+class PreparedLaunch:
     """A compiled kernel with its parameters."""
 
     name: str
@@ -166,7 +166,7 @@ class Launch:
     parameters: Sequence[Parameter]
     early: bool
 
-    def rebased(self, places: Mapping[int, int]) -> Launch:
+    def rebased(self, places: Mapping[int, int]) -> PreparedLaunch:
         """The same with other numbers for the addresses."""
         moved = [replace(p, base=places[p.base]) for p in self.parameters]
         return replace(self, parameters=moved)
@@ -185,7 +185,7 @@ class Launch:
         )
 
 
-def launcher(launches: Sequence[Launch], device: int, bases: int) -> Any:
+def launcher(launches: Sequence[PreparedLaunch], device: int, bases: int) -> Any:
     """What starts kernels in turn, given a stream and the addresses of tensors."""
     kernels = tuple(x.description() for x in launches if math.prod(x.grid))
     return starter().Launches(CompileError, device, bases, kernels)
