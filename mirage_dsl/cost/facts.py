@@ -618,6 +618,22 @@ class BlockFacts:
         """The program without swapped operands, in which all sums wait that can."""
         return self.program(swapped=False, deferred=frozenset(self._deferrable))
 
+    @property
+    def own(self) -> ProgramFacts:
+        """The program that the block has at its own sizes."""
+        given, block = self.given, self.block
+        deferred = frozenset[str]()
+        if self._deferrable:
+            around = given.around
+            sized = replace(block, nodes=given.block.nodes)
+            pieces = Pieces(sized, given.types, around.extents, around.most)
+            worth = self._deferrable.items()
+            deferred = frozenset(
+                v for v, s in worth if is_worth_a_tile(s, given, pieces)
+            )
+        swapped = block.schedule.swap_operands
+        return self.program(swapped=swapped, deferred=deferred)
+
     def program(self, *, swapped: bool, deferred: frozenset[str]) -> ProgramFacts:
         """One of the programs of the block.
 

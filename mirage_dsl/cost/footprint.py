@@ -272,8 +272,7 @@ def footprints(
 
 def footprint_of(facts: BlockFacts, hardware: Hardware) -> Footprint:
     """That of a block at its own sizes."""
-    ((found, _),) = footprints(facts, points_of(facts.block), hardware)
-    return found
+    return Footprint(facts.own, points_of(facts.block), hardware)
 
 
 def at_point(

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import WARP
-from mirage_dsl.core.types import Axis, Dim, TensorType
+from mirage_dsl.core.types import Axis, Dim, TensorType, f32
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -459,18 +459,20 @@ def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
     if not sums:
         return given
     gone = {s.result for s in sums.values()}
+    known = dict(given.types)
 
     def deferred(node: BlockNode) -> Iterable[BlockNode]:
         if isinstance(node, Accumulate) and node.result in sums:
             summed = sums[node.result]
             tile = free_name(f"{node.result}_tile", given.types)
+            known[tile] = replace(given.types[summed.values[0]], dtype=f32)
             yield replace(node, operand=summed.values[0], result=tile)
             yield replace(summed, operands=(tile,), result=node.result)
         elif isinstance(node, Store) or node.result not in gone:
             yield node
 
     block, around = map_nodes(given.block, deferred), given.around
-    types = block_types(block, around.types)
+    types = {n.result: known[n.result] for n in block.made}
     pieces = Pieces(block, types, around.extents, around.most)
     return Suited(block, around, types, pieces)
 

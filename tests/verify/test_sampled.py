@@ -156,13 +156,13 @@ def one_tile_too_few(patch: pytest.MonkeyPatch) -> None:
 
 def short_indices(patch: pytest.MonkeyPatch) -> None:
     """Indices have 12 bits."""
-    original = regions.Pieces.indices
+    original = regions.SampledPieces.indices
 
     def wrapped(self: Any, dim: Dim) -> IntArray:
         found = original(self, dim)
         return np.where(found < 0, found, found % 4096)
 
-    patch.setattr(regions.Pieces, "indices", wrapped)
+    patch.setattr(regions.SampledPieces, "indices", wrapped)
 
 
 @pytest.mark.parametrize("fault", [no_masks, one_tile_too_few, short_indices])
