@@ -6,7 +6,6 @@ hundreds of sizes of a structure; one graph is a batch of one.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -257,13 +256,13 @@ def footprints(
     """The points of each program of a block, and which points they are."""
     worth = facts.deferrable
     sizes = Footprint(facts.plain, points, hardware)
-    waits = np.array([sizes.at(w) for w in worth.values()], dtype=bool)
-    kinds = np.vstack([points.swap_operands, waits.reshape(len(worth), len(points))])
-    for kind in np.unique(kinds, axis=1).T:
-        index = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
-        swapped, *deferred = map(bool, kind)
-        names = frozenset(itertools.compress(worth, deferred))
-        program = facts.program(swapped=swapped, deferred=names)
+    kinds = points.swap_operands.astype(np.int64)
+    for bit, number in enumerate(worth.values(), 1):
+        kinds |= sizes.at(number).astype(np.int64) << bit
+    for kind in np.flatnonzero(np.bincount(kinds)).tolist():
+        index = np.flatnonzero(kinds == kind)
+        deferred = (v for bit, v in enumerate(worth, 1) if kind >> bit & 1)
+        program = facts.program(swapped=bool(kind & 1), deferred=frozenset(deferred))
         if program is facts.plain:
             yield sizes.take(index), index
         else:
