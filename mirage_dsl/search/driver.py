@@ -3,10 +3,10 @@
     expand -> cut into segments -> for each segment: structures -> casts -> sizes
            -> join -> stabilise -> verify against the original program -> k best
 
-The whole program is one segment first.  Only where one kernel cannot hold it, or is
-far from what the hardware could do, are programs of several kernels searched, and
-chains of segments (`search.programs.chains`).  The program by library
-kernels is always a candidate.
+The whole program is one segment first.  Unless one kernel comes close to what the
+hardware could do, programs of several kernels are searched (`search.union`), and chains
+of segments (`search.programs.chains`).  The program by library kernels is always a
+candidate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ from mirage_dsl.search.programs.chains import (
     PartsOf,
 )
 from mirage_dsl.search.programs.memory import Remembering
-from mirage_dsl.search.programs.one_space import MOST_OPERATORS, both, several
+from mirage_dsl.search.programs.one_space import (
+    MOST_OPERATORS,
+    Several,
+    both,
+    several,
+)
 from mirage_dsl.search.programs.partition import Cutter
 from mirage_dsl.search.programs.quick import Quick
 from mirage_dsl.search.programs.segments import (
@@ -85,8 +90,8 @@ def identity_of(program: KernelGraph, seed: int) -> Certificate:
 
 # -- The search ------------------------------------------------------------------------
 
-GOOD_ENOUGH = 1.5
-"""One kernel within this factor of the roofline is not cut."""
+GOOD_ENOUGH = 1.03
+"""Several kernels are not searched where one is within this factor of the roofline."""
 
 TO_FIND = 0.85
 """Share of the budget for finding plans; the rest is left to verify them."""
@@ -313,8 +318,9 @@ class _Driver:
         """Append the plans of several kernels."""
         self.cut = True
         for form in dict.fromkeys(self.forms):
-            plans += self._allowed(self._several(form))
-            self._cut(form, plans)
+            found = self._several(form)
+            plans += self._allowed(found.plans)
+            self._cut(form, plans, with_products=1 if found.covers else MOST_ATOMS)
 
     def missed(self, found: Sequence[Candidate]) -> bool:
         """Whether one kernel looked good enough, and no such one could be verified."""
@@ -347,18 +353,23 @@ class _Driver:
         for form in dict.fromkeys(forms):
             quick.fuse_products(form)
 
-    def _cut(self, form: KernelGraph, plans: list[Plan]) -> None:
-        """Append the plans of one form of the program, cut into segments."""
+    def _cut(self, form: KernelGraph, plans: list[Plan], *, with_products: int) -> None:
+        """Append the plans of one form of the program, cut into segments.
+
+        Those with products are of so many atoms at most.
+        """
         cutters = (Cutter(form), Cutter(form, late=True))
         found = PartsOf()
         chains = [
             Chains(c, self.segments, self.k, self.progress, found)
             for c in {c.order: c for c in cutters}.values()
         ]
-        enough = self._enough(plans)
-        self.segments.ahead(item for c in chains for item in c.wanted(enough))
+        if with_products > 1:
+            enough = self._enough(plans)
+            self.segments.ahead(item for c in chains for item in c.wanted(enough))
         for own in chains:
-            some = own.cheapest(products=False)[:1] + own.cheapest(self._enough(plans))
+            some = own.cheapest(with_products=0)[:1]
+            some += own.cheapest(self._enough(plans), with_products=with_products)
             plans += self._allowed([self._joined(own.cutter, parts) for parts in some])
 
     def _enough(self, plans: list[Plan]) -> float:
@@ -399,9 +410,9 @@ class _Driver:
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return joined
 
-    def _several(self, program: KernelGraph) -> list[Plan]:
+    def _several(self, program: KernelGraph) -> Several:
         """Programs of several kernels, searched as one space."""
-        plans, proof = several(
+        found = several(
             program,
             self.segments,
             max_kernels=self.max_kernels,
@@ -409,8 +420,8 @@ class _Driver:
             seed=self.seed,
             progress=self.progress,
         )
-        self.proof = both(self.proof, proof)
-        return plans
+        self.proof = both(self.proof, found.proof)
+        return found
 
     def _worth_cutting(self, whole: Sequence[float]) -> bool:
         """Whether to cut a program that one kernel computes in so many µs."""

@@ -29,6 +29,9 @@ MAX_DIMS = 40
 MOST_CHOICES = 256
 """Choices of one dim of each output that are looked at."""
 
+MOST_LAYERS = 3
+"""Kernels one after the other; each may have others beside it."""
+
 MOST_SHARED = 12
 """Choices of axes that several dims share, for each loop."""
 

@@ -172,6 +172,26 @@ def test_what_precedes_and_follows_products_is_apart_from_them() -> None:
     assert names == [["a"], ["b"], ["c"], ["d"]]
 
 
+def test_a_norm_is_apart_from_the_product_behind_it() -> None:
+    """Though least crosses before the norm: what it normalises is read later, too."""
+    nodes = (
+        op("a", "matmul", "x", "u", over="k"),
+        op("r", "add", "a", "y"),
+        op("q", "mul", "r", "r"),
+        op("t", "sum", "q", over="n"),
+        op("v", "div", "r", "t"),
+        op("c", "matmul", "v", "w", over="n"),
+        op("z", "sum", "c", over="i"),
+        op("d", "add", "z", "r"),
+    )
+    names = {"x": "m k", "u": "k n", "y": "m n", "w": "n i"}
+    inputs = {n: tensor(d) for n, d in names.items()}
+    sizes = {"m": 3, "k": 4, "n": 7, "i": 5}
+    program = blocks.graph("norm", inputs, nodes, {"d": tensor("m n")}, **sizes)
+    atoms = [[n.result for n in a.nodes] for a in Cutter(program).atoms]
+    assert atoms == [["a"], ["r"], ["q", "t", "v"], ["c"], ["z", "d"]]
+
+
 def gated() -> KernelGraph:
     nodes = (
         op("a", "matmul", "x", "u", over="k"),

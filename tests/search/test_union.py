@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -22,12 +22,17 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.union import MultiKernel, multi_kernel
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.sizes import Unsized, sizes_of_all
+from mirage_dsl.search.space import Configuration, space_of
+from mirage_dsl.search.union import MultiKernel, multi_kernel, planning
 from mirage_dsl.search.union import search as union_search
 from mirage_dsl.search.union.exact import prove
 from mirage_dsl.search.union.halves import Joining, cut_dims, with_halves
-from mirage_dsl.search.union.planning import Planner
+from mirage_dsl.search.union.kernels import LARGEST, with_room
+from mirage_dsl.search.union.planning import Planner, Sizer
 from mirage_dsl.verify.verifier import verify
+from tests.search import programs
 from tests.search.programs import PROGRAMS, Program
 
 
@@ -308,13 +313,13 @@ def test_all_graphs_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     program = strip_shifts({**PROGRAMS, **CASES}[name]())
     graphs: list[KernelGraph] = []
 
-    def keep(_: Any, graph: KernelGraph) -> None:
+    def keep(_: Any, graph: KernelGraph, worst: float) -> None:  # noqa: ARG001
         graphs.append(graph)
 
     monkeypatch.setattr(union_search.Sizer, "sized", keep)
     monkeypatch.setattr(union_search, "prove", lambda *_, **__: None)
     monkeypatch.setattr(Planner, "_safe", lambda _, graph: graph)
-    multi_kernel(program, H100, max_kernels=3)
+    multi_kernel(program, H100, max_kernels=3, keep=64)
     assert len(graphs) > 3
     reference = small(program)
     rng = np.random.default_rng(0)
@@ -417,3 +422,55 @@ def test_proof_without_time_has_a_bound() -> None:
     assert result.bound is not None
     assert result.cost is not None
     assert result.bound <= result.cost + 1e-2
+
+
+# -- Sizes -----------------------------------------------------------------------------
+
+
+def test_kernels_that_graphs_share_are_sized_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[BlockGraph] = []
+
+    def counted(structures: Sequence[Unsized], *rest: Any, **options: Any) -> Any:
+        calls.append(structures[0].block)
+        return sizes_of_all(structures, *rest, **options)
+
+    monkeypatch.setattr(planning, "sizes_of_all", counted)
+    sizer = Sizer(H100, Constraints())
+    graph = only_blocks(found("split_k"), 2)[0]
+    first = sizer.sized(graph)
+    count = len(calls)
+    assert count > 1
+    assert sizer.sized(graph) == first
+    assert len(calls) == count
+
+
+def test_what_is_dearer_than_the_plans_at_hand_is_not_sized_to_the_end() -> None:
+    sizer = Sizer(H100, Constraints())
+    graph = only_blocks(found("split_k"), 2)[0]
+    plan = sizer.sized(graph)
+    assert plan is not None
+    assert sizer.sized(graph, plan.microseconds + 0.01) == plan
+    assert sizer.sized(graph, plan.microseconds) is None
+
+
+def test_tiles_of_groups_leave_room_for_their_channels() -> None:
+    """64 rows of 64 groups of 32 channels are more than a block can hold."""
+    p = Program("groups", {"m": 512, "g": 256, "c": 32})
+    space = space_of(p.returns(p.apply("exp", p.input("x", "m g c"))))
+    grid = Configuration(("m", "g"))
+    tiles = with_room({"m": 64, "g": 64}, space, grid)
+    assert tiles["m"] * tiles["g"] * 32 == LARGEST
+    assert with_room({"m": 16, "g": 8}, space, grid) == {"m": 16, "g": 8}
+
+
+# -- Before it, and beside it ----------------------------------------------------------
+
+
+def test_one_good_kernel_does_not_hide_two_better_ones() -> None:
+    """The narrow product once, and not in every block."""
+    found = search(programs.lora(), H100, k=4, max_kernels=2, verify=False)
+    single = [c for c in found if len(c.mugraph.nodes) == 1]
+    assert len(found.best.mugraph.nodes) == 2
+    assert found.best.cost.microseconds < 0.99 * single[0].cost.microseconds

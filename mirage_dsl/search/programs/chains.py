@@ -52,14 +52,15 @@ class Chains:
     found: PartsOf = field(default_factory=PartsOf)
 
     def cheapest(
-        self, enough: float = math.inf, *, products: bool = True
+        self, enough: float = math.inf, *, with_products: int = MOST_ATOMS
     ) -> list[Parts]:
         """The cheapest chains.
 
         Args:
             enough: Estimate in µs from which on a chain is not wanted.
-            products: Whether generated kernels may compute products; if not, these are
-                left to library kernels, which the estimate may wrong.
+            with_products: Atoms of the longest segment with products that generated
+                kernels may compute; with 0 they are left to library kernels, which the
+                estimate may wrong.
         """
         atoms = self.cutter.atoms
         best: list[list[tuple[float, Parts]]] = [[(0.0, ())]]
@@ -70,7 +71,7 @@ class Chains:
                 if spent + self._least[start, end] + self._rest[end] > enough:
                     self.segments.ledger.cut["bound"] += 1
                     continue
-                for parts in self._ways(atoms[start:end], products=products):
+                for parts in self._ways(atoms[start:end], with_products):
                     added = sum(p.microseconds for p in parts)
                     ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
             ways.sort(key=lambda w: (w[0], len(w[1])))
@@ -128,9 +129,9 @@ class Chains:
 
     # -- Segments --------------------------------------------------------------------
 
-    def _ways(self, run: Sequence[Atom], *, products: bool) -> list[Parts]:
+    def _ways(self, run: Sequence[Atom], with_products: int) -> list[Parts]:
         """Ways to compute successive atoms, as one segment."""
-        if products or not any(a.is_product for a in run):
+        if len(run) <= with_products or not any(a.is_product for a in run):
             return self._searched(run)
         return [(self._library(run[0]),)] if len(run) == 1 else []
 

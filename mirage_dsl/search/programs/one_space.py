@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.programs.memory import Remembering, plans_json, plans_of
 from mirage_dsl.search.programs.segments import Progress
 from mirage_dsl.search.result import Plan, Proof
+from mirage_dsl.search.space import MOST_LAYERS
 
 if TYPE_CHECKING:
     from mirage_dsl.search.union import MultiKernel
@@ -22,6 +25,22 @@ MOST_OPERATORS = 24
 """Operators of a program, or of a segment, that is worth a search."""
 
 
+@dataclass(frozen=True)
+class Several:
+    """Programs of several kernels.
+
+    Attributes:
+        plans: The best ones.
+        proof: What is proved of them.
+        covers: Whether there may be a kernel for each product, so that chains of longer
+            segments rarely give anything better.
+    """
+
+    plans: list[Plan] = field(default_factory=list[Plan])
+    proof: Proof | None = None
+    covers: bool = False
+
+
 def several(
     program: KernelGraph,
     segments: Remembering,
@@ -30,8 +49,8 @@ def several(
     keep: int,
     seed: int,
     progress: Progress,
-) -> tuple[list[Plan], Proof | None]:
-    """The best plans of a program of several kernels, and what is proved of them.
+) -> Several:
+    """The best plans of a program of several kernels.
 
     Args:
         program: Operators only.
@@ -42,21 +61,24 @@ def several(
         progress: Told of progress.
     """
     if max_kernels == 1 or segments.late():
-        return [], None
+        return Several()
     if len(program.nodes) > MOST_OPERATORS:
         segments.complete = False
         segments.ledger.note(
             f"several kernels: {len(program.nodes)} operators are too many for one "
             f"search, which takes {MOST_OPERATORS}; the program is cut"
         )
-        return [], None
+        return Several()
     progress("union", 0, 1, None)
     found = _found(program, segments, max_kernels or MOST_KERNELS, keep, seed)
     segments.ledger.take_union(found.counters)
     segments.complete &= found.complete
     proof = None if found.cost is None else Proof(found.cost, found.bound)
     progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
-    return found.plans, proof
+    kinds = [n.op.kind for n in program.nodes if isinstance(n, Apply)]
+    enough = min(max_kernels or MOST_KERNELS, MOST_LAYERS)
+    covers = not found.own and kinds.count(Kind.CONTRACTION) <= enough
+    return Several(found.plans, proof, bool(found.plans) and covers)
 
 
 def _found(
@@ -98,6 +120,7 @@ def _written(found: MultiKernel, program: KernelGraph) -> dict[str, Any]:
         "cost": found.cost,
         "bound": found.bound,
         "complete": found.complete,
+        "own": found.own,
         "counters": dict(found.counters),
     }
 
@@ -111,6 +134,7 @@ def _read(document: dict[str, Any], program: KernelGraph) -> MultiKernel:
         document["bound"],
         None,
         bool(document["complete"]),
+        bool(document["own"]),
         Counter({str(k): int(v) for k, v in document["counters"].items()}),
     )
 

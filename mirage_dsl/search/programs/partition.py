@@ -166,6 +166,9 @@ class Cutter:
             smallest = min(sizes)
             equal = [p for p, s in zip(places, sizes, strict=True) if s == smallest]
             cuts.update((equal[0], equal[-1]))
+            if not _crossing(nodes, second) & self.carriers:
+                # No kernel may hold both a norm of long rows and the product of it.
+                cuts.add(second)
         if at:
             around = {at[0], at[-1] + 1} - {0, len(nodes)}
             cuts.update(p for p in around if not _crossing(nodes, p) & self.carriers)

@@ -99,6 +99,12 @@ def _scaled(exponential: str, definitions: Sequence[Apply]) -> set[str]:
 MOST_TENSORS = 96
 """Tensors between kernels beyond which the largest are left out."""
 
+MOST_VALUES = 400
+"""Values of all equivalent programs beyond which only the program's own are looked at.
+
+Long runs of sums and products of one shape have thousands, nearly all of them the
+program in another order, and each would be there once for every kernel and layer."""
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -110,6 +116,7 @@ class Candidates:
         definitions: The operators of the program, over halves, and of the values.
         names: Of the values.
         shifts: What makes a kernel choose a shift (`union.exponentials`).
+        own: Whether kernels compute the program's own values only.
         complete: Whether none was left out.
         counters: Figures for the ledger.
     """
@@ -119,6 +126,7 @@ class Candidates:
     definitions: tuple[Apply, ...]
     names: tuple[str, ...]
     shifts: Mapping[str, int]
+    own: bool
     complete: bool
     counters: dict[str, int]
 
@@ -184,6 +192,9 @@ def candidates(
     everything = _all_values(space)
     targets = len(space.outputs)
     plain = saturate(everything, None, w, seed=seed, deadline=deadline)
+    own = len(plain.shape) > MOST_VALUES
+    if own:
+        plain = saturate(everything, None, w, seed=seed, deadline=deadline, own=True)
     chooser = _Chooser(everything, plain, targets)
     wanted = chooser.wanted()
     kept = chooser.smallest(wanted)
@@ -199,6 +210,7 @@ def candidates(
         tuple(definer.nodes),
         names,
         shifts,
+        own,
         plain.complete and len(kept) == len(wanted),
         {
             **{f"plain_{k}": v for k, v in plain.counters.items() if k == "nodes"},

@@ -43,7 +43,7 @@ class Dag:
 
 
 def search(
-    u: Union, *, seed: int = 0, patience: int = 128, deadline: float | None = None
+    u: Union, *, seed: int = 0, patience: int = 48, deadline: float | None = None
 ) -> list[Dag]:
     """Different DAGs, cheapest first; ends after so many restarts without a better."""
     classes, users = _class_records(u)

@@ -9,6 +9,7 @@ over them, a grid over them allows nothing but that, and both halves go together
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -55,6 +56,9 @@ Bools = NDArray[np.bool_]
 
 SHORT = 16
 """Extent of a dim that is split into single indices, and tile of a longer one."""
+
+LARGEST = 1 << 14
+"""Elements of an output that a block may make, if it can make less."""
 
 STAGES = 2
 """Stages of a loop's loads: fewer do not overlap with anything."""
@@ -105,6 +109,29 @@ def tiles_at(
         short = 1 if dim in single or extent <= SHORT else SHORT
         tiles[dim] = short if dim in parts or not long else long
     return tiles
+
+
+def with_room(
+    tiles: dict[str, int], space: Space, configuration: Configuration
+) -> dict[str, int]:
+    """Smaller tiles, the largest first, where a block would make too much of an output.
+
+    A tile of 64 groups is 2,048 columns if a group has 32.
+    """
+    found = dict(tiles)
+    grid = set(configuration.grid)
+    outputs = [o.type.names for o in space.outputs[: space.targets]]
+    shared = [names for names in outputs if grid <= set(names)]
+    while found and shared:
+        least = min(
+            math.prod(found[n] if n in grid else space.extent(n) for n in names)
+            for names in shared
+        )
+        largest = max(configuration.grid, key=lambda d: found[d], default=None)
+        if least <= LARGEST or largest is None or found[largest] == 1:
+            break
+        found[largest] //= 2
+    return found
 
 
 def held(
@@ -270,7 +297,7 @@ def closures(
     for own, loop, whole in choices:
         if deadline is not None and time.monotonic() > deadline:
             return
-        saturation = saturate(own, loop, w, seed=seed, deadline=deadline)
+        saturation = saturate(own, loop, w, seed=seed, deadline=deadline, own=found.own)
         cut = tuple(h for h in found.cut if h != whole)
         yield _closure(own, saturation, whole, cut, found)
 
@@ -380,7 +407,7 @@ def _kernel(
 ) -> Kernel | None:
     """A configuration; None if it is degenerate or has nothing to store."""
     space = _tiled(closure.space, tiled, point)
-    tiles = tiles_at(space, configuration, point)
+    tiles = with_room(tiles_at(space, configuration, point), space, configuration)
     if any(tiles[d] >= space.extent(d) for d in tiles):
         return None
     saturation = closure.saturation

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.canonical import canonical_hash
@@ -37,7 +39,7 @@ BEAM = 6
 
 
 _Known = dict[tuple[object, ...], list[Sized]]
-"""Sizes of one block, by the numbers of parts and the extents of what it reads."""
+"""Sizes of blocks, by all that they depend on: many graphs share a kernel."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,27 @@ class Sizer:
     hardware: Hardware
     constraints: Constraints
     deadline: float | None = None
+    _known: _Known = field(default_factory=_Known)
 
-    def sized(self, graph: KernelGraph) -> Plan | None:
-        """The best sizes; None if a block does not fit at any."""
+    def sized(self, graph: KernelGraph, worst: float = math.inf) -> Plan | None:
+        """The best sizes; None if a block does not fit at any.
+
+        Args:
+            graph: Blocks without sizes.
+            worst: Estimate in µs from which on a plan is not wanted.
+        """
         beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
+        # No kernel takes less than its launch.
+        worst -= 1e6 * self.hardware.launch * len(graph.blocks)
         for at, node in enumerate(graph.nodes):
             if not isinstance(node, BlockGraph):
                 continue
+            worst += 1e6 * self.hardware.launch
             if self.deadline is not None and time.monotonic() > self.deadline:
                 return None
-            known = _Known()
-            beam = [s for state in beam for s in self._next(*state, at, fixed, known)]
-            beam.sort(key=lambda s: s[0])
-            beam = beam[:BEAM]
+            beam = [s for state in beam for s in self._next(*state, at, fixed)]
+            beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])[:BEAM]
             fixed.update(dict.fromkeys(_parts_stored(node)))
         plans = [
             Plan(estimate(g, self.hardware).microseconds, g) for _, g in beam[:BEAM]
@@ -79,12 +88,8 @@ class Sizer:
         graph: KernelGraph,
         at: int,
         fixed: dict[str, None],
-        known: _Known,
     ) -> Iterator[tuple[float, KernelGraph]]:
-        """The graph with sizes for one more block; for each number of parts, the best.
-
-        What blocks of the same inputs get is `known`.
-        """
+        """The graph with sizes for one more block; the best of each number of parts."""
         block = graph.nodes[at]
         assert isinstance(block, BlockGraph)
         extents = derived_extents(graph, graph.extent_of)
@@ -93,11 +98,13 @@ class Sizer:
         if made and made[0] in fixed:
             wanted = (extents[made[0]],)
         types = kernel_types(graph)
-        names = [n for s in block.sources for n in types[s].names]
-        key = (wanted, *(extents[n] for n in names))
-        if key not in known:
-            known[key] = self._choose(graph, at, block, wanted)
-        for best in known[key]:
+        read = tuple(types[s] for s in block.sources)
+        sizes = tuple(extents[n] for t in read for n in t.names)
+        inside = self._inside(graph, at, types, extents)
+        key = (block, wanted, read, sizes, inside.intersection(block.sources))
+        if key not in self._known:
+            self._known[key] = self._choose(graph, inside, block, wanted)
+        for best in self._known[key]:
             nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
             sized = with_derived_extents(replace(graph, nodes=nodes))
             yield paid + best.microseconds, sized
@@ -105,35 +112,48 @@ class Sizer:
     def _choose(
         self,
         graph: KernelGraph,
-        at: int,
+        inside: frozenset[str],
         block: BlockGraph,
         counts: tuple[int | None, ...],
     ) -> list[Sized]:
         """The best sizes of one block, with each of some numbers of parts."""
         allowed = self.constraints.sizes(block)
         choices = [_with_parts(allowed, block, c) for c in counts]
-        found = self._best(graph, at, block, choices)
+        found = self._best(graph, inside, block, choices)
         if not found and allowed.grids is None and counts == (None,):
             # A short dim may have one tile only.
-            found = self._best(graph, at, block, [replace(allowed, grids=_any_grid)])
+            any_grid = replace(allowed, grids=_any_grid)
+            found = self._best(graph, inside, block, [any_grid])
         return found
 
     def _best(
-        self, graph: KernelGraph, at: int, block: BlockGraph, choices: list[Sizes]
+        self,
+        graph: KernelGraph,
+        inside: frozenset[str],
+        block: BlockGraph,
+        choices: list[Sizes],
     ) -> list[Sized]:
-        types = kernel_types(graph)
-        extents = derived_extents(graph, graph.extent_of)
-        made = {name for n in graph.nodes[:at] for name in results_of(n)}
-        half = self.hardware.l2_bytes / 2
         found = sizes_of_all(
             [Unsized(block, allowed) for allowed in choices],
-            types,
-            extents,
+            kernel_types(graph),
+            derived_extents(graph, graph.extent_of),
             hardware=self.hardware,
             keep=1,
-            inside={n for n in made if tensor_bytes(types[n], extents) < half},
+            inside=inside,
         )
         return [best for own in found for best in own]
+
+    def _inside(
+        self,
+        graph: KernelGraph,
+        at: int,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
+    ) -> frozenset[str]:
+        """What earlier kernels left in L2."""
+        made = {name for n in graph.nodes[:at] for name in results_of(n)}
+        half = self.hardware.l2_bytes / 2
+        return frozenset(n for n in made if tensor_bytes(types[n], extents) < half)
 
 
 def _any_grid(grid: tuple[int, ...]) -> bool:
@@ -187,6 +207,7 @@ class Planner:
 
     Attributes:
         sizer: Chooses the sizes.
+        keep: Plans that are wanted.
         unshifted: Whether shifts were taken out of the program.
         late: Whether to stop.
         counters: Figures for the ledger.
@@ -194,6 +215,7 @@ class Planner:
     """
 
     sizer: Sizer
+    keep: int
     unshifted: bool
     late: Callable[[], bool]
     counters: Counter[str]
@@ -201,18 +223,22 @@ class Planner:
     _seen: set[str] = field(default_factory=set[str])
 
     def take(self, runs: Sequence[Run], most: int) -> None:
-        """Size the DAGs of some runs, until there are so many plans more."""
-        most += len(self.plans)
-        for graph in self._structures(runs):
-            if len(self.plans) == most or (self.plans and self.late()):
-                break
-            plan = self.sizer.sized(graph)
+        """Size the first so many graphs of some runs."""
+        for graph in itertools.islice(self._structures(runs), most):
+            plan = self.sizer.sized(graph, self._worst())
             if plan is not None and not check(plan.graph):
                 self.plans.append(plan)
+            if self.plans and self.late():
+                break
 
-    def best(self, count: int) -> list[Plan]:
+    def best(self) -> list[Plan]:
         """The best plans."""
-        return sorted(self.plans, key=lambda p: p.microseconds)[:count]
+        return sorted(self.plans, key=lambda p: p.microseconds)[: self.keep]
+
+    def _worst(self) -> float:
+        """The estimate in µs from which on a plan is none of the best."""
+        best = self.best()
+        return best[-1].microseconds if len(best) == self.keep else math.inf
 
     def _structures(self, runs: Sequence[Run]) -> Iterator[KernelGraph]:
         """Different graphs, cheapest first of each run and kind in turn."""

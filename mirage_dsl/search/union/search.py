@@ -28,7 +28,7 @@ from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.closure.workspace import Workspace, workspace
 from mirage_dsl.search.result import Plan
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.space import Space
+from mirage_dsl.search.space import MOST_LAYERS, Space
 from mirage_dsl.search.union.candidates import Candidates, candidates
 from mirage_dsl.search.union.exact import launches, obeys, prove
 from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, Call, Union, union
@@ -48,16 +48,13 @@ from mirage_dsl.search.union.kernels import (
 from mirage_dsl.search.union.planning import Planner, Run, Sizer
 from mirage_dsl.search.union.rebuild import Opened, Rebuilder, opened
 
-PROOF_EFFORT = 10.0
-"""Most work for the proof, by the solver's measure: about five seconds."""
-
-MOST_LAYERS = 3
-"""Kernels on the longest chain; each may have others beside it."""
+PROOF_EFFORT = 1.0
+"""Most work for the proof, by the solver's measure: about half a second."""
 
 MOST_ENODES = 8_000
 """Kernels enter the union at more points as long as it stays smaller than this."""
 
-TRIED = 5
+TRIED = 3
 """Graphs that are sized for each one kept: the model of the union is crude."""
 
 DEARER_US = (0.0, 2.0, 5.0, 20.0)
@@ -75,6 +72,7 @@ class MultiKernel:
         bound: No program of the space costs less; None if nothing is proved.
         heuristic: The additive cost of the heuristic's best.
         complete: Whether the space was exhausted and the best program proved.
+        own: Whether only values of the program itself were looked at.
         counters: Figures for the ledger.
         seconds: Time of each step.
     """
@@ -84,6 +82,7 @@ class MultiKernel:
     bound: float | None = None
     heuristic: float | None = None
     complete: bool = False
+    own: bool = False
     counters: Counter[str] = field(default_factory=Counter[str])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -175,7 +174,9 @@ class _Search:
         In this order, for a proof may take long; it gets half of the time that is left.
         """
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
-        planner = Planner(sizer, self.unshifted, self.halfway, self.found.counters)
+        planner = Planner(
+            sizer, keep, self.unshifted, self.halfway, self.found.counters
+        )
         try:
             with until(self.deadline):
                 self.plan(planner, keep)
@@ -184,7 +185,7 @@ class _Search:
         except OutOfTimeError:
             self.found.complete = False
         finally:
-            self.found.plans = planner.best(keep)
+            self.found.plans = planner.best()
 
     def plan(self, planner: Planner, keep: int) -> None:
         """The steps."""
@@ -287,6 +288,7 @@ class _Search:
             seed=self.seed,
             deadline=self.deadline,
         )
+        self.found.own = tensors.own
         self.found.counters.update(tensors.counters)
         choices = list(
             closures(tensors, self.arrays, seed=self.seed, deadline=self.deadline)
