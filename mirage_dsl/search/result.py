@@ -27,6 +27,7 @@ from mirage_dsl.verify.certificate import Certificate
 CUTS = (
     "abstract expression",
     "joined values",
+    "lowering",
     "shared memory",
     "registers",
     "tile size",

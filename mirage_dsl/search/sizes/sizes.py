@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.block import block_cost
@@ -148,6 +149,27 @@ def sizes_of_all(
     Raises:
         SearchError: An extent is unknown.
     """
+    try:
+        return _sizes_of_all(
+            structures, outer, extents, hardware, keep, tally, inside, worst
+        )
+    except UnsupportedError:
+        # No tile program expresses what these structures do: none can be run.
+        if tally is not None:
+            tally["lowering"] += len(structures)
+        return [[] for _ in structures]
+
+
+def _sizes_of_all(
+    structures: Sequence[Unsized],
+    outer: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+    keep: int,
+    tally: Counter[str] | None,
+    inside: AbstractSet[str],
+    worst: float,
+) -> list[list[Sized]]:
     family = hull([f.block for f in structures])
     split = frozenset[str].intersection(
         *(frozenset(s.dim for s in f.block.splits) for f in structures)
