@@ -257,7 +257,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Site:
+class Occurrence:
     """A pattern's match, before it is known to be a call.
 
     Attributes:
@@ -306,7 +306,7 @@ _SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
 # -- Calls -----------------------------------------------------------------------------
 
 
-def _norm(found: Site, name: str) -> Match | None:
+def _norm(found: Occurrence, name: str) -> Match | None:
     """A norm over the last axes, or over others that are turned there."""
     types, over = found.types, found.over
     dims = types[found.result].names
@@ -340,15 +340,15 @@ def _norm(found: Site, name: str) -> Match | None:
     return Match((x, *map(found.value, parameters)), frozenset(), text)
 
 
-def _rms_norm(found: Site) -> Match | None:
+def _rms_norm(found: Occurrence) -> Match | None:
     return _norm(found, "rms_norm")
 
 
-def _layer_norm(found: Site) -> Match | None:
+def _layer_norm(found: Occurrence) -> Match | None:
     return _norm(found, "layer_norm")
 
 
-def _softmax(found: Site, name: str = "softmax") -> Match | None:
+def _softmax(found: Occurrence, name: str = "softmax") -> Match | None:
     x, over = found.value("x"), found.over
     dims = found.types[found.result].names
     if len(over) != 1 or set(found.types[x].names) != set(dims):
@@ -363,11 +363,11 @@ def _softmax(found: Site, name: str = "softmax") -> Match | None:
     return Match((x,), frozenset(), text)
 
 
-def _safe_softmax(found: Site) -> Match | None:
+def _safe_softmax(found: Occurrence) -> Match | None:
     return _softmax(found, "_safe_softmax")
 
 
-def _sum_of_product(found: Site) -> Match | None:
+def _sum_of_product(found: Occurrence) -> Match | None:
     a, b, c = (found.value(leaf) for leaf in "abc")
     dims = found.types[found.result].names
     left, right = (Argument("", found.types[v].names) for v in (a, b))
@@ -384,7 +384,7 @@ def _sum_of_product(found: Site) -> Match | None:
     return Match((a, b, c), frozenset(), text)
 
 
-Function = tuple[Pattern, Callable[[Site], Match | None]]
+Function = tuple[Pattern, Callable[[Occurrence], Match | None]]
 
 
 def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
@@ -453,7 +453,7 @@ class _Matching:
                 } - {node.result}
                 if not self._hidden(inner, node.result) or not self._alike(bound):
                     continue
-                match = make(Site(bound, self._types, node.result))
+                match = make(Occurrence(bound, self._types, node.result))
                 if match is not None:
                     return Match(match.values, frozenset(inner), match.text)
         return None

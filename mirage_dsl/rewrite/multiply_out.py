@@ -37,13 +37,13 @@ from mirage_dsl.rewrite.expand import expand
 # cancel.
 
 Powers = tuple[tuple[str, int], ...]
-Product = tuple[tuple["Factor", ...], Powers]
+Product = tuple[tuple["TermFactor", ...], Powers]
 """Factors in order, with repetition, and powers of extents."""
 Polynomial = dict[Product, Fraction]
 
 
 @dataclass(frozen=True, order=True)
-class Factor:
+class TermFactor:
     """A factor: a value, its inverse, or the sum of a product of factors over dims.
 
     Attributes:
@@ -57,7 +57,7 @@ class Factor:
     dims: tuple[str, ...]
     value: str
     inverted: bool = False
-    inside: tuple[Factor, ...] = ()
+    inside: tuple[TermFactor, ...] = ()
     over: tuple[str, ...] = ()
 
 
@@ -80,7 +80,9 @@ def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
     return {term: number for term, number in found.items() if number}
 
 
-def summed(atoms: tuple[Factor, ...], powers: Powers, over: frozenset[str]) -> Product:
+def summed(
+    atoms: tuple[TermFactor, ...], powers: Powers, over: frozenset[str]
+) -> Product:
     """The sum of a product over some dims, with all that is constant moved out."""
     inside = tuple(a for a in atoms if over & set(a.dims))
     outside = [a for a in atoms if not over & set(a.dims)]
@@ -92,7 +94,7 @@ def summed(atoms: tuple[Factor, ...], powers: Powers, over: frozenset[str]) -> P
         if len(inside) == 1 and inside[0].over:
             gone, inside = gone | set(inside[0].over), inside[0].inside
         left = tuple(sorted(dims - gone))
-        outside.append(Factor(left, "", False, inside, tuple(sorted(gone))))
+        outside.append(TermFactor(left, "", False, inside, tuple(sorted(gone))))
     return tuple(sorted(outside)), powers
 
 
@@ -196,7 +198,7 @@ class _Polynomials:
             return {((), operand.extents): operand.value}
         node = self.reader.makers.get(operand)
         if node is None or not self._opens(operand):
-            return self._single(Factor(self.reader.dims(operand), operand))
+            return self._single(TermFactor(self.reader.dims(operand), operand))
         match node.op.term:
             case Term.ADD | Term.SUB:
                 sign = 1 if node.op.term is Term.ADD else -1
@@ -206,7 +208,7 @@ class _Polynomials:
             case Term.DIV:
                 divisor = node.operands[1]
                 assert isinstance(divisor, str)
-                below = Factor(self.reader.dims(divisor), divisor, inverted=True)
+                below = TermFactor(self.reader.dims(divisor), divisor, inverted=True)
                 return self._product(self.of(node.operands[0]), self._single(below))
             case _:
                 return self.summed(node)
@@ -235,7 +237,7 @@ class _Polynomials:
             return True
         return self.reader.spreads(value)
 
-    def _single(self, atom: Factor) -> Polynomial:
+    def _single(self, atom: TermFactor) -> Polynomial:
         return {((atom,), ()): Fraction(1)}
 
     def _product(self, a: Polynomial, b: Polynomial) -> Polynomial:
@@ -343,7 +345,7 @@ class _Reader:
         rows = [set(self.dims(name)) for name in names]
         return set[str].intersection(*rows) if rows else set()
 
-    def _depth_of(self, atom: Factor, dim: str) -> int:
+    def _depth_of(self, atom: TermFactor, dim: str) -> int:
         if not atom.over:
             return self.depth(atom.value, dim)
         return (dim in atom.over) + max(self._depth_of(a, dim) for a in atom.inside)
@@ -379,7 +381,7 @@ class _Writer:
         self.nodes[-1] = replace(self.nodes[-1], result=self.node.result)
         return self.nodes
 
-    def term(self, atoms: tuple[Factor, ...], factor: Scalar) -> Operand:
+    def term(self, atoms: tuple[TermFactor, ...], factor: Scalar) -> Operand:
         """A product of atoms and a constant.
 
         Sums are divided by the extents that they are sums over where these are below
@@ -408,7 +410,7 @@ class _Writer:
             total = self.apply(Term.DIV, total, value)
         return total
 
-    def atom(self, atom: Factor) -> str:
+    def atom(self, atom: TermFactor) -> str:
         """A value, or a sum of a product."""
         if not atom.over:
             return atom.value

@@ -4,9 +4,9 @@
            -> join -> stabilise -> verify against the original program -> k best
 
 The whole program is one segment first.  Unless one kernel comes close to what the
-hardware could do, programs of several kernels are searched (`search.union`), and chains
-of segments (`search.programs.chains`).  The program by library kernels is always a
-candidate.
+hardware could do, programs of several kernels are searched (`search.multi_kernel`), and
+chains of segments (`search.programs.chains`).  The program by library kernels is always
+a candidate.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ class Candidate:
 class Proof:
     """How good the best program of several kernels is, in the model of its extraction.
 
-    That model adds up costs at a few sizes each, see `search.union`: its µs compare
-    with each other, and not with those of `Cost`.
+    That model adds up costs at a few sizes each, see `search.multi_kernel`: its µs
+    compare with each other, and not with those of `Cost`.
 
     Attributes:
         cost: Of the cheapest program found.

@@ -97,7 +97,7 @@ def _compile(version: str, progress: Progress | None) -> None:
     else:
         progress("compiling the search (once)", 0, 1, None)
     from mirage_dsl.search.driver import search
-    from mirage_dsl.search.union import multi_kernel
+    from mirage_dsl.search.multi_kernel import multi_kernel
 
     search(parse(_SMALL), DEFAULT, k=1)
     multi_kernel(parse(_SMALL), DEFAULT, max_kernels=2, keep=1)

@@ -19,7 +19,7 @@ import numpy as np
 from mirage_dsl.core.types import Dim
 
 
-class Sized(Protocol):
+class LaneCounts(Protocol):
     """What formulas of lanes ask: the sizes of a program, or an array of them.
 
     Attributes:
@@ -38,7 +38,7 @@ class Sized(Protocol):
         ...
 
 
-class Asked(Sized, Protocol):
+class Asked(LaneCounts, Protocol):
     """What all formulas ask, those of masks too."""
 
     def loose(self, dim: Dim) -> Any:
@@ -66,7 +66,7 @@ class Formula:
     op: str
     args: tuple[Formula | Dim | int | bool, ...] = ()
 
-    def at(self, sizes: Sized) -> Any:
+    def at(self, sizes: LaneCounts) -> Any:
         """What it is at some sizes: a number, or an array with one for each point.
 
         Those who ask for what may lie outside have sizes that are `Asked`.

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Self
 
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.tune.channel import SPARES, Helper
-from mirage_dsl.tune.judge import JudgeProcess
 from mirage_dsl.tune.messages import (
     Compiled,
     CompileJob,
@@ -28,6 +27,7 @@ from mirage_dsl.tune.messages import (
     Timing,
     Trial,
 )
+from mirage_dsl.tune.trial_process import TrialProcess
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.base import Report
@@ -120,7 +120,7 @@ class Tuner:
         self.together: Callable[[KernelGraph], tuple[int, ...]] = _any_number
         self.reports: dict[KernelGraph, tuple[Report, ...]] = {}
         self.marks = Marks()
-        self._judge = JudgeProcess(task)
+        self._judge = TrialProcess(task)
         self._backend = task.backend
         self._target = target
         self._slow = slow
@@ -173,7 +173,7 @@ class Tuner:
         replays: int = 5,
         progress: Callable[[Timing], None] | None = None,
     ) -> list[Timing]:
-        """Judge candidates, in their order; those that time forbids say so.
+        """TrialWorker candidates, in their order; those that time forbids say so.
 
         Args:
             candidates: μGraphs of one program, of different structure or schedule.

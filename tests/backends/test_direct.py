@@ -22,7 +22,7 @@ import mirage_dsl as mirage
 from mirage_dsl.api import bound as bound_kernel
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running import binding, direct, starter
+from mirage_dsl.backends.triton.running import binding, c_launcher, direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
@@ -44,7 +44,7 @@ def tensors(rows: int = 8) -> list[torch.Tensor]:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield Driver(monkeypatch)
-    starter.starter.cache_clear()
+    c_launcher.compiled.cache_clear()
 
 
 def made(graph: KernelGraph, given: Sequence[torch.Tensor]) -> Direct:
@@ -363,15 +363,15 @@ def test_library_calls_alone(driver: Driver) -> None:
     assert not driver.launches
 
 
-def test_a_rehearsal_does_without_what_pytorch_imports_late() -> None:
+def test_a_dry_run_does_without_what_pytorch_imports_late() -> None:
     script = """
 import sys, torch
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running.rehearsal import rehearse
+from mirage_dsl.backends.triton.running.dry_run import run_dry
 from tests.backends.test_direct import library
 
 given = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
-rehearse(plan(library()), given)
+run_dry(plan(library()), given)
 print("symbolic_shapes" in " ".join(sys.modules))
 """
     ran = subprocess.run(
@@ -447,7 +447,7 @@ def test_kernels_of_another_form_are_left_to_triton(
 ) -> None:
     del driver
     given = tensors()
-    monkeypatch.setattr(starter, "SCRATCH", 3)
+    monkeypatch.setattr(c_launcher, "SCRATCH", 3)
     monkeypatch.setattr(binding, "SCRATCH", 3)
     assert direct_call(plan(GRAPH), given) is None
 
@@ -456,8 +456,8 @@ def test_without_the_compiled_module_triton_launches(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del driver
-    monkeypatch.setattr(starter, "_driver", lambda: None)
-    starter.starter.cache_clear()
+    monkeypatch.setattr(c_launcher, "_driver", lambda: None)
+    c_launcher.compiled.cache_clear()
     assert direct_call(plan(GRAPH), tensors()) is None
 
 
@@ -511,7 +511,7 @@ def test_launches_of_nothing_are_left_out(driver: Driver) -> None:
     assert bound is not None
     (launch,) = bound.launches
     empty = dataclasses.replace(launch, grid=(0, 3))
-    start = starter.launcher([empty], -1, len(bound.roots))
+    start = c_launcher.launcher([empty], -1, len(bound.roots))
     start(7, *range(len(bound.roots)))
     assert not driver.launches
 

@@ -11,7 +11,7 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.tune.judge_worker import evaluate_torch
+from mirage_dsl.tune.trial_worker import evaluate_torch
 from tests.backends.running import as_array, random_inputs
 from tests.backends.test_operators import library, mixed_program
 from tests.programs import mugraphs

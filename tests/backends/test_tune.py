@@ -11,7 +11,7 @@ import pytest
 
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.tune import channel, compile_worker, judge
+from mirage_dsl.tune import channel, compile_worker, trial_process
 from mirage_dsl.tune import measure as tuning
 from mirage_dsl.tune.channel import Helper
 from mirage_dsl.tune.compile_worker import compiled
@@ -21,7 +21,7 @@ from mirage_dsl.tune.messages import (
     Task,
     Timing,
 )
-from tests.backends.judged import GRAPH, INPUTS
+from tests.backends.trials import GRAPH, INPUTS
 from tests.programs import mugraphs
 
 
@@ -29,7 +29,7 @@ def test_graphs_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(GRAPH)) == GRAPH
 
 
-FAKE_JUDGE = """
+FAKE_WORKER = """
 import os, sys, time
 from mirage_dsl.tune.channel import receive, send
 from mirage_dsl.tune.messages import Final, Task, Timing
@@ -77,7 +77,7 @@ worker.main(sys.argv[1:])
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = ((judge, "JUDGE", FAKE_JUDGE), (tuning, "COMPILER", FAKE_COMPILER))
+    fakes = ((trial_process, "WORKER", FAKE_WORKER), (tuning, "COMPILER", FAKE_COMPILER))
     for module, name, text in fakes:
         file = tmp_path / f"{name.lower()}.py"
         file.write_text(text)

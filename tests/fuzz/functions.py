@@ -409,7 +409,7 @@ def _spoil(x: torch.Tensor, random: Random, dtype: torch.dtype) -> None:
 
 
 def _not_raised(case: _Case, wanted: Exception) -> str:
-    """Judge that a kernel computes what eager mode refuses."""
+    """TrialWorker that a kernel computes what eager mode refuses."""
     if "have same dtype" in str(wanted) or "have the same dtype" in str(wanted):
         # The operator @ promotes, as NumPy's does.
         return "right: promoted"

@@ -30,7 +30,7 @@ from mirage_dsl.tune.messages import Timing
 from mirage_dsl.tune.timings import timings_key
 from mirage_dsl.tune.tuner import Ahead, tuned
 from tests.programs import mugraphs
-from tests.project.tuning import Device, Judge, gated, library_first, searched
+from tests.project.tuning import Device, TrialWorker, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -62,7 +62,7 @@ def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> 
     allowance = replace(climb.ALLOWANCES["quick"], first=0, rounds=0, worst=0.0)
     monkeypatch.setitem(climb.ALLOWANCES, "quick", allowance)
     tuned(result)
-    assert set(device.timed) == {c.mugraph for c in result}
+    assert set(device.timed) == {result.program, *(c.mugraph for c in result)}
 
 
 def test_many_sizes_and_schedules_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def _others(text: str) -> str:
     "judge", [library_first, lambda g: Timing(0, 9.0 - len(g.blocks))]
 )
 def test_timings_from_elsewhere_choose_nothing_wrong(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    judge: TrialWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     result = searched()
     device = Device(monkeypatch, judge)

@@ -29,7 +29,7 @@ def searched(rows: int = 16) -> SearchResult:
     return superoptimize(gated.trace(mirage.spec((rows, 64)), w))
 
 
-Judge = Callable[[KernelGraph], Timing]
+TrialWorker = Callable[[KernelGraph], Timing]
 
 
 def library_first(graph: KernelGraph) -> Timing:
@@ -40,7 +40,7 @@ def library_first(graph: KernelGraph) -> Timing:
 class Device:
     """A GPU that says of each candidate what `judge` says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, judge: Judge) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, judge: TrialWorker) -> None:
         self.tasks: list[Task] = []
         self.timed: list[KernelGraph] = []
         self.running = 0

@@ -15,7 +15,7 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search import union
+from mirage_dsl.search import multi_kernel
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs import segments
@@ -142,7 +142,7 @@ class _Work:
         for owner, name in (
             (module, "structures"),
             (segments, "sizes_of_all"),
-            (union, "multi_kernel"),
+            (multi_kernel, "multi_kernel"),
             (verifier, "verify"),
         ):
             patch.setattr(owner, name, self.counted(name, getattr(owner, name)))

@@ -19,7 +19,7 @@ from mirage_dsl.rewrite.concats import take_apart
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.driver import search
-from tests.road.anatomy import Anatomy, only_block
+from tests.end_to_end.anatomy import Anatomy, only_block
 
 Function = Callable[..., Any]
 Shapes = list[tuple[int, ...]]

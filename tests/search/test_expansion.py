@@ -22,9 +22,9 @@ from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.why_not import why_not
 from mirage_dsl.verify.verifier import verify
+from tests.end_to_end.anatomy import Anatomy, only_block
+from tests.end_to_end.searching import bound_kernel
 from tests.programs.workloads import WORKLOADS
-from tests.road.anatomy import Anatomy, only_block
-from tests.road.searching import bound_kernel
 
 Function = Callable[..., Any]
 

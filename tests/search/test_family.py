@@ -11,7 +11,12 @@ import pytest
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.sizes.sizes import Sizes, Unsized, choose_sizes, sizes_of_all
+from mirage_dsl.search.sizes.sizes import (
+    Allowed,
+    UnsizedBlock,
+    choose_sizes,
+    sizes_of_all,
+)
 from mirage_dsl.search.structures.family import families, hull, on_grid
 from tests.search import blocks
 
@@ -40,7 +45,7 @@ def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
     own = members(name)
     together, alone = Counter[str](), Counter[str]()
     found = sizes_of_all(
-        [Unsized(b) for b in own], types, extents, tally=together, hardware=H100
+        [UnsizedBlock(b) for b in own], types, extents, tally=together, hardware=H100
     )
     assert found == [
         choose_sizes(b, types, extents, tally=alone, hardware=H100) for b in own
@@ -57,7 +62,7 @@ def test_each_is_held_to_what_is_allowed_of_it() -> None:
     types, extents = kernel_types(GRAPHS["rms_linear"]), {"m": 8, "k": 4096, "n": 4096}
     block = GRAPHS["rms_linear"].blocks[0]
     unsized = [
-        Unsized(block, Sizes(grids=lambda parts, n=n: max(parts) == n))
+        UnsizedBlock(block, Allowed(grids=lambda parts, n=n: max(parts) == n))
         for n in (32, 64)
     ]
     for count, sized in zip(

@@ -15,7 +15,7 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
-from mirage_dsl.search.sizes.sizes import Sized, Sizes, choose_sizes
+from mirage_dsl.search.sizes.sizes import Allowed, Sized, choose_sizes
 from tests.search import blocks
 
 GRAPHS = {
@@ -31,14 +31,14 @@ GRAPHS = {
 
 
 def chosen(
-    graph: KernelGraph, allowed: Sizes | None = None, keep: int = 4
+    graph: KernelGraph, allowed: Allowed | None = None, keep: int = 4
 ) -> list[Sized]:
     return choose_sizes(
         graph.blocks[0],
         kernel_types(graph),
         graph.extent_of,
         keep=keep,
-        allowed=allowed or Sizes(),
+        allowed=allowed or Allowed(),
         hardware=H100,
     )
 
@@ -115,7 +115,7 @@ def test_batch_dims_are_not_tiled() -> None:
 
 def test_restrictions_hold() -> None:
     graph = blocks.rms_linear(8)
-    allowed = Sizes(
+    allowed = Allowed(
         grids=lambda parts: parts == (96,),
         iterations=frozenset({16, 64}),
         num_warps=frozenset({8}),

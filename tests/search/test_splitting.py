@@ -23,13 +23,13 @@ from mirage_dsl.search.programs.segments import (
 )
 from mirage_dsl.search.result import Plan, SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import ANY_SIZES, Sizes
+from mirage_dsl.search.sizes.sizes import ANY_SIZES, Allowed
 from tests.programs import mugraphs
 from tests.search import programs
 from tests.search.test_driver import safe_attention
 
 
-def any_sizes(block: BlockGraph) -> Sizes:  # noqa: ARG001
+def any_sizes(block: BlockGraph) -> Allowed:  # noqa: ARG001
     return ANY_SIZES
 
 

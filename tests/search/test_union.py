@@ -22,15 +22,15 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel, planning
+from mirage_dsl.search.multi_kernel import search as union_search
+from mirage_dsl.search.multi_kernel.exact import prove
+from mirage_dsl.search.multi_kernel.halves import Joining, cut_dims, with_halves
+from mirage_dsl.search.multi_kernel.kernels import LARGEST, with_room
+from mirage_dsl.search.multi_kernel.planning import Planner, Sizer
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import Unsized, sizes_of_all
+from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
 from mirage_dsl.search.space import Configuration, space_of
-from mirage_dsl.search.union import MultiKernel, multi_kernel, planning
-from mirage_dsl.search.union import search as union_search
-from mirage_dsl.search.union.exact import prove
-from mirage_dsl.search.union.halves import Joining, cut_dims, with_halves
-from mirage_dsl.search.union.kernels import LARGEST, with_room
-from mirage_dsl.search.union.planning import Planner, Sizer
 from mirage_dsl.verify.verifier import verify
 from tests.search import programs
 from tests.search.programs import PROGRAMS, Program
@@ -432,7 +432,7 @@ def test_kernels_that_graphs_share_are_sized_once(
 ) -> None:
     calls: list[BlockGraph] = []
 
-    def counted(structures: Sequence[Unsized], *rest: Any, **options: Any) -> Any:
+    def counted(structures: Sequence[UnsizedBlock], *rest: Any, **options: Any) -> Any:
         calls.append(structures[0].block)
         return sizes_of_all(structures, *rest, **options)
 

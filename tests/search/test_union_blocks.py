@@ -10,8 +10,8 @@ import pytest
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.search.union import MultiKernel, multi_kernel
-from mirage_dsl.search.union.search import PROOF_EFFORT
+from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
+from mirage_dsl.search.multi_kernel.search import PROOF_EFFORT
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
 from tests.search.test_union import operators, softmax, stored, sums

@@ -10,8 +10,8 @@ import pytest
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.union import multi_kernel
-from mirage_dsl.search.union import search as union_search
+from mirage_dsl.search.multi_kernel import multi_kernel
+from mirage_dsl.search.multi_kernel import search as union_search
 from tests.search.test_union import decode
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mirage_dsl.search.union.exact import prove
-from mirage_dsl.search.union.graph import Union
+from mirage_dsl.search.multi_kernel.exact import prove
+from mirage_dsl.search.multi_kernel.graph import Union
 
 
 def test_what_needs_itself_is_no_solution() -> None:

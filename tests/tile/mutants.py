@@ -74,8 +74,8 @@ from mirage_dsl.verify.levels import graph_depth
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
 from mirage_dsl.verify.tiles import evaluator_of, holds_at
 from mirage_dsl.verify.trials import Field, Outcome, run_trials
+from tests.end_to_end.test_text_of_found import graphs_of, program_of
 from tests.programs.workloads import WORKLOADS
-from tests.road.test_text_of_found import graphs_of, program_of
 
 # -- Mistakes --------------------------------------------------------------------------
 
@@ -593,7 +593,7 @@ class Verdicts:
         self.survived = []
 
     def judge(self, name: str, bench: Bench, at: int, mutant: Mutant) -> None:
-        """Judge one mutant."""
+        """TrialWorker one mutant."""
         if not bench.accepts(at, mutant.program):
             self.refused += 1
         elif meaning(mutant.program) == meaning(bench.programs[at]):
@@ -605,7 +605,7 @@ class Verdicts:
 
 
 def main() -> int:
-    """Judge the mutants of all workloads; 1 if one survives."""
+    """TrialWorker the mutants of all workloads; 1 if one survives."""
     rng, verdicts = random.Random(0), Verdicts()
     for name, graph in workload_graphs(rng, 3):
         before = verdicts.refused, verdicts.same, len(verdicts.survived)

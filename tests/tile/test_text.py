@@ -19,8 +19,8 @@ from mirage_dsl.tile.lower import programs
 from mirage_dsl.tile.parser import parse, parse_all
 from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import Cast, Compute, Loop, Statement, TileProgram
+from tests.end_to_end.test_text_of_found import graphs_of, program_of
 from tests.programs.workloads import WORKLOADS
-from tests.road.test_text_of_found import graphs_of, program_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.mu"))

@@ -16,7 +16,7 @@ from mirage_dsl.search.result import Plan, Proof
 from mirage_dsl.search.space import MOST_LAYERS
 
 if TYPE_CHECKING:
-    from mirage_dsl.search.union import MultiKernel
+    from mirage_dsl.search.multi_kernel import MultiKernel
 
 MOST_KERNELS = 4
 """Kernels of a program that is searched as one space."""
@@ -89,7 +89,7 @@ def _found(
     seed: int,
 ) -> MultiKernel:
     """What the search finds, or found before an interruption."""
-    from mirage_dsl.search.union import MultiKernel, multi_kernel
+    from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 
     count = min(max_kernels, MOST_KERNELS)
     options = (count, keep, seed, segments.constraints, segments.hardware)
@@ -126,7 +126,7 @@ def _written(found: MultiKernel, program: KernelGraph) -> dict[str, Any]:
 
 
 def _read(document: dict[str, Any], program: KernelGraph) -> MultiKernel:
-    from mirage_dsl.search.union import MultiKernel
+    from mirage_dsl.search.multi_kernel import MultiKernel
 
     return MultiKernel(
         plans_of(document["plans"], program),

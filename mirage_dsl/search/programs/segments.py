@@ -39,9 +39,9 @@ from mirage_dsl.search.result import Ledger, Plan
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import (
     SHORTLIST,
+    Allowed,
     Sized,
-    Sizes,
-    Unsized,
+    UnsizedBlock,
     choose_sizes,
     sizes_of_all,
 )
@@ -65,7 +65,7 @@ class Splitter:
         tally: Counts points and what excluded them, for the ledger.
     """
 
-    sizes: Callable[[BlockGraph], Sizes | None]
+    sizes: Callable[[BlockGraph], Allowed | None]
     hardware: Hardware
     tally: Counter[str] | None = None
 
@@ -375,7 +375,7 @@ class SegmentSearch:
         blocks = [whole, *(on_grid(whole, b.grid) for b in family[1:])]
         tally: Counter[str] = Counter()
         found = sizes_of_all(
-            [Unsized(b, self.constraints.sizes(b)) for b in blocks],
+            [UnsizedBlock(b, self.constraints.sizes(b)) for b in blocks],
             outer,
             derived_extents(graph, graph.extent_of),
             hardware=self.hardware,
@@ -432,7 +432,7 @@ class SegmentSearch:
         self.ledger.found["loops split"] += MOST_SPLIT + len(plans) - most
         self.ledger.take_sizes(tally)
 
-    def _allowed(self, block: BlockGraph) -> Sizes | None:
+    def _allowed(self, block: BlockGraph) -> Allowed | None:
         """What the constraints leave of a block's sizes; None of its structure."""
         if not self.constraints.admits_structure(block):
             return None

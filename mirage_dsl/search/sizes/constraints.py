@@ -17,7 +17,7 @@ from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import derived_extents, grid_parts, iterations
-from mirage_dsl.search.sizes.sizes import ANY_SIZES, Sizes
+from mirage_dsl.search.sizes.sizes import ANY_SIZES, Allowed
 
 Triple = tuple[int, int, int]
 Place = tuple[int, ...]
@@ -52,7 +52,7 @@ class Constraints:
             return False
         return any(True for _ in self._places(block))
 
-    def sizes(self, block: BlockGraph) -> Sizes:
+    def sizes(self, block: BlockGraph) -> Allowed:
         """What is allowed of the tiles and the schedule of a block."""
         if self == Constraints():
             return ANY_SIZES
@@ -74,7 +74,7 @@ class Constraints:
             found = {-(-s // r) for s in spans for r in rounds or ()}
             return tuple(sorted(found))
 
-        return Sizes(
+        return Allowed(
             grids=None if grids is None else allowed,
             iterations=None if rounds is None else frozenset(rounds),
             num_warps=self._warps(),

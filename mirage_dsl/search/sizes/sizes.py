@@ -56,7 +56,7 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Allowed:
     """What is allowed; None where everything is.
 
     Attributes:
@@ -74,15 +74,15 @@ class Sizes:
     loop_tiles: Callable[[int], Sequence[int]] | None = None
 
 
-ANY_SIZES = Sizes()
+ANY_SIZES = Allowed()
 
 
 @dataclass(frozen=True)
-class Unsized:
+class UnsizedBlock:
     """A structure to size; its tiles and schedule do not matter."""
 
     block: BlockGraph
-    allowed: Sizes = ANY_SIZES
+    allowed: Allowed = ANY_SIZES
 
 
 def choose_sizes(
@@ -92,7 +92,7 @@ def choose_sizes(
     *,
     hardware: Hardware,
     keep: int = 4,
-    allowed: Sizes = ANY_SIZES,
+    allowed: Allowed = ANY_SIZES,
     tally: Counter[str] | None = None,
     inside: AbstractSet[str] = frozenset(),
 ) -> list[Sized]:
@@ -112,7 +112,7 @@ def choose_sizes(
         SearchError: An extent is unknown.
     """
     (found,) = sizes_of_all(
-        [Unsized(block, allowed)],
+        [UnsizedBlock(block, allowed)],
         outer,
         extents,
         hardware=hardware,
@@ -124,7 +124,7 @@ def choose_sizes(
 
 
 def sizes_of_all(
-    structures: Sequence[Unsized],
+    structures: Sequence[UnsizedBlock],
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     *,
@@ -161,7 +161,7 @@ def sizes_of_all(
 
 
 def _sizes_of_all(
-    structures: Sequence[Unsized],
+    structures: Sequence[UnsizedBlock],
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     hardware: Hardware,
@@ -228,7 +228,7 @@ class _Sweep:
     tally: Counter[str] | None
 
     def sized(
-        self, structures: Sequence[Unsized], keep: int, worst: float
+        self, structures: Sequence[UnsizedBlock], keep: int, worst: float
     ) -> list[list[Sized]]:
         """The cheapest sizes of each structure, best first."""
         tiles = [self.tiles(structure) for structure in structures]
@@ -252,7 +252,7 @@ class _Sweep:
             for structure, (best, _) in zip(structures, fine.best(), strict=True)
         ]
 
-    def tiles(self, structure: Unsized) -> NDArray[np.int64]:
+    def tiles(self, structure: UnsizedBlock) -> NDArray[np.int64]:
         """All combinations of tiles of a structure, one row each.
 
         The grid's come first, the loop's last; a dim that others of its family split
@@ -279,7 +279,7 @@ class _Sweep:
         return rows[self._admitted(structure, rows, columns)]
 
     def _admitted(
-        self, structure: Unsized, rows: NDArray[np.int64], columns: list[int]
+        self, structure: UnsizedBlock, rows: NDArray[np.int64], columns: list[int]
     ) -> NDArray[np.bool_]:
         block = structure.block
         counts = np.array([self.facts.extents[s.dim] for s in block.grid], dtype=int)
@@ -306,12 +306,12 @@ class _Sweep:
         return keep
 
     def _axis_tiles(
-        self, axis: Sequence[Split], allowed: Sizes
+        self, axis: Sequence[Split], allowed: Allowed
     ) -> list[tuple[int, ...]]:
         tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
         return matched(tiles, [self.facts.extents[s.dim] for s in axis])
 
-    def _grid_tiles(self, name: str, allowed: Sizes) -> Sequence[int]:
+    def _grid_tiles(self, name: str, allowed: Allowed) -> Sequence[int]:
         extent, small = self.facts.extents[name], name in self.facts.small
         if allowed.grid_tiles is not None:
             tiles = allowed.grid_tiles(extent)
@@ -328,7 +328,7 @@ class _Sweep:
             return (1, *tiles) if name in self.facts.joint_dims else tiles
         return _powers(1, LARGEST_TILE_SIDE, extent)
 
-    def _loop_tiles(self, allowed: Sizes) -> Sequence[int]:
+    def _loop_tiles(self, allowed: Allowed) -> Sequence[int]:
         loop = self.facts.block.loop
         if loop is None:
             return (1,)
@@ -353,7 +353,7 @@ class _Sweep:
 
     def price(
         self,
-        structures: Sequence[Unsized],
+        structures: Sequence[UnsizedBlock],
         tiles: Sequence[NDArray[np.int64]],
         *,
         few: bool,

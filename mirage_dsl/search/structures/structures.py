@@ -25,7 +25,7 @@ from mirage_dsl.search.closure.workspace import (
     Workspace,
     workspace,
 )
-from mirage_dsl.search.extract.calm import CALM, calm_ones, moved_differences
+from mirage_dsl.search.extract.cancellation import CALM, calm_ones, moved_differences
 from mirage_dsl.search.extract.costs import (
     additive_cost,
     placeholder_tiles,
@@ -246,7 +246,7 @@ class _Search:
         if part is None:
             result.spend("extract", began)
             return
-        found, calm = self.cheap(saturation, configuration, part)
+        found, accurate = self.cheap(saturation, configuration, part)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
@@ -261,7 +261,7 @@ class _Search:
         began = time.perf_counter()
         varied = _varied(words, found.chosen, found.costs)
         best = self.distinct(drawings, configuration, varied)
-        others = self.distinct(drawings, configuration, calm)
+        others = self.distinct(drawings, configuration, accurate)
         best |= {n: others[n] for n in list(others)[:CALM] if n not in best}
         result.structures += best.values()
         result.count({"structures": len(best)})
@@ -270,7 +270,7 @@ class _Search:
     def cheap(
         self, saturation: Saturation, configuration: Configuration, part: Condensed
     ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
-        """The cheapest DAGs of a configuration, and the cheapest that are calm."""
+        """The cheapest DAGs of a configuration, and those that cancel no more."""
         tiles = placeholder_tiles(self.space, configuration)
         work = work_of(self.space, saturation, configuration, tiles)
         costs = additive_cost(work, self.hardware)

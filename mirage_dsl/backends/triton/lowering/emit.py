@@ -34,7 +34,7 @@ from mirage_dsl.backends.triton.lowering.plan import (
 )
 from mirage_dsl.backends.triton.lowering.source import (
     TRITON_DTYPE,
-    Scope,
+    Identifiers,
     TileCode,
     Variable,
     Writer,
@@ -322,7 +322,7 @@ class _Printer:
         self, program: TileProgram, pieces: Pieces, around: Surroundings
     ) -> None:
         self._program, self._pieces, self._around = program, pieces, around
-        self._writer, self._names = Writer(), Scope()
+        self._writer, self._names = Writer(), Identifiers()
         signature = self._signature = Signature(around, self._names)
         self._axes = launch_order(pieces.block, around.extents)
         places = self._places = Places(

@@ -14,7 +14,11 @@ from mirage_dsl.backends.library import (
     torch_dtype,
 )
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Param, Surroundings
-from mirage_dsl.backends.triton.lowering.source import Scope, Writer, source_comment
+from mirage_dsl.backends.triton.lowering.source import (
+    Identifiers,
+    Writer,
+    source_comment,
+)
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.analysis.layouts import built
@@ -54,7 +58,7 @@ class Launcher:
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer()
-        self._names = Scope(taken)
+        self._names = Identifiers(taken)
         self._variables: dict[str, str] = {}
         self._sizes: dict[str, str] = {}
         self.helpers: set[str] = set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirage_dsl.backends.triton.lowering.plan import Signature, Strides
 from mirage_dsl.backends.triton.lowering.source import (
-    Scope,
+    Identifiers,
     TileCode,
     Variable,
     Writer,
@@ -32,7 +32,7 @@ class Places:
         axes: Sequence[Sequence[Split]],
         pieces: Pieces,
         writer: Writer,
-        names: Scope,
+        names: Identifiers,
         size: Callable[[str], str],
         *,
         wide: bool,
@@ -231,7 +231,7 @@ class Memory:
         return self._tiles.writer
 
     @property
-    def _names(self) -> Scope:
+    def _names(self) -> Identifiers:
         return self._tiles.names
 
     def address(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mirage_dsl.backends.library import number
-from mirage_dsl.backends.triton.lowering.source import Scope
+from mirage_dsl.backends.triton.lowering.source import Identifiers
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType
 from mirage_dsl.ir.analysis.layouts import Place
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
@@ -134,7 +134,7 @@ class Signature:
     it.
     """
 
-    def __init__(self, around: Surroundings, names: Scope) -> None:
+    def __init__(self, around: Surroundings, names: Identifiers) -> None:
         self.params: list[Param] = []
         self._names = names
         self.around = around

@@ -44,8 +44,8 @@ def source_comment(location: SourceLocation) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-class Scope:
-    """Gives out names that are different from all others of one scope.
+class Identifiers:
+    """Gives out identifiers that differ from all others of one scope.
 
     Args:
         taken: Names that the scope uses already.
@@ -128,7 +128,7 @@ class TileCode:
     def __init__(
         self,
         writer: Writer,
-        names: Scope,
+        names: Identifiers,
         pieces: Pieces,
         mask_of: Callable[[Dim], str],
     ) -> None:

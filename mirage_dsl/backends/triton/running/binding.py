@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.backends.library import fused_calls
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
-from mirage_dsl.backends.triton.running.rehearsal import (
-    NotedKernel,
-    Rehearsal,
-    rehearse,
-)
-from mirage_dsl.backends.triton.running.screen import compile_kernel
-from mirage_dsl.backends.triton.running.starter import (
+from mirage_dsl.backends.triton.running.c_launcher import (
     POINTER,
     SCRATCH,
     WORD,
@@ -33,6 +27,12 @@ from mirage_dsl.backends.triton.running.starter import (
     startable,
     takes,
 )
+from mirage_dsl.backends.triton.running.dry_run import (
+    DryRun,
+    NotedKernel,
+    run_dry,
+)
+from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.ir.graph import Apply
@@ -52,7 +52,7 @@ class Binding:
     """What a call does.
 
     Attributes:
-        rehearsal: Where each value lies.
+        dry_run: Where each value lies.
         emitted: Values that library calls compute, or views that they or the caller
             see.
         tensors: Values that become tensors.
@@ -61,7 +61,7 @@ class Binding:
         launches: The generated kernels, in order.
     """
 
-    rehearsal: Rehearsal
+    dry_run: DryRun
     emitted: frozenset[str]
     tensors: frozenset[str]
     space: int
@@ -79,21 +79,21 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
     Raises:
         CompileError: Triton refuses a kernel, or the device does not take it.
     """
-    rehearsal = rehearse(plan, tensors)
-    emitted, visible = _visible(plan, rehearsal)
-    places = _Places(plan, rehearsal, visible)
+    dry_run = run_dry(plan, tensors)
+    emitted, visible = _visible(plan, dry_run)
+    places = _Places(plan, dry_run, visible)
     launches: list[PreparedLaunch] = []
-    for kernel, noted in zip(plan.kernels, rehearsal.kernels, strict=True):
+    for kernel, noted in zip(plan.kernels, dry_run.kernels, strict=True):
         launch = _launch(plan, kernel, noted, places)
         if launch is None:
             log.info("launching %s through Triton, as it must be", kernel.name)
             return None
         launches.append(launch)
-    return Binding(rehearsal, emitted, visible, places.space, places.roots, launches)
+    return Binding(dry_run, emitted, visible, places.space, places.roots, launches)
 
 
 def _visible(
-    plan: ModulePlan, rehearsal: Rehearsal
+    plan: ModulePlan, dry_run: DryRun
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Results of library calls and views that must happen; values that are tensors."""
     fused = fused_calls(plan.graph, plan.around.types)
@@ -104,9 +104,9 @@ def _visible(
     }
     for node in reversed(plan.graph.nodes):
         # What lies inside of a library call was not seen.
-        if not isinstance(node, Apply) or node.result not in rehearsal.values:
+        if not isinstance(node, Apply) or node.result not in dry_run.values:
             continue
-        if node.result in visible or rehearsal.is_own(node.result):
+        if node.result in visible or dry_run.is_own(node.result):
             emitted.add(node.result)
             visible.add(node.result)
             match = fused.get(node.result)
@@ -114,7 +114,7 @@ def _visible(
             visible |= {
                 v
                 for v in (match.values if match else node.values)
-                if rehearsal.root(rehearsal.values[v]) != node.result
+                if dry_run.root(dry_run.values[v]) != node.result
             }
     return frozenset(emitted), frozenset(visible)
 
@@ -123,24 +123,24 @@ class _Places:
     """Where values lie."""
 
     def __init__(
-        self, plan: ModulePlan, rehearsal: Rehearsal, visible: frozenset[str]
+        self, plan: ModulePlan, dry_run: DryRun, visible: frozenset[str]
     ) -> None:
-        self._rehearsal = rehearsal
+        self._dry_run = dry_run
         self.space = 0
         self.roots: list[str] = [""]
         self._starts: dict[str, int] = {}
         for block in plan.graph.blocks:
             for result in block.results:
-                if result not in visible and rehearsal.is_own(result):
+                if result not in visible and dry_run.is_own(result):
                     self._starts[result] = self.space
-                    size = rehearsal.values[result].untyped_storage().nbytes()
+                    size = dry_run.values[result].untyped_storage().nbytes()
                     self.space += -(-size // APART) * APART
 
     def of(self, value: str) -> tuple[int, int]:
         """The number of a value's root, and its distance from there in bytes."""
-        tensor = self._rehearsal.values[value]
-        root = self._rehearsal.root(tensor)
-        offset = self._rehearsal.offset(tensor)
+        tensor = self._dry_run.values[value]
+        root = self._dry_run.root(tensor)
+        offset = self._dry_run.offset(tensor)
         if root in self._starts:
             return 0, self._starts[root] + offset
         if root not in self.roots:

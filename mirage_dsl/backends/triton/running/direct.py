@@ -25,8 +25,12 @@ from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.binding import Binding, bind
-from mirage_dsl.backends.triton.running.rehearsal import out_name
-from mirage_dsl.backends.triton.running.starter import PreparedLaunch, launcher, starter
+from mirage_dsl.backends.triton.running.c_launcher import (
+    PreparedLaunch,
+    compiled,
+    launcher,
+)
+from mirage_dsl.backends.triton.running.dry_run import out_name
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.modes import in_mode, plain_torch
 from mirage_dsl.ir.graph import Apply
@@ -70,7 +74,7 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
 
     if not tensors or tensors[0].get_device() != torch.cuda.current_device():
         return None
-    if starter() is None or any(t.data_ptr() % ALIGNMENT for t in tensors):
+    if compiled() is None or any(t.data_ptr() % ALIGNMENT for t in tensors):
         return None
     try:
         binding = bind(plan, tensors)
@@ -209,10 +213,10 @@ class _Writer(Launcher):
 
     def _allocate(self, results: Sequence[str]) -> None:
         """New tensors for what a kernel writes, unless it lies in the scratch."""
-        rehearsal = self._binding.rehearsal
+        dry_run = self._binding.dry_run
         for result in results:
-            like = rehearsal.values[result]
-            root = rehearsal.root(like)
+            like = dry_run.values[result]
+            root = dry_run.root(like)
             if root in self._binding.tensors and root not in self._variables:
                 self._tensor(root)
             if result in self._binding.tensors and result != root:
@@ -223,7 +227,7 @@ class _Writer(Launcher):
                 )
 
     def _tensor(self, value: str) -> None:
-        like = self._binding.rehearsal.values[value]
+        like = self._binding.dry_run.values[value]
         layout = f"{tuple(like.shape)}, {tuple(like.stride())}, {like.dtype}"
         self._variables[value] = self._writer.assign(
             self._names.fresh(value), f"empty({layout})"

@@ -18,8 +18,8 @@ from mirage_dsl.core.types import dtype_named
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
+from tests.end_to_end.searching import relative_error
 from tests.programs.random_programs import RandomProgram, random_program
-from tests.road.searching import relative_error
 
 ODD = (2, 3, 5, 77, 1000, 4099)
 """Extents that tiles do not divide, more than one tile of them."""

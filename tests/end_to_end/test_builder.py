@@ -24,7 +24,7 @@ from mirage_dsl.core.types import Axis
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import derived_extents, grid_parts, iterations
 from mirage_dsl.ops.definition import Kind
-from tests.road.anatomy import Anatomy, only_block
+from tests.end_to_end.anatomy import Anatomy, only_block
 
 TOLERANCE = 4e-3
 

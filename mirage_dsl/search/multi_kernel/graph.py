@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.search.closure.workspace import LOAD, Ints
 from mirage_dsl.search.extract.astar import needed
-from mirage_dsl.search.union.kernels import LIMITS, Kernel
+from mirage_dsl.search.multi_kernel.kernels import LIMITS, KernelChoice
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ OPERATE, SAVE, LAUNCH, LIBRARY, PASS = range(5)
 
 
 @dataclass(frozen=True)
-class Call:
+class LibraryChoice:
     """A pre-defined kernel: the tensor that it makes, those that it reads, its µs."""
 
     result: str
@@ -118,8 +118,8 @@ def union(
     inputs: Sequence[str],
     outputs: Sequence[str],
     stored: Sequence[str],
-    kernels: Sequence[Kernel],
-    calls: Sequence[Call],
+    kernels: Sequence[KernelChoice],
+    calls: Sequence[LibraryChoice],
     layers: int,
     launch_us: float,
     views: Sequence[tuple[str, str]] = (),
@@ -166,7 +166,7 @@ def _all_of(b: _Builder, names: Sequence[str], layer: int) -> int:
     return found
 
 
-def _add_call(b: _Builder, call: Call, number: int, layer: int) -> None:
+def _add_call(b: _Builder, call: LibraryChoice, number: int, layer: int) -> None:
     """A pre-defined kernel in one layer."""
     kid = _all_of(b, tuple(dict.fromkeys(call.operands)), layer - 1)
     row = (b.at(call.result, layer), kid, -1, -1, LIBRARY, number, layer, 0)
@@ -177,12 +177,12 @@ def _add_call(b: _Builder, call: Call, number: int, layer: int) -> None:
 class _Part:
     """A kernel's edges that lead from tensors to saves."""
 
-    kernel: Kernel
+    kernel: KernelChoice
     edges: Ints
     nodes: Ints
 
 
-def _part(kernel: Kernel) -> _Part:
+def _part(kernel: KernelChoice) -> _Part:
     """Leave out what no save needs, or what cannot be made."""
     rows = kernel.closure.saturation.edges
     nodes = len(kernel.closure.saturation.shape)

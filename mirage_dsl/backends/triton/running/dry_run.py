@@ -45,7 +45,7 @@ class NotedKernel:
 
 
 @dataclass
-class Rehearsal:
+class DryRun:
     """What became of one call.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Script(Launcher):
         return outs | self._variables
 
 
-def rehearse(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Rehearsal:
+def run_dry(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> DryRun:
     """Do what a call with tensors like these would, without data.
 
     Args:
@@ -131,7 +131,7 @@ def rehearse(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Rehearsal:
     ]
     found = scope["run"](*inputs)
     values = {name: found[v] for name, v in script.variables.items()}
-    return Rehearsal(values, list(kernels.values()))
+    return DryRun(values, list(kernels.values()))
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -15,15 +15,15 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.tune import judge_worker
-from mirage_dsl.tune.judge_worker import LOST, Judge, relative_error
+from mirage_dsl.tune import trial_worker
 from mirage_dsl.tune.messages import Final, InputSpec, Task, Trial
 from mirage_dsl.tune.timing import Time, chain_length
-from tests.backends.judged import GRAPH, INPUTS
+from mirage_dsl.tune.trial_worker import LOST, TrialWorker, relative_error
+from tests.backends.trials import GRAPH, INPUTS
 
 
 def test_right_and_wrong_candidates() -> None:
-    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
     right = TritonExecutable(GRAPH, interpret=True)
     assert judge.error_of(right) <= judge.tolerance()
 
@@ -40,7 +40,7 @@ def test_what_is_far_too_slow_runs_a_few_times(
 ) -> None:
     """But not what was slow once, when the host did something else."""
     slow = len(stopped) > 1
-    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
     right = TritonExecutable(GRAPH, interpret=True)
     known = {t[0].data_ptr(): right(*t) for t in judge.draws}
     calls: list[torch.Tensor] = []
@@ -55,13 +55,13 @@ def test_what_is_far_too_slow_runs_a_few_times(
         return Time(5.0, 5.0, 5.0)
 
     monkeypatch.setattr(judge, "compiled", lambda _: run)
-    monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
-    monkeypatch.setattr(judge_worker, "time_sets", time_sets)
+    monkeypatch.setattr(trial_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(trial_worker, "time_sets", time_sets)
     timing = judge.judge(Trial(GRAPH, 20.0, 5))
     assert not timing.reason
     assert timing.microseconds is not None
     assert (timing.microseconds > 9000) == slow
-    few = 1 + judge_worker.ROUGH_CALLS + len(judge.draws)
+    few = 1 + trial_worker.ROUGH_CALLS + len(judge.draws)
     assert (len(calls) <= few) == slow
 
 
@@ -70,7 +70,7 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
     monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
     """A kernel that is right alone may be wrong where calls overlap."""
-    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
     right = TritonExecutable(GRAPH, interpret=True)
 
     def time_sets(
@@ -81,8 +81,8 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
         return Time(5.0, 5.0, 5.0)
 
     monkeypatch.setattr(judge, "compiled", lambda _: right)
-    monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
-    monkeypatch.setattr(judge_worker, "time_sets", time_sets)
+    monkeypatch.setattr(trial_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(trial_worker, "time_sets", time_sets)
     timing = judge.judge(Trial(GRAPH, float("inf"), 5))
     assert ("wrong in a chain of calls" in timing.reason) == (factor != 1.0)
     assert (timing.microseconds is None) == (factor != 1.0)
@@ -91,7 +91,7 @@ def test_what_a_chain_of_calls_returns_has_to_be_right(
 def test_each_finalist_has_to_be_right_in_its_chain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
     right = TritonExecutable(GRAPH, interpret=True)(*judge.draws[0])
 
     def time_in_turns(
@@ -104,8 +104,8 @@ def test_each_finalist_has_to_be_right_in_its_chain(
         return [Time(5.0, 4.0, 6.0) for _ in calls]
 
     monkeypatch.setattr(judge, "compiled", lambda graph: graph)
-    monkeypatch.setattr(judge_worker, "rotating", lambda _: [])
-    monkeypatch.setattr(judge_worker, "time_in_turns", time_in_turns)
+    monkeypatch.setattr(trial_worker, "rotating", lambda _: [])
+    monkeypatch.setattr(trial_worker, "time_in_turns", time_in_turns)
     good, wrong = judge.finals(Final((GRAPH, replace(GRAPH, name="wrong")), 0.5))
     assert (good.microseconds, good.reason) == (5.0, "")
     assert wrong.microseconds is None
@@ -130,7 +130,7 @@ def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
     def ended(status: int) -> None:
         raise SystemExit(status)
 
-    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
     trial, final = Trial(GRAPH, float("inf"), 1), Final((GRAPH,), 1.0)
     assert "CompileError" in judge.judge(trial).reason
     assert judge.finals(final) == []
@@ -144,7 +144,7 @@ def test_a_gpu_that_is_lost_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs the program, and what fails is not lost on the candidates."""
-    judge = Judge(Task(GRAPH, INPUTS), "cpu")
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
     ran: list[KernelGraph] = []
 
     def refuse(graph: KernelGraph) -> None:
@@ -160,7 +160,7 @@ def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:
     g = KernelBuilder("root", m=4, k=8)
     x = g.input("x", f16, "m, k")
     program = g.returns(g.mul(g.sqrt(x), 2.0**15)).build()
-    judge = Judge(Task(program, (InputSpec((4, 8), (8, 1), "float16"),)), "cpu")
+    judge = TrialWorker(Task(program, (InputSpec((4, 8), (8, 1), "float16"),)), "cpu")
     for (drawn,), (right,) in zip(judge.draws, judge.right, strict=True):
         assert bool((drawn >= 0).all())
         assert float(right.max()) < torch.finfo(torch.float16).max

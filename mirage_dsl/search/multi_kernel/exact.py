@@ -25,15 +25,15 @@ import numpy as np
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.search.closure.workspace import Ints
-from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, SAVE, Union
-from mirage_dsl.search.union.heuristic import Dag
+from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, SAVE, Union
+from mirage_dsl.search.multi_kernel.heuristic import Dag
 
 UNIT = 1e-4
 """µs of one unit of the objective."""
 
 
 @dataclass(frozen=True)
-class Proof:
+class SolverAnswer:
     """What the solver found.
 
     Attributes:
@@ -58,7 +58,7 @@ def prove(
     most: Sequence[int] = (),
     known: Dag | None = None,
     seed: int = 0,
-) -> Proof | None:
+) -> SolverAnswer | None:
     """Prove the cheapest DAG; None where OR-tools is not installed.
 
     Args:
@@ -90,7 +90,7 @@ def prove(
     return _solved(model, solver, until, effort)
 
 
-def _solved(model: _Model, solver: Any, until: float, effort: float) -> Proof:
+def _solved(model: _Model, solver: Any, until: float, effort: float) -> SolverAnswer:
     """Solve, again and again while the solution needs itself."""
     best, bound = None, 0.0
     while True:
@@ -110,7 +110,7 @@ def _solved(model: _Model, solver: Any, until: float, effort: float) -> Proof:
             best = Dag(enodes, float(u.cost[list(enodes)].sum()))
             break
         model.forbid(ring)
-    return Proof(bound, best, status == "OPTIMAL", status == "INFEASIBLE")
+    return SolverAnswer(bound, best, status == "OPTIMAL", status == "INFEASIBLE")
 
 
 class _Model:

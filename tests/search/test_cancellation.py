@@ -10,7 +10,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.search.closure.saturate import saturate
 from mirage_dsl.search.closure.workspace import SUB, workspace
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.extract.calm import moved_differences
+from mirage_dsl.search.extract.cancellation import moved_differences
 from mirage_dsl.search.space import space_of
 from mirage_dsl.search.structures import structures as module
 from tests.programs.random_programs import random_program

@@ -35,11 +35,11 @@ from mirage_dsl.search.closure.workspace import (
     Ints,
     Workspace,
 )
-from mirage_dsl.search.extract.calm import moved_differences
+from mirage_dsl.search.extract.cancellation import moved_differences
 from mirage_dsl.search.extract.costs import TILE, additive_cost, work_of
+from mirage_dsl.search.multi_kernel.candidates import Candidates
+from mirage_dsl.search.multi_kernel.halves import Halves
 from mirage_dsl.search.space import Configuration, Space, block_count
-from mirage_dsl.search.union.candidates import Candidates
-from mirage_dsl.search.union.halves import Halves
 
 # -- Tiles to price kernels at ---------------------------------------------------------
 # A kernel enters the union at several points, each with its own costs and with
@@ -214,7 +214,7 @@ WAITING = 1.5
 """Loads outside of a loop are not overlapped with anything."""
 
 MOVED_US = 1.0
-"""What a difference that the program does not take costs (`search.extract.calm`)."""
+"""What a difference costs that the program does not take (`extract.cancellation`)."""
 
 SHIFT_US = 20.0
 """What every exponential with a shift costs more.  Sums of the same exponential in two
@@ -249,7 +249,7 @@ class Closure:
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class KernelChoice:
     """A configuration: one way to split a closure between blocks, at some tiles.
 
     Attributes:
@@ -258,7 +258,7 @@ class Kernel:
         tiled: Cut dims of which each block makes a part of the result, and no sum.
         alive: Edges that it has.
         cost: µs of each edge.
-        room: What each edge takes of every limit (`union.points`).
+        room: What each edge takes of every limit (`multi_kernel.kernels`).
         saves: Tensor, node and µs of everything that it can store.
     """
 
@@ -335,7 +335,7 @@ def _closure(
     return Closure(space, saturation, whole, cut, reduced, joint, extra, shift)
 
 
-def kernels(closure: Closure, hardware: Hardware) -> Iterator[Kernel]:
+def kernels(closure: Closure, hardware: Hardware) -> Iterator[KernelChoice]:
     """All configurations of a closure that can store something, at one point.
 
     Degenerate ones, whose grid or loop has one part, are left out.
@@ -362,10 +362,10 @@ def kernels(closure: Closure, hardware: Hardware) -> Iterator[Kernel]:
 
 
 def at_points(
-    kernel: Kernel, points: Sequence[Point], hardware: Hardware
-) -> list[Kernel]:
+    kernel: KernelChoice, points: Sequence[Point], hardware: Hardware
+) -> list[KernelChoice]:
     """A kernel at several points, without those that another one beats in all."""
-    found: list[Kernel] = []
+    found: list[KernelChoice] = []
     for point in points:
         other = _kernel(
             kernel.closure, kernel.configuration, kernel.tiled, point, hardware
@@ -377,7 +377,7 @@ def at_points(
     return found
 
 
-def _beats(a: Kernel, b: Kernel) -> bool:
+def _beats(a: KernelChoice, b: KernelChoice) -> bool:
     """Whether a kernel can do all that another one does, for no more."""
     can = b.alive
     costs = {(n, i): c for n, i, c in a.saves}
@@ -404,7 +404,7 @@ def _kernel(
     tiled: tuple[Halves, ...],
     point: Point,
     hardware: Hardware,
-) -> Kernel | None:
+) -> KernelChoice | None:
     """A configuration; None if it is degenerate or has nothing to store."""
     space = _tiled(closure.space, tiled, point)
     tiles = with_room(tiles_at(space, configuration, point), space, configuration)
@@ -429,7 +429,7 @@ def _kernel(
     saves = tuple(_saves(closure, configuration, alive, sizes * waves, rate))
     if not saves:
         return None
-    return Kernel(closure, configuration, tiled, alive, cost, taken, saves)
+    return KernelChoice(closure, configuration, tiled, alive, cost, taken, saves)
 
 
 def _saves(

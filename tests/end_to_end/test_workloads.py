@@ -6,8 +6,8 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.check.graph import check
+from tests.end_to_end.searching import BY_NAME, NAMES, draw, relative_error, searched
 from tests.programs import reference
-from tests.road.searching import BY_NAME, NAMES, draw, relative_error, searched
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5}
 """Relative errors that rounding of storage and products explains at small sizes."""

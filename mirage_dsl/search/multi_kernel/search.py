@@ -26,27 +26,33 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.closure.workspace import Workspace, workspace
-from mirage_dsl.search.result import Plan
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.space import MOST_LAYERS, Space
-from mirage_dsl.search.union.candidates import Candidates, candidates
-from mirage_dsl.search.union.exact import launches, obeys, prove
-from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, Call, Union, union
-from mirage_dsl.search.union.halves import cut_dims
-from mirage_dsl.search.union.heuristic import Dag
-from mirage_dsl.search.union.heuristic import search as cheap_dags
-from mirage_dsl.search.union.kernels import (
+from mirage_dsl.search.multi_kernel.candidates import Candidates, candidates
+from mirage_dsl.search.multi_kernel.exact import launches, obeys, prove
+from mirage_dsl.search.multi_kernel.graph import (
+    LAUNCH,
+    LIBRARY,
+    LibraryChoice,
+    Union,
+    union,
+)
+from mirage_dsl.search.multi_kernel.halves import cut_dims
+from mirage_dsl.search.multi_kernel.heuristic import Dag
+from mirage_dsl.search.multi_kernel.heuristic import search as cheap_dags
+from mirage_dsl.search.multi_kernel.kernels import (
     POINTS,
     Closure,
-    Kernel,
+    KernelChoice,
     at_points,
     closures,
     kernels,
     library,
     limits,
 )
-from mirage_dsl.search.union.planning import Planner, Run, Sizer
-from mirage_dsl.search.union.rebuild import Opened, Rebuilder, opened
+from mirage_dsl.search.multi_kernel.planning import Planner, Run, Sizer
+from mirage_dsl.search.multi_kernel.rebuild import Opened, Rebuilder, opened
+from mirage_dsl.search.result import Plan
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.space import MOST_LAYERS, Space
 
 PROOF_EFFORT = 1.0
 """Most work for the proof, by the solver's measure: about half a second."""
@@ -246,8 +252,8 @@ class _Search:
         yield from (v for v in read if v in there)
 
     def _unions(
-        self, space: Space, own: list[Kernel], calls: list[Apply], layers: int
-    ) -> Iterator[tuple[Union, list[Kernel]]]:
+        self, space: Space, own: list[KernelChoice], calls: list[Apply], layers: int
+    ) -> Iterator[tuple[Union, list[KernelChoice]]]:
         """The unions of so many layers, each with its kernels.
 
         First of all kernels at one point, then of those of use at several: there the
@@ -261,7 +267,7 @@ class _Search:
         views = [(n.result, n.values[0]) for n in self.parted.opaque if n.is_view]
         priced, launch = self._priced(calls), self.hardware.ranking.launch_us
 
-        def united(some: list[Kernel]) -> Union | None:
+        def united(some: list[KernelChoice]) -> Union | None:
             tensors = [*stored, *given]
             wanted = self.parted.wanted
             return union(inputs, wanted, tensors, some, priced, layers, launch, views)
@@ -299,14 +305,14 @@ class _Search:
             self.found.counters["nodes"] += len(closure.saturation.shape)
         return tensors, choices
 
-    def _priced(self, calls: list[Apply]) -> list[Call]:
+    def _priced(self, calls: list[Apply]) -> list[LibraryChoice]:
         types = kernel_types(self.program)
         extents = derived_extents(self.program, self.program.extent_of)
-        priced: list[Call] = []
+        priced: list[LibraryChoice] = []
         for node in calls:
             cost = library_kernel(node, types, extents, frozenset(), self.hardware)
             own = cost.microseconds - 1e6 * (self.hardware.launch + self.hardware.ramp)
-            priced.append(Call(node.result, node.values, own))
+            priced.append(LibraryChoice(node.result, node.values, own))
         return priced
 
     def _cheap_runs(self, rebuilder: Rebuilder) -> Iterator[Run]:

@@ -137,7 +137,7 @@ def _scope() -> dict[str, Any]:
 
 
 # The module runs as a program, so its own name is another.
-_log = logging.getLogger("mirage_dsl.backends.judge_worker")
+_log = logging.getLogger("mirage_dsl.backends.trial_worker")
 
 REPEATS = 3
 """Runs of each draw: a race does not show in every one."""
@@ -159,7 +159,7 @@ FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
 Tensors = list[torch.Tensor]
 
 
-class Judge:
+class TrialWorker:
     """Holds the inputs and the right outputs of one program."""
 
     def __init__(self, task: Task, device: str = "cuda") -> None:
@@ -371,7 +371,7 @@ def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
 def main() -> None:
     """Serve requests until the other side closes the pipe."""
     requests, answers = own_channel()
-    judge: Judge | None = None
+    judge: TrialWorker | None = None
     for request in arriving(requests):
         if request is None:
             # The inputs of a program that is done with.
@@ -379,7 +379,7 @@ def main() -> None:
             torch.cuda.empty_cache()
         elif isinstance(request, Task):
             torch.cuda.set_device(request.device)
-            judge = Judge(request)
+            judge = TrialWorker(request)
             judge.warm_up()
             # One clock for all processes.
             send(answers, time.monotonic())

@@ -270,7 +270,7 @@ static void launches_dealloc(PyObject *object) {
 }
 
 static PyTypeObject LaunchesType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mirage_dsl_starter.Launches",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mirage_dsl_c_launcher.Launches",
     .tp_doc = "Launches(error, device, bases, kernels): kernels that start in turn",
     .tp_basicsize = sizeof(Launches),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -288,12 +288,12 @@ static PyMethodDef functions[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "mirage_dsl_starter",
+    .m_name = "mirage_dsl_c_launcher",
     .m_size = -1,
     .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit_mirage_dsl_starter(void) {
+PyMODINIT_FUNC PyInit_mirage_dsl_c_launcher(void) {
   if (PyType_Ready(&LaunchesType) < 0)
     return NULL;
   PyObject *module = PyModule_Create(&definition);

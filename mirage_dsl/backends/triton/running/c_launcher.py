@@ -1,4 +1,4 @@
-"""Launches without Python in between: `starter.c`, and what it is told of a kernel.
+"""Launches without Python in between: `c_launcher.c`, and what it is told of a kernel.
 
 The C source is built by what Triton builds its own launchers with, and kept in Triton's
 cache.  Where that fails, or where a compiled kernel does not take the parameters that
@@ -24,9 +24,9 @@ from typing import Any
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.types import DType
 
-log = logging.getLogger("mirage_dsl.backends.triton.starter")
+log = logging.getLogger("mirage_dsl.backends.triton.c_launcher")
 
-NAME = "mirage_dsl_starter"
+NAME = "mirage_dsl_c_launcher"
 DRIVER = (
     "cuLaunchKernelEx",
     "cuTensorMapEncodeTiled",
@@ -48,7 +48,7 @@ SCRATCH = 2
 
 
 @cache
-def starter() -> Any:
+def compiled() -> Any:
     """The compiled module, or None where it cannot be had."""
     functions = _driver()
     if functions is None:
@@ -65,7 +65,7 @@ def starter() -> Any:
             src=source, name=NAME, include_dirs=headers
         )
     except Exception as error:
-        log.info("launching through Triton: starter.c does not compile: %s", error)
+        log.info("launching through Triton: c_launcher.c does not compile: %s", error)
         return None
     module.bind(*functions)
     return module
@@ -137,7 +137,7 @@ def described(
     if meta["elem_size"] != size or meta.get("fp4_padded") or meta.get("is_im2col"):
         return None
     steps = tuple(size * s for s in strides[:-1])
-    module = starter()
+    module = compiled()
     box = tuple(meta["block_size"])
     try:
         map_ = module.tensor_map(
@@ -188,7 +188,7 @@ class PreparedLaunch:
 def launcher(launches: Sequence[PreparedLaunch], device: int, bases: int) -> Any:
     """What starts kernels in turn, given a stream and the addresses of tensors."""
     kernels = tuple(x.description() for x in launches if math.prod(x.grid))
-    return starter().Launches(CompileError, device, bases, kernels)
+    return compiled().Launches(CompileError, device, bases, kernels)
 
 
 def startable(compiled: Any) -> bool:

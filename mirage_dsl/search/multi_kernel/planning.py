@@ -20,12 +20,12 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, partial_base, with_derived_extents
 from mirage_dsl.ir.walk import results_of
 from mirage_dsl.rewrite.shifts import stabilise
+from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, Union
+from mirage_dsl.search.multi_kernel.heuristic import Dag
+from mirage_dsl.search.multi_kernel.rebuild import Rebuilder
 from mirage_dsl.search.result import Plan
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import Sized, Sizes, Unsized, sizes_of_all
-from mirage_dsl.search.union.graph import LAUNCH, LIBRARY, Union
-from mirage_dsl.search.union.heuristic import Dag
-from mirage_dsl.search.union.rebuild import Rebuilder
+from mirage_dsl.search.sizes.sizes import Allowed, Sized, UnsizedBlock, sizes_of_all
 
 # -- Sizes of several kernels ----------------------------------------------------------
 # How many parts a kernel stores along `k#` is what the next one has to read, so a
@@ -131,10 +131,10 @@ class Sizer:
         graph: KernelGraph,
         inside: frozenset[str],
         block: BlockGraph,
-        choices: list[Sizes],
+        choices: list[Allowed],
     ) -> list[Sized]:
         found = sizes_of_all(
-            [Unsized(block, allowed) for allowed in choices],
+            [UnsizedBlock(block, allowed) for allowed in choices],
             kernel_types(graph),
             derived_extents(graph, graph.extent_of),
             hardware=self.hardware,
@@ -161,7 +161,7 @@ def _any_grid(grid: tuple[int, ...]) -> bool:
     return min(grid, default=1) > 0
 
 
-def _with_parts(allowed: Sizes, block: BlockGraph, count: int | None) -> Sizes:
+def _with_parts(allowed: Allowed, block: BlockGraph, count: int | None) -> Allowed:
     """Grids with so many parts of the dim that a block stores, more than 1 of others.
 
     None leaves them as they are.

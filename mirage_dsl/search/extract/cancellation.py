@@ -63,12 +63,12 @@ def calm_ones(
     if not any(moved[list(c)].any() for c in found.chosen):
         return []
     pairs = list(zip(found.chosen, found.costs, strict=True))
-    calm = [(c, cost) for c, cost in pairs if not moved[list(c)].any()]
-    if not calm:
+    accurate = [(c, cost) for c, cost in pairs if not moved[list(c)].any()]
+    if not accurate:
         dearer = cheapest(part, costs + MOVED_US * moved, CALM)
-        calm = [
+        accurate = [
             (c, float(costs[list(c)].sum()))
             for c in dearer.chosen
             if not moved[list(c)].any()
         ]
-    return calm
+    return accurate

@@ -27,9 +27,9 @@ from mirage_dsl.ops.table import CAST, EXP
 from mirage_dsl.search.closure.edges import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
+from mirage_dsl.search.multi_kernel.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.space import Output, Space, Value, space_of
 from mirage_dsl.search.structures.reconstruct import row_of
-from mirage_dsl.search.union.halves import Halves, rejoined, with_halves
 
 # -- Exponentials that must not be stored ----------------------------------------------
 # A shift is put back into the block that sums the exponential.  So a value that
@@ -115,7 +115,7 @@ class Candidates:
         cut: Dims of which partial sums are known.
         definitions: The operators of the program, over halves, and of the values.
         names: Of the values.
-        shifts: What makes a kernel choose a shift (`union.exponentials`).
+        shifts: What makes a kernel choose a shift (`multi_kernel.exponentials`).
         own: Whether kernels compute the program's own values only.
         complete: Whether none was left out.
         counters: Figures for the ledger.

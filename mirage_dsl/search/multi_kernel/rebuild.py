@@ -26,12 +26,12 @@ from mirage_dsl.ir.walk import operands_of, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.search.closure.workspace import BODY, LOAD
+from mirage_dsl.search.multi_kernel.graph import LIBRARY, OPERATE, SAVE, Union
+from mirage_dsl.search.multi_kernel.halves import Joining
+from mirage_dsl.search.multi_kernel.heuristic import Dag
+from mirage_dsl.search.multi_kernel.kernels import KernelChoice
 from mirage_dsl.search.space import Output
 from mirage_dsl.search.structures.reconstruct import Edge, chosen_edges, reconstruct
-from mirage_dsl.search.union.graph import LIBRARY, OPERATE, SAVE, Union
-from mirage_dsl.search.union.halves import Joining
-from mirage_dsl.search.union.heuristic import Dag
-from mirage_dsl.search.union.kernels import Kernel
 
 # -- Views and concatenations of computed tensors --------------------------------------
 # No block can do that, so such a node, here called opaque, parts the program: its
@@ -130,7 +130,7 @@ class Rebuilder:
 
     program: KernelGraph
     union: Union
-    kernels: list[Kernel]
+    kernels: list[KernelChoice]
     calls: list[Apply]
     formats: Mapping[str, DType]
 
@@ -167,7 +167,7 @@ class Rebuilder:
             yield LIBRARY if library else OPERATE, number, use
 
     def _block(
-        self, kernel: Kernel, use: _Use, there: AbstractSet[str]
+        self, kernel: KernelChoice, use: _Use, there: AbstractSet[str]
     ) -> BlockGraph | None:
         """The block of a kernel; None if all that it saves is there already."""
         closure, configuration = kernel.closure, kernel.configuration

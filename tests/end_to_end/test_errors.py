@@ -24,7 +24,7 @@ from mirage_dsl.core.errors import (
     TraceError,
     UnsupportedError,
 )
-from tests.road.searching import searched
+from tests.end_to_end.searching import searched
 
 HERE = "# here"
 HEAD = """

@@ -18,8 +18,8 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph, dims_of, partial_dim
 from mirage_dsl.search.result import SearchResult
-from tests.road.anatomy import Anatomy, only_block
-from tests.road.searching import (
+from tests.end_to_end.anatomy import Anatomy, only_block
+from tests.end_to_end.searching import (
     BY_NAME,
     bound_kernel,
     draw,

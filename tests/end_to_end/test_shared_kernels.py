@@ -17,8 +17,8 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents, with_symbolic
-from tests.road.searching import relative_error
-from tests.road.test_random_programs import searched
+from tests.end_to_end.searching import relative_error
+from tests.end_to_end.test_random_programs import searched
 
 torch = pytest.importorskip("torch")
 

@@ -1,6 +1,6 @@
 """The process that runs candidates, as the tuner sees it: it may crash, hang, be late.
 
-The worker's side is `tune_worker`.
+The worker's side is `trial_worker`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from mirage_dsl.tune.channel import SPARES, Helper
 from mirage_dsl.tune.messages import Final, Task, Timing, Trial
 
-JUDGE = ("-m", "mirage_dsl.tune.judge_worker")
+WORKER = ("-m", "mirage_dsl.tune.trial_worker")
 """What Python runs."""
 
 
-class JudgeProcess:
+class TrialProcess:
     """Holds one program; started anew after it died.
 
     Args:
@@ -39,7 +39,7 @@ class JudgeProcess:
         """Begin, without waiting until it is ready."""
         if self._helper is not None:
             return
-        self._helper = SPARES.take(JUDGE)
+        self._helper = SPARES.take(WORKER)
         self.ready_at = None
         with suppress(BrokenPipeError):
             self._helper.send(self._task)
@@ -107,7 +107,7 @@ class JudgeProcess:
         if self.ready_at is not None and helper.alive:
             with suppress(BrokenPipeError):
                 helper.send(None)
-            SPARES.keep(JUDGE, helper)
+            SPARES.keep(WORKER, helper)
         else:
             helper.stop()
         self.ready_at = None
@@ -145,4 +145,4 @@ def _deadline(helper: Helper, seconds: float) -> Generator[None, None, None]:
         timer.cancel()
 
 
-__all__ = ["JudgeProcess"]
+__all__ = ["TrialProcess"]
