@@ -667,9 +667,9 @@ def shifts_are_finite(view: _View) -> Iterator[Problem]:
                 shifts[statement.result] = statement.op.neutral
             case Largest():
                 shifts[statement.result] = None
-            case Finite() if statement.operand in shifts:
-                fits = statement.fill == shifts[statement.operand]
-                shifts[statement.result] = None if fits else shifts[statement.operand]
+            case Finite():
+                fill = shifts.get(statement.operand)
+                shifts[statement.result] = None if fill == statement.fill else fill
             case Convert() | Cast() | Mask() | Merge() if statement.operand in shifts:
                 shifts[statement.result] = shifts[statement.operand]
             case Compute() if SUB in (statement.op, statement.inner):

@@ -77,8 +77,8 @@ worker.main(sys.argv[1:])
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = ((trial_process, "WORKER", FAKE_WORKER), (tuning, "COMPILER", FAKE_COMPILER))
-    for module, name, text in fakes:
+    worker = (trial_process, "WORKER", FAKE_WORKER)
+    for module, name, text in (worker, (tuning, "COMPILER", FAKE_COMPILER)):
         file = tmp_path / f"{name.lower()}.py"
         file.write_text(text)
         monkeypatch.setattr(module, name, (str(file),))

@@ -16,7 +16,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.verify.verifier import verify
-from tests.ir.test_companions import in_a_loop, program
+from tests.ir.test_shared_shifts import in_a_loop, program
 from tests.programs import mugraphs
 from tests.verify import graphs
 

@@ -28,7 +28,7 @@ ONE_KERNEL = mugraphs.gated_mlp(8, 64, 96, tile_k=32)
 BESIDE = gate_and_product()
 
 
-def test_kinds() -> None:
+def test_kinds_of_structures() -> None:
     graphs = (TWO_KERNELS, ONE_KERNEL, BESIDE)
     assert [is_one_kernel(g) for g in graphs] == [False, True, False]
     assert [leaves_products(g) for g in graphs] == [False, False, True]
