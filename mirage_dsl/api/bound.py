@@ -28,6 +28,7 @@ from mirage_dsl.frontend.arguments import (
     device_kind,
     is_torch,
     leaves_of,
+    places_of,
     refuse_modes,
 )
 from mirage_dsl.frontend.operands import evaluate_trace
@@ -330,6 +331,8 @@ class BoundKernel:
             out: Tensors, in the structure of the result, that take it.
         """
         taken = leaves_of(out) if out is not None else []
+        if out is not None:
+            self._check_places(out)
         device = device_kind([*tensors, *taken])
         given = any(map(is_torch, tensors))
         if device == "cpu" and not (given and self._backend.takes(device)):
@@ -340,6 +343,16 @@ class BoundKernel:
         executable = self._executable(prepared, interpret=device == "cpu")
         found = executable(*prepared, out=taken)
         return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
+
+    def _check_places(self, out: Any) -> None:
+        """Refuse tensors for results in other places than results are in."""
+        given, expected = places_of(out), places_of(self.trace.structure)
+        if given != expected:
+            raise ShapeError(
+                f"out of {self.program.name} has {_described(given)}; expected "
+                f"{_described(expected)}, as the function returns them",
+                user_location(),
+            )
 
     def prepared(
         self, tensors: Sequence[Any], out: Sequence[Any] = ()
@@ -364,22 +377,30 @@ class BoundKernel:
         return Call(run, Guarded(direct.count, ask))
 
     def _executable(self, tensors: Sequence[Any], *, interpret: bool) -> Executable:
-        if self._executables is None:
-            self._executables = Executables(
-                self.program, self.mugraph, self._options.backend
-            )
+        # Another thread may choose another μGraph meanwhile.
+        executables = self._executables
+        if executables is None:
+            mugraph, backend = self.mugraph, self._options.backend
+            executables = Executables(self.program, mugraph, backend)
+            self._executables = executables
         shapes = tuple(tuple(t.shape) for t in tensors)
-        known = self._executables.at(shapes, interpret=interpret)
+        known = executables.at(shapes, interpret=interpret)
         if known is not None:
             return known
         if not interpret:
             _refuse_in_capture(self.program.name)
-        return self._executables.make(shapes, interpret=interpret)
+        return executables.make(shapes, interpret=interpret)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)
         state = "not searched yet" if self._chosen is None else "ready"
         return f"<BoundKernel {self.program.name}({inputs}), {state}>"
+
+
+def _described(places: tuple[str, ...]) -> str:
+    if places == ("",):
+        return "one tensor"
+    return f"tensors at {', '.join(places)}" if places else "no tensor"
 
 
 def _hardware_here() -> Hardware:

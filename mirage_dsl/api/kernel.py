@@ -22,7 +22,9 @@ from mirage_dsl.frontend.arguments import (
     Arguments,
     bind_arguments,
     leaves_of,
+    places_of,
     refuse_modes,
+    same_containers,
 )
 from mirage_dsl.frontend.operands import call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
@@ -72,18 +74,27 @@ CONSTANTS = (type(None), bool, int, float, str)
 
 
 def call_key(
-    args: Sequence[Any], kwargs: Mapping[str, Any], out: Sequence[Any] | None
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Sequence[Any] | None,
+    places: tuple[str, ...],
 ) -> Hashable | None:
     """What a prepared call depends on; None where none is prepared.
 
     Calls are prepared for plain CUDA tensors and constants.
+
+    Args:
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        out: Tensors for the results.
+        places: Where these are in what was given for `out`.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return None
     plain = (torch.Tensor, torch.nn.Parameter)
     tensors: list[Any] = []
-    parts: list[object] = [len(args), tuple(kwargs)]
+    parts: list[object] = [len(args), tuple(kwargs), places]
     given: tuple[Any, ...] = (*args, *kwargs.values(), *(out or ()))
     for value in given:
         if type(value) in plain:
@@ -151,7 +162,8 @@ class Kernel:
         self._reads: Reads | None = None
         self._watched: Reads | None = None
         self._of_classes: dict[type, Kernel] = {}
-        functools.update_wrapper(self, function)
+        # What a kernel keeps is no attribute of the function that wraps it.
+        functools.update_wrapper(self, function, updated=())
         self.attribute = self._name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -166,7 +178,7 @@ class Kernel:
             refuse_modes(leaves_of((args, kwargs)))
         out = kwargs.pop("out", None) if kwargs and self._takes_out else None
         taken = None if out is None else leaves_of(out)
-        key = call_key(args, kwargs, taken)
+        key = call_key(args, kwargs, taken, () if out is None else places_of(out))
         call = None if key is None else self._calls.find(key)
         if call is not None:
             return call.run(*args, *kwargs.values(), *(taken or ()))
@@ -183,12 +195,14 @@ class Kernel:
         refuse_modes(leaves)
         arguments = bind_arguments(self.function, args, kwargs)
         _refuse_gradients(arguments)
+        self._read()
+        age = self._calls.age
         bound = self._bind(arguments)
         result = bound.run(arguments.tensors, out)
         if key is not None:
             call = self._prepared(args, kwargs, taken, bound, arguments.tensors)
             if call is not None:
-                self._calls.keep(key, call)
+                self._calls.keep(key, call, age)
         return result
 
     def _prepared(
@@ -273,7 +287,7 @@ class Kernel:
     ) -> BoundKernel | None:
         """What was bound for such a trace already."""
         known = (b for key, b in list(self._bound.items()) if key[0] == specs)
-        return next((bound for bound in known if bound.trace == trace), None)
+        return next((bound for bound in known if _same(bound.trace, trace)), None)
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelGraph:
         """The program for these shapes and dtypes; arguments are tensors or specs."""
@@ -388,6 +402,14 @@ def kernel(
         return decorate
     require_traceable(function)
     return Kernel(function, options)
+
+
+def _same(a: Trace, b: Trace) -> bool:
+    """Whether traces are the same, and give the same kinds of containers.
+
+    Named tuples of one length are equal, and so are the keys True, 1 and 1.0.
+    """
+    return a == b and same_containers(a.structure, b.structure)
 
 
 def _refuse_out(out: object) -> None:

@@ -85,10 +85,12 @@ class Dispatch(Generic[G]):
 
     Attributes:
         last: What served last, to be asked first.
+        age: How often all calls were forgotten.
     """
 
     def __init__(self) -> None:
         self.last: G | None = None
+        self.age = 0
         self._calls: dict[Hashable, Call[G]] = {}
 
     def find(self, key: Hashable) -> Call[G] | None:
@@ -98,8 +100,17 @@ class Dispatch(Generic[G]):
             self.last = found.guarded
         return found
 
-    def keep(self, key: Hashable, call: Call[G]) -> Call[G]:
-        """Remember a call, which has served last."""
+    def keep(self, key: Hashable, call: Call[G], age: int = 0) -> Call[G]:
+        """Remember a call, which has served last.
+
+        Args:
+            key: Its signature.
+            call: The call.
+            age: That when its preparation began: another thread may have forgotten all
+                calls since, because of what this one was still made from.
+        """
+        if age != self.age:
+            return call
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         self._calls[key] = call
@@ -108,5 +119,6 @@ class Dispatch(Generic[G]):
 
     def forget(self) -> None:
         """Prepare all calls anew."""
+        self.age += 1
         self.last = None
         self._calls.clear()

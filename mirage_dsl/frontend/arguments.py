@@ -65,6 +65,26 @@ def leaves_of(node: object) -> list[Any]:
     return [leaf for _, child in items for leaf in leaves_of(child)]
 
 
+def places_of(node: object) -> tuple[str, ...]:
+    """Where the leaves of nested containers are, in order."""
+    places: list[str] = []
+    map_leaves(node, lambda path, _: places.append(path))
+    return tuple(places)
+
+
+def same_containers(a: Any, b: Any) -> bool:
+    """Whether nested containers are of the same types, with the same keys."""
+    if type(a) is not type(b):
+        return False
+    children, others = items_of(a), items_of(b)
+    if children is None or others is None:
+        return True
+    if isinstance(a, dict) and [*map(repr, a)] != [*map(repr, b)]:  # pyright: ignore[reportUnknownArgumentType]
+        return False
+    pairs = zip(children, others, strict=True)
+    return all(same_containers(mine, other) for (_, mine), (_, other) in pairs)
+
+
 def map_leaves(node: Any, function: Callable[[str, Any], Any], path: str = "") -> Any:
     """The same containers with every leaf replaced by `function(path, leaf)`.
 

@@ -206,7 +206,8 @@ class Unifier:
             del self._groups[sizes[0] :]
             del self._tails[sizes[1] :]
             del self._pairs[sizes[2] :]
-            return reason
+            # Without the frames that it came through, which hold the call's tensors.
+            return reason.with_traceback(None)
         return None
 
     def regroup(self, atoms: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:

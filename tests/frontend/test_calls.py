@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.api.bound import BoundKernel
-from mirage_dsl.backends.dispatch import Call, Guarded
+from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded
 from mirage_dsl.core.settings import INTERPRET
 
 
@@ -98,3 +102,96 @@ def test_numbers_in_tensors_are_no_constants(on_gpu: OnGpu) -> None:
         found = kernel(x, w, torch.tensor(factor))
         assert torch.equal(found, (factor + 1) * x)
     assert on_gpu.sorted_out == 1
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Couple(NamedTuple):
+    c: Any
+    d: Any
+
+
+def test_containers_that_are_equal_are_not_the_same() -> None:
+    def some(x: Any, kind: Any) -> Any:
+        both = x * 2, x + 1
+        return {0: lambda: Pair(*both), 1: lambda: Couple(*both), 2: lambda: both}[
+            kind
+        ]()
+
+    def keyed(x: Any, key: Any) -> Any:
+        return {key: x * 2}
+
+    x = np.ones((2, 3), np.float32)
+    kernel = mirage.kernel(effort="none")(some)
+    assert [type(kernel(x, k)) for k in (0, 1, 2)] == [Pair, Couple, tuple]
+    kernel = mirage.kernel(effort="none")(keyed)
+    keys = [repr(next(iter(kernel(x, key=k)))) for k in (True, 1, 1.0, 0.0, -0.0)]
+    assert keys == ["True", "1", "1.0", "0.0", "-0.0"]
+
+
+def test_a_function_that_wraps_a_kernel_is_itself() -> None:
+    @mirage.kernel(effort="none")
+    def inner(x: Any) -> Any:
+        return x * 2
+
+    @functools.wraps(inner)
+    def outer(x: Any) -> Any:
+        return inner(x) + 1
+
+    x = np.ones((2, 3), np.float32)
+    assert mirage.kernel(effort="none")(outer)(x)[0, 0] == 3.0
+    again = mirage.kernel(effort="quick")(inner)
+    assert again.options.effort == "quick"
+
+
+@pytest.mark.parametrize(
+    "out", ["swapped", "other keys", "a tuple", "nothing", "one tensor"]
+)
+def test_results_go_to_the_places_that_they_are_in(out: str) -> None:
+    @mirage.kernel(effort="none")
+    def both(x: Any) -> Any:
+        return {"a": x * 2, "b": x * 3}
+
+    x, a, b = torch.ones(2, 3), torch.empty(2, 3), torch.empty(2, 3)
+    both(x, out={"a": a, "b": b})
+    assert (float(a[0, 0]), float(b[0, 0])) == (2.0, 3.0)
+    given: Any = {
+        "swapped": {"b": b, "a": a},
+        "other keys": {"c": a, "d": b},
+        "a tuple": (a, b),
+        "nothing": (),
+        "one tensor": a,
+    }[out]
+    with pytest.raises(mirage.ShapeError, match="expected tensors at a, b"):
+        both(x, out=given)
+
+
+def test_a_call_that_was_being_prepared_when_all_were_forgotten_is_not_kept() -> None:
+    calls = Dispatch[Guarded]()
+    age, call = calls.age, Call[Guarded](lambda: None)
+    calls.forget()
+    calls.keep("key", call, age)
+    assert calls.find("key") is None
+    calls.keep("key", call, calls.age)
+    assert calls.find("key") is call
+
+
+def test_a_first_call_keeps_no_tensor() -> None:
+    """Also where dims had to be told apart, which an error says on the way."""
+
+    @mirage.kernel(effort="none")
+    def square(x: Any, w: Any) -> Any:
+        return x @ w + x
+
+    x, w = torch.ones(4, 4), torch.ones(4, 4)
+    gone = weakref.ref(x)
+    gc.disable()
+    try:
+        square(x, w)
+        del x
+        assert gone() is None
+    finally:
+        gc.enable()
