@@ -70,3 +70,16 @@ def test_what_lies_in_l2_is_read_faster() -> None:
     inside = frozenset(i.name for i in program.inputs)
     cold = least_microseconds(program, frozenset(), H100)
     assert least_microseconds(program, inside, H100) < cold
+
+
+def statistics(x: Any) -> Any:
+    both = mirage.softmax(x, axis=0), mirage.softmax(x, axis=1)
+    return (mirage.max(x, axis=-1), mirage.sum(x, axis=0), *both, mirage.layer_norm(x))
+
+
+def test_what_one_kernel_makes_slowly_is_cut() -> None:
+    """Sums over rows and over columns: one block would have to hold all of x."""
+    program = trace_function(statistics, [mirage.spec((512, 1024), "float16")])
+    best = search(program, H100, k=1, max_kernels=None).best
+    assert len(best.mugraph.blocks) >= 3
+    assert best.cost.microseconds < 0.3 * estimate(program, H100).microseconds

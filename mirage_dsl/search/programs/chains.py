@@ -153,11 +153,13 @@ class Chains:
         ways: list[Parts] = [(p,) for p in plans]
         if not single:
             return ways
-        if not ways and len(nodes) > 1 and not self.segments.late():
+        alone = self._library(run[0])
+        dear = not plans or plans[0].microseconds > alone.microseconds
+        if dear and len(nodes) > 1 and not self.segments.late():
             left, right = self.cutter.halves(run[0])
             seconds = self._searched((right,))
-            ways = [(*a, *b) for a in self._searched((left,)) for b in seconds]
-        ways.append((self._library(run[0]),))
+            ways += [(*a, *b) for a in self._searched((left,)) for b in seconds]
+        ways.append((alone,))
         ways.sort(key=lambda w: sum(p.microseconds for p in w))
         return ways[: self.keep]
 
