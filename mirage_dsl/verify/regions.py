@@ -89,13 +89,7 @@ class Thinning:
             UnsupportedError: A part of a thinned dim is taken, or one is joined to
                 another, so that what is left of them does not follow.
         """
-        partial = {
-            d.name: (base, block)
-            for block in graph.blocks
-            for store in block.stores
-            for d in dims_of(store.axes)
-            if d.grid and (base := partial_base(d.name, block)) is not None
-        }
+        partial = _numbers_of_parts(graph)
         found: Region = {}
         for name, extent in extents.items():
             kept = self.kept(extent)
@@ -149,6 +143,28 @@ def axis_region(axis: Axis, indices: IntArray, extents: Extents) -> Region:
         found[dim.name] = distinct(indices % extents[dim.name])
         indices = indices // extents[dim.name]
     return found
+
+
+def _numbers_of_parts(graph: KernelGraph) -> dict[str, tuple[str, BlockGraph]]:
+    """The dims `k#`, each with the dim that is cut and the block that cuts it."""
+    return {
+        d.name: (base, block)
+        for block in graph.blocks
+        for store in block.stores
+        for d in dims_of(store.axes)
+        if d.grid and (base := partial_base(d.name, block)) is not None
+    }
+
+
+def counted_extents(graph: KernelGraph, extents: Extents, thinned: Region) -> Extents:
+    """The extents by which constants are made where some dims are thinned.
+
+    What every block stores alike is averaged over the blocks, as 1/k# of their sum: of
+    those that are left, that is.  All other sums over thinned dims are of the terms
+    that both graphs keep, and what they are divided by is the same number in both.
+    """
+    numbers = _numbers_of_parts(graph).keys() & thinned.keys()
+    return {**extents, **{name: len(thinned[name]) for name in numbers}}
 
 
 def operand_regions(

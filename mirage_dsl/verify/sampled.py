@@ -20,7 +20,7 @@ import numpy as np
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Dim
+from mirage_dsl.core.types import Dim, Scalar
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Inside,
@@ -44,6 +44,7 @@ from mirage_dsl.verify.regions import (
     SampledPieces,
     Thinning,
     axis_region,
+    counted_extents,
     operand_regions,
 )
 from mirage_dsl.verify.trials import (
@@ -229,6 +230,7 @@ class _Side:
             regions.append({d: i for region in found for d, i in region.items()})
         self.thinned = thinning.of_dims(graph, self.extents)
         self.demands = Demands(graph, self.extents, regions, self.thinned)
+        self.counts = counted_extents(graph, self.extents, self.thinned)
 
     def outputs(
         self, sampling: Sampling, side: int, attempt: int
@@ -283,7 +285,7 @@ class _Side:
         kept: list[int] = []
         for at, operand in enumerate(node.operands):
             if not isinstance(operand, str):
-                number = arrays.domain.constant(operand, self.extents)
+                number = arrays.domain.constant(operand, self.counts)
                 operands.append(Named(number, ()))
                 continue
             need = next(needs)
@@ -309,7 +311,8 @@ class _Side:
         pieces = self.demands.blocks.get(block.results)
         if pieces is None:
             return {}
-        stored = SampledBlock(pieces, domain, self.demands.regions).run(values)
+        sampled = SampledBlock(pieces, domain, self.demands.regions, self.counts)
+        stored = sampled.run(values)
         return {
             name: taken(value, pieces.stored(block, name), self._region(name))
             for name, value in stored.items()
@@ -355,10 +358,15 @@ class SampledBlock(BlockEvaluation[Residue]):
         pieces: SampledPieces,
         domain: ResidueDomain,
         regions: Mapping[str, Region],
+        counts: Mapping[str, int],
     ) -> None:
         super().__init__(pieces.block, pieces.extents, NamedArrays(domain))
         self.domain = domain
-        self.pieces, self.regions = pieces, regions
+        self.pieces, self.regions, self.counts = pieces, regions, counts
+
+    def constant(self, number: Scalar) -> Residue:
+        """A constant, of as many parts as are left."""
+        return self.domain.constant(number, self.counts)
 
     def coordinates(self, name: str) -> IntArray:
         """Those of the sampled blocks."""

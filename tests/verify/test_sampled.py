@@ -368,6 +368,44 @@ where m = 77, k = 40000000, q = %d {
     assert compared(parse(text % (39, 39)), program).difference is not None
 
 
+AVERAGED = """mirage 1
+mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n]
+where m = 8, k = 65536, n = 4096 {
+  p, t = block grid(n / 64, k / 1024) loop(k / 64) {
+    xt = load x[m, k/grid/loop]
+    wt = load w[k/grid/loop, n/grid]
+    e = exp xt
+    e16 = cast e dtype(f16)
+    b = matmul e16, wt over(k)
+    a = accumulate b
+    r = accumulate e
+    s = sum r over(k)
+    store p: f32[k#/grid, m, n/grid] = a
+    store t: f32[k#/grid, n#/grid, m] = s
+  }
+  every = sum t over(k#, n#)
+  own = mul every, 1/n#
+  a = sum p over(k#)
+  d = div a, own
+  y = cast d dtype(f16)
+  return y
+}
+"""
+"""Every block of the grid stores its row sums, those along n the same ones."""
+
+
+def test_what_all_blocks_store_is_averaged_over_those_that_are_left() -> None:
+    text = "mirage 1\nmugraph p(x: f16[m, k], w: f16[k, n]) -> f16[m, n]\n"
+    text += "where m = 8, k = 65536, n = 4096 {\n  e = exp x\n  s = sum e over(k)\n"
+    program = parse(text + "  p = e @ w\n  y = div p, s\n  return y\n}\n")
+    found = compared(parse(AVERAGED), program)
+    assert found.thinned
+    assert found.elements > 0
+    for wrong in ("1/k#", "2/n#", "1"):
+        other = parse(AVERAGED.replace("1/n#", wrong))
+        assert compared(other, program).difference is not None
+
+
 @pytest.mark.parametrize(
     ("extents", "elements"),
     [({"k": 65536, "n": 65536}, 6), ({"k": 2**33, "n": 2**20}, 6)],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Dim, TensorType
+from mirage_dsl.core.types import Dim, Scalar, TensorType
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Domain,
@@ -199,12 +199,14 @@ class BlockEvaluation(Generic[V]):
 
     def apply(self, node: Apply) -> Named[V]:
         operands = [
-            self.value(o)
-            if isinstance(o, str)
-            else Named(self.arrays.domain.constant(o, self.extents), ())
+            self.value(o) if isinstance(o, str) else Named(self.constant(o), ())
             for o in node.operands
         ]
         return self.arrays.apply(node, operands)
+
+    def constant(self, number: Scalar) -> V:
+        """The value of a constant."""
+        return self.arrays.domain.constant(number, self.extents)
 
     def running_max(self, node: RunningMax) -> Named[V]:
         named = self.masked_iterations(
