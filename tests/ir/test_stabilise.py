@@ -11,6 +11,7 @@ from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, RunningMax
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
@@ -83,6 +84,32 @@ def _loop_over_n(after: Any) -> KernelGraph:
         e = t.exp(t.load(x, "m/grid, n/loop"))
         y = t.store(after(t, t.accumulate(t.sum(e, over="n"))), "m/grid", dtype=f16)
     return b.returns(y).build()
+
+
+def _scaled_softmax(factor: str, largest: str, shift: str) -> KernelGraph:
+    return parse(
+        "mirage 1\nmugraph f(x: f32[m, k]) -> f32[m, k] where m = 8, k = 64 {\n"
+        f"  t = {largest} x over(k)\n  s = {shift}\n  r = {factor}\n  e = exp r\n"
+        "  a = sum e over(k)\n  y = div e, a\n  return y\n}\n"
+    )
+
+
+@pytest.mark.parametrize("largest", ["max", "rowshift"])
+@pytest.mark.parametrize("factor", ["div s, 3", "mul s, 3", "mul 1/3, s", "mul s, 1/k"])
+def test_what_is_scaled_behind_its_shift_needs_no_other(
+    largest: str, factor: str
+) -> None:
+    assert stabilise(_scaled_softmax(factor, largest, "sub x, t")) is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "shift"),
+    [("mul s, -1", "sub x, t"), ("div 3, s", "sub x, t"), ("div s, 3", "sub t, x")],
+)
+def test_what_is_not_below_zero_needs_one(factor: str, shift: str) -> None:
+    found = stabilise(_scaled_softmax(factor, "max", shift))
+    assert found is not None
+    assert _operators(found).count("rowshift") == 1
 
 
 def test_a_sum_that_leaves_as_it_is_has_no_shift() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_dsl.core.types import TensorType, f32
+from mirage_dsl.core.types import Scalar, TensorType, f32
 from mirage_dsl.ir.analysis.bounds import (
     LARGEST_EXPONENT,
     Bound,
@@ -29,7 +29,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import makers, operands_of
 from mirage_dsl.ops.definition import Operator, Term
-from mirage_dsl.ops.table import EXP, ROWSHIFT, SUB, shift_rows
+from mirage_dsl.ops.table import DIV, EXP, MAX, MUL, ROWSHIFT, SUB, shift_rows
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,36 @@ def shift_row(made: Mapping[str, ValueNode], value: Operand) -> Operator | None:
 
 
 def is_shifted(made: Mapping[str, ValueNode], exponent: str) -> bool:
-    """Whether an exponent has a shift already."""
+    """Whether an exponent has a shift already.
+
+    One that was shifted before it was scaled has: (x - max) / 3 is at most 0 too.  So
+    is x - max x whatever else is done with that maximum.
+    """
     by = made.get(exponent)
-    if not isinstance(by, Apply) or by.op is not SUB:
+    if not isinstance(by, Apply):
         return False
-    return any(shift_row(made, o) is not None for o in by.operands)
+    if by.op is SUB:
+        whole, row = by.operands
+        largest = made.get(row) if isinstance(row, str) else None
+        if isinstance(largest, Apply) and largest.op is MAX:
+            return largest.operands == (whole,)
+        return any(shift_row(made, o) is not None for o in by.operands)
+    scaled = _scaled(by)
+    return scaled is not None and is_shifted(made, scaled)
+
+
+def _scaled(node: Apply) -> str | None:
+    """What a node multiplies by a positive constant, or divides by one."""
+    if node.op not in (MUL, DIV):
+        return None
+    match node.operands:
+        case (str(value), Scalar() as factor):
+            positive = 0 < factor.value < math.inf
+        case (Scalar() as factor, str(value)) if node.op is MUL:
+            positive = 0 < factor.value < math.inf
+        case _:
+            return None
+    return value if positive else None
 
 
 def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
