@@ -49,6 +49,7 @@ from mirage_dsl.search.programs.quick import Quick
 from mirage_dsl.search.programs.segments import (
     HOPELESS,
     Progress,
+    joined_plan,
     library_plan,
     silent,
     structural_search,
@@ -162,7 +163,10 @@ def search(
     plans = driver.plans()
     found = driver.candidates(plans)
     if driver.missed(found):
-        found = driver.candidates(driver.cut_as_well(plans))
+        plans = driver.cut_as_well(plans)
+        found = driver.candidates(plans)
+    if driver.needs_its_maxima(found):
+        found = driver.candidates(driver.with_its_maxima(plans))
     return driver.result(found)
 
 
@@ -231,6 +235,7 @@ class _Driver:
         secured: Candidates that were verified before the search.
         judged: What verification made of each plan that it has seen.
         cut: Whether the program was cut into segments, too.
+        written: The program in normal form, before what is proved of it is used.
         forms: The program in normal form, and its other forms.
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
@@ -250,6 +255,7 @@ class _Driver:
         default_factory=dict[KernelGraph, Candidate | None]
     )
     cut: bool = False
+    written: KernelGraph | None = None
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
     library: float = math.inf
 
@@ -275,8 +281,8 @@ class _Driver:
     def plans(self) -> list[Plan]:
         """μGraphs by estimate, best first; the last resort is the program itself.
 
-        Those of the quick search only count where the other did not come to its end,
-        for the result of a search that does is the same whatever the time it took.
+        Those of the quick search among them, where it was needed: for a long program,
+        or for one whose search did not come to its end.
         """
         asked = self.program
         with self.segments.interruptible(self.times.joined):
@@ -285,25 +291,27 @@ class _Driver:
         plans = [library_plan(asked, self.segments.hardware)]
         self.library = plans[0].microseconds
         forms = self.forms
-        quick: Quick | None = None
-        if self.times.fused is not None:
-            quick = Quick(self.segments, self.times.fused)
+        quick = Quick(self.segments, self.times.fused)
         with self.segments.interruptible(self.times.joined):
             forms.append(rewritten(self.program, Use.NORMAL))
         if forms:
-            if quick is not None and len(forms[0].nodes) > MOST_OPERATORS:
+            if len(forms[0].nodes) > MOST_OPERATORS:
                 # An answer may take longer to verify than plans to find.
                 self._secure(quick, forms[0])
             with self.segments.interruptible(self.times.joined):
+                self.written = forms[0]
                 forms[0] = rewritten(forms[0], Use.PROVEN)
-                for row in rewrites(Use.PROGRAM):
-                    forms.append(row(forms[-1]))
-                self._search(plans)
-        if quick is not None and self.segments.cut_short:
-            if not self.segments.interrupted:
-                self._hurry(quick, forms)
-            plans += self._allowed(quick.plans)
+                self._search_forms(plans)
+        if self.segments.cut_short and not self.segments.interrupted:
+            self._hurry(quick, forms)
+        plans += self._allowed(quick.plans)
         return sorted(plans, key=lambda p: p.microseconds)
+
+    def _search_forms(self, plans: list[Plan]) -> None:
+        """Append the plans of the whole search of a form, and of others made of it."""
+        for row in rewrites(Use.PROGRAM):
+            self.forms.append(row(self.forms[-1]))
+        self._search(plans)
 
     def _search(self, plans: list[Plan]) -> None:
         """Append the plans of the whole search."""
@@ -334,6 +342,25 @@ class _Driver:
         more = list(plans)
         with self.segments.interruptible(self.times.joined):
             self._search_cut(more)
+        return sorted(more, key=lambda p: p.microseconds)
+
+    def needs_its_maxima(self, found: Sequence[Candidate]) -> bool:
+        """Whether no kernel with a shift in place of a maximum is of use.
+
+        exp((x - max) / 3) is accurate where exp(x / 3 - max') is not.
+        """
+        self.segments.deadline = self.times.found
+        replaced = bool(self.forms) and self.written not in (None, self.forms[0])
+        useful = bool(found) and bool(found[0].mugraph.blocks)
+        return replaced and not useful and not self.segments.late()
+
+    def with_its_maxima(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The plans, and those of the program with its own maxima, best first."""
+        more = list(plans)
+        if self.written is not None:
+            self.forms = [self.written]
+            with self.segments.interruptible(self.times.joined):
+                self._search_forms(more)
         return sorted(more, key=lambda p: p.microseconds)
 
     def _secure(self, quick: Quick, program: KernelGraph) -> None:
@@ -370,7 +397,8 @@ class _Driver:
         for own in chains:
             some = own.cheapest(with_products=0)[:1]
             some += own.cheapest(self._enough(plans), with_products=with_products)
-            plans += self._allowed([self._joined(own.cutter, parts) for parts in some])
+            joined = (self._joined(own.cutter, parts) for parts in some)
+            plans += self._allowed([p for p in joined if p is not None])
 
     def _enough(self, plans: list[Plan]) -> float:
         """The estimate in µs from which on one more plan makes no difference.
@@ -406,9 +434,8 @@ class _Driver:
             )
             return []
         plans = self.segments.plans(cutter.segment(cutter.order))
-        joined = [self._joined(cutter, (p,)) for p in plans]
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
-        return joined
+        return [Plan(p.microseconds, cutter.join([p.graph])) for p in plans]
 
     def _several(self, program: KernelGraph) -> Several:
         """Programs of several kernels, searched as one space."""
@@ -445,11 +472,12 @@ class _Driver:
         seconds = moved / hardware.dram_rate + hardware.launch + hardware.ramp
         return 1e6 * seconds
 
-    def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan:
+    def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan | None:
         graph = cutter.join([p.graph for p in parts])
         if len(parts) == 1:
             return Plan(parts[0].microseconds, graph)
-        return Plan(estimate(graph, self.segments.hardware).microseconds, graph)
+        own = self.segments
+        return joined_plan(graph, own.hardware, own.constraints, own.deadline)
 
     # -- Candidates ----------------------------------------------------------------
 

@@ -269,6 +269,18 @@ def test_a_search_that_comes_to_its_end_needs_no_quick_answer() -> None:
     assert [to_text(c.mugraph) for c in limited] == [to_text(c.mugraph) for c in free]
 
 
+@pytest.mark.usefixtures("processor_time")
+@pytest.mark.parametrize("budget", [None, 500.0])
+def test_the_quick_answer_of_a_long_program_is_one_of_its_plans(
+    monkeypatch: pytest.MonkeyPatch, budget: float | None
+) -> None:
+    """Also where the search comes to its end and finds nothing better."""
+    monkeypatch.setattr(driver._Driver, "_search_forms", lambda *_: None)
+    result = search(many_operators(), H100, budget_seconds=budget)
+    assert not result.cut_short
+    assert launches(result) == 1
+
+
 def test_a_verification_that_takes_too_long_leaves_another_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,11 +11,16 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search import driver
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs.chains import least_microseconds
+from mirage_dsl.search.programs.segments import joined_plan
+from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.verify.verifier import verify
 from tests.search import programs
 
 
@@ -83,3 +88,54 @@ def test_what_one_kernel_makes_slowly_is_cut() -> None:
     best = search(program, H100, k=1, max_kernels=None).best
     assert len(best.mugraph.blocks) >= 3
     assert best.cost.microseconds < 0.3 * estimate(program, H100).microseconds
+
+
+HALVES = """mirage 1
+mugraph both(x: f16[m, k], a: f16[k, n], b: f16[k, n]) -> f16[m, n]
+where m = 16, k = 2048, n = 128 {
+  p = block grid(n / 32, k / 256) loop(k / 64) {
+    xt = load x[m, k/grid/loop]
+    wt = load a[k/grid/loop, n/grid]
+    v = matmul xt, wt over(k)
+    s = accumulate v
+    store p: f32[k#/grid, m, n/grid] = s
+  }
+  u = block grid(n / 32) {
+    pt = load p[k#, m, n/grid]
+    s = sum pt over(k#)
+    store u: f16[m, n/grid] = s
+  }
+  q = block grid(n / 32, k / 512) loop(k / 64) {
+    xt = load x[m, k/grid/loop]
+    wt = load b[k/grid/loop, n/grid]
+    v = matmul xt, wt over(k)
+    s = accumulate v
+    store q: f32[k#/grid, m, n/grid] = s
+  }
+  y = block grid(n / 32) {
+    qt = load q[k#, m, n/grid]
+    ut = load u[m, n/grid]
+    s = sum qt over(k#)
+    d = mul s, ut
+    store y: f16[m, n/grid] = d
+  }
+  return y
+}
+"""
+"""Two segments in a row, which cut k in 8 parts and in 4."""
+
+
+def test_segments_that_cut_one_dim_differently_are_sized_together() -> None:
+    program = parse(
+        "mirage 1\nmugraph both(x: f16[m, k], a: f16[k, n], b: f16[k, n])\n"
+        "-> f16[m, n] where m = 16, k = 2048, n = 128 {\n  u = x @ a\n  v = x @ b\n"
+        "  y = mul v, u\n  return y\n}\n"
+    )
+    differing = parse(HALVES)
+    assert check(differing)
+    plan = joined_plan(differing, H100, Constraints())
+    assert plan is not None
+    assert not check(plan.graph)
+    assert plan.microseconds == estimate(plan.graph, H100).microseconds
+    assert plan.graph.blocks[0].grid[-1] == plan.graph.blocks[2].grid[-1]
+    assert verify(plan.graph, program).ok

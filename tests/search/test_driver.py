@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import mirage_dsl as mirage
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
@@ -23,6 +27,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.programs.segments import is_one_kernel
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
 from tests.search import blocks, programs
@@ -129,6 +134,22 @@ def test_attention_keeps_numerator_and_denominator_with_a_running_maximum(
     assert "div" in operators_after(block)
     assert block.loop is not None
     assert block.loop.dim == "n"
+
+
+def test_a_maximum_is_kept_where_only_that_is_accurate() -> None:
+    """Where x is large, x / 3 is rounded by much; x - max is not."""
+
+    def warm_softmax(x: Any) -> Any:
+        e = mirage.exp((x - mirage.max(x, -1, keepdims=True)) / 3)
+        return e / mirage.sum(e, -1, keepdims=True)
+
+    specs = [mirage.spec((256, 1024), "float32")]
+    result = search(trace_function(warm_softmax, specs), H100, k=2)
+    assert is_one_kernel(result.best.mugraph)
+    assert result.best.certificate is not None
+    assert result.best.certificate.ok
+    library = estimate(result.library, H100).microseconds
+    assert result.best.cost.microseconds < library / 2
 
 
 def test_the_same_search_gives_the_same_result() -> None:

@@ -92,7 +92,9 @@ class Sizer:
         """The graph with sizes for one more block; the best of each number of parts."""
         block = graph.nodes[at]
         assert isinstance(block, BlockGraph)
-        extents = derived_extents(graph, graph.extent_of)
+        # What this block and later ones would make of dims is not decided yet.
+        before = replace(graph, nodes=graph.nodes[:at])
+        extents = derived_extents(before, graph.extent_of)
         made = _parts_stored(block)
         wanted: tuple[int | None, ...] = PARTS if made else (None,)
         if made and made[0] in fixed:
@@ -103,7 +105,7 @@ class Sizer:
         inside = self._inside(graph, at, types, extents)
         key = (block, wanted, read, sizes, inside.intersection(block.sources))
         if key not in self._known:
-            self._known[key] = self._choose(graph, inside, block, wanted)
+            self._known[key] = self._choose(types, extents, inside, block, wanted)
         for best in self._known[key]:
             nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
             sized = with_derived_extents(replace(graph, nodes=nodes))
@@ -111,7 +113,8 @@ class Sizer:
 
     def _choose(
         self,
-        graph: KernelGraph,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
         inside: frozenset[str],
         block: BlockGraph,
         counts: tuple[int | None, ...],
@@ -119,24 +122,25 @@ class Sizer:
         """The best sizes of one block, with each of some numbers of parts."""
         allowed = self.constraints.sizes(block)
         choices = [_with_parts(allowed, block, c) for c in counts]
-        found = self._best(graph, inside, block, choices)
+        found = self._best(types, extents, inside, block, choices)
         if not found and allowed.grids is None and counts == (None,):
             # A short dim may have one tile only.
-            any_grid = replace(allowed, grids=_any_grid)
-            found = self._best(graph, inside, block, [any_grid])
+            any_grid = [replace(allowed, grids=_any_grid)]
+            found = self._best(types, extents, inside, block, any_grid)
         return found
 
     def _best(
         self,
-        graph: KernelGraph,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
         inside: frozenset[str],
         block: BlockGraph,
         choices: list[Allowed],
     ) -> list[Sized]:
         found = sizes_of_all(
             [UnsizedBlock(block, allowed) for allowed in choices],
-            kernel_types(graph),
-            derived_extents(graph, graph.extent_of),
+            types,
+            extents,
             hardware=self.hardware,
             keep=1,
             inside=inside,

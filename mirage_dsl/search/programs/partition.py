@@ -228,7 +228,10 @@ class Cutter:
         )
 
     def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
-        """The μGraph that runs the μGraphs of successive segments."""
+        """The μGraph that runs the μGraphs of successive segments.
+
+        Their numbers of parts `k#` may differ, see `segments.joined_plan`.
+        """
         nodes: list[KernelNode] = []
         extents = dict(self.program.extents)
         made: set[str] = set()

@@ -22,6 +22,7 @@ from mirage_dsl.search.programs.chains import (
 from mirage_dsl.search.programs.memory import Remembering
 from mirage_dsl.search.programs.partition import Atom, Cutter
 from mirage_dsl.search.programs.segments import (
+    joined_plan,
     library_plan,
     silent,
     structural_search,
@@ -36,12 +37,12 @@ class Quick:
         plans: What was found so far; empty until each run of a form has its kernels.
     """
 
-    def __init__(self, search: Remembering, deadline: float) -> None:
+    def __init__(self, search: Remembering, deadline: float | None) -> None:
         """Take another search's hardware, constraints and seed, but not its books.
 
         Args:
             search: The other search.
-            deadline: Reading of `time.monotonic()` at which it stops.
+            deadline: Reading of `time.monotonic()` at which it stops, if it does.
         """
         self.plans: list[Plan] = []
         self._search = Remembering(
@@ -63,7 +64,7 @@ class Quick:
         with self._search.interruptible():
             fuser = _Fuser(Cutter(program), self._search)
             parts = [g for run in fuser.runs() for g in fuser.fused(run)]
-            self.plans.append(fuser.joined(parts))
+            self.plans += fuser.joined(parts)
 
     def fuse_products(self, program: KernelGraph) -> None:
         """Find the plan in which kernels may compute products too."""
@@ -71,10 +72,8 @@ class Quick:
             with self._search.interruptible():
                 fuser = _Fuser(Cutter(program), self._search)
                 chains = Chains(fuser.cutter, self._search, 1, silent)
-                self.plans += [
-                    fuser.joined([p.graph for p in parts])
-                    for parts in chains.cheapest()
-                ]
+                for parts in chains.cheapest():
+                    self.plans += fuser.joined([p.graph for p in parts])
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,13 @@ class _Fuser:
             return [library.graph]
         return [g for half in self.cutter.halves(run) for g in self.fused(half)]
 
-    def joined(self, parts: list[KernelGraph]) -> Plan:
-        """The plan of successive parts of the program."""
-        whole = self.cutter.join(parts)
-        return library_plan(whole, self.search.hardware)
+    def joined(self, parts: list[KernelGraph]) -> list[Plan]:
+        """The plan of successive parts of the program; none if they do not agree."""
+        search = self.search
+        plan = joined_plan(
+            self.cutter.join(parts),
+            search.hardware,
+            search.constraints,
+            search.deadline,
+        )
+        return [] if plan is None else [plan]

@@ -27,7 +27,12 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents, grid_parts, with_derived_extents
+from mirage_dsl.ir.maps import (
+    derived_extents,
+    extents_made,
+    grid_parts,
+    with_derived_extents,
+)
 from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
@@ -503,6 +508,32 @@ def _split_axes(axes: tuple[Axis, ...], block: BlockGraph) -> tuple[Axis, ...]:
 def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
     """A one-kernel μGraph with other sizes."""
     return with_derived_extents(map_blocks(graph, lambda _: block))
+
+
+def joined_plan(
+    graph: KernelGraph,
+    hardware: Hardware,
+    constraints: Constraints,
+    deadline: float | None = None,
+) -> Plan | None:
+    """The plan of a μGraph that joins those of successive segments.
+
+    Each segment may have cut a dim `k` into parts of its own number, but `k#` has one
+    extent.  Then all blocks are sized anew, together; None if they cannot agree.
+    """
+    if _extents_agree(graph):
+        return library_plan(graph, hardware)
+    # Here, for it loads compiled code.
+    from mirage_dsl.search.multi_kernel.planning import Sizer
+
+    return Sizer(hardware, constraints, deadline).sized(graph)
+
+
+def _extents_agree(graph: KernelGraph) -> bool:
+    """Whether all nodes that make a dim make it of one extent."""
+    known: dict[str, int] = {}
+    made = extents_made(graph, graph.extent_of)
+    return all(known.setdefault(name, extent) == extent for _, name, extent in made)
 
 
 def library_plan(
