@@ -7,6 +7,7 @@ in sizes and schedule around the fastest, and those few once more, in turns.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,6 +94,10 @@ MOST_OF_ONE = 0.7
 """Share of a round's neighbours of one μGraph that differ in the same kernel."""
 ALIKE = 2
 """Structures in the first round that are launched alike: most differ by little."""
+EACH_KIND = 6
+"""Sizes that each number of kernels has in the first round, whatever its estimate."""
+HOPEFUL = 1.2
+"""Multiple of the best time up to which the first of another kind is climbed from."""
 FINALISTS = 4
 OTHER_FINALISTS = 3
 """Those of other library calls, which take another share of the power."""
@@ -168,7 +173,7 @@ class Climb:
         own = [c.mugraph for c in self.result.candidates]
         count = Counter(map(_launches, own))
         first: list[KernelGraph] = []
-        for graph in sorted(found, key=lambda g: found[g].microseconds):
+        for graph in _in_turns(found):
             launches = _launches(graph)
             if count[launches] >= ALIKE:
                 self._alike.setdefault(launches, []).append(graph)
@@ -203,9 +208,18 @@ class Climb:
         return list(found)
 
     def _climbers(self) -> Iterator[tuple[KernelGraph, int]]:
-        """The fastest of each choice of tiles, and the kernel that takes most of it."""
+        """The fastest of each choice of tiles, and the kernel that takes most of it.
+
+        The first of each kind that may still become the fastest come first.
+        """
         seen: set[object] = set()
-        for graph in self._fastest():
+        ranked = self._fastest()
+        limit = HOPEFUL * self._best()
+        kinds: dict[object, KernelGraph] = {}
+        for graph in ranked:
+            if (self.timings[graph].microseconds or math.inf) <= limit:
+                kinds.setdefault(_kind(graph), graph)
+        for graph in dict.fromkeys((*kinds.values(), *ranked)):
             at = costliest(graph, self.hardware) if graph.blocks else None
             if at is not None and (tiles := _tiles(graph, at)) not in seen:
                 seen.add(tiles)
@@ -301,6 +315,26 @@ class Climb:
             error = max(timing.error or 0.0, self.timings[graph].error or 0.0)
             self.timings[graph] = replace(timing, error=error)
         return frozenset(g for g in graphs if not self.timings[g].reason)
+
+
+def _in_turns(found: Mapping[KernelGraph, Cost]) -> list[KernelGraph]:
+    """By estimate, but ahead of all others the best few of each kind, in turns.
+
+    The estimate errs more between one kernel and two, or between library calls and
+    none, than between two sizes of one μGraph.
+    """
+    ranked = sorted(found, key=lambda g: found[g].microseconds)
+    kinds: dict[object, list[KernelGraph]] = {}
+    for graph in ranked:
+        kinds.setdefault(_kind(graph), []).append(graph)
+    turns = itertools.zip_longest(*(own[:EACH_KIND] for own in kinds.values()))
+    heads = (g for turn in turns for g in turn if g is not None)
+    return list(dict.fromkeys((*heads, *ranked)))
+
+
+def _kind(graph: KernelGraph) -> object:
+    """How many kernels it has, and what library calls."""
+    return len(graph.blocks), _library_calls(graph)
 
 
 def _library_calls(graph: KernelGraph) -> object:

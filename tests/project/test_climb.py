@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -112,6 +113,40 @@ def test_structures_that_are_launched_alike_wait_until_their_launch_is_the_best(
     assert max(first.values()) == climb.ALIKE
     full = [launches for launches, count in first.items() if count == climb.ALIKE]
     assert any(launched(1, launches)[launches] > climb.ALIKE for launches in full)
+
+
+@mirage.kernel
+def decode(q, k, v):
+    return mirage.softmax(q @ k) @ v
+
+
+def _first_round(others: float) -> climb.Climb:
+    """A tuning after its first round: two kernels take 10 µs, others `others`."""
+    shapes = [mirage.spec(s) for s in ((32, 16, 64), (32, 64, 4096), (32, 4096, 64))]
+    result = store.superoptimize(decode.trace(*shapes))
+    assert len(result.best.mugraph.blocks) == 2
+    allowance = climb.ALLOWANCES["quick"]
+    found = climb.Climb(result, allowance, None, H100, lambda *_: None)
+    for graph in found._first():
+        time = 10.0 if len(graph.blocks) == 2 else others
+        found.timings[graph] = Timing(0, time, 1e-4)
+    return found
+
+
+def test_each_number_of_kernels_has_its_best_sizes_timed() -> None:
+    """Whatever the estimate says of them."""
+    found = _first_round(others=11.0)
+    own = {c.mugraph for c in found.result.candidates}
+    count = Counter(len(g.blocks) for g in found.timings if g not in own)
+    assert min(count[1], count[2]) >= climb.EACH_KIND / 2
+
+
+@pytest.mark.parametrize(("others", "numbers"), [(11.0, [2, 1]), (13.0, [2, 2])])
+def test_the_fastest_of_another_kind_is_climbed_from_if_it_is_near(
+    others: float, numbers: list[int]
+) -> None:
+    climbers = itertools.islice(_first_round(others)._climbers(), 2)
+    assert [len(graph.blocks) for graph, _ in climbers] == numbers
 
 
 @pytest.mark.parametrize("longer", [False, True])
