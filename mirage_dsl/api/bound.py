@@ -15,17 +15,21 @@ from mirage_dsl.core.errors import (
     EquivalenceError,
     SearchError,
     ShapeError,
+    TraceError,
     UnsupportedError,
     user_location,
 )
+from mirage_dsl.core.modes import without_lazy_bits
 from mirage_dsl.core.settings import EFFORT, Effort
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import (
     Leaf,
     as_torch,
     check_dtypes,
+    check_out,
     copied,
     device_kind,
+    is_tensor_like,
     is_torch,
     leaves_of,
     places_of,
@@ -318,9 +322,17 @@ class BoundKernel:
             names = ", ".join(i.name for i in self.program.inputs)
             raise ShapeError(
                 f"{self.program.name} takes {len(self.program.inputs)} tensors "
-                f"({names}), found {len(tensors)}"
+                f"({names}), found {len(tensors)}",
+                user_location(),
             )
         refuse_modes(tensors)
+        for item, tensor in zip(self.program.inputs, tensors, strict=True):
+            if isinstance(tensor, TensorSpec) or not is_tensor_like(tensor):
+                raise TraceError(
+                    f"{item.name} of {self.program.name} is {type(tensor).__name__}; "
+                    f"expected a tensor {item.type}",
+                    user_location(),
+                )
         return self.run(tensors)
 
     def run(self, tensors: Sequence[Any], out: Any = None) -> Any:
@@ -333,6 +345,8 @@ class BoundKernel:
         taken = leaves_of(out) if out is not None else []
         if out is not None:
             self._check_places(out)
+            check_out(taken)
+        tensors = [without_lazy_bits(t) for t in tensors]
         device = device_kind([*tensors, *taken])
         given = any(map(is_torch, tensors))
         if device == "cpu" and not (given and self._backend.takes(device)):

@@ -106,8 +106,9 @@ def call_key(
             tensors.append(value)
             parts.append(None)
         elif type(value) in CONSTANTS:
-            # 0.0 and -0.0 are equal, and True is 1.
-            parts.append(repr(value))
+            # 0.0 and -0.0 are equal, NaN is not itself, and True is 1.
+            number = type(value) is float
+            parts.append((type(value).__name__, repr(value) if number else value))
         else:
             return None
     try:

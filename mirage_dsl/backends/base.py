@@ -33,7 +33,13 @@ from math import prod
 from typing import TYPE_CHECKING, Protocol, cast
 
 from mirage_dsl.backends.dispatch import Call, Direct
-from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError
+from mirage_dsl.core.errors import (
+    DTypeError,
+    SearchError,
+    ShapeError,
+    UnsupportedError,
+)
+from mirage_dsl.core.modes import memory_refusal
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents
@@ -219,7 +225,9 @@ def check_tensors(
         ShapeError: Shapes that contradict the types or each other, extents beyond the
             largest, or another number of tensors than there are inputs, or outputs.
         DTypeError: A dtype other than the input's or output's.
+        UnsupportedError: Tensors whose values are not what lies at their addresses.
     """
+    check_memory(graph, (*tensors, *out))
     extents = bind_extents(graph, [tuple(t.shape) for t in tensors])
     for name, largest in most.items():
         if extents.get(name, 0) > largest:
@@ -243,6 +251,21 @@ def check_tensors(
                 f"{what} has the shape {tuple(tensor.shape)}, expected {shape}"
             )
     return extents
+
+
+def check_memory(graph: KernelGraph, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse tensors whose values are not what lies at their addresses.
+
+    Raises:
+        UnsupportedError: There is one.
+    """
+    for tensor in tensors:
+        what = f"a tensor of a call of {graph.name}"
+        reason = memory_refusal(tensor, what)
+        if reason is None and tensor.is_neg():
+            reason = f"{what} is to be negated when it is read; pass x.resolve_neg()"
+        if reason is not None:
+            raise UnsupportedError(reason)
 
 
 def _check_dtype(what: str, kind: TensorType, tensor: torch.Tensor) -> None:

@@ -29,14 +29,16 @@ def signature(tensors: Sequence[Any]) -> tuple[Hashable, ...]:
     """What a prepared call depends on of PyTorch's tensors.
 
     Raises:
-        RuntimeError: One has no strides, or no memory.
+        RuntimeError: One has no strides or no memory, or has to be negated when it is
+            read.
     """
-    return tuple(
-        [
-            (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % ALIGNMENT)
-            for t in tensors
-        ]
-    )
+    found: list[Hashable] = []
+    for t in tensors:
+        at = t.data_ptr()
+        if not at or t.is_neg():
+            raise RuntimeError("a tensor's values are not what lies at its address")
+        found.append((t.shape, t.stride(), t.dtype, t.device, at % ALIGNMENT))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,9 @@ def run_reference(graph: KernelGraph, *operands: Any) -> list[Any]:
 def _run_on_tensors(graph: KernelGraph, tensors: tuple[Any, ...]) -> list[torch.Tensor]:
     import torch
 
-    arrays = [t.detach().to("cpu", torch.float64).numpy() for t in tensors]
+    arrays = [
+        t.detach().to("cpu", torch.float64).resolve_neg().numpy() for t in tensors
+    ]
     return _as_tensors(graph, evaluate_numpy(graph, *arrays), tensors)
 
 

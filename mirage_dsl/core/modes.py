@@ -26,6 +26,9 @@ NESTED = (
 )
 """Why a nested tensor is refused: what it is, and its name."""
 
+LAYOUT = "{0} has the layout {2}, expected one with strides; pass {1}.to_dense()"
+"""Why a tensor of another layout is refused: what it is, its name, its layout."""
+
 
 def plain_torch(value: object, torch: Any) -> bool:
     """Whether a value is a tensor or a parameter, and of no class of its own."""
@@ -84,11 +87,13 @@ def autocast_refusal(device: str) -> str | None:
 
 def _reasons(values: Sequence[Any], torch: Any) -> Iterator[str]:
     yield from _of_tensors(values, torch)
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if in_mode():
-        tensors = [v for v in values if isinstance(v, torch.Tensor)]
         yield from _of_modes(tensors, torch)
         found = (autocast_refusal(d) for d in {t.device.type for t in tensors})
         yield from (reason for reason in found if reason is not None)
+    found = (memory_refusal(t, "an argument") for t in tensors)
+    yield from (reason for reason in found if reason is not None)
 
 
 def _of_tensors(values: Sequence[Any], torch: Any) -> Iterator[str]:
@@ -129,6 +134,59 @@ def _of_tensors(values: Sequence[Any], torch: Any) -> Iterator[str]:
                 "__torch_dispatch__ of its own, which a kernel would pass by; pass "
                 "x.as_subclass(torch.Tensor), or the plain tensor inside of it"
             )
+
+
+def memory_refusal(tensor: Any, what: str, name: str = "x") -> str | None:
+    """Why a tensor's values are not what lies at its address; None if they are.
+
+    That of a lazy negation, which `without_lazy_bits` carries out, is none of them.
+
+    Args:
+        tensor: Of PyTorch.
+        what: What it is.
+        name: What it is called.
+    """
+    import torch
+
+    if tensor.is_nested:
+        return NESTED.format(what, name)
+    if tensor.layout is not torch.strided:
+        return LAYOUT.format(what, name, tensor.layout)
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return (
+            f"{what} stands for a tensor inside a transform of torch.func, which has "
+            "ended; return tensors from the function that is transformed"
+        )
+    if torch._is_functional_tensor(tensor):  # pyright: ignore[reportPrivateImportUsage]
+        return (
+            f"{what} stands for a tensor while PyTorch removes in-place operators; "
+            "call the kernel outside of torch.func.functionalize"
+        )
+    if tensor._is_zerotensor():
+        return (
+            f"{what} is a tensor of zeros without memory; pass {name}.clone() or "
+            f"torch.zeros_like({name})"
+        )
+    if tensor.device.type == "meta" or 0 in tensor.shape:
+        return None
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((n - 1) * s for n, s in steps)
+    needed = (last + 1) * tensor.element_size()
+    found = tensor.untyped_storage().nbytes()
+    if found < needed:
+        return (
+            f"{what} has a storage of {found} bytes, and its elements need {needed}: "
+            "it was freed or resized; call the kernel while the tensor has its data"
+        )
+    return None
+
+
+def without_lazy_bits(tensor: Any) -> Any:
+    """The tensor, or a copy of what is to be negated or conjugated when it is read."""
+    lazy = getattr(tensor, "is_neg", None)
+    if lazy is None or not (lazy() or tensor.is_conj()):
+        return tensor
+    return tensor.resolve_conj().resolve_neg()
 
 
 def _changes_calls(kind: Any, torch: Any) -> bool:
@@ -196,4 +254,12 @@ def result_class(values: Sequence[Any]) -> type | None:
     return None if most is torch.Tensor else most
 
 
-__all__ = ["autocast_refusal", "in_mode", "plain_torch", "refusal", "result_class"]
+__all__ = [
+    "autocast_refusal",
+    "in_mode",
+    "memory_refusal",
+    "plain_torch",
+    "refusal",
+    "result_class",
+    "without_lazy_bits",
+]

@@ -25,7 +25,13 @@ from mirage_dsl.core.errors import (
     location_of_function,
     user_location,
 )
-from mirage_dsl.core.modes import NESTED, refusal
+from mirage_dsl.core.modes import (
+    LAYOUT,
+    NESTED,
+    memory_refusal,
+    refusal,
+    without_lazy_bits,
+)
 from mirage_dsl.core.types import (
     NUMBERS,
     DType,
@@ -218,9 +224,7 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
     layout = str(getattr(value, "layout", "torch.strided"))
     if layout != "torch.strided":
         raise UnsupportedError(
-            f"argument {name} has the layout {layout}, expected one with strides; pass "
-            f"{name}.to_dense()",
-            location,
+            LAYOUT.format(f"argument {name}", name, layout), location
         )
     shape = tuple(int(extent) for extent in value.shape)
     if 0 in shape:
@@ -263,12 +267,22 @@ def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     return (*units, *order)
 
 
+_BITS = 1024
+"""How long an integer may be: float64 has no larger ones."""
+
+
 def static_argument(value: Any, name: str, location: SourceLocation | None) -> Static:
     """A constant argument.
 
     Raises:
         TraceError: It is neither a constant nor a tensor.
     """
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise TraceError(
+            f"argument {name} is an integer of {value.bit_length()} bits, beyond the "
+            f"range of every float; expected at most {_BITS} bits",
+            location,
+        )
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
@@ -605,6 +619,53 @@ def as_torch(tensor: Any) -> Any:
     return to_torch(tensor)
 
 
+def check_out(taken: Sequence[Any]) -> None:
+    """Refuse what cannot take results.
+
+    Raises:
+        TraceError: No tensor, or an array that cannot be written to.
+        UnsupportedError: A tensor without memory of its own for each element, or one
+            of which gradients are asked for.
+    """
+    for target in taken:
+        reason = _no_place(target)
+        if reason is not None:
+            raise UnsupportedError(f"out= {reason}", user_location())
+
+
+def _no_place(target: Any) -> str | None:
+    """Why nothing can be written there; None if it can."""
+    if isinstance(target, np.ndarray):
+        if not target.flags.writeable:
+            return "is a NumPy array that is read-only; give a copy of it"
+        return None
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(target, torch.Tensor):
+        return (
+            f"has {_described(target)}; expected tensors for the results, in the "
+            "places where the function returns them"
+        )
+    reason = memory_refusal(target, "has a tensor that", "out")
+    if reason is not None:
+        return reason
+    if target.is_neg():
+        return "has a tensor that is to be negated when it is read; give a plain one"
+    if target.requires_grad and torch.is_grad_enabled():
+        return (
+            "has a tensor that requires grad, but kernels have no gradients yet; give "
+            "out.detach(), or call the kernel under torch.no_grad()"
+        )
+    repeated = any(
+        n > 1 and not s for n, s in zip(target.shape, target.stride(), strict=True)
+    )
+    if repeated:
+        return (
+            "has a tensor with several elements at one place in memory, as expand "
+            "makes it; give out.clone()"
+        )
+    return None
+
+
 def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
     """`out`, with the results in its tensors.
 
@@ -625,7 +686,10 @@ def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
             user_location(),
         )
     for result, target in zip(found, taken, strict=True):
-        target[...] = result
+        if is_torch(target):
+            target.copy_(as_torch(result))
+        else:
+            target[...] = to_numpy(result)
     return out
 
 
@@ -633,7 +697,7 @@ def to_numpy(value: Any) -> Any:
     """An array on the same memory; bfloat16 as `ml_dtypes` has it."""
     if not is_torch(value):
         return value
-    value = value.detach()
+    value = without_lazy_bits(value.detach())
     if str(value.dtype) == "torch.bfloat16":
         import torch
 

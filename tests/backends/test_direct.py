@@ -26,7 +26,7 @@ from mirage_dsl.backends.triton.running import binding, c_launcher, direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
-from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.errors import CompileError, UnsupportedError
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -131,6 +131,127 @@ def test_a_second_call_prepares_nothing(
         given = [x, weights, w2, out]
         assert launch["given"] == [t.data_ptr() for t in given]
         assert (out is place) == ("out" in kwargs)
+
+
+def leaked() -> torch.Tensor:
+    """What a transform of torch.func has left behind."""
+    kept: list[torch.Tensor] = []
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x.sum()
+
+    torch.func.grad(keep)(torch.ones(8, 64).half())
+    return kept[0]
+
+
+def freed() -> torch.Tensor:
+    found = torch.ones(8, 64).half()
+    found.untyped_storage().resize_(0)
+    return found
+
+
+def nested(**options: Any) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(8, 64).half()] * 2, **options)
+
+
+ODD: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
+    "zeros without memory": (
+        lambda: torch._efficientzerotensor(8, 64, dtype=torch.float16),
+        "without memory",
+    ),
+    "freed": (freed, "freed or resized"),
+    "sparse": (lambda: torch.eye(8, 64).half().to_sparse(), "sparse_coo"),
+    "sparse rows": (lambda: torch.eye(8, 64).half().to_sparse_csr(), "sparse_csr"),
+    "mkldnn": (lambda: torch.ones(8, 64).to_mkldnn(), "mkldnn"),
+    "nested": (nested, "nested"),
+    "jagged": (lambda: nested(layout=torch.jagged), "nested"),
+    "of an ended transform": (leaked, "has ended"),
+    "functional": (
+        lambda: torch._to_functional_tensor(torch.ones(8, 64).half()),
+        "functionalize",
+    ),
+}
+
+
+def lazily_negated() -> torch.Tensor:
+    """A tensor whose memory has the numbers with the other sign."""
+    found = torch._neg_view(torch.ones(8, 64).half())
+    assert found.is_neg()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested|Sparse CSR)")
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_what_has_no_plain_memory_is_refused_after_a_plain_call(
+    on_gpu: Driver, monkeypatch: pytest.MonkeyPatch, name: str, all_at_once: bool
+) -> None:
+    if not all_at_once:
+        monkeypatch.delattr("torch._C._dynamo.guards.TensorGuards")
+    make, message = ODD[name]
+    kernel = mirage.kernel(mugraph=GRAPH)(gated_mlp)
+    x, w1, w2 = tensors()
+    bound, place = kernel.bind(x, w1, w2), torch.zeros(8, 96).half()
+    executable = TritonExecutable(GRAPH)
+    direct = made(GRAPH, (x, w1, w2))
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda t: kernel(t, w1, w2),
+        lambda t: kernel(x=t, w2=w2, w1=w1),
+        lambda t: kernel(t, w1, w2, out=place),
+        lambda t: bound(t, w1, w2),
+        lambda t: executable(t, w1, w2),
+    ]
+    for call in calls:
+        call(x)
+    on_gpu.launches.clear()
+    odd = make()
+    assert direct.call(odd, w1, w2) is None
+    for call in calls:
+        with pytest.raises(UnsupportedError, match=message):
+            call(odd)
+    with pytest.raises(UnsupportedError, match=message):
+        kernel(x, w1, w2, out=odd)
+    assert not on_gpu.launches
+
+
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_a_lazy_negation_is_carried_out(
+    on_gpu: Driver, monkeypatch: pytest.MonkeyPatch, all_at_once: bool
+) -> None:
+    if not all_at_once:
+        monkeypatch.delattr("torch._C._dynamo.guards.TensorGuards")
+    kernel = mirage.kernel(mugraph=GRAPH)(gated_mlp)
+    x, w1, w2 = tensors()
+    bound, place = kernel.bind(x, w1, w2), torch.zeros(8, 96).half()
+    seen: list[torch.Tensor] = []
+    resolve = torch.Tensor.resolve_neg
+
+    def resolved(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(resolve(tensor))
+        return seen[-1]
+
+    monkeypatch.setattr(torch.Tensor, "resolve_neg", resolved)
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda t: kernel(t, w1, w2),
+        lambda t: kernel(x=t, w2=w2, w1=w1),
+        lambda t: kernel(t, w1, w2, out=place),
+        lambda t: bound(t, w1, w2),
+    ]
+    for call in calls:
+        for given in (x, lazily_negated(), x, lazily_negated()):
+            seen.clear()
+            call(given)
+            read = on_gpu.launches[-1]["given"][0]
+            assert read == (seen[0] if given.is_neg() else given).data_ptr()
+            assert not given.is_neg() or (seen[0] == -1).all()
+    on_gpu.launches.clear()
+    assert made(GRAPH, (x, w1, w2)).call(lazily_negated(), w1, w2) is None
+    with pytest.raises(UnsupportedError, match="negated"):
+        TritonExecutable(GRAPH)(lazily_negated(), w1, w2)
+    with pytest.raises(UnsupportedError, match="negated"):
+        kernel(x, w1, w2, out=torch._neg_view(place))
+    assert not on_gpu.launches
 
 
 def test_another_mugraph_is_prepared_anew(on_gpu: Driver) -> None:

@@ -270,3 +270,35 @@ def test_constants_that_are_no_operands_are_refused() -> None:
         mirage.kernel(lambda x: torch.ones_like(x).sum(1, keepdim=True) * x)(X)
     with pytest.raises(UnsupportedError, match="moved to cuda"):
         mirage.kernel(lambda x: x + x.new_zeros(8, device="cuda"))(X)
+
+
+def test_lazy_negations_are_as_in_eager() -> None:
+    z = torch.randn(4, 8, dtype=torch.complex64)
+    kernel = mirage.kernel(product)
+    lazy = z.conj().imag
+    assert lazy.is_neg()
+    for call in (kernel, kernel.bind(X, W), kernel.reference):
+        for _ in range(2):
+            assert torch.allclose(call(lazy, W), lazy @ W, atol=1e-5)
+            assert torch.allclose(call(X, W), X @ W, atol=1e-5)
+    graph = mirage.new_kernel_graph()
+    graph.mark_output(
+        graph.matmul(
+            graph.new_input(dims=(4, 8), dtype=mirage.float32),
+            graph.new_input(dims=(8, 4), dtype=mirage.float32),
+        )
+    )
+    for run in (graph, graph.compile()):
+        assert torch.allclose(run(inputs=[lazy, W])[0], lazy @ W, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, 64])
+def test_a_storage_that_is_too_small(size: int) -> None:
+    x = X.clone()
+    x.untyped_storage().resize_(size)
+    kernel = mirage.kernel(product)
+    for call in (kernel, kernel.bind(X, W), kernel.reference):
+        with pytest.raises(UnsupportedError, match=f"{size} bytes.*need 128"):
+            call(x, W)
+    with pytest.raises(UnsupportedError, match=r"out= .* need 128"):
+        kernel(torch.randn(4, 4), torch.randn(4, 8), out=x)

@@ -179,28 +179,7 @@ class _Writer(Launcher):
         for value, name in names.items():
             address = self._names.fresh(f"{name}_at")
             self._addresses[value] = writer.assign(address, f"{name}.data_ptr()")
-        together = " | ".join(self._addresses.values())
-        always = [f"({together}) % {ALIGNMENT}", "observers"]
-        always.append("current_device() != index")
-        # The modes that PyTorch's comparison does not see.
-        always.append("dispatch_modes() or function_modes()")
-        always.append("levels._current_level >= 0")
-        tests: list[str] = []
-        for at, name in enumerate(names.values()):
-            tests += [
-                f"type({name}) not in types{at}",
-                f"{name}.dtype is not dtype{at}",
-                f"{name}.shape != shape{at}",
-                f"{name}.stride() != stride{at}",
-                f"{name}.get_device() != index",
-            ]
-        # With gradients the long way decides whether to refuse.
-        grads = " or ".join(f"{n}.requires_grad" for n in names.values())
-        tests.append(f"grad_enabled() and ({grads})")
-        tests.append("in_mode()")
-        listed = ", ".join(names.values())
-        always.append(f"not same({listed}) and ({' or '.join(tests)})")
-        writer.line(f"if {' or '.join(always)}:")
+        writer.line(f"if {' or '.join(self._differences(list(names.values())))}:")
         writer.indent()
         writer.line("return None")
         writer.dedent()
@@ -210,6 +189,35 @@ class _Writer(Launcher):
         writer.indent()
         writer.line("return None")
         writer.dedent()
+
+    def _differences(self, names: Sequence[str]) -> list[str]:
+        """What may be true of tensors that this is not for, and around them."""
+        addresses = self._addresses.values()
+        always = [f"({' | '.join(addresses)}) % {ALIGNMENT}", "observers"]
+        # What was freed lies nowhere.
+        always.append(f"not ({' and '.join(addresses)})")
+        always.append("current_device() != index")
+        # The modes that PyTorch's comparison does not see.
+        always.append("dispatch_modes() or function_modes()")
+        always.append("levels._current_level >= 0")
+        # The comparison aborts for nested tensors.
+        always += [f"{name}.is_nested" for name in names]
+        tests: list[str] = []
+        for at, name in enumerate(names):
+            tests += [
+                f"type({name}) not in types{at}",
+                f"{name}.dtype is not dtype{at}",
+                f"{name}.shape != shape{at}",
+                f"{name}.stride() != stride{at}",
+                f"{name}.get_device() != index",
+                # A lazy negation has another key for PyTorch's comparison.
+                f"{name}.is_neg()",
+            ]
+        # With gradients the long way decides whether to refuse.
+        grads = " or ".join(f"{n}.requires_grad" for n in names)
+        tests.append(f"grad_enabled() and ({grads})")
+        tests.append("in_mode()")
+        return [*always, f"not same({', '.join(names)}) and ({' or '.join(tests)})"]
 
     def _allocate(self, results: Sequence[str]) -> None:
         """New tensors for what a kernel writes, unless it lies in the scratch."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_dsl.backends.base import check_tensors
+from mirage_dsl.backends.base import check_memory, check_tensors
 from mirage_dsl.backends.dispatch import Call, Direct, Dispatch, signature
 from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
@@ -209,7 +209,12 @@ class TritonExecutable:
                 compile.
         """
         given = (*tensors, *out)
-        calls, key = self._into if out else self._new, signature(given)
+        calls = self._into if out else self._new
+        try:
+            key = signature(given)
+        except RuntimeError as error:
+            check_memory(self.graph, given)
+            raise CompileError(f"a call of {self.graph.name}: {error}") from error
         found = calls.find(key)
         if found is not None:
             return found
