@@ -258,23 +258,41 @@ _UNDERFLOW = Fraction(1, 2**150)
 _MODERATE = Fraction(2) ** 126
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scalar:
     """A constant operand: `value` times integer powers of extents.
 
     The mean over `k` multiplies by `Scalar(1, (("k", -1),))`, so it stays right at
     every size.  `value` is exact: a float is the dyadic fraction that it stores; only
-    the infinities stay floats.  `extents` is sorted by name and has no zero power.
+    the infinities and -0.0, which is not the constant 0, stay floats.  `extents` is
+    sorted by name and has no zero power.
     """
 
     value: Fraction | float
     extents: tuple[tuple[str, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.value, float) and not _stays_float(self.value):
+            object.__setattr__(self, "value", Fraction(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Scalar):
+            return NotImplemented
+        # -0.0 is the only zero that is a float.
+        zeros = self.value or type(self.value) is type(other.value)
+        return bool(zeros) and (self.value, self.extents) == (
+            other.value,
+            other.extents,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.extents))
+
     def at(self, extents: Mapping[str, int]) -> float:
         """The number at the given extents, as arithmetic takes it.
 
         That is in f32: a number beyond its range is infinite, and one that is nearer to
-        0 than any of its numbers is 0.
+        0 than any of its numbers is 0 with its sign.
         """
         if isinstance(self.value, float):
             return self.value
@@ -283,7 +301,9 @@ class Scalar:
             number *= Fraction(extents[name]) ** power
         if abs(number) >= _OVERFLOW:
             return math.inf if number > 0 else -math.inf
-        return float(number) if abs(number) > _UNDERFLOW else 0.0
+        if abs(number) > _UNDERFLOW:
+            return float(number)
+        return -0.0 if number < 0 else 0.0
 
     @property
     def is_moderate(self) -> bool:
@@ -309,6 +329,11 @@ class Scalar:
             text += "*" if power > 0 else "/"
             text += name if abs(power) == 1 else f"{name}^{abs(power)}"
         return text
+
+
+def _stays_float(value: float) -> bool:
+    """Whether no fraction is that number: an infinity, or a zero below zero."""
+    return math.isinf(value) or (value == 0 and math.copysign(1, value) < 0)
 
 
 def _number_text(value: Fraction | float) -> str:
@@ -345,6 +370,8 @@ def _number(digits: str, by: str | None) -> Fraction | float:
     if digits.endswith("inf"):
         return float(digits)
     exact = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
+    if isinstance(exact, float) and _stays_float(exact) and not exact:
+        return exact / int(by or 1)
     try:
         return Fraction(exact) / int(by or 1)
     except ArithmeticError:
@@ -409,6 +436,6 @@ def scalar(value: float | Fraction) -> Scalar:
     Raises:
         ValueError: `value` is not a number.
     """
-    if isinstance(value, float) and math.isinf(value):
+    if isinstance(value, float) and _stays_float(value):
         return Scalar(value)
     return Scalar(Fraction(value))

@@ -20,6 +20,7 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import bf16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.expand import expand
@@ -295,6 +296,43 @@ def test_constants_are_merged_where_f32_holds_them(name: str) -> None:
     graph = expand(mirage.kernel(TWICE[name]).trace(mirage.spec((1, KEYS), "float32")))
     for x in (small, large):
         check(TWICE[name], x, graphs=[graph])
+
+
+SIGNED: dict[str, Function] = {
+    "times -0.0": lambda x: 1 / (x * -0.0),
+    "times 0.0": lambda x: 1 / (x * 0.0),
+    "both": lambda x: torch.minimum(1 / (x * 0.0), 3 + 1 / (x * -0.0)),
+    "nearer to 0 than f32": lambda x: 1 / (x * -1e-60),
+    "divided": lambda x: 1 / (-0.0 / x),
+    "less": lambda x: 1 / (-0.0 - x * 0.0),
+    "more": lambda x: 1 / (-0.0 + x * -0.0),
+    "limited": lambda x: 1 / x.clamp(max=-0.0),
+    "chosen": lambda x: 1 / torch.where(x > 1.5, -0.0, 0.0),
+    "root": lambda x: 1 / torch.sqrt(x * -0.0),
+}
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_zeros_keep_their_sign(name: str) -> None:
+    x = normal(ROWS, KEYS).abs() + 1
+    function = SIGNED[name]
+    eager = function(x)
+    assert torch.isinf(eager).all()
+    kernel = mirage.kernel(function)
+    assert torch.equal(kernel(x), eager)
+    for graph in graphs_of(function, x):
+        assert mirage.parse(str(graph)) == graph
+        (found,) = TritonExecutable(graph, interpret=True)(x)
+        assert torch.equal(found, eager)
+
+
+def test_zeros_of_both_signs_are_two_constants() -> None:
+    positive = mirage.kernel(SIGNED["times 0.0"]).trace(normal(2, 3))
+    negative = mirage.kernel(SIGNED["times -0.0"]).trace(normal(2, 3))
+    assert "-0.0" in str(negative)
+    assert "-0.0" not in str(positive)
+    assert canonical_hash(positive) != canonical_hash(negative)
+    assert positive != mirage.parse(str(negative)) == negative
 
 
 def test_limits_beyond_f32_limit_nothing() -> None:

@@ -6,6 +6,7 @@ it behind `// prints`, or in one line `// KindOfError LINE:COLUMN message`.
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -237,6 +238,10 @@ mugraph f(x: f32[m]) -> f32[m] where m = 4 {{
         (scalar(Fraction(2**53 + 1)), "9007199254740993"),
         (scalar(float("inf")), "inf"),
         (scalar(float("-inf")), "-inf"),
+        (scalar(0.0), "0"),
+        (scalar(-0.0), "-0.0"),
+        (scalar(-0.0).times(scalar(-2)), "0"),
+        (Scalar(-0.0, (("k", 1),)), "-0.0*k"),
         (Scalar(Fraction(1), (("k", -1),)), "1/k"),
         (Scalar(Fraction(2, 3), (("k", 2), ("m#", -1))), "2/3*k^2/m#"),
     ],
@@ -244,6 +249,14 @@ mugraph f(x: f32[m]) -> f32[m] where m = 4 {{
 def test_constants_read_back(value: Scalar, text: str) -> None:
     assert str(value) == text
     assert parse_scalar(text) == value
+    assert hash(parse_scalar(text)) == hash(value)
+
+
+def test_zeros_of_both_signs_differ() -> None:
+    assert scalar(-0.0) != scalar(0.0) == Scalar(0.0) == scalar(0)
+    assert len({scalar(-0.0), scalar(0), scalar(-0.0)}) == 2
+    assert math.copysign(1, parse_scalar("-0.0").at({})) == -1
+    assert math.copysign(1, scalar(-1e-300).at({})) == -1
 
 
 @pytest.mark.parametrize(
