@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
+from mirage_dsl.core.errors import public_function
 from mirage_dsl.core.logs import setup_logging
 from mirage_dsl.version import __version__ as __version__
 
@@ -80,6 +81,9 @@ def __getattr__(name: str) -> Any:
     elif name in _WHERE:
         home, there = _WHERE[name]
         value = getattr(import_module(f"{__name__}.{home}"), there)
+        # Those on tensors answer by themselves, also where they are found elsewhere.
+        if isinstance(value, FunctionType) and not home.startswith("frontend."):
+            value = public_function(f"mirage.{name}")(value)
     else:
         close = get_close_matches(name, __all__, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -24,6 +24,7 @@ from mirage_dsl.core.errors import (
     SourceLocation,
     TraceError,
     UnsupportedError,
+    public_methods,
     user_location,
 )
 from mirage_dsl.core.hardware import WARP
@@ -341,6 +342,7 @@ def _require_map(what: str, given: Sequence[int]) -> None:
         )
 
 
+@public_methods("block")
 class ThreadblockGraph:
     """One block under construction."""
 

@@ -17,6 +17,7 @@ from mirage_dsl.core.errors import (
     ShapeError,
     TraceError,
     UnsupportedError,
+    public_methods,
     user_location,
 )
 from mirage_dsl.core.modes import without_lazy_bits
@@ -99,6 +100,7 @@ def check_options(what: str, given: Collection[str]) -> None:
         )
 
 
+@public_methods("bound kernel")
 class BoundKernel:
     """One program with one μGraph for it.
 

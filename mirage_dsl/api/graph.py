@@ -26,6 +26,7 @@ from mirage_dsl.core.errors import (
     SearchError,
     ShapeError,
     UnsupportedError,
+    public_methods,
     user_location,
 )
 from mirage_dsl.frontend.arguments import Leaf, check_dtypes
@@ -44,6 +45,7 @@ PRESETS = ("attention", "lora", "mlp")
 Triples = Sequence[int | Sequence[int]] | None
 
 
+@public_methods("graph")
 class Graph(GraphBuilder):
     """A program under construction, which can be searched."""
 
@@ -203,6 +205,7 @@ def _nothing() -> None:
     """Nobody keeps prepared calls of a built graph."""
 
 
+@public_methods("a graph's kernel")
 class GraphKernel:
     """The best μGraph of a built graph.
 

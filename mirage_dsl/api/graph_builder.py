@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_dsl.api.block_builder import ThreadblockGraph
-from mirage_dsl.core.errors import TraceError, user_location
+from mirage_dsl.core.errors import TraceError, public_methods, user_location
 from mirage_dsl.core.types import DType, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.arguments import order_of, spec
@@ -37,6 +37,7 @@ def _operator(name: str) -> Callable[..., Tensor]:
     return method
 
 
+@public_methods("graph")
 class GraphBuilder:
     """A program under construction."""
 

@@ -390,7 +390,11 @@ def kernel(
         UnsupportedError: A setting that there is not.
     """
     _check_settings(effort, budget_seconds, config or {})
-    names = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
+    names: tuple[Any, ...] = (dynamic,) if isinstance(dynamic, str) else (*dynamic,)
+    if not all(isinstance(name, str) for name in names):
+        raise UnsupportedError(
+            f"dynamic={dynamic!r}; expected names of annotated dims", user_location()
+        )
     options = Options(
         effort, budget_seconds, dict(config or {}), mugraph, names, overlap
     )

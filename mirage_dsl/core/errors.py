@@ -6,11 +6,16 @@ raises the class that names the kind; it never raises `MirageError` itself.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import linecache
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
-from types import FrameType
+from traceback import walk_tb
+from types import FrameType, FunctionType
+from typing import Any, TypeVar, cast
 
 _SHOWN = 120
 """Characters of a line that a message shows."""
@@ -165,3 +170,125 @@ def location_of_function(function: object) -> SourceLocation | None:
         number, text = next(found, (number, text))
     column = len(text) - len(text.lstrip()) + 1 if text else None
     return SourceLocation(file, number, text.rstrip("\n"), column)
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame runs code of the user's, and no library's or Python's own."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return not _is_library(frame) and (
+        module.partition(".")[0] not in sys.stdlib_module_names
+    )
+
+
+# -- What is no error of ours ----------------------------------------------------------
+
+FOREIGN = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What Python and the libraries raise for arguments that they cannot use."""
+
+
+def is_misuse(error: Exception) -> bool:
+    """Whether arguments may be the reason of one of these.
+
+    What else is a RuntimeError is not: no memory, a recursion without end.
+    """
+    return not isinstance(error, RuntimeError) or type(error) is RuntimeError
+
+
+_PUBLIC = "__public_name__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+
+def public_function(name: str) -> Callable[[F], F]:
+    """Let a function that users call answer arguments it cannot use in words.
+
+    What Python raises for them becomes an `UnsupportedError` with the arguments that
+    were found and those that are expected.  What code of the user's raises, as a
+    callback, stays as it is.
+
+    Args:
+        name: What users call it.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except FOREIGN as error:
+                raised = [frame for frame, _ in walk_tb(error.__traceback__)]
+                if not is_misuse(error) or any(map(_is_users, raised)):
+                    raise
+                raise misuse(name, function, args, kwargs, error) from error
+
+        vars(called)[_PUBLIC] = name
+        return cast("F", called)
+
+    return decorate
+
+
+def inside(function: F) -> F:
+    """A public function as it is for callers that answer for it."""
+    known = getattr(function, _PUBLIC, None)
+    return function if known is None else cast(Any, function).__wrapped__
+
+
+def public_methods(name: str) -> Callable[[C], C]:
+    """Let the public methods of a class answer as `public_function` does.
+
+    Args:
+        name: What users call its objects.
+    """
+
+    def decorate(kind: C) -> C:
+        for attribute, held in list(vars(kind).items()):
+            if isinstance(held, FunctionType) and (
+                attribute == "__call__" or not attribute.startswith("_")
+            ):
+                shown = f"a call of {name}"
+                if attribute != "__call__":
+                    shown = f"{name}.{attribute}"
+                setattr(kind, attribute, public_function(shown)(held))
+        return kind
+
+    return decorate
+
+
+def misuse(
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+) -> UnsupportedError:
+    """What to raise for arguments that ended in a foreign error."""
+    given = [*map(_shown, args), *(f"{n}={_shown(v)}" for n, v in kwargs.items())]
+    try:
+        expected = f"; expected {inspect.signature(function)}"
+    except (TypeError, ValueError):
+        expected = ""
+    reason = str(error) or type(error).__name__
+    return UnsupportedError(
+        f"{name} with these arguments is not supported ({reason}): found "
+        f"({', '.join(given)}){expected}",
+        user_location(),
+    )
+
+
+def _shown(value: object) -> str:
+    """An argument in a message: of plain values the text, of others the class."""
+    kind = type(value).__qualname__
+    plain = isinstance(value, bool | int | float | str | tuple | list | type(None))
+    try:
+        text = f"{value!r}" if plain else kind
+    except (RecursionError, ValueError):
+        return kind
+    return text if len(text) <= _SHOWN // 2 else kind

@@ -23,6 +23,7 @@ from mirage_dsl.core.errors import (
     TraceError,
     UnsupportedError,
     location_of_function,
+    public_function,
     user_location,
 )
 from mirage_dsl.core.modes import (
@@ -46,6 +47,9 @@ from mirage_dsl.ir.graph import KernelGraph
 
 # -- Containers ------------------------------------------------------------------------
 
+_DEEPEST = 100
+"""How deeply containers may lie in each other."""
+
 
 def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     """Whether a value is a tuple or a list."""
@@ -64,18 +68,53 @@ def items_of(node: object) -> Iterator[tuple[str, Any]] | None:
 
 
 def leaves_of(node: object) -> list[Any]:
-    """Everything in nested containers that is no container, in order."""
+    """Everything in nested containers that is no container, in order.
+
+    Raises:
+        TraceError: Containers lie in each other too deeply.
+    """
+    items = items_of(node)
+    return [node] if items is None else [leaf for _, leaf in placed_leaves(node)]
+
+
+def placed_leaves(node: object) -> list[tuple[str, Any]]:
+    """Everything in nested containers that is no container, with its place, in order.
+
+    A place is the places from the outside in, joined by underscores.
+
+    Raises:
+        TraceError: Containers lie in each other too deeply.
+    """
+    found: list[tuple[str, Any]] = []
+    _place_leaves(node, "", 0, found)
+    return found
+
+
+def _place_leaves(
+    node: object, path: str, depth: int, found: list[tuple[str, Any]]
+) -> None:
     items = items_of(node)
     if items is None:
-        return [node]
-    return [leaf for _, child in items for leaf in leaves_of(child)]
+        found.append((path, node))
+        return
+    _require_flat(depth)
+    for place, child in items:
+        inner = f"{path}_{place}" if path else place
+        _place_leaves(child, inner, depth + 1, found)
+
+
+def _require_flat(depth: int) -> None:
+    if depth > _DEEPEST:
+        raise TraceError(
+            f"containers lie in each other more than {_DEEPEST} deep, or one in "
+            "itself; pass flatter ones",
+            user_location(),
+        )
 
 
 def places_of(node: object) -> tuple[str, ...]:
     """Where the leaves of nested containers are, in order."""
-    places: list[str] = []
-    map_leaves(node, lambda path, _: places.append(path))
-    return tuple(places)
+    return tuple(place for place, _ in placed_leaves(node))
 
 
 def same_containers(a: Any, b: Any) -> bool:
@@ -91,16 +130,22 @@ def same_containers(a: Any, b: Any) -> bool:
     return all(same_containers(mine, other) for (_, mine), (_, other) in pairs)
 
 
-def map_leaves(node: Any, function: Callable[[str, Any], Any], path: str = "") -> Any:
+def map_leaves(
+    node: Any, function: Callable[[str, Any], Any], path: str = "", depth: int = 0
+) -> Any:
     """The same containers with every leaf replaced by `function(path, leaf)`.
 
     A path is the places from the outside in, joined by underscores.
+
+    Raises:
+        TraceError: Containers lie in each other too deeply.
     """
     items = items_of(node)
     if items is None:
         return function(path, node)
+    _require_flat(depth)
     done = [
-        map_leaves(child, function, f"{path}_{place}" if path else place)
+        map_leaves(child, function, f"{path}_{place}" if path else place, depth + 1)
         for place, child in items
     ]
     if isinstance(node, dict):
@@ -150,6 +195,7 @@ def origin_of(tensors: Sequence[Any]) -> Origin:
     return Origin("torch" if specs else "numpy")
 
 
+@public_function("mirage.spec")
 def spec(
     shape: Sequence[int | str],
     dtype: DType | str = "float16",

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
+from mirage_dsl.core.errors import (
+    FOREIGN,
+    TraceError,
+    UnsupportedError,
+    inside,
+    is_misuse,
+    misuse,
+    user_location,
+)
 from mirage_dsl.core.modes import autocast_refusal
 from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
@@ -23,7 +31,7 @@ from mirage_dsl.frontend.arguments import is_array, leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.inplace import function_in_place, into, write
-from mirage_dsl.frontend.namespace import LOGICAL, NAMES, function_named
+from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.tensor import Tensor
 
@@ -471,14 +479,11 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     """
     _refuse_autocast((args, kwargs))
     try:
-        return function(*args, **kwargs)
-    except TypeError as error:
-        name = getattr(function, "__name__", "")
-        advice = f"; see mirage.{name}" if name in NAMES else ""
-        raise UnsupportedError(
-            f"{what} with these arguments is not supported ({error}){advice}",
-            user_location(),
-        ) from error
+        return inside(function)(*args, **kwargs)
+    except FOREIGN as error:
+        if not is_misuse(error):
+            raise
+        raise misuse(what, function, args, kwargs, error) from error
 
 
 def _refuse_autocast(arguments: object) -> None:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, user_location
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    public_function,
+    user_location,
+)
 from mirage_dsl.core.types import DType, Scalar, boolean, promote, scalar
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import (
@@ -256,6 +262,7 @@ def public(function: F) -> F:
     """
     places = {name: at for at, name in enumerate(signature(function).parameters)}
 
+    @public_function(f"mirage.{function.__name__}")
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         for theirs, ours in SYNONYMS.items():

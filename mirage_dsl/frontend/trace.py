@@ -25,6 +25,7 @@ from mirage_dsl.frontend.arguments import (
     map_leaves,
     name_of,
     order_of,
+    placed_leaves,
 )
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
@@ -172,7 +173,8 @@ def _contents(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for parameter, value in values.items():
         if items_of(value) is not None:
-            map_leaves(value, found.__setitem__, parameter)
+            places = placed_leaves(value)
+            found.update({f"{parameter}_{place}": leaf for place, leaf in places})
     return found
 
 
