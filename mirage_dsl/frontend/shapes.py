@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, SupportsIndex
 
@@ -58,6 +59,12 @@ class SymbolicSize:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # PyTorch asks for it before it hands arguments to a traced tensor.
+        torch = sys.modules.get("torch")
+        return SymbolicSize if torch is None else torch.SymInt
 
     def __repr__(self) -> str:
         return "?"

@@ -196,3 +196,26 @@ def test_a_tuned_kernel_serves_other_extents(function: Any, shapes: Any) -> None
         close(kernel(*tensors).cpu(), kernel, *(t.cpu() for t in tensors))
         found.add(id(kernel.bind(*tensors)))
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: torch.broadcast_to(w, x.shape) * x,
+        lambda x, w: torch.broadcast_to(w, (x.shape[0], 8)) * x,
+        lambda x, w: torch.reshape(x, (x.shape[0], 2, 4)).sum(-1) * w[:2],
+        lambda x, w: w.broadcast_to(x.size()) * x,
+        lambda x, w: w.expand(x.size(0), -1) * x,
+    ],
+)
+def test_functions_of_torch_take_dynamic_extents(function: Any) -> None:
+    def called(x: Any, w: Any) -> Any:
+        return function(x, w)
+
+    called.__annotations__ = {"x": mirage.f32["m", 8], "w": mirage.f32[8]}
+
+    kernel = mirage.kernel(effort="none", dynamic="m")(called)
+    w = torch.randn(8)
+    for rows in (4, 6, 1):
+        x = torch.randn(rows, 8)
+        assert torch.allclose(kernel(x, w), function(x, w), atol=1e-6)
