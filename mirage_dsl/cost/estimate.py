@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType, f32
 from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
@@ -64,6 +65,8 @@ class KernelCost:
         limit: Why a block does not fit on the GPU; None where it does.
         covered: What of it the next kernel's loop covers, which does not wait for it;
             the estimate is without it.
+        unknown: Why there is no estimate, where no tile program expresses the block: of
+            the figures there is then what it moves, and the time is infinite.
     """
 
     microseconds: float
@@ -83,6 +86,7 @@ class KernelCost:
     in_flight: float = 0.0
     limit: str | None = None
     covered: float = 0.0
+    unknown: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,8 @@ class Cost:
 
     @property
     def feasible(self) -> bool:
-        """Whether all blocks fit on the GPU."""
-        return all(k.limit is None for k in self.kernels)
+        """Whether all blocks fit on the GPU, and can be expressed."""
+        return all(k.limit is None and k.unknown is None for k in self.kernels)
 
 
 def estimate(
@@ -311,9 +315,11 @@ def _block_kernel(
     inside: AbstractSet[str],
     hardware: Hardware,
 ) -> KernelCost:
-    facts = facts_of(block, types, extents)
-    footprint = footprint_of(facts, hardware)
-    cost = block_cost(footprint, inside)
+    try:
+        footprint = footprint_of(facts_of(block, types, extents), hardware)
+        cost = block_cost(footprint, inside)
+    except UnsupportedError as error:
+        return _unknown(block, types, extents, inside, error.message)
     blocks, resident = float(footprint.blocks[0]), float(cost.resources.resident[0])
     at_once = max(resident, 1.0) * hardware.sms
     return KernelCost(
@@ -333,4 +339,21 @@ def _block_kernel(
         registers=int(cost.resources.registers[0]),
         in_flight=float(cost.in_flight[0]),
         limit=cost.resources.reason(0, hardware),
+    )
+
+
+def _unknown(
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    inside: AbstractSet[str],
+    reason: str,
+) -> KernelCost:
+    """What is known of a block that no tile program expresses: what it has to move."""
+    read = frozenset(load.source for load in block.loads)
+    written = sum(tensor_bytes(types[name], extents) for name in block.results)
+    cold = sum(tensor_bytes(types[name], extents) for name in read - inside)
+    moved = sum(tensor_bytes(types[name], extents) for name in read)
+    return KernelCost(
+        math.inf, cold + written, moved + written, 0.0, 0.0, 0.0, 0.0, unknown=reason
     )

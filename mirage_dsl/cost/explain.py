@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from mirage_dsl.core.hardware import DEFAULT, WARP, Hardware
@@ -106,6 +107,9 @@ def _kernel(
         head = f"kernel {number}: {node.op.name} -> {node.result} (library)"
     else:
         head = f"kernel {number}: block graph -> {', '.join(node.results)}"
+    if part.unknown is not None:
+        moved = f"  moves {_bytes(part.dram_bytes)} to and from DRAM at least"
+        return [head, f"  no estimate: {part.unknown}", moved, ""]
     lines = [f"{head}, about {part.microseconds:.1f} µs"]
     if part.covered:
         lines[0] += f", and {part.covered:.1f} beside the next kernel's loop"
@@ -278,14 +282,21 @@ class Explanation:
 
     @property
     def speedup(self) -> float | None:
-        """The program's estimate over the μGraph's."""
+        """The program's estimate over the μGraph's; None where one is missing."""
         if self.before is None:
+            return None
+        if not isfinite(self.before.microseconds + self.after.microseconds):
             return None
         return self.before.microseconds / self.after.microseconds
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**asdict(self), "speedup": self.speedup}
+        """Plain values; None for a time that is not known."""
+        found: dict[str, Any] = {**asdict(self), "speedup": self.speedup}
+        for cost in (found["before"], found["after"]):
+            for part in (cost, *cost["kernels"]) if cost else ():
+                if not isfinite(part["microseconds"]):
+                    part["microseconds"] = None
+        return found
 
     def __str__(self) -> str:
         columns = {"this μGraph": _figures(self.after)}
@@ -294,6 +305,7 @@ class Explanation:
         )
         if self.before is not None:
             columns = {"as written": _figures(self.before), **columns}
+        if self.speedup is not None:
             floor = f"{self.speedup:.2f} times as fast as written; {floor}"
         rows = [("", *columns)]
         names = _figures(self.after)
@@ -310,11 +322,12 @@ class Explanation:
 
 
 def _figures(cost: Cost) -> dict[str, str]:
+    time = cost.microseconds
     return {
         "kernels": f"{cost.launches}",
         "DRAM traffic": f"{cost.bytes / 1e6:.2f} MB",
         "operations": f"{cost.flops / 1e9:.3f} GFLOP",
-        "estimate": f"{cost.microseconds:.1f} µs",
+        "estimate": f"{time:.1f} µs" if isfinite(time) else "none",
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.facts import ProgramFacts, facts_of
 from mirage_dsl.cost.flow import STAGES, Flow, Stage, Step
@@ -40,13 +41,16 @@ def in_good_order(graph: KernelGraph, hardware: Hardware) -> KernelGraph:
     """The μGraph with the statements of its blocks in their best order."""
     types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
-    nodes = tuple(
-        _best_order(n, footprint_of(facts_of(n, types, extents), hardware))
-        if isinstance(n, BlockGraph)
-        else n
-        for n in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+
+    def ordered(node: BlockGraph) -> BlockGraph:
+        try:
+            facts = facts_of(node, types, extents)
+            return _best_order(node, footprint_of(facts, hardware))
+        except UnsupportedError:
+            return node
+
+    nodes = (ordered(n) if isinstance(n, BlockGraph) else n for n in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _best_order(block: BlockGraph, footprint: Footprint) -> BlockGraph:

@@ -561,10 +561,10 @@ def _different(certificate: Certificate) -> WhyNot:
 
 
 def _limits(cost: Cost) -> list[str]:
+    parts = list(enumerate(cost.kernels, 1))
     return [
-        f"kernel {number} takes {part.limit}"
-        for number, part in enumerate(cost.kernels, 1)
-        if part.limit is not None
+        *(f"kernel {n} takes {p.limit}" for n, p in parts if p.limit is not None),
+        *(f"kernel {n}: {p.unknown}" for n, p in parts if p.unknown is not None),
     ]
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from math import prod
+from typing import Any
 
 import pytest
 
+import mirage_dsl as mirage
 from mirage_dsl.core.hardware import A100, H100
 from mirage_dsl.core.types import f16
 from mirage_dsl.cost import explain as explanation
 from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.order import in_good_order
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.search.sizes.variants import neighbours, proposals
 from tests.programs import mugraphs
 from tests.search import blocks, programs
 
@@ -166,3 +173,61 @@ def test_it_says_why_a_running_maximum_is_not_needed() -> None:
     text = explain(bounded, bounded)
     assert "needs no running maximum: " in text
     assert "is between -8.0" in text
+
+
+def _concatenated() -> KernelGraph:
+    g = KernelBuilder("concatenated", m=16, k=8, j=8, n=16)
+    x, y = g.input("x", f16, "m, k"), g.input("y", f16, "m, j")
+    with g.block(grid={"m": 4}) as b:
+        parts = b.load(x, "m/grid, k"), b.load(y, "m/grid, j")
+        whole = b.concat(*parts, dims=("k", "j"), to="n")
+        out = b.store(b.exp(whole), "m/grid, n")
+    return g.returns(out).build()
+
+
+def _sliced() -> KernelGraph:
+    g = KernelBuilder("sliced", m=16, k=8)
+    x = g.input("x", f16, "m, k")
+    with g.block(grid={"m": 4}) as b:
+        part = b.slice(b.exp(b.load(x, "m/grid, k")), dim="k", start=0, stop=4, to="j")
+        out = b.store(part, "m/grid, j")
+    return g.returns(out).build()
+
+
+@pytest.mark.parametrize(
+    ("graph", "program", "reason"),
+    [
+        (
+            _concatenated(),
+            lambda x, y: mirage.exp(mirage.cat([x, y], 1)),
+            "cannot join",
+        ),
+        (_sliced(), lambda x: mirage.exp(x)[:, :4], "cannot rearrange"),
+    ],
+    ids=["concatenated", "sliced"],
+)
+def test_blocks_that_no_tile_program_expresses_have_no_estimate(
+    graph: KernelGraph, program: Any, reason: str
+) -> None:
+    assert not check(graph)
+    cost = estimate(graph, H100)
+    (part,) = cost.kernels
+    assert reason in (part.unknown or "")
+    assert not cost.feasible
+    assert cost.bytes == sum(
+        2 * prod(graph.extent_of[d] or 1 for d in item.type.names)
+        for item in (*graph.inputs, *graph.returns)
+    )
+    shapes = [[graph.extent_of[d] for d in i.type.names] for i in graph.inputs]
+    bound = mirage.kernel(effort="none")(program).bind(
+        *[mirage.spec([e or 1 for e in s]) for s in shapes]
+    )
+    bound.use(graph)
+    explanation = bound.explain()
+    assert reason in str(explanation)
+    assert explanation.speedup is None
+    json.dumps(explanation.to_json(), allow_nan=False)
+    assert mirage.why_not(graph, bound.program, hardware=H100).reasons
+    assert in_good_order(graph, H100) == graph
+    assert not neighbours(graph, hardware=H100)
+    assert all(not cost.feasible for _, cost in proposals(graph, hardware=H100))

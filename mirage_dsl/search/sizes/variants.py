@@ -72,6 +72,8 @@ def _worth_timing(
     limits = constraints or Constraints()
     own = estimate(mugraph, hardware)
     found = {mugraph: own}
+    if not math.isfinite(own.microseconds):
+        return list(found.items())
     types = kernel_types(mugraph)
     extents = derived_extents(mugraph, mugraph.extent_of)
     for at, part in zip(launched(mugraph), own.kernels, strict=True):
@@ -142,6 +144,8 @@ def neighbours(
     extents = derived_extents(mugraph, mugraph.extent_of)
     found: dict[KernelGraph, Cost] = {}
     made = dict(behind_kernels(mugraph))
+    if not math.isfinite(estimate(mugraph, hardware).microseconds):
+        return []
     for at, node in enumerate(mugraph.nodes):
         if not isinstance(node, BlockGraph):
             continue
