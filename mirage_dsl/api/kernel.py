@@ -8,11 +8,12 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property
+from types import FunctionType
 from typing import Any, overload
 
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.dynamic import rounded, typical
-from mirage_dsl.api.reads import ReadList, Reads
+from mirage_dsl.api.reads import ReadList, Reads, own_function
 from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.core.modes import in_mode
@@ -162,13 +163,19 @@ class Kernel:
         """By specs, constants and what the function reads."""
         self._reads: Reads | None = None
         self._watched: Reads | None = None
+        own = own_function(function)
+        # A callable without code of its own is always the same.
+        self._coded = own if isinstance(own, FunctionType) else require_traceable
+        self._code = self._coded.__code__
         self._of_classes: dict[type, Kernel] = {}
         # What a kernel keeps is no attribute of the function that wraps it.
         functools.update_wrapper(self, function, updated=())
         self.attribute = self._name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._watched is not None and self._watched.changed():
+        watched = self._watched
+        changed = watched is not None and watched.changed()
+        if changed or self._coded.__code__ is not self._code:
             self._read()
         last = self._calls.last
         if last is not None and not kwargs and len(args) == last.count:
@@ -239,6 +246,8 @@ class Kernel:
 
     def _look(self) -> Reads:
         """Look anew at what the function reads."""
+        self._code = self._coded.__code__
+        vars(self).pop("_takes_out", None)
         self._reads = Reads(self.function, Kernel)
         # Where there is nothing to watch, calls do not look.
         self._watched = self._reads if self._reads.watching else None

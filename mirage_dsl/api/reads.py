@@ -947,6 +947,13 @@ def _is_import(name: str, value: object) -> bool:
     return last.lower().startswith(name.lower()) or name == "np"
 
 
+def own_function(function: Any) -> object:
+    """The function that a partial or a method calls in the end."""
+    while type(function) in (partial, MethodType):
+        function = function.func if hasattr(function, "func") else function.__func__
+    return function
+
+
 class Reads:
     """What a function reads, as it is when this is made.
 
@@ -963,6 +970,8 @@ class Reads:
             walk = _Walk(function, kernel, named)
         self.key = ReadsKey(walk.key)
         self.entries = ReadList(walk.look.entries)
+        self._own = own_function(function)
+        self._code = getattr(self._own, "__code__", None)
         self._readers = [read for _, read, _ in walk.look.edges.values()]
         self._spreads = [spread for _, spread, _ in walk.look.boxes]
         self._seen = [value for _, _, value in walk.look.edges.values()]
@@ -971,11 +980,17 @@ class Reads:
 
     @property
     def watching(self) -> bool:
-        """Whether there is anything to compare."""
+        """Whether there is anything to compare but the function's own code."""
         return bool(self._seen)
+
+    def other_code(self) -> bool:
+        """Whether the function was given another code."""
+        return getattr(self._own, "__code__", None) is not self._code
 
     def changed(self) -> bool:
         """Whether any of it is another one now."""
+        if self.other_code():
+            return True
         try:
             now = [read() for read in self._readers]
             for spread in self._spreads:

@@ -1180,3 +1180,29 @@ def test_looking_costs_little() -> None:
             reads.changed()
         seconds.append((time.process_time() - start) / 2000)
     assert min(seconds) / count < 1e-6
+
+
+def test_other_code_of_the_function_itself() -> None:
+    def two(x: Any) -> Any:
+        return x * 2
+
+    def three(x: Any) -> Any:
+        return x * 3
+
+    class Layer:
+        def two(self, x: Any) -> Any:
+            return x * 2
+
+    layer = Layer()
+    first, second = two.__code__, three.__code__
+    for function, held, other in (
+        (two, two, second),
+        (layer.two, Layer.two, (lambda _, x: x * 3).__code__),
+    ):
+        kernel, own = mirage.kernel(effort="none")(function), held.__code__
+        assert not kernel.reads or function is not two
+        for code, factor in ((own, 2), (other, 3), (other, 3), (own, 2)):
+            held.__code__ = code
+            for _ in range(2):
+                np.testing.assert_array_equal(kernel(X), X * factor)
+    assert two.__code__ is first
