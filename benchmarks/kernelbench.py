@@ -167,16 +167,16 @@ def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
-class TooLongError(Exception):
-    """A problem took longer than it may."""
+class TooLong(BaseException):
+    """A problem took longer than it may; no handler of errors is to keep it."""
 
 
 @contextlib.contextmanager
 def _within(seconds: int) -> Iterator[None]:
-    """Raise `TooLongError` after so many seconds."""
+    """Raise `TooLong` after so many seconds."""
 
     def stop(*_: object) -> None:
-        raise TooLongError(f"not done after {seconds} s")
+        raise TooLong(f"not done after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
@@ -201,7 +201,7 @@ def tried(level: int, file: Path, seconds: int) -> Row:
             program = trace(model, inputs)
     except mirage.MirageError as error:
         found = str(error.message), 0
-    except Exception as error:
+    except (Exception, TooLong) as error:
         # Whatever another library raises is a reason as well.
         found = f"{type(error).__name__}: {error}", 0
     else:
