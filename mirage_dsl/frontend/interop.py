@@ -30,6 +30,7 @@ from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import is_array, leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
 from mirage_dsl.frontend.einsum import einsum
+from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
@@ -93,11 +94,11 @@ def _rank(x: Any) -> int:
 _COMMON: dict[str, Function] = {
     **LOGICAL,
     **{name: function_named(name) for name in _SAME.split()},
+    **ELEMENTARY,
     "absolute": f.abs,
     "negative": f.neg,
     "subtract": f.sub,
     "multiply": f.mul,
-    "divide": f.div,
     "true_divide": f.div,
     "power": f.pow,
     "mm": f.matmul,
@@ -287,6 +288,7 @@ def _detached(x: Any) -> Any:
 
 _TORCH: dict[str, Function] = {
     **_COMMON,
+    **PYTORCH_ONLY,
     "clone": _copied,
     "detach": _detached,
     **torch_functions.FUNCTIONS,
@@ -365,6 +367,7 @@ _NUMPY: dict[str, Function] = {
     "std": c.std,
     "repeat": v.repeat_interleave,
     "norm": _numpy_norm,
+    "sign": numpy_sign,
     "shape": _shape,
     "ndim": _rank,
 }

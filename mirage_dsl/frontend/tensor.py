@@ -77,16 +77,21 @@ def logical(sign: str) -> Any:
     return calling
 
 
-def refused(sign: str, advice: str) -> Callable[..., NoReturn]:
-    """An operator of Python that no operator row has."""
+def divided(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """An operator of Python that divides with a rest, and its reflected form."""
 
-    def refusing(_: Any, *__: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"the operator {sign} on a tensor cannot be traced; {advice}",
-            user_location(),
-        )
+    def function(*operands: Any) -> Any:
+        from mirage_dsl.frontend.elementary import ELEMENTARY
 
-    return refusing
+        return ELEMENTARY[name](*operands)
+
+    def reflected(self: Any, other: Any) -> Any:
+        return function(other, self)
+
+    def calling(self: Any, other: Any) -> Any:
+        return function(self, other)
+
+    return calling, reflected
 
 
 def unknown(what: str) -> Callable[..., NoReturn]:
@@ -297,8 +302,8 @@ class Tensor(Attributes):
     def __rmatmul__(self, other: Any) -> Any:
         return call("matmul", other, self)
 
-    __mod__ = __rmod__ = refused("%", "tensors hold floats")
-    __floordiv__ = __rfloordiv__ = refused("//", "use /")
+    __mod__, __rmod__ = divided("remainder")
+    __floordiv__, __rfloordiv__ = divided("floor_divide")
     __and__ = __rand__ = logical("&")
     __or__ = __ror__ = logical("|")
     __xor__ = __rxor__ = logical("^")
@@ -579,7 +584,7 @@ class Tensor(Attributes):
     add = method("add")
     sub = subtract = method("sub")
     mul = multiply = method("mul")
-    div = divide = true_divide = method("div")
+    true_divide = method("div")
     maximum = method("maximum")
     minimum = method("minimum")
     clamp = clip = method("clamp")

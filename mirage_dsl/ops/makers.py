@@ -74,6 +74,29 @@ def bell(m: Algebra[V], x: V) -> V:
     return m.mul(m.exp(square), m.constant(scalar(2 / math.sqrt(math.pi))))
 
 
+def logarithm(f: ElementAlgebra[V], x: V) -> V:
+    """The natural logarithm as the row `log` has it, an oracle by that name."""
+    return f.oracle("log", x)
+
+
+def log1p_field(f: ElementAlgebra[V], x: V) -> V:
+    """The logarithm of one plus x, over any algebra."""
+    return logarithm(f, f.add(f.constant(_ONE), x))
+
+
+def log2_field(f: ElementAlgebra[V], x: V) -> V:
+    """The logarithm over that of 2, over any algebra."""
+    return f.mul(logarithm(f, x), f.constant(scalar(1 / math.log(2))))
+
+
+def atan2_gradient(m: Algebra[V], x: Sequence[V], g: V) -> tuple[V, V]:
+    """The upstream gradient times the slopes of the angle of a point."""
+    rise, run = x
+    square = m.add(m.mul(rise, rise), m.mul(run, run))
+    turned = m.sub(m.constant(scalar(0)), m.div(m.mul(g, rise), square))
+    return m.div(m.mul(g, run), square), turned
+
+
 def erf(x: Array) -> Array:
     """The error function, element by element."""
     values = np.asarray(x)
@@ -128,6 +151,7 @@ def unary(
     *,
     torch: str,
     field: UnaryField | None = None,
+    field_note: str = EXACT,
     flops: float = 1.0,
     **facets: Any,
 ) -> Operator:
@@ -143,7 +167,7 @@ def unary(
             arity=1,
             numpy=numpy,
             field=field or unknown,
-            field_note=EXACT if field else ORACLE,
+            field_note=field_note if field else ORACLE,
             term=Term.FUNCTION,
             triton=triton,
             torch=torch,

@@ -223,6 +223,65 @@ POWER = binary(
     domain=(0.25, 4.0),
 )
 
+LOG2 = unary(
+    "log2",
+    np.log2,
+    "tl.log2({0})",
+    torch="torch.log2({0})",
+    field=makers.log2_field,
+    field_note="exact but for `log`, which is an oracle",
+    flops=4.0,
+    gradient=lambda m, x, y, g: (
+        m.div(m.mul(g, m.constant(scalar(1 / math.log(2)))), x[0]),
+    ),
+    domain=(0.25, 4.0),
+)
+LOG1P = unary(
+    "log1p",
+    np.log1p,
+    "log1p({0})",
+    torch="torch.log1p({0})",
+    field=makers.log1p_field,
+    field_note="exact but for `log`, which is an oracle",
+    flops=16.0,
+    gradient=lambda m, x, y, g: (m.div(g, m.add(m.constant(_one), x[0])),),
+    domain=(-0.75, 4.0),
+)
+EXPM1 = unary(
+    "expm1",
+    np.expm1,
+    "expm1({0})",
+    torch="torch.expm1({0})",
+    field=lambda f, x: f.sub(f.exp(x), f.constant(_one)),
+    flops=16.0,
+    gradient=lambda m, x, y, g: (m.mul(g, m.add(y, m.constant(_one))),),
+)
+SIN = unary("sin", np.sin, "tl.sin({0})", torch="torch.sin({0})", flops=8.0)
+COS = unary("cos", np.cos, "tl.cos({0})", torch="torch.cos({0})", flops=8.0)
+ATAN2 = binary(
+    "atan2",
+    np.arctan2,
+    "atan2({0}, {1})",
+    torch="torch.atan2({0}, {1})",
+    field=lambda f, a, b: f.oracle("atan2", a, b),
+    field_note=ORACLE,
+    flops=80.0,
+    gradient=lambda m, x, y, g: makers.atan2_gradient(m, x, g),
+    domain=(0.25, 4.0),
+)
+FLOOR = unary("floor", np.floor, "tl.floor({0})", torch="torch.floor({0})")
+ROUND = unary("round", np.rint, "round_even({0})", torch="torch.round({0})", flops=6.0)
+FMOD = binary(
+    "fmod",
+    np.fmod,
+    "fmod({0}, {1})",
+    torch="torch.fmod({0}, {1})",
+    field=lambda f, a, b: f.oracle("fmod", a, b),
+    field_note=ORACLE,
+    flops=100.0,
+    domain=(0.25, 4.0),
+)
+
 OR_ONE = unary(
     "or_one",
     lambda x: np.where(x == 0, np.ones_like(x), x),

@@ -8,6 +8,8 @@ import torch
 from mirage_dsl.backends.library import Argument, expression, number
 from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.types import DType, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import Apply, KernelGraph
@@ -140,3 +142,48 @@ def test_the_reference_takes_arrays_and_tensors() -> None:
     assert from_tensors[0].dtype == torch.float16
     for one, other in zip(from_tensors, from_arrays, strict=True):
         assert_near(as_array(one), as_array(torch.as_tensor(other)), 1e-3)
+
+
+# -- Special numbers -------------------------------------------------------------------
+
+EDGES = [0.0, -0.0, 1e-7, -1e-6, 0.5, -1.5, 2.5, 3.0, -88.0, 1e6, 3e38, -3e38]
+EDGES += [float("inf"), float("-inf"), float("nan")]
+OF_EDGES = {
+    "atan2": torch.atan2,
+    "expm1": torch.expm1,
+    "floor": torch.floor,
+    "fmod": torch.fmod,
+    "log1p": torch.log1p,
+    "log2": torch.log2,
+    "round": torch.round,
+}
+
+
+def of_rows(name: str) -> KernelGraph:
+    """The operator in a block, on one dim."""
+    op = OPERATORS[name]
+    g = KernelBuilder(f"edges_{name}", m=len(EDGES) ** op.arity)
+    names = [g.input(f"x{i}", f32, "m") for i in range(op.arity)]
+    with g.block(grid={"m": 5}) as b:
+        tiles = [b.load(x, "m/grid") for x in names]
+        out = b.store(b.apply(op, *tiles), "m/grid")
+    return g.returns(out).build()
+
+
+@pytest.mark.parametrize("name", OF_EDGES)
+def test_rows_of_special_numbers(name: str) -> None:
+    graph = of_rows(name)
+    edges = torch.tensor(EDGES)
+    pairs = torch.cartesian_prod(edges, edges)
+    given = [edges] if OPERATORS[name].arity == 1 else [pairs[:, 0], pairs[:, 1]]
+    given = [g.contiguous() for g in given]
+    # In f32 PyTorch has no remainder of 3e38.
+    expected = OF_EDGES[name](*(x.double() for x in given)).float()
+    (found,) = TritonExecutable(graph, interpret=True)(*given)
+    torch.testing.assert_close(found, expected, rtol=3e-7, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [*OF_EDGES, "sin", "cos"])
+def test_rows_compile(name: str) -> None:
+    (report,) = compile_only(of_rows(name), "sm_90")
+    assert not report.spills

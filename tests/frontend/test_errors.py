@@ -106,8 +106,6 @@ def test_assignment_into_a_tensor() -> None:
 
 def test_operators_that_no_row_has() -> None:
     for function, sign in (
-        (lambda x: x % 2, "%"),
-        (lambda x: 7 // x, "//"),
         (lambda x: x & (x < 1), "&"),
         (lambda x: ~x, "~"),
     ):

@@ -34,6 +34,8 @@ WITHOUT_GRADIENT = {
     # These need a comparison, a logarithm or the error function, which the algebra of
     # gradients does not have.
     *("maximum", "minimum", "where", "abs", "relu", "gelu", "power", "or_one"),
+    # Of these it is another function that the algebra has not, or 0 almost everywhere.
+    *("sin", "cos", "floor", "round", "fmod"),
 }
 
 
@@ -251,6 +253,7 @@ class Language:
         return functools.reduce(join, np.moveaxis(x, axis, 0))
 
     erf = staticmethod(OPERATORS["erf"].numpy)
+    static_range = staticmethod(range)
 
 
 def in_triton(text: str, names: dict[str, Any]) -> Array:

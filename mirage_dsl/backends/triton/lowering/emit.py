@@ -263,6 +263,70 @@ def power(a, b):
     found = tl.where(y == 0, 1.0, tl.where(x == 1, 1.0, found))
     return tl.cast(found, tl.float32)
 ''',
+        "log1p": '''
+@triton.jit
+def log1p(a):
+    """The logarithm of 1 + a, also where a is next to nothing beside 1."""
+    x = tl.cast(a, tl.float64)
+    near = x - x * x * (0.5 - x / 3.0)
+    return tl.cast(tl.where(tl.abs(x) < 1e-5, near, tl.log(1.0 + x)), tl.float32)
+''',
+        "expm1": '''
+@triton.jit
+def expm1(a):
+    """e to the power a, less 1, also where that is next to nothing beside 1."""
+    x = tl.cast(a, tl.float64)
+    near = x + x * x * (0.5 + x / 6.0)
+    return tl.cast(tl.where(tl.abs(x) < 1e-5, near, tl.exp(x) - 1.0), tl.float32)
+''',
+        "round_even": '''
+@triton.jit
+def round_even(a):
+    """The nearest whole number, of two equally near ones the even one."""
+    low = tl.floor(a)
+    rest = a - low
+    odd = tl.floor(low * 0.5) * 2.0 != low
+    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
+''',
+        "fmod": '''
+@triton.jit
+def fmod(a, b):
+    """What is left of a after as many whole b as fit, with the sign of a."""
+    x, y = tl.cast(a, tl.float64), tl.abs(tl.cast(b, tl.float64))
+    left = tl.abs(x)
+    # f32 values are up to 2**277 apart; 2**24 times b fits a number of times that
+    # float64 holds, so that each step is exact but for one b too many.
+    for step in tl.static_range(12):
+        size = y * 2.0 ** (264 - 24 * step)
+        left = left - tl.floor(left / size) * size
+        left = tl.where(left < 0, left + size, left)
+    found = tl.where(x < 0, -left, left)
+    found = tl.where((y == float("inf")) & (tl.abs(x) < y), x, found)
+    return tl.cast(found, tl.float32)
+''',
+        "atan2": '''
+@triton.jit
+def atan2(a, b):
+    """The angle of the point b to the right and a up, between -pi and pi."""
+    y, x = tl.cast(a, tl.float64), tl.cast(b, tl.float64)
+    rise, run = tl.abs(y), tl.abs(x)
+    less, more = tl.where(rise > run, run, rise), tl.where(rise > run, rise, run)
+    slope = less / tl.where(more == 0, 1.0, more)
+    slope = tl.where((less == more) & (more > 0), 1.0, slope)
+    # An eighth of the angle, whose series ends soon.
+    for _ in tl.static_range(3):
+        slope = slope / (1.0 + tl.sqrt(1.0 + slope * slope))
+    z = slope * slope
+    tail = z * (1.0 / 9.0 - z * (1.0 / 11.0 - z / 13.0))
+    series = 1.0 - z * (1.0 / 3.0 - z * (1.0 / 5.0 - z * (1.0 / 7.0 - tail)))
+    angle = 8.0 * slope * series
+    angle = tl.where(rise > run, 1.5707963267948966 - angle, angle)
+    left = (x < 0) | ((x == 0) & (1.0 / x < 0))
+    angle = tl.where(left, 3.141592653589793 - angle, angle)
+    down = (y < 0) | ((y == 0) & (1.0 / y < 0))
+    angle = tl.where(down, -angle, angle)
+    return tl.cast(tl.where((x != x) | (y != y), x + y, angle), tl.float32)
+''',
     }
 )
 """Functions that an emitted module defines when a template calls them."""

@@ -1,0 +1,370 @@
+"""Elementary functions by the names that PyTorch and NumPy share, element by element.
+
+Each is a row of the operator table, or a formula of rows that keeps its precision at
+every size of its operand: no difference of numbers that are nearly the same, and no
+square that is beyond the largest one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.operands import apply, is_condition
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.ops.table import OPERATORS
+
+_LARGE = 1e9
+"""Beyond it one added to a square changes nothing, in f32 as in float64."""
+
+
+def _row(name: str) -> Callable[..., Any]:
+    op = OPERATORS[name]
+
+    def function(*operands: Any) -> Any:
+        return apply(op, *operands)
+
+    function.__name__ = name
+    return function
+
+
+atan2 = _row("atan2")
+cos = _row("cos")
+expm1 = _row("expm1")
+floor = _row("floor")
+fmod = _row("fmod")
+log1p = _row("log1p")
+log2 = _row("log2")
+sin = _row("sin")
+
+
+# -- Signs, and numbers without a fraction ---------------------------------------------
+
+
+def _below_zero(x: Any) -> Any:
+    """Where the sign is a minus, that of -0 too."""
+    return f.maximum(f.less(x, 0), f.less(f.reciprocal(x), 0))
+
+
+def sign(x: Any) -> Any:
+    """1, 0 or -1, as x is above, at or below 0; 0 of NaN, as PyTorch has it."""
+    return v.to(f.greater(x, 0), x) - v.to(f.less(x, 0), x)
+
+
+def numpy_sign(x: Any) -> Any:
+    """The same, NaN of NaN."""
+    return f.where(f.equal(x, x), sign(x), x)
+
+
+def copysign(x: Any, y: Any) -> Any:
+    """The size of one tensor with the sign of the other."""
+    size = f.abs(x) if isinstance(x, Tensor) else abs(x)
+    if not isinstance(y, Tensor):
+        return size if math.copysign(1, y) > 0 else -size
+    return f.where(_below_zero(y), -size, size)
+
+
+def heaviside(x: Any, values: Any) -> Any:
+    """0 below 0, 1 above it, and `values` there."""
+    return f.where(f.equal(x, 0), values, v.to(f.greater(x, 0), x))
+
+
+def ceil(x: Any) -> Any:
+    """The next whole number that is not below x."""
+    return -floor(-x)
+
+
+def trunc(x: Any) -> Any:
+    """The whole number next to x on the side of 0."""
+    return f.where(f.less(x, 0), ceil(x), floor(x))
+
+
+def frac(x: Any) -> Any:
+    """What is left of x without its whole part, with the sign of x."""
+    return x - trunc(x)
+
+
+def round(x: Any, decimals: int = 0) -> Any:
+    """The nearest whole number, of two the even one, or so many decimals."""
+    if not decimals:
+        return apply(OPERATORS["round"], x)
+    factor = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return apply(OPERATORS["round"], x * factor) / factor
+    return apply(OPERATORS["round"], x / factor) * factor
+
+
+# -- Division with a rest --------------------------------------------------------------
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """What is left of a after whole numbers of b, with the sign of b."""
+    rest = fmod(a, b)
+    return f.where(_against(rest, b), rest + b, rest)
+
+
+def _against(rest: Any, b: Any) -> Any:
+    """Where a rest is not 0, and has not the sign of b."""
+    below = f.less(rest, 0)
+    if _varies(b):
+        below = f.not_equal(below, f.less(b, 0))
+    elif b < 0:
+        below = f.greater(rest, 0)
+    return f.mul(f.not_equal(rest, 0), below)
+
+
+def _varies(x: Any) -> bool:
+    return isinstance(x, Tensor)
+
+
+def floor_divide(a: Any, b: Any) -> Any:
+    """The largest whole number of b that is not beyond a."""
+    rest = fmod(a, b)
+    whole = apply(OPERATORS["round"], (a - rest) / b)
+    found = f.where(_against(rest, b), whole - 1, whole)
+    # By 0 it is what the quotient is.
+    return f.where(f.equal(b, 0), f.div(a, b), found) if _varies(b) else found
+
+
+# -- Exponentials and logarithms -------------------------------------------------------
+
+
+def log10(x: Any) -> Any:
+    """The logarithm to the base 10."""
+    return log2(x) * math.log10(2)
+
+
+def logaddexp(a: Any, b: Any) -> Any:
+    """The logarithm of the sum of two exponentials."""
+    return _log_of_sum(a, b, f.exp, log1p, math.log(2))
+
+
+def logaddexp2(a: Any, b: Any) -> Any:
+    """The logarithm to the base 2 of the sum of two powers of 2."""
+    return _log_of_sum(a, b, f.exp2, _log2_of_more, 1.0)
+
+
+def _log2_of_more(x: Any) -> Any:
+    return log1p(x) / math.log(2)
+
+
+def _log_of_sum(a: Any, b: Any, exp: Any, log_of_more: Any, of_two: float) -> Any:
+    top, apart = f.maximum(a, b), f.abs(f.sub(a, b))
+    # Of two equal infinities the difference is no number.
+    return top + f.where(f.equal(a, b), of_two, log_of_more(exp(-apart)))
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """X times the logarithm of y, which is 0 where x is."""
+    return f.where(_zero_beside(x, y), 0.0, f.mul(x, _log(y)))
+
+
+def xlog1py(x: Any, y: Any) -> Any:
+    """X times the logarithm of 1 + y, which is 0 where x is."""
+    log = log1p(y) if _varies(y) else math.log1p(y)
+    return f.where(_zero_beside(x, y), 0.0, f.mul(x, log))
+
+
+def _log(y: Any) -> Any:
+    return f.log(y) if _varies(y) else math.log(y)
+
+
+def _zero_beside(x: Any, y: Any) -> Any:
+    """Where x is 0, and y a number."""
+    zero = f.equal(x, 0) if _varies(x) else None
+    number = f.equal(y, y) if _varies(y) else None
+    if zero is None:
+        return number if x == 0 else f.mul(number, False)
+    return zero if number is None else f.mul(zero, number)
+
+
+def logit(x: Any, eps: float | None = None) -> Any:
+    """The logarithm of x over 1 - x, of x between eps and 1 - eps."""
+    x = x if eps is None else f.clamp(x, eps, 1 - eps)
+    return f.log(x / (1 - x))
+
+
+# -- Trigonometric and hyperbolic functions --------------------------------------------
+
+
+def tan(x: Any) -> Any:
+    """Sine over cosine."""
+    return sin(x) / cos(x)
+
+
+def atan(x: Any) -> Any:
+    """The angle whose tangent is x."""
+    return atan2(x, 1.0)
+
+
+def asin(x: Any) -> Any:
+    """The angle whose sine is x."""
+    return atan2(x, f.sqrt((1 - x) * (1 + x)))
+
+
+def acos(x: Any) -> Any:
+    """The angle whose cosine is x, between 0 and pi."""
+    return atan2(f.sqrt((1 - x) * (1 + x)), x)
+
+
+def sinh(x: Any) -> Any:
+    """Half the difference of the exponentials of x and -x."""
+    size = f.abs(x)
+    near = expm1(f.minimum(size, 1.0))
+    root = f.exp(size * 0.5)
+    far = root * 0.5 * root - 0.5 / (root * root)
+    found = f.where(f.less(size, 1), 0.5 * (near + near / (near + 1)), far)
+    return f.where(f.less(x, 0), -found, found)
+
+
+def cosh(x: Any) -> Any:
+    """Half the sum of the exponentials of x and -x."""
+    root = f.exp(f.abs(x) * 0.5)
+    return root * 0.5 * root + 0.5 / (root * root)
+
+
+def asinh(x: Any) -> Any:
+    """The number whose hyperbolic sine is x."""
+    size = f.abs(x)
+    low = f.minimum(size, _LARGE)
+    square = low * low
+    near = log1p(low + square / (1 + f.sqrt(square + 1)))
+    found = f.where(f.greater(size, _LARGE), f.log(size) + math.log(2), near)
+    return f.where(f.less(x, 0), -found, found)
+
+
+def acosh(x: Any) -> Any:
+    """The number, not below 0, whose hyperbolic cosine is x."""
+    low = f.minimum(x, _LARGE)
+    near = log1p((low - 1) + f.sqrt(low - 1) * f.sqrt(low + 1))
+    return f.where(f.greater(x, _LARGE), f.log(x) + math.log(2), near)
+
+
+def atanh(x: Any) -> Any:
+    """The number whose hyperbolic tangent is x."""
+    size = f.abs(x)
+    found = 0.5 * log1p(2 * size / (1 - size))
+    return f.where(f.less(x, 0), -found, found)
+
+
+def hypot(a: Any, b: Any) -> Any:
+    """The root of the sum of two squares, which may be beyond the largest number."""
+    a, b = f.abs(a), f.abs(b)
+    more, less = f.maximum(a, b), f.minimum(a, b)
+    ratio = less / f.where(f.equal(more, 0), 1.0, more)
+    # Of two infinities the quotient is no number.
+    ratio = f.where(f.equal(a, b), 1.0, ratio)
+    endless = f.maximum(f.equal(a, math.inf), f.equal(b, math.inf))
+    return f.where(endless, math.inf, more * f.sqrt(1 + ratio * ratio))
+
+
+def sinc(x: Any) -> Any:
+    """The sine of pi x over pi x, and 1 at 0."""
+    angle = x * math.pi
+    zero = f.equal(x, 0)
+    return f.where(zero, 1.0, sin(angle) / f.where(zero, 1.0, angle))
+
+
+def deg2rad(x: Any) -> Any:
+    """Degrees as an angle in radians."""
+    return x * (math.pi / 180)
+
+
+def rad2deg(x: Any) -> Any:
+    """An angle in radians as degrees."""
+    return x * (180 / math.pi)
+
+
+def positive(x: Any) -> Any:
+    """The tensor itself."""
+    return x
+
+
+def fmax(a: Any, b: Any) -> Any:
+    """The larger of two, of a number and NaN the number."""
+    return _but_nan(a, b, f.maximum(a, b))
+
+
+def fmin(a: Any, b: Any) -> Any:
+    """The smaller of two, of a number and NaN the number."""
+    return _but_nan(a, b, f.minimum(a, b))
+
+
+def _but_nan(a: Any, b: Any, found: Any) -> Any:
+    for one, other in ((a, b), (b, a)):
+        if _varies(one) and not is_condition(one):
+            found = f.where(f.not_equal(one, one), other, found)
+    return found
+
+
+# -- Arguments of `div` ----------------------------------------------------------------
+
+
+def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    """The quotient, as it is or rounded down (`floor`) or towards 0 (`trunc`)."""
+    if rounding_mode is None:
+        return f.div(a, b)
+    if rounding_mode == "floor":
+        return floor_divide(a, b)
+    if rounding_mode != "trunc":
+        raise UnsupportedError(
+            f"div: rounding_mode={rounding_mode!r}; expected None, 'floor' or 'trunc'",
+            user_location(),
+        )
+    return trunc(f.div(a, b))
+
+
+ELEMENTARY: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("acos", "arccos"), acos),
+    **dict.fromkeys(("acosh", "arccosh"), acosh),
+    **dict.fromkeys(("asin", "arcsin"), asin),
+    **dict.fromkeys(("asinh", "arcsinh"), asinh),
+    **dict.fromkeys(("atan", "arctan"), atan),
+    **dict.fromkeys(("atan2", "arctan2"), atan2),
+    **dict.fromkeys(("atanh", "arctanh"), atanh),
+    **dict.fromkeys(("fix", "trunc"), trunc),
+    **dict.fromkeys(("rint", "round", "around"), round),
+    "ceil": ceil,
+    "copysign": copysign,
+    "cos": cos,
+    "cosh": cosh,
+    "deg2rad": deg2rad,
+    "divide": div,
+    "expm1": expm1,
+    "floor": floor,
+    "floor_divide": floor_divide,
+    "fmax": fmax,
+    "fmin": fmin,
+    "fmod": fmod,
+    "heaviside": heaviside,
+    "hypot": hypot,
+    "log10": log10,
+    "log1p": log1p,
+    "log2": log2,
+    "logaddexp": logaddexp,
+    "logaddexp2": logaddexp2,
+    "positive": positive,
+    "rad2deg": rad2deg,
+    "remainder": remainder,
+    "sign": sign,
+    "sin": sin,
+    "sinc": sinc,
+    "sinh": sinh,
+    "tan": tan,
+}
+"""By the names of PyTorch and of NumPy."""
+
+PYTORCH_ONLY: Mapping[str, Callable[..., Any]] = {
+    "div": div,
+    "frac": frac,
+    "logit": logit,
+    "sgn": sign,
+    "special_expit": f.sigmoid,
+    "special_xlog1py": xlog1py,
+    "xlogy": xlogy,
+}
+"""By PyTorch's names."""

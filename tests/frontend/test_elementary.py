@@ -1,0 +1,82 @@
+"""Elementary functions against PyTorch's own, on ordinary and on special numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 3.0, 1e-6, -1e-6, 1e-3, 20.0]
+SPECIAL += [-88.0, 89.0, 1e4, -1e4, 3e38, -3e38, math.inf, -math.inf, math.nan]
+ORDINARY = torch.randn(64, generator=torch.Generator().manual_seed(0)) * 3
+
+Function = Callable[..., Any]
+
+ONE = "acos acosh asin asinh atan atanh ceil cos cosh deg2rad expm1 fix floor frac "
+ONE += "log10 log1p log2 logit positive rad2deg round sign sgn sin sinc sinh tan trunc"
+UNARY: dict[str, Function] = {name: getattr(torch, name) for name in ONE.split()}
+UNARY["round to decimals"] = lambda x: torch.round(x, decimals=2)
+UNARY["round to tens"] = lambda x: x.round(decimals=-1)
+UNARY["logit within"] = lambda x: torch.logit(x, eps=1e-3)
+
+TWO = "atan2 copysign floor_divide fmax fmin fmod heaviside hypot logaddexp "
+TWO += "logaddexp2 remainder xlogy"
+BINARY: dict[str, Function] = {name: getattr(torch, name) for name in TWO.split()}
+BINARY["quotient, rounded down"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
+BINARY["quotient, cut off"] = lambda a, b: a.div(b, rounding_mode="trunc")
+BINARY["signs"] = lambda a, b: a % b + a // b
+BINARY["numbers"] = lambda a, b: torch.fmod(a, 0.75) + (b % -3) + torch.xlogy(2.0, a)
+BINARY["special"] = lambda a, b: torch.special.xlog1py(a, b)
+
+
+def same(function: Function, *operands: torch.Tensor) -> None:
+    """Kernels on the CPU compute in float64, and round at the end."""
+    with np.errstate(all="ignore"):
+        found = mirage.kernel(lambda *xs: function(*xs))(*operands)
+    expected = function(*(x.double() for x in operands)).float()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_one_tensor(name: str) -> None:
+    same(UNARY[name], torch.cat([torch.tensor(SPECIAL), ORDINARY]))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_functions_of_two_tensors(name: str) -> None:
+    special = torch.tensor(SPECIAL)
+    both = torch.cartesian_prod(special, special)
+    a = torch.cat([both[:, 0], ORDINARY])
+    b = torch.cat([both[:, 1], ORDINARY.flip(0)])
+    same(BINARY[name], a, b)
+
+
+NUMPY = "arccos arcsinh arctan arctanh ceil cosh expm1 fix log10 log1p rint sign tan"
+
+
+@pytest.mark.parametrize("name", NUMPY.split())
+def test_functions_by_the_names_of_numpy(name: str) -> None:
+    x = np.concatenate([np.array(SPECIAL), ORDINARY.numpy()]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        found = mirage.kernel(lambda t: getattr(np, name)(t))(x)
+        expected = getattr(np, name)(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_methods_and_operators_are_the_functions() -> None:
+    a, b = ORDINARY, ORDINARY.flip(0)
+    same(lambda x, y: x.sin() * y.fmod(x) + x.atan2(y) - y.trunc().frac(), a, b)
+    same(lambda x, y: (2.5 % x) + (7 // y), a, b)
+
+
+@pytest.mark.parametrize("name", ["sign", "round", "expm1", "sinh", "atan"])
+def test_a_format_stays(name: str) -> None:
+    found = mirage.kernel(lambda t: getattr(torch, name)(t))(ORDINARY.half())
+    assert found.dtype == torch.float16
