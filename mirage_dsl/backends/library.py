@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, boolean
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
+from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
 
@@ -92,7 +93,11 @@ class Argument:
 
 
 def expression(
-    node: Apply, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
+    node: Apply,
+    operands: Sequence[Argument],
+    result: tuple[str, ...],
+    dtype: DType,
+    size: Callable[[str], str],
 ) -> str:
     """The PyTorch expression of a kernel-level operator.
 
@@ -101,6 +106,7 @@ def expression(
         operands: Its operands.
         result: Dims of the result.
         dtype: Its storage format.
+        size: Gives the text of an extent.
     """
     template = node.op.torch
     match node.op.kind:
@@ -118,6 +124,8 @@ def expression(
             return _view(template, node, operands[0], dtype)
         case Kind.CONCAT:
             return _concat(template, node, operands, result)
+        case Kind.LIBRARY:
+            return _library(template, node, operands, size)
 
 
 def _elementwise(
@@ -214,6 +222,40 @@ def _concat(
     if any(len(o.dims) < len(result) for o in operands):
         return f"joined(({', '.join(forms)},), {result.index(to)})"
     return template.format(operands=", ".join(forms), axis=result.index(to))
+
+
+def _library(
+    template: str,
+    node: Apply,
+    operands: Sequence[Argument],
+    size: Callable[[str], str],
+) -> str:
+    """A call by axes, each of any number of dims; the result has an axis for each."""
+    forms = [
+        _with_axes(operand, axes.axes, size)
+        for operand, axes in zip(operands, operand_axes(node), strict=True)
+    ]
+    text = template.format(*forms, **node.numbers)
+    made = node.axes("gives")
+    if all(len(axis) == 1 for axis in made):
+        return text
+    return f"{text}.reshape({_shape([(n,) for axis in made for n in axis], size)})"
+
+
+def _with_axes(
+    operand: Argument,
+    axes: Sequence[tuple[str, ...]],
+    size: Callable[[str], str],
+) -> str:
+    text = aligned(operand.text, operand.dims, [n for axis in axes for n in axis])
+    if all(len(axis) == 1 for axis in axes):
+        return text
+    return f"{text}.reshape({_shape(axes, size)})"
+
+
+def _shape(axes: Sequence[tuple[str, ...]], size: Callable[[str], str]) -> str:
+    sizes = [" * ".join(map(size, axis)) or "1" for axis in axes]
+    return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
 
 def number(value: float) -> str:

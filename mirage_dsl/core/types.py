@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -245,6 +245,40 @@ def axis_text(axis: Axis) -> str:
     if len(axis) == 1:
         return str(axis[0])
     return f"({' '.join(map(str, axis))})"
+
+
+@dataclass(frozen=True)
+class AxisNames:
+    """The axes of a tensor in an order, each by the names of its dims.
+
+    An attribute of operators that know axes by their places, as PyTorch's do.
+    """
+
+    axes: tuple[tuple[str, ...], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dims of all axes, in order."""
+        return tuple(name for axis in self.axes for name in axis)
+
+    def each(self, rename: Callable[[str], str]) -> AxisNames:
+        """The same axes with every name changed."""
+        return AxisNames(tuple(tuple(map(rename, axis)) for axis in self.axes))
+
+    def __str__(self) -> str:
+        """`n, c, (h0 h1), 1`, as axes are written in types."""
+        return ", ".join(axis_text(tuple(map(Dim, axis))) for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Several integers that are one attribute, as the strides of a window."""
+
+    numbers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """`2, 2`."""
+        return ", ".join(map(str, self.numbers))
 
 
 def flat_type(dtype: DType, dims: tuple[Dim, ...], space: MemorySpace) -> TensorType:

@@ -30,7 +30,7 @@ from mirage_dsl.cost.footprint import footprint_of, size_of, tensor_bytes
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import kernel_types, library_dims, library_shapes
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile.sizes import SMALLEST_DOT
@@ -40,6 +40,10 @@ LIBRARY_DEPTH = 1024
 LIBRARY_SPLIT = 4
 """Libraries split sums of products that are longer than `LIBRARY_DEPTH` into parts
 where tiles of 64 x 64 leave multiprocessors idle, and join the parts."""
+
+CONVOLUTION_SHARE = 0.5
+"""Share of the matrix units' rate that convolutions of libraries are taken to reach; a
+guess, which is not measured."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +247,8 @@ def _library_work(
     hardware: Hardware,
 ) -> tuple[float, float, float]:
     """FLOP of a product, or of another operator, and their seconds."""
+    if node.op.kind is Kind.LIBRARY:
+        return _window_work(node, types, extents, hardware)
     if node.op.kind is not Kind.CONTRACTION:
         widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
         flops = node.op.flops * size_of(types[widest].names, extents)
@@ -254,6 +260,25 @@ def _library_work(
         rate = hardware.f32_matmul_rate * _exact_share(node, types, extents)
     deep = size_of(node.over, extents) / SMALLEST_DOT * hardware.matrix_step
     return tensor, 0.0, max(tensor / rate, deep / LIBRARY_SPLIT)
+
+
+def _window_work(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+) -> tuple[float, float, float]:
+    """The same of what only PyTorch computes; f32 convolutions it rounds to TF32."""
+    known = {n: int(size_of((n,), extents)) for n in library_dims(node)}
+    shapes, shape = library_shapes(node, known)
+    assert node.op.work is not None
+    flops = node.op.flops * node.op.work(shapes, node.numbers, shape)
+    if not node.op.on_matrix_units:
+        return 0.0, flops, flops / hardware.f32_rate
+    rate = CONVOLUTION_SHARE * hardware.tensor_rate
+    if types[node.result].dtype == f32:
+        rate /= 2
+    return flops, 0.0, flops / rate
 
 
 def _library_busy(
@@ -276,6 +301,8 @@ def _library_busy(
             return math.hypot(busy, min(each, most))
         case Kind.CONCAT:
             return busy
+        case Kind.LIBRARY:
+            return busy + 2 * hardware.prologue if node.op.on_matrix_units else busy
         case _:
             broadcasts = any(size != made for size in read)
             return max(busy, made / hardware.library_broadcast) if broadcasts else busy

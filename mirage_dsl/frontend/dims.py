@@ -216,8 +216,18 @@ class Unifier:
         A symbolic atom counts as the extent -1 and is never factored.
 
         Raises:
-            UnsupportedError: The axes are no product of factors of the atoms.
+            UnsupportedError: The axes are no product of factors of the atoms; nothing
+                has changed then.
         """
+        mark = len(self._bound)
+        try:
+            return self._regrouped(atoms, extents)
+        except UnsupportedError:
+            while len(self._bound) > mark:
+                self._bound.popitem()
+            raise
+
+    def _regrouped(self, atoms: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
         rest = list(reversed(self.resolve(atoms)))
         axes: list[DimVars] = []
         mark = len(self._bound)

@@ -35,6 +35,7 @@ from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.windows import WINDOWS
 
 Function = Callable[..., Any]
 
@@ -307,6 +308,10 @@ _TORCH: dict[str, Function] = {
     **{
         name: _of_one_dtype(_COMMON[name], name, 2)
         for name in ("matmul", "mm", "bmm", "mv", "dot")
+    },
+    **{
+        name: _of_one_dtype(function, name, 3) if "conv" in name else function
+        for name, function in WINDOWS.items()
     },
     "lerp": _of_one_dtype(torch_functions.lerp, "lerp", 3),
     "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),

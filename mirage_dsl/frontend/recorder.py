@@ -10,7 +10,7 @@ The recorder knows nothing of Python's operators or of other libraries' function
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
@@ -25,7 +25,9 @@ from mirage_dsl.core.errors import (
     user_location,
 )
 from mirage_dsl.core.types import (
+    AxisNames,
     DType,
+    Integers,
     Scalar,
     TensorType,
     boolean,
@@ -53,6 +55,7 @@ from mirage_dsl.frontend.dims import (
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
+    AttrValue,
     BlockGraph,
     Input,
     KernelGraph,
@@ -342,6 +345,71 @@ class Recorder:
         last = self.slice(outer, axis + 1, index % inner, index % inner + 1)
         return Handle(last.value, (*last.axes[:axis], *last.axes[axis + 1 :]))
 
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Handle],
+        numbers: Mapping[str, tuple[int, ...]],
+        kept: Mapping[int, DimVars],
+    ) -> Handle:
+        """Apply a library operator.
+
+        Args:
+            op: The operator.
+            operands: With the axes that it knows by their places.
+            numbers: Its attributes that are integers.
+            kept: By the places of axes of the result, the axes that they are; all
+                others are new.
+
+        Raises:
+            CheckError: The operands' shapes do not fit.
+            UnsupportedError: Elements of an operand repeat along an axis, or an extent
+                that the result depends on is not known.
+        """
+        for at, operand in enumerate(operands):
+            self._require_whole(op, operand, kept if at == 0 else {})
+        shapes = [tuple(e or 1 for e in o.shape) for o in operands]
+        assert op.shape is not None
+        shape = op.shape(shapes, numbers)
+        axes: list[DimVars] = []
+        for at, extent in enumerate(shape):
+            own: DimVars = () if extent == 1 else (self.dims.fresh(extent),)
+            axes.append(kept.get(at, own))
+        reason = self.dims.unify(group=atoms_of(axes))
+        if reason is not None:
+            raise self._located(reason)
+        names = [AxisNames(_names(o.axes)) for o in operands]
+        attrs: dict[str, AttrValue] = dict(zip(("of", "by"), names, strict=False))
+        attrs["gives"] = AxisNames(_names(axes))
+        attrs.update((name, Integers(value)) for name, value in numbers.items())
+        dims = self.dims.resolve(atoms_of(axes))
+        values = tuple(o.value for o in operands)
+        value = self._record(op, values, dims, tuple(sorted(attrs.items())))
+        return Handle(value, tuple(axes))
+
+    def _require_whole(
+        self, op: Operator, x: Handle, kept: Mapping[int, DimVars]
+    ) -> None:
+        """An operand of a library operator is there, and its shape is known.
+
+        Extents may be symbolic along axes that the result has at the same places.
+        """
+        own = set(self.dims.resolve(x.value.dims))
+        if own != set(self.dims.resolve(atoms_of(x.axes))):
+            raise UnsupportedError(
+                f"{op.name} of a tensor whose elements repeat along an axis, as after "
+                "expand; pass the whole tensor",
+                user_location(),
+            )
+        for at, axis in enumerate(x.axes):
+            apart = at < op.carried and kept.get(at) == axis
+            if product(axis) is None and not apart:
+                raise UnsupportedError(
+                    f"{op.name} along a dynamic dim, on which the shape of its result "
+                    "depends; take the dim out of dynamic=",
+                    user_location(),
+                )
+
     def concat(self, operands: Sequence[Handle], axis: int) -> Handle:
         """Join along one axis; all others must be equal."""
         operands = [self._joinable(x, axis) for x in operands]
@@ -585,6 +653,10 @@ def _dtype_of(op: Operator, operands: Sequence[Traced | Scalar]) -> DType:
     return result_dtype(op, given)
 
 
+def _names(axes: Iterable[DimVars]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(a.name for a in axis) for axis in axes)
+
+
 def _over(atoms: DimVars) -> Attrs:
     return (("over", tuple(a.name for a in atoms)),)
 
@@ -749,6 +821,9 @@ class Builder:
             value = found[key]
             if kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
                 found[key] = self._dims_of((str(value),))[0]
+            elif isinstance(value, AxisNames):
+                axes = (self._dims_of(axis) for axis in value.axes)
+                found[key] = AxisNames(tuple(axes))
             elif isinstance(value, int):
                 _, *behind = self._dims.named(str(node.attr("dim")))
                 found[key] = value // (product(behind) or 1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 
 from mirage_dsl.core.clock import look
-from mirage_dsl.core.types import Axis, Scalar, TensorType
+from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -198,6 +198,8 @@ class _Canonical:
             value = attrs[name]
             if isinstance(value, tuple):
                 found[name] = tuple(self.dim(d) for d in value)
+            elif isinstance(value, AxisNames):
+                found[name] = str(value.each(self.dim))
             elif kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
                 found[name] = self.dim(str(value))
             else:
@@ -249,6 +251,8 @@ def _attribute_dims(node: Apply) -> Iterator[str]:
         value = attrs[name]
         if isinstance(value, tuple):
             yield from value
+        elif isinstance(value, AxisNames):
+            yield from value.names
         elif kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
             yield str(value)
     for operand in node.operands:

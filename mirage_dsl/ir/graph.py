@@ -21,11 +21,19 @@ from pathlib import Path
 from typing import Literal
 
 from mirage_dsl.core.errors import SourceLocation
-from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType
+from mirage_dsl.core.types import (
+    Axis,
+    AxisNames,
+    Dim,
+    DType,
+    Integers,
+    Scalar,
+    TensorType,
+)
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
 
-AttrValue = int | float | str | tuple[str, ...]
+AttrValue = int | float | str | tuple[str, ...] | AxisNames | Integers
 Attrs = tuple[tuple[str, AttrValue], ...]
 """Attributes sorted by name."""
 
@@ -79,6 +87,25 @@ class Apply:
     def is_view(self) -> bool:
         """Whether it only looks at its operand in another way, in the same format."""
         return self.op.kind is Kind.VIEW and "dtype" not in self.op.attributes
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether no block computes it of what the block has computed.
+
+        So a generated kernel ends before it, and another one starts behind it.
+        """
+        return self.is_view or self.op.kind in (Kind.CONCAT, Kind.LIBRARY)
+
+    def axes(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """The attribute called `name`, which tells axes."""
+        value = self.attr(name)
+        assert isinstance(value, AxisNames)
+        return value.axes
+
+    @property
+    def numbers(self) -> Mapping[str, tuple[int, ...]]:
+        """The attributes that are several integers, by name."""
+        return {n: v.numbers for n, v in self.attrs if isinstance(v, Integers)}
 
     @cached_property
     def values(self) -> tuple[str, ...]:

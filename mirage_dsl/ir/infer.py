@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import (
+    AxisNames,
     Dim,
     DType,
+    Integers,
     MemorySpace,
     Scalar,
     TensorType,
@@ -224,6 +227,8 @@ def apply_type(
             return _view_type(node, types[0], space)
         case Kind.CONCAT:
             return _concat_type(node, types, space)
+        case Kind.LIBRARY:
+            return _library_type(node, types, space)
 
 
 def _check_form(node: Apply) -> None:
@@ -256,8 +261,12 @@ def _fits(value: AttrValue, kind: AttributeKind, distinct: bool) -> bool:
             if not isinstance(value, tuple):
                 return False
             return not distinct or len(set(value)) == len(value)
+        case AttributeKind.AXES | AttributeKind.NEW_AXES:
+            return isinstance(value, AxisNames)
         case AttributeKind.INTEGER:
             return isinstance(value, int)
+        case AttributeKind.INTEGERS:
+            return isinstance(value, Integers)
         case AttributeKind.DIM | AttributeKind.NEW_DIM | AttributeKind.DTYPE:
             return isinstance(value, str)
 
@@ -333,6 +342,67 @@ def _concat_type(
         raise CheckError(f"{node.op.name}: another dim is called {to} already")
     others.insert(at, Dim(to))
     return flat_type(promote(*(t.dtype for t in types)), tuple(others), space)
+
+
+def _library_type(
+    node: Apply, types: Sequence[TensorType], space: MemorySpace
+) -> TensorType:
+    op = node.op
+    if space is not MemorySpace.DEVICE:
+        raise CheckError(
+            f"only PyTorch computes {op.name}, so no block holds it; put it between "
+            "kernels"
+        )
+    for kind, axes in zip(types, operand_axes(node), strict=True):
+        if sorted(axes.names) != sorted(kind.names):
+            raise CheckError(
+                f"{op.name} names the dims {', '.join(axes.names) or 'none'} of an "
+                f"operand that has {', '.join(kind.names) or 'none'}"
+            )
+        if kind.dtype == boolean or kind.dtype != types[0].dtype:
+            raise CheckError(
+                f"{op.name} takes numbers of one dtype, found "
+                f"{' and '.join(t.dtype.name for t in types)}; cast one of them"
+            )
+    made = node.attr("gives")
+    assert isinstance(made, AxisNames)
+    if len(set(made.names)) != len(made.names):
+        raise CheckError(f"{op.name}: two dims of the result have one name")
+    return flat_type(types[0].dtype, tuple(map(Dim, made.names)), space)
+
+
+def operand_axes(node: Apply) -> list[AxisNames]:
+    """The axes of the operands of a library operator, in their order."""
+    kinds = node.op.attributes
+    values = [node.attr(n) for n, kind in kinds.items() if kind is AttributeKind.AXES]
+    return [value for value in values if isinstance(value, AxisNames)]
+
+
+def library_dims(node: Apply) -> Iterator[str]:
+    """The dims of a library operator's operands and result, in their axes' order."""
+    for axes in operand_axes(node):
+        yield from axes.names
+    made = node.attr("gives")
+    assert isinstance(made, AxisNames)
+    yield from made.names
+
+
+def library_shapes(
+    node: Apply, extents: Mapping[str, int]
+) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """The shapes of the operands of a library operator as it sees them, and its own.
+
+    Args:
+        node: The operator.
+        extents: Of all of its dims.
+    """
+
+    def shape(axes: AxisNames) -> tuple[int, ...]:
+        return tuple(prod(extents[n] for n in axis) for axis in axes.axes)
+
+    made = node.attr("gives")
+    assert isinstance(made, AxisNames)
+    return [shape(axes) for axes in operand_axes(node)], shape(made)
 
 
 def block_types(
@@ -466,6 +536,9 @@ __all__ = [
     "block_node_type",
     "block_types",
     "kernel_types",
+    "library_dims",
+    "library_shapes",
+    "operand_axes",
     "result_dtype",
     "store_type",
     "union_dims",

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from mirage_dsl.core.types import Axis, Scalar, TensorType
+from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -119,9 +119,11 @@ class Renaming:
 
         attrs = list(node.attrs)
         for at, (name, value) in enumerate(attrs):
-            if kinds.get(name) not in _DIM_KINDS:
+            if isinstance(value, AxisNames):
+                attrs[at] = (name, value.each(lambda dim: _new(self.dims, dim)))
+            elif kinds.get(name) not in _DIM_KINDS:
                 continue
-            if isinstance(value, tuple):
+            elif isinstance(value, tuple):
                 attrs[at] = (name, tuple(_new(self.dims, d) for d in value))
             else:
                 attrs[at] = (name, _new(self.dims, str(value)))

@@ -7,7 +7,7 @@ search, verifier and backends read these records and name no operator.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast
@@ -28,6 +28,9 @@ class Kind(Enum):
     CONTRACTION: two operands; the sum of their product over the shared dims named by
         `over`; the other shared dims are batch dims.
     VIEW: one operand; the same elements under another type, without arithmetic.
+    LIBRARY: what only PyTorch computes, of one or two tensors: no block can contain
+        it.  Attributes `of` and `by` name the dims of the axes of the first and of the
+        second operand as PyTorch is to see them, `gives` those of the result.
     CONCAT: operands joined into the new dim `to`; attribute `dims` names the dim of
         each operand that is joined; all other dims are shared.
     """
@@ -37,20 +40,26 @@ class Kind(Enum):
     CONTRACTION = "contraction"
     VIEW = "view"
     CONCAT = "concat"
+    LIBRARY = "library"
 
 
 class AttributeKind(Enum):
     """What the value of an attribute is, and so how it is written.
 
     DIMS: a tuple of names of dims that an operand has; NEW_DIMS: of dims that the
-    result gets.  DIM, NEW_DIM: one name.  INTEGER; DTYPE: a dtype's short name.
+    result gets.  DIM, NEW_DIM: one name.  AXES: axes, by the dims of operands;
+    NEW_AXES: those of the result.  INTEGER; INTEGERS: several; DTYPE: a dtype's short
+    name.
     """
 
     DIMS = "dims"
     NEW_DIMS = "new dims"
     DIM = "dim"
     NEW_DIM = "new dim"
+    AXES = "axes"
+    NEW_AXES = "new axes"
     INTEGER = "integer"
+    INTEGERS = "integers"
     DTYPE = "dtype"
 
 
@@ -179,6 +188,13 @@ Field = (
 )
 """Field semantics of an operator; its kind and arity say which."""
 
+Shape = tuple[int, ...]
+Numbers = Mapping[str, tuple[int, ...]]
+"""The attributes of a library operator that are integers, by name."""
+
+ShapeOf = Callable[[Sequence[Shape], Numbers], Shape]
+WorkOf = Callable[[Sequence[Shape], Numbers, Shape], float]
+
 
 @dataclass(frozen=True, eq=False)
 class Operator:
@@ -191,7 +207,8 @@ class Operator:
         numpy: Reference semantics on NumPy arrays.  Elementwise: broadcasting arrays.
             Reduction: `(array, axes)`, dropping the axes.  Contraction: matrix product
             of (batch, m, k) and (batch, k, n).  View and concat: the identity and
-            `(axis, *arrays)`; the evaluator moves the dims.
+            `(axis, *arrays)`; the evaluator moves the dims.  Library: the arrays, and
+            the attributes that are integers by name.
         field: The same over residues, first argument the algebra; called through `on`,
             `reduced`, `contracted` and `joined`.
         field_note: `exact`, or why the surrogate is safe.
@@ -199,11 +216,13 @@ class Operator:
         triton: Emission template; `{0}`, `{1}` are names of operands, `{axis}` an
             axis, `{dtype}` a Triton dtype.  Names only, never expressions.
         torch: PyTorch expression of a library kernel, in the same form; `{axes}` are
-            several axes.  Operands of elementwise operators are aligned, and f32
+            several axes, and those of a library operator that are integers go by their
+            names.  Operands of elementwise operators are aligned, and f32
             unless they have the result's format, in which PyTorch computes as if in
             f32 and rounds.
         flops: f32 operations per element of the result (of the operand, for a
-            reduction; per product, for a contraction), for the cost model.
+            reduction; per product, for a contraction; as `work` tells, for a library
+            operator), for the cost model.
         sign: Python's infix sign, or None.
         attributes: The attributes it requires, in the order of printing.
         truth: When its result is truth values; None for never.
@@ -224,6 +243,14 @@ class Operator:
             an `Algebra`.  The search expands derived rows.
         gradient: `(algebra, operands, result, upstream)` to one gradient per operand,
             where known.
+        shape: Of a library operator: the shape of the result, of those of the operands
+            and the attributes that are integers.
+        work: Of a library operator: how often `flops` operations are made, of the same
+            and the shape of the result.
+        on_matrix_units: Of a library operator: it multiplies there.
+        carried: Of a library operator: how many of the first axes of the first operand
+            are those of the result, each of its elements computed apart, so that their
+            extents may be symbolic.
         domain: Open interval of operand values on which the function is smooth, for
             the laws in `tests/ops`.
     """
@@ -251,6 +278,10 @@ class Operator:
     shift_of: Operator | None = None
     expansion: Callable[..., Any] | None = None
     gradient: Callable[..., tuple[Any, ...]] | None = None
+    shape: ShapeOf | None = None
+    work: WorkOf | None = None
+    on_matrix_units: bool = False
+    carried: int = 0
     domain: tuple[float, float] = (-4.0, 4.0)
 
     @property
@@ -293,6 +324,8 @@ class Operator:
                 return self.contracted(algebra, operands[0], operands[1])
             case Kind.CONCAT:
                 return self.joined(algebra, 0, *operands)
+            case Kind.LIBRARY:
+                return algebra.oracle(self.name, *operands)
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"

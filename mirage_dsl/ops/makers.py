@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import scalar
 from mirage_dsl.ops.definition import (
     Algebra,
@@ -20,13 +22,16 @@ from mirage_dsl.ops.definition import (
     ElementAlgebra,
     FieldAlgebra,
     Kind,
+    Numbers,
     Operator,
     ReductionField,
+    Shape,
     Term,
     TernaryField,
     Truth,
     UnaryField,
     V,
+    WorkOf,
 )
 
 # -- Formulas that are longer than a line ----------------------------------------------
@@ -368,6 +373,104 @@ def concatenation(
             attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIM},
         )
     )
+
+
+def library(
+    name: str,
+    torch: str,
+    *numbers: str,
+    work: WorkOf,
+    arity: int = 1,
+    flops: float = 1.0,
+    carried: int = 1,
+    on_matrix_units: bool = False,
+) -> Operator:
+    """A row of what only PyTorch computes, in any generality.
+
+    Its values, its shapes and its launch are all of the one expression `torch`, with
+    PyTorch's own tensors: on the CPU, without data, and where the operands are.
+
+    Args:
+        name: Of the row.
+        torch: The expression.
+        numbers: Attributes that are integers.
+        work: How often `flops` operations are made.
+        arity: One operand or two.
+        flops: Operations.
+        carried: Axes of the first operand along which each element is apart.
+        on_matrix_units: Whether they multiply.
+    """
+
+    def unknown(f: ElementAlgebra[V], *operands: V) -> V:
+        return f.oracle(name, *operands)
+
+    run = partial(_run_by_torch, torch)
+    axes = dict(zip(("of", "by"), [AttributeKind.AXES] * arity, strict=False))
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.LIBRARY,
+            arity=arity,
+            numpy=run,
+            field=unknown,
+            field_note="random oracle: a function of all elements of its operands",
+            term=Term.FUNCTION,
+            triton="",
+            torch=torch,
+            flops=flops,
+            attributes={
+                **axes,
+                "gives": AttributeKind.NEW_AXES,
+                **dict.fromkeys(numbers, AttributeKind.INTEGERS),
+            },
+            shape=partial(_shape_by_torch, torch),
+            work=work,
+            on_matrix_units=on_matrix_units,
+            carried=carried,
+        )
+    )
+
+
+def _run_by_torch(text: str, *arrays: Array, **numbers: tuple[int, ...]) -> Array:
+    """The value of a library operator's expression, on the CPU."""
+    import torch
+
+    # Torch's annotations leave arrays open.
+    tensors = [
+        torch.from_numpy(np.array(a))  # pyright: ignore[reportUnknownMemberType]
+        for a in arrays
+    ]
+    return np.asarray(_by_torch(text, tensors, numbers).numpy())
+
+
+@cache
+def _shape_of_call(
+    text: str, shapes: tuple[Shape, ...], numbers: tuple[tuple[str, Shape], ...]
+) -> Shape:
+    import torch
+
+    tensors = [torch.empty(shape, device="meta") for shape in shapes]
+    return tuple(_by_torch(text, tensors, dict(numbers)).shape)
+
+
+def _shape_by_torch(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """The shape that PyTorch gives, computed without data.
+
+    Raises:
+        CheckError: PyTorch refuses these shapes.
+    """
+    try:
+        return _shape_of_call(text, tuple(shapes), tuple(sorted(numbers.items())))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckError(f"PyTorch refuses these shapes: {reason}") from None
+
+
+def _by_torch(text: str, tensors: Sequence[Any], numbers: Numbers) -> Any:
+    import torch
+
+    names = {f"x{i}": x for i, x in enumerate(tensors)}
+    return eval(text.format(*names, **numbers), {"torch": torch, **names})
 
 
 def joining(join: Operator) -> str:

@@ -12,14 +12,23 @@ other: dims to NumPy's, residues to integers, expansions to reference semantics.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from mirage_dsl.core.types import scalar
 from mirage_dsl.ops import makers
-from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term, Truth
+from mirage_dsl.ops.definition import (
+    AttributeKind,
+    Kind,
+    Numbers,
+    Operator,
+    Shape,
+    Term,
+    Truth,
+    WorkOf,
+)
 from mirage_dsl.ops.makers import (
     EXACT,
     ORACLE,
@@ -29,6 +38,7 @@ from mirage_dsl.ops.makers import (
     comparison,
     concatenation,
     contraction,
+    library,
     reduction,
     row,
     shift,
@@ -464,3 +474,98 @@ CONCAT = concatenation(
     torch="torch.cat(({operands},), {axis})",
     field=lambda f, axis, *arrays: f.concat(axis, *arrays),
 )
+
+# -- What only PyTorch computes --------------------------------------------------------
+# Operands are batches; `gives` has the axes of the result.  Biases are added behind.
+
+
+def _each_of(operand: int, by: int) -> WorkOf:
+    """A product for each element of a tensor and what a kernel holds for it."""
+
+    def work(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+        del numbers
+        tensors = (*shapes, result)
+        return math.prod(tensors[operand]) * math.prod(tensors[by][1:])
+
+    return work
+
+
+def _each_window(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+    """An operation for each element of each window."""
+    del shapes
+    return math.prod(result) * math.prod(numbers["kernel"])
+
+
+def _each_element(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+    """An operation for each element that is read or made."""
+    del numbers
+    return math.prod(shapes[0]) + math.prod(result)
+
+
+_F = "torch.nn.functional."
+_SCALED = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
+"""How PyTorch interpolates between so many neighbours, but for the nearest ones."""
+
+for _rank in (1, 2, 3):
+    library(
+        f"conv{_rank}d",
+        f"{_F}conv{_rank}d({{0}}, {{1}}, None, {{stride}}, {{padding}}, {{dilation}}, "
+        "{groups[0]})",
+        *("stride", "padding", "dilation", "groups"),
+        arity=2,
+        work=_each_of(2, by=1),
+        flops=2.0,
+        on_matrix_units=True,
+    )
+    library(
+        f"conv_transpose{_rank}d",
+        f"{_F}conv_transpose{_rank}d({{0}}, {{1}}, None, {{stride}}, {{padding}}, "
+        "{output_padding}, {groups[0]}, {dilation})",
+        *("stride", "padding", "output_padding", "dilation", "groups"),
+        arity=2,
+        work=_each_of(0, by=1),
+        flops=2.0,
+        on_matrix_units=True,
+    )
+    library(
+        f"max_pool{_rank}d",
+        f"{_F}max_pool{_rank}d({{0}}, {{kernel}}, {{stride}}, {{padding}}, "
+        "{dilation}, bool({ceil[0]}))",
+        *("kernel", "stride", "padding", "dilation", "ceil"),
+        work=_each_window,
+        carried=2,
+    )
+    library(
+        f"avg_pool{_rank}d",
+        f"{_F}avg_pool{_rank}d({{0}}, {{kernel}}, {{stride}}, {{padding}}, "
+        "bool({ceil[0]}), bool({padded[0]}))",
+        *("kernel", "stride", "padding", "ceil", "padded"),
+        work=_each_window,
+        carried=2,
+    )
+    for _pool in ("avg", "max"):
+        library(
+            f"adaptive_{_pool}_pool{_rank}d",
+            f"{_F}adaptive_{_pool}_pool{_rank}d({{0}}, {{size}})",
+            "size",
+            work=_each_element,
+            carried=2,
+        )
+    for _mode in ("nearest", "nearest-exact"):
+        library(
+            f"upsample_{_mode.replace('-', '_')}{_rank}d",
+            f'{_F}interpolate({{0}}, {{size}}, mode="{_mode}")',
+            "size",
+            work=_each_element,
+            carried=2,
+        )
+    for _mode in _SCALED[_rank]:
+        library(
+            f"upsample_{_mode}{_rank}d",
+            f'{_F}interpolate({{0}}, {{size}}, mode="{_mode}", '
+            "align_corners=bool({corners[0]}))",
+            *("size", "corners"),
+            work=_each_element,
+            flops=8.0,
+            carried=2,
+        )

@@ -185,6 +185,8 @@ class _Sinker:
         through = _looks_of(node)
         if through is not None:
             return self.seen(node.values[0], _composed(through, looks))
+        if looks and node.op.kind is Kind.LIBRARY:
+            raise _StuckError
         made = dict(node.attrs).get("to")
         if any(k.dim == made for k in looks):
             return self._part(node, str(made), looks)

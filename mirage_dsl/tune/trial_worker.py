@@ -23,7 +23,7 @@ from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.core.types import DType, Scalar, boolean, dtype_named, f32
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
-from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.definition import Numbers, Operator
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.tune.channel import arriving, own_channel, send
 from mirage_dsl.tune.messages import Final, InputSpec, Task, Timing, Trial
@@ -62,6 +62,16 @@ class TorchDomain:
     def contract(self, op: Operator, a: Tensor, b: Tensor) -> Tensor:
         """The row's expression."""
         return _evaluated(op.name, (a, b))
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Tensor],
+        numbers: Numbers,
+        shape: tuple[int, ...],  # noqa: ARG002
+    ) -> Tensor:
+        """The row's expression."""
+        return _evaluated(op.name, tuple(operands), numbers=tuple(numbers.items()))
 
     def running_max(self, value: Tensor, axis: int) -> Tensor:
         """Cumulative maximum, with the lowest finite number for -inf."""
@@ -109,16 +119,25 @@ def evaluate_torch(graph: KernelGraph, tensors: Sequence[Tensor]) -> list[Tensor
 
 
 def _evaluated(
-    name: str, operands: tuple[Tensor, ...], axes: tuple[int, ...] = ()
+    name: str,
+    operands: tuple[Tensor, ...],
+    axes: tuple[int, ...] = (),
+    numbers: tuple[tuple[str, tuple[int, ...]], ...] = (),
 ) -> Tensor:
     names = {f"x{i}": x for i, x in enumerate(operands)}
-    return eval(_code(name, len(operands), axes), {**_scope(), **names})
+    return eval(_code(name, len(operands), axes, numbers), {**_scope(), **names})
 
 
 @cache
-def _code(name: str, count: int, axes: tuple[int, ...]) -> CodeType:
+def _code(
+    name: str,
+    count: int,
+    axes: tuple[int, ...],
+    numbers: tuple[tuple[str, tuple[int, ...]], ...],
+) -> CodeType:
     operands = [f"x{i}" for i in range(count)]
-    text = OPERATORS[name].torch.format(*operands, axes=axes, dtype="torch.float64")
+    fields = {"axes": axes, "dtype": "torch.float64", **dict(numbers)}
+    text = OPERATORS[name].torch.format(*operands, **fields)
     return compile(text, f"<{name}>", "eval")
 
 

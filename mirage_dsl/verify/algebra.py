@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, scalar
-from mirage_dsl.ops.definition import Axes, Operator
+from mirage_dsl.ops.definition import Axes, Numbers, Operator
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
@@ -85,6 +86,16 @@ def hashed(name: str, keys: IntArray, operands: Sequence[IntArray]) -> Hash:
     for operand in operands:
         state = mixed(state ^ operand.astype(np.uint64))
     return state
+
+
+def _digest(elements: IntArray) -> Hash:
+    """One word for all elements of a trial, which says where each of them stands."""
+    trials, *shape = elements.shape
+    start = np.uint64(zlib.crc32(repr(shape).encode()))
+    flat = elements.reshape(trials, -1).astype(np.uint64)
+    places = mixed(np.arange(flat.shape[1], dtype=np.uint64) + start)
+    with np.errstate(over="ignore"):
+        return mixed(mixed(flat ^ places[None]).sum(axis=1, dtype=np.uint64) + start)
 
 
 # -- Residues --------------------------------------------------------------------------
@@ -553,6 +564,43 @@ class ResidueAlgebra:
             parts.append(drawn % self.prime(i, state.ndim - 1))
         return Residue(tuple(parts), self._oracle_flags(operands, state.shape))
 
+    def whole_oracle(
+        self, name: str, operands: Sequence[Residue], index: IntArray
+    ) -> Residue:
+        """A random function of all elements of the operands, and of an index.
+
+        Args:
+            name: Its name.
+            operands: Of any shapes.
+            index: Of each element of the result.
+        """
+        nothing = np.zeros(1, dtype=np.int64)
+        state = hashed(name, self.trials.keys, [nothing[None]])[:, 0]
+        for operand in operands:
+            state = mixed(state ^ _digest(operand.top))
+        spread = state.reshape((-1,) + (1,) * index.ndim)
+        drawn = mixed(spread ^ mixed(index.astype(np.uint64))[None])
+        parts: list[IntArray] = []
+        for i in range(self.trials.fields):
+            drawn = mixed(drawn + np.uint64(i + 1))
+            part = (drawn >> np.uint64(2)).astype(np.int64)
+            parts.append(part % self.prime(i, index.ndim))
+        return Residue(tuple(parts), self._whole_flags(operands, drawn.shape))
+
+    def _whole_flags(
+        self, operands: Sequence[Residue], shape: tuple[int, ...]
+    ) -> FlagArray | None:
+        """Flags of what depends on all elements of the operands."""
+        found = np.zeros(shape[:1], np.uint16)
+        for operand in operands:
+            if operand.flags is not None:
+                keyed = self._keyed_flags(refuse_masked(operand))
+                found |= np.bitwise_or.reduce(keyed.reshape(len(found), -1), axis=1)
+        if not found.any():
+            return None
+        spread = found.reshape((-1,) + (1,) * (len(shape) - 1))
+        return np.broadcast_to(spread, shape)
+
     def indicator(self, name: str, *operands: Residue) -> Residue:
         """A random function of the top components with values 0 and 1."""
         self.choices += 1
@@ -607,6 +655,28 @@ class ResidueDomain:
     def contract(self, op: Operator, a: Residue, b: Residue) -> Residue:
         """The row's field semantics."""
         return op.contracted(self.algebra, a, b)
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Residue],
+        numbers: Numbers,
+        shape: tuple[int, ...],
+    ) -> Residue:
+        """A random function of all elements of the operands."""
+        index = np.arange(prod(shape)).reshape(shape)
+        return self.of_library(op, operands, numbers, index)
+
+    def of_library(
+        self,
+        op: Operator,
+        operands: Sequence[Residue],
+        numbers: Numbers,
+        index: IntArray,
+    ) -> Residue:
+        """Those elements of a library operator's result that have the given indices."""
+        name = f"{op.name} {sorted(numbers.items())}"
+        return self.algebra.whole_oracle(name, operands, index)
 
     def running_max(
         self,

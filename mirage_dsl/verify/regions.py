@@ -186,6 +186,8 @@ def operand_regions(
     attrs = dict(node.attrs)
     if node.op.kind is Kind.CONCAT:
         return list(_joined(node, region, names, extents))
+    if node.op.kind is Kind.LIBRARY:
+        return [{d: _some_of(d, extents, thinned) for d in own} for own in names]
     if node.op.kind is Kind.VIEW and "dtype" not in attrs:
         region = _viewed(node, region)
     whole = {d: _all_of(d, extents, thinned) for d in node.over}
@@ -195,6 +197,13 @@ def operand_regions(
 def _all_of(dim: str, extents: Extents, thinned: Region) -> IntArray:
     kept = thinned.get(dim)
     return np.arange(extents[dim]) if kept is None else kept
+
+
+def _some_of(dim: str, extents: Extents, thinned: Region) -> IntArray:
+    """The first and the last element of a dim, and one between, at any extent alike."""
+    every = _all_of(dim, extents, thinned)
+    rng = np.random.default_rng([extents[dim], 33])
+    return distinct(every[[0, int(rng.integers(len(every))), -1]])
 
 
 def _viewed(node: Apply, region: Region) -> Region:

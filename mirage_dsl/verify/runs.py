@@ -13,15 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_dsl.core.types import Scalar
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
+from mirage_dsl.ir.evaluate.floats import NumpyDomain, stand_in
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ops.definition import Array, Operator
+from mirage_dsl.ops.definition import Array, Numbers, Operator
 
 
 @dataclass(frozen=True)
 class RunsDomain(NumpyDomain):
-    """`NumpyDomain` for several runs."""
+    """`NumpyDomain` for several runs, at the small sizes of trials."""
+
+    stand_ins: bool = True
 
     def shape(self, value: Array) -> tuple[int, ...]:
         """That of one run."""
@@ -50,6 +52,17 @@ class RunsDomain(NumpyDomain):
         ]
         found = super().contract(op, *merged)
         return found.reshape(runs, -1, *found.shape[1:])
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Array],
+        numbers: Numbers,
+        shape: tuple[int, ...],
+    ) -> Array:
+        """What stands in for it, in each run."""
+        whole = [o.reshape(len(o), -1) for o in operands]
+        return stand_in(op, whole, numbers, shape)
 
     def running_max(self, value: Array, axis: int) -> Array:
         """Along an axis of a run."""

@@ -31,7 +31,7 @@ from mirage_dsl.ir.evaluate.domain import (
 )
 from mirage_dsl.ir.evaluate.graph import BlockEvaluation
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, Load, dims_of
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
@@ -300,7 +300,29 @@ class _Side:
             return arrays.concat(operands, [joined[i] for i in kept], str(attrs["to"]))
         if "start" in attrs:
             return arrays.relabelled(operands[0], {str(attrs["dim"]): str(attrs["to"])})
+        if node.op.kind is Kind.LIBRARY:
+            return self._library(node, operands, arrays)
         return arrays.apply(node, operands)
+
+    def _library(
+        self,
+        node: Apply,
+        operands: Sequence[Named[Residue]],
+        arrays: NamedArrays[Residue],
+    ) -> Named[Residue]:
+        """A random function of those elements of its operands that are there."""
+        domain, region = arrays.domain, self._region(node.result)
+        assert isinstance(domain, ResidueDomain)
+        values: list[Residue] = []
+        for operand, axes in zip(operands, operand_axes(node), strict=True):
+            values.append(arrays.arranged(operand, axes.names).value)
+        names = [name for axis in node.axes("gives") for name in axis]
+        index = np.zeros((1,) * len(names), np.int64)
+        for at, name in enumerate(names):
+            along = (-1,) + (1,) * (len(names) - 1 - at)
+            index = index * self.extents[name] + region[name].reshape(along)
+        found = domain.of_library(node.op, values, node.numbers, index)
+        return Named(found, tuple(names))
 
     def _block(
         self,

@@ -25,6 +25,7 @@ from mirage_dsl.ir.graph import (
     Split,
     dims_of,
 )
+from mirage_dsl.ir.infer import kernel_types, library_dims
 from mirage_dsl.ir.maps import (
     derived_extents,
     loops_inside_grid,
@@ -32,7 +33,8 @@ from mirage_dsl.ir.maps import (
     renamings,
     view_nodes,
 )
-from mirage_dsl.ir.walk import map_nodes
+from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.verify.interface import corresponding_axes
 
 # -- How the extents of two graphs hang together ---------------------------------------
@@ -260,6 +262,7 @@ class _Shrinking:
                 self.classes.join((side, old), (side, new))
         for ours, theirs in corresponding_axes(candidate, program):
             self._relate(ours, theirs)
+        self._relate_library()
         parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
         self.segments = Segments(self.graphs, self.classes, parts)
         self.sizes: dict[tuple[object, ...], int] = {}
@@ -280,6 +283,23 @@ class _Shrinking:
                 f"the axis {' '.join(d.name for d in ours)} of the program is cut "
                 f"otherwise in the candidate: {' '.join(d.name for d in theirs)}"
             )
+
+    def _relate_library(self) -> None:
+        """Library operators that are alike have the same sizes.
+
+        The sizes of a result follow from nothing else here: any will do for a random
+        function, if they are the same on both sides.
+        """
+        first: dict[tuple[object, ...], list[Key]] = {}
+        for side, graph in enumerate(self.graphs):
+            for node in graph.applies:
+                if node.op.kind is Kind.LIBRARY:
+                    keys = [(side, name) for name in library_dims(node)]
+                    sizes = [graph.extent_of.get(name) for _, name in keys]
+                    numbers = tuple(sorted(node.numbers.items()))
+                    alike = (node.op.name, numbers, tuple(sizes))
+                    for a, b in zip(first.setdefault(alike, keys), keys, strict=True):
+                        self.classes.join(a, b)
 
     def _same_extent(self, a: Key, b: Key) -> None:
         found = [self.graphs[side].extent_of.get(name) for side, name in (a, b)]
@@ -304,6 +324,7 @@ class _Shrinking:
         demands = self._demands()
         keys.sort(key=lambda k: -demands.get(self.classes.find(k), 0))
         pools = self._pools()
+        unseen = self._unseen()
         taken: set[int] = set()
         for key in keys:
             demand = demands.get(self.classes.find(key), 0)
@@ -313,10 +334,31 @@ class _Shrinking:
                 pool = pools[demand if i == 0 else 0]
                 single = self.segments.is_single(key, i) and not demand
                 single = single or self.segments.is_inserted(segment)
+                if self.classes.find(key) in unseen and not demand:
+                    self.sizes[segment] = 1 if single else 2 + len(self.sizes) % 2
+                    continue
                 avoided = taken | {other.get(segment, 0)}
                 size = 1 if single else _first_free(pool, avoided)
                 taken.add(size)
                 self.sizes[segment] = size
+
+    def _unseen(self) -> set[tuple[object, ...]]:
+        """Classes of dims that nothing but library operators sees.
+
+        A random function tells axes apart that are equally long, and its operands have
+        many of them.
+        """
+        seen: set[tuple[object, ...]] = set()
+        made: set[tuple[object, ...]] = set()
+        for side, graph in enumerate(self.graphs):
+            types = kernel_types(graph)
+            for node in graph.nodes:
+                names = {n for v in operands_of(node) for n in types[v].names}
+                names.update(n for v in results_of(node) for n in types[v].names)
+                library = isinstance(node, Apply) and node.op.kind is Kind.LIBRARY
+                found = made if library else seen
+                found.update(self.classes.find((side, n)) for n in names)
+        return made - seen
 
     def _keys(self) -> list[Key]:
         partial = {(1, name) for name in _partial_dims(self.graphs[1])}

@@ -94,7 +94,7 @@ def test_products_are_matrix_products_where_they_can_be(name: str) -> None:
     wanted = tuple(out.split(", "))
     (apply,) = (n for n in node.nodes if isinstance(n, Apply))
     operands = [Argument(i.name, i.type.names, i.type.dtype) for i in node.inputs]
-    text = expression(apply, operands, wanted, f16)
+    text = expression(apply, operands, wanted, f16, str)
     assert ("torch.matmul" in text) == plain
     tensors = random_inputs(node)
     found = eval(text, {"torch": torch, **dict(zip("xw", tensors, strict=True))})

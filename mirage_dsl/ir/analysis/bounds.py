@@ -324,6 +324,8 @@ class Walk:
                 dtype = dtype_named(str(node.attr("dtype")))
                 assert dtype is not None
                 return rounded(self.bounds[node.values[0]], dtype, self.count)
+            case Kind.LIBRARY:
+                return UNKNOWN
             case _:
                 # Other views and concatenations only move elements.
                 sizes = [self.bounds[v].magnitude for v in node.values]

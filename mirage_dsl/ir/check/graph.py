@@ -7,7 +7,7 @@ kernel graphs are here, those of block graphs in `ir.check.block`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -25,10 +25,16 @@ from mirage_dsl.core.types import (
 from mirage_dsl.ir.check.block import check_block, slice_problem
 from mirage_dsl.ir.check.view import BlockView, Diagnostic, listed
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Return
-from mirage_dsl.ir.infer import apply_type, store_type
+from mirage_dsl.ir.infer import (
+    apply_type,
+    library_dims,
+    library_shapes,
+    store_type,
+)
 from mirage_dsl.ir.maps import derived_extents, extents_made
 from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
 from mirage_dsl.ir.walk import applications, operands_of, read_by, results_of
+from mirage_dsl.ops.definition import Kind
 
 
 @dataclass(frozen=True)
@@ -199,6 +205,48 @@ def _extents_derived(view: KernelView) -> Iterator[Diagnostic]:
             )
 
 
+def _library_extents(view: KernelView) -> Iterator[Diagnostic]:
+    """The extents of a library operator's result are those that PyTorch gives."""
+    for node in view.graph.applies:
+        if node.op.kind is Kind.LIBRARY and node.result in view.types:
+            problem = _library_problem(node, view.graph.extent_of)
+            if problem is not None:
+                yield Diagnostic(
+                    "library-extent",
+                    f"{node.result}: {problem}",
+                    node.result,
+                    f"change the extents, or the attributes of {node.op.name}",
+                    location=node.location,
+                )
+
+
+def _library_problem(node: Apply, extents: Mapping[str, int | None]) -> str | None:
+    """What is wrong with the extents of a library operator's dims, or None."""
+    carried = node.op.carried
+    whole = {
+        name
+        for a, b in zip(node.axes("of")[:carried], node.axes("gives"), strict=False)
+        for name in a
+        if a == b
+    }
+    dims = dict.fromkeys(library_dims(node))
+    known = {n: extents.get(n) or 1 for n in dims}
+    missing = [n for n in dims if extents.get(n) is None and n not in whole]
+    if missing:
+        return (
+            f"the extent of {missing[0]} is symbolic, and only those of a batch may be"
+        )
+    shapes, shape = library_shapes(node, known)
+    assert node.op.shape is not None
+    try:
+        found = node.op.shape(shapes, node.numbers)
+    except CheckError as error:
+        return error.message
+    if found != shape:
+        return f"{node.op.name} gives the shape {found}, the extents say {shape}"
+    return None
+
+
 def _maker(node: KernelNode) -> str:
     if isinstance(node, Apply):
         return f"what makes {node.result}"
@@ -328,6 +376,7 @@ KERNEL_RULES: tuple[KernelRule, ...] = (
     _constants,
     _extents_known,
     _extents_derived,
+    _library_extents,
     _bytes,
     _slices,
     _returns,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, dtype_named
 from mirage_dsl.ir.graph import Apply
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ir.infer import library_shapes, operand_axes
+from mirage_dsl.ops.definition import Kind, Numbers, Operator
 
 # -- Domains ---------------------------------------------------------------------------
 
@@ -38,6 +39,23 @@ class Domain(Protocol[V]):
 
     def contract(self, op: Operator, a: V, b: V) -> V:
         """Apply a contraction to (batch, m, k) and (batch, k, n)."""
+        ...
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[V],
+        numbers: Numbers,
+        shape: tuple[int, ...],
+    ) -> V:
+        """Apply a library operator, whose result has the given shape.
+
+        Args:
+            op: The operator.
+            operands: With the axes that it knows by their places.
+            numbers: Its attributes that are integers.
+            shape: Of its result.
+        """
         ...
 
     def running_max(self, value: V, axis: int) -> V:
@@ -309,8 +327,27 @@ class NamedArrays(Generic[V]):
         taken = self.domain.take(named.value, at, attrs["start"], attrs["stop"])
         return self.relabelled(replace(named, value=taken), {attrs["dim"]: attrs["to"]})
 
-    def apply(self, node: Apply, operands: Sequence[Named[V]]) -> Named[V]:
-        """Apply an operator node."""
+    def library(
+        self, node: Apply, operands: Sequence[Named[V]], extents: Mapping[str, int]
+    ) -> Named[V]:
+        """Apply a library operator to its operands as it sees them."""
+        shapes, shape = library_shapes(node, extents)
+        values = [
+            self.domain.reshape(self.arranged(o, axes.names).value, own)
+            for o, axes, own in zip(operands, operand_axes(node), shapes, strict=True)
+        ]
+        names = [name for axis in node.axes("gives") for name in axis]
+        found = self.domain.library(node.op, values, node.numbers, shape)
+        flat = tuple(extents[name] for name in names)
+        return Named(self.domain.reshape(found, flat), tuple(names))
+
+    def apply(
+        self,
+        node: Apply,
+        operands: Sequence[Named[V]],
+        extents: Mapping[str, int] | None = None,
+    ) -> Named[V]:
+        """Apply an operator node; a library operator needs extents of its dims."""
         match node.op.kind:
             case Kind.ELEMENTWISE:
                 return self.elementwise(node.op, operands)
@@ -324,3 +361,6 @@ class NamedArrays(Generic[V]):
                 joined, to = node.attr("dims"), str(node.attr("to"))
                 assert isinstance(joined, tuple)
                 return self.concat(operands, joined, to)
+            case Kind.LIBRARY:
+                assert extents is not None, node
+                return self.library(node, operands, extents)

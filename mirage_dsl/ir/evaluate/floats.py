@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mirage_dsl.core.errors import DTypeError
+from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import DType, Scalar
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
-from mirage_dsl.ops.definition import Array, Operator
+from mirage_dsl.ops.definition import Array, Numbers, Operator
 
 Compute = type[np.float64] | type[np.float32]
 
@@ -35,10 +36,14 @@ class NumpyDomain:
         compute: The format of all arithmetic.
         round_casts: Round where a real run does: inputs, casts, stores and kernel-level
             results to their storage formats.  Otherwise nothing is rounded.
+        stand_ins: Evaluate, in the place of a library operator, a function of a few
+            elements of its operands at random places: at the small sizes of trials
+            extents are none that its windows would make.
     """
 
     compute: Compute = np.float64
     round_casts: bool = False
+    stand_ins: bool = False
 
     def shape(self, value: Array) -> tuple[int, ...]:
         """The array's shape."""
@@ -62,6 +67,29 @@ class NumpyDomain:
         """The row's NumPy semantics."""
         with np.errstate(all="ignore"):
             return np.asarray(op.numpy(a, b), dtype=self.compute)
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Array],
+        numbers: Numbers,
+        shape: tuple[int, ...],
+    ) -> Array:
+        """PyTorch's own function on the CPU, or what stands in for it.
+
+        Raises:
+            ShapeError: It gives another shape.
+        """
+        if self.stand_ins:
+            whole = [o.reshape(1, -1) for o in operands]
+            return stand_in(op, whole, numbers, shape)[0]
+        found = np.asarray(op.numpy(*operands, **numbers), dtype=self.compute)
+        if found.shape != shape:
+            raise ShapeError(
+                f"{op.name} gives the shape {found.shape}, where the extents of its "
+                f"dims say {shape}"
+            )
+        return found
 
     def running_max(self, value: Array, axis: int) -> Array:
         """Cumulative maximum.
@@ -107,11 +135,43 @@ class NumpyDomain:
         return np.concatenate(list(values), axis)
 
 
+_TERMS = 3
+"""Products whose mean stands in for an element of a library operator's result."""
+
+
+def stand_in(
+    op: Operator, operands: Sequence[Array], numbers: Numbers, shape: tuple[int, ...]
+) -> Array:
+    """A function of a library operator's operands that is as good as any other one.
+
+    Each element is the mean of a few products of elements of all operands, at places
+    that follow from the operator and its attributes.
+
+    Args:
+        op: The operator.
+        operands: One row of elements for each run.
+        numbers: Its attributes that are integers.
+        shape: Of the result in each run.
+    """
+    text = f"{op.name} {sorted(numbers.items())}"
+    rng = np.random.default_rng(zlib.crc32(text.encode()))
+    total = np.zeros((1,) * (len(shape) + 1), operands[0].dtype)
+    with np.errstate(all="ignore"):
+        for _ in range(_TERMS):
+            term = np.ones_like(total)
+            for operand in operands:
+                places = rng.integers(operand.shape[1], size=shape)
+                term = term * operand[:, places]
+            total = total + term
+        return np.asarray(total / operands[0].dtype.type(_TERMS))
+
+
 def evaluate_numpy(
     graph: GraphLike,
     *arrays: ArrayLike,
     compute: Compute = np.float64,
     round_casts: bool = False,
+    stand_ins: bool = False,
 ) -> list[Array]:
     """Evaluate a program or μGraph on NumPy arrays.
 
@@ -120,6 +180,7 @@ def evaluate_numpy(
         *arrays: One per input, axes as the input's type says, of any float dtype.
         compute: The format of all arithmetic, and of the results.
         round_casts: Round to storage formats where a real run does.
+        stand_ins: As `NumpyDomain` says, for the sizes of trials.
 
     Returns:
         One array per output, axes as the returned type says.
@@ -130,7 +191,7 @@ def evaluate_numpy(
         ShapeError: Arrays that do not fit the input types.
     """
     graph = graph_of(graph)
-    domain = NumpyDomain(compute, round_casts)
+    domain = NumpyDomain(compute, round_casts, stand_ins)
     values = [_floats(a, compute) for a in arrays]
     try:
         return evaluate(graph, values, domain)

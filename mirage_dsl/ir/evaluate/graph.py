@@ -401,7 +401,7 @@ def _apply(
         else Named(arrays.domain.constant(o, extents), ())
         for o in node.operands
     ]
-    found = arrays.apply(node, operands)
+    found = arrays.apply(node, operands, extents)
     return Named(arrays.domain.cast(found.value, result.dtype), found.labels)
 
 

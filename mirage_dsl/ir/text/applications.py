@@ -12,8 +12,10 @@ from mirage_dsl.core.types import (
     MAX_EXTENT,
     NUMBERS,
     Axis,
+    AxisNames,
     Dim,
     DType,
+    Integers,
     Scalar,
     TensorType,
     axis_text,
@@ -179,6 +181,10 @@ class Resolver:
         words = [value for value, _ in form.values]
         if kind in (AttributeKind.DIMS, AttributeKind.NEW_DIMS):
             return tuple(self._attribute_dim(kind, w) for w in words)
+        if kind in (AttributeKind.AXES, AttributeKind.NEW_AXES):
+            return AxisNames(tuple(self._attribute_axis(kind, w) for w in words))
+        if kind is AttributeKind.INTEGERS:
+            return Integers(tuple(self.integer(w, 0) for w in words))
         if len(words) != 1:
             raise self.source.wrong(
                 form.name, f"{form.name} takes one value, found {len(words)}"
@@ -191,6 +197,13 @@ class Resolver:
                 return self.dtype(word).name
             case _:
                 return self._attribute_dim(kind, word)
+
+    def _attribute_axis(self, kind: AttributeKind, word: Word) -> tuple[str, ...]:
+        """The dims of an axis: `k`, `(h d)`, or none of `1`."""
+        one = AttributeKind.DIM if kind is AttributeKind.AXES else AttributeKind.NEW_DIM
+        names = word.text.strip("()").split()
+        words = [Word(n, word.line, word.column) for n in names if n != "1"]
+        return tuple(self._attribute_dim(one, w) for w in words)
 
     def _attribute_dim(self, kind: AttributeKind, word: Word) -> str:
         if not is_name(word.text):
@@ -225,7 +238,13 @@ def shown(type_: TensorType) -> str:
 _STRUCTURAL = ("load", "accumulate", "running max", "block")
 _SIGNS = {op.sign: op for op in OPERATORS.values() if op.sign is not None}
 _SWAPPED = {">": "<", ">=": "<="}
-_MANY = (AttributeKind.DIMS, AttributeKind.NEW_DIMS)
+_MANY = (
+    AttributeKind.DIMS,
+    AttributeKind.NEW_DIMS,
+    AttributeKind.AXES,
+    AttributeKind.NEW_AXES,
+    AttributeKind.INTEGERS,
+)
 _DEEPEST = 100
 """How deep expressions may be nested; a chain `a + b + c` is not nested."""
 

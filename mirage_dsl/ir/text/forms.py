@@ -36,6 +36,8 @@ class TypeForm:
 class ClauseForm:
     """`over(k)`, `grid(m / 16, n / 64)`: names or numbers, some with a divisor.
 
+    A merged axis, `(h d)`, is one word.
+
     `beside` has the positions of values that `&` joins to the value before.
     """
 

@@ -84,6 +84,10 @@ class TypeForms(Transformer[Token, Any]):
     def clause_value(self, value: Token, divisor: Token | None = None) -> Any:
         return word(value), None if divisor is None else word(divisor)
 
+    def clause_axis(self, *names: Token) -> tuple[Word, None]:
+        text = f"({' '.join(map(str, names))})"
+        return Word(text, names[0].line or 1, names[0].column or 1), None
+
     def block_clause(self, name: Token, *groups: Any) -> ClauseForm:
         given = [g for g in groups if g is not None]
         values = tuple(v for group in given for v in group)

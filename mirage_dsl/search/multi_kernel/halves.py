@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from mirage_dsl.core.types import Axis, Dim, TensorType
 from mirage_dsl.ir.graph import Apply, Attrs, Input, KernelGraph, Return, partial_dim
+from mirage_dsl.ir.infer import library_dims
 from mirage_dsl.ops.definition import Kind
 
 SHORTEST_PART = 64
@@ -49,7 +50,9 @@ def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
     viewed: set[str] = set()
     for node in program.nodes:
         assert isinstance(node, Apply)
-        if node.op.kind in (Kind.VIEW, Kind.CONCAT):
+        if node.op.kind is Kind.LIBRARY:
+            viewed.update(library_dims(node))
+        elif node.op.kind in (Kind.VIEW, Kind.CONCAT):
             for _, value in node.attrs:
                 viewed.update(value if isinstance(value, tuple) else (str(value),))
         elif node.op.kind in (Kind.REDUCTION, Kind.CONTRACTION):

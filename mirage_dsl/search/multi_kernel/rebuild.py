@@ -23,7 +23,6 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.ir.walk import operands_of, with_operands, with_returned
-from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.search.closure.workspace import BODY, LOAD
 from mirage_dsl.search.multi_kernel.graph import LIBRARY, OPERATE, SAVE, Union
@@ -67,7 +66,7 @@ def opened(program: KernelGraph) -> Opened:
         if node.is_view and node.values[0] in there:
             there.add(node.result)
             kept.append(node)
-        elif node.is_view or node.op.kind is Kind.CONCAT:
+        elif node.stands_alone:
             opaque.append(with_operands(node, origin))
         else:
             kept.append(node)

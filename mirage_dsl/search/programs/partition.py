@@ -149,7 +149,7 @@ class Cutter:
         found: list[Atom] = []
         run: list[Apply] = []
         for node in self.order:
-            if node.op.kind is Kind.CONCAT or node.is_view:
+            if node.stands_alone:
                 found += self._between_products(run)
                 found.append(Atom((node,), library=True))
                 run = []
@@ -278,6 +278,7 @@ class _Shifted(NumpyDomain):
     """Floats, but that every row's shift is off by some random number."""
 
     seed: int = 0
+    stand_ins: bool = True
 
     def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
         found = super().reduce(op, value, axes)

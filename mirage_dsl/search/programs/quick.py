@@ -85,7 +85,7 @@ class _Fuser:
         """Products and what no block can compute by themselves, all others in runs."""
         run: list[Apply] = []
         for node in self.cutter.order:
-            if node.op.kind in (Kind.CONTRACTION, Kind.CONCAT) or node.is_view:
+            if node.op.kind is Kind.CONTRACTION or node.stands_alone:
                 if run:
                     yield Atom(tuple(run))
                 yield Atom((node,), library=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, scalar
-from mirage_dsl.ops.definition import Axes, Operator
+from mirage_dsl.ops.definition import Axes, Numbers, Operator
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.exact.ring import (
     ONE,
@@ -262,6 +263,24 @@ class ExactDomain:
 
     def contract(self, op: Operator, a: Values, b: Values) -> Values:
         return op.contracted(self.algebra, a, b)
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Values],
+        numbers: Numbers,
+        shape: tuple[int, ...],
+    ) -> Values:
+        """An unknown function of all elements of the operands, and of the index."""
+        shapes = [o.shape for o in operands]
+        name = f"{op.name} {sorted(numbers.items())} {shapes}"
+        elements = [_plain(e) for o in operands for e in o.ravel().tolist()]
+        whole = self.algebra.ring.function(name, *elements)
+        found = [
+            self.algebra.ring.function(f"{name} at {at}", whole)
+            for at in range(prod(shape))
+        ]
+        return array_of(found, shape)
 
     def running_max(self, value: Values, axis: int) -> Values:  # noqa: ARG002
         """Unknowns: no output may depend on them."""

@@ -303,7 +303,7 @@ class Launcher:
             return match.text({v: self._value(v) for v in match.values}, self.size)
         kind = self._types[node.result]
         operands = [self._value(o) for o in node.operands]
-        return expression(node, operands, kind.names, kind.dtype)
+        return expression(node, operands, kind.names, kind.dtype, self.size)
 
     def _value(self, operand: Operand) -> Argument:
         if isinstance(operand, Scalar):

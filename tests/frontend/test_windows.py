@@ -1,0 +1,270 @@
+"""Convolutions, pooling and interpolation as they are traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.core.errors import (
+    CheckError,
+    DTypeError,
+    MirageError,
+    ShapeError,
+    UnsupportedError,
+)
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.rename import Renaming
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import OPERATORS
+from tests.programs.windows import MODELS, ROWS, Program
+
+F = torch.nn.functional
+PROGRAMS = {**ROWS, **MODELS}
+
+
+def library(program: Any) -> list[str]:
+    return [n.op.name for n in program.applies if n.op.kind is Kind.LIBRARY]
+
+
+def test_there_is_a_program_for_each_row() -> None:
+    assert set(ROWS) == {o.name for o in OPERATORS.values() if o.kind is Kind.LIBRARY}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_one_operator(name: str) -> None:
+    traced = ROWS[name].traced
+    assert [n.op.name for n in traced.nodes if hasattr(n, "op")] == [name]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_reference_is_pytorch(name: str) -> None:
+    program = PROGRAMS[name]
+    inputs = program.inputs(torch.float64)
+    traced = program.traced
+    assert check(traced) == []
+    (found,) = evaluate_numpy(traced, *(i.numpy() for i in inputs))
+    np.testing.assert_allclose(found, program.function(*inputs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_texts_are_read_back(name: str) -> None:
+    traced = PROGRAMS[name].traced
+    assert parse(str(traced)) == traced
+
+
+@pytest.mark.parametrize("name", ["conv2d", "normed", "blocks"])
+def test_names_do_not_count(name: str) -> None:
+    traced = PROGRAMS[name].traced
+    names = {n: f"{n}_" for n, _ in traced.extents}
+    other = Renaming(dims=names).graph(traced)
+    assert other != traced
+    assert canonical_hash(other) == canonical_hash(traced)
+
+
+HASHED = {
+    "stride": lambda x, w: F.conv2d(x, w, None, (2, 1), 1),
+    "strides": lambda x, w: F.conv2d(x, w, None, (1, 2), 1),
+    "padding": lambda x, w: F.conv2d(x, w, None, 1, 2),
+    "dilation": lambda x, w: F.conv2d(x, w, None, 1, 2, 2),
+    "operands": lambda x, w: F.conv2d(w, x, None, 1, 1),
+    "plain": lambda x, w: F.conv2d(x, w, None, 1, 1),
+}
+
+
+def test_attributes_count() -> None:
+    shapes = ((4, 4, 5, 5), (4, 4, 5, 5))
+    hashes = [
+        canonical_hash(Program(function, shapes).traced, sizes=False)
+        for function in HASHED.values()
+    ]
+    assert len(set(hashes)) == len(hashes)
+
+
+# -- What is searched ------------------------------------------------------------------
+
+Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
+PLANE = (2, 4, 6, 8)
+SEARCHED: dict[str, Case] = {
+    "a window of one point": (
+        lambda x, w, b: F.conv2d(x, w, b),
+        (PLANE, (5, 4, 1, 1), (5,)),
+    ),
+    "one along a line": (lambda x, w: F.conv1d(x, w), ((2, 4, 7), (5, 4, 1))),
+    "one in space": (
+        lambda x, w: F.conv3d(x, w),
+        ((2, 4, 3, 2, 3), (5, 4, 1, 1, 1)),
+    ),
+    "a transposed one": (
+        lambda x, w, b: F.conv_transpose2d(x, w, b),
+        (PLANE, (4, 5, 1, 1), (5,)),
+    ),
+    "means side by side": (lambda x: F.avg_pool2d(x, (2, 4)), (PLANE,)),
+    "largest side by side": (lambda x: F.max_pool2d(x, 2), (PLANE,)),
+    "a mean of all": (lambda x: F.adaptive_avg_pool2d(x, 1), (PLANE,)),
+    "a mean of rows": (lambda x: F.adaptive_avg_pool2d(x, (None, 1)), (PLANE,)),
+    "means to a divisor": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (PLANE,)),
+    "largest of all": (lambda x: F.adaptive_max_pool2d(x, 1), (PLANE,)),
+    "another divisor": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), (PLANE,)),
+    "an area": (lambda x: F.interpolate(x, (3, 4), mode="area"), (PLANE,)),
+    "one item": (lambda x: F.avg_pool2d(x, 2), (PLANE[1:],)),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_products_and_reductions_are_no_library_operators(name: str) -> None:
+    program = Program(*SEARCHED[name])
+    assert library(program.traced) == []
+    inputs = program.inputs(torch.float64)
+    (found,) = evaluate_numpy(program.traced, *(i.numpy() for i in inputs))
+    np.testing.assert_allclose(found, program.function(*inputs), rtol=1e-9, atol=1e-12)
+
+
+LEFT: dict[str, Case] = {
+    "one point in groups": (
+        lambda x, w: F.conv2d(x, w, groups=2),
+        (PLANE, (6, 2, 1, 1)),
+    ),
+    "one point in steps": (lambda x, w: F.conv2d(x, w, None, 2), (PLANE, (5, 4, 1, 1))),
+    "one item": (lambda x, w: F.conv2d(x, w), (PLANE[1:], (5, 4, 3, 3))),
+    "as large as before": (
+        lambda x, w: F.conv2d(x, w, padding="same", dilation=2),
+        (PLANE, (5, 4, 3, 3)),
+    ),
+    "named valid": (
+        lambda x, w: F.conv2d(x, w, padding="valid"),
+        (PLANE, (5, 4, 3, 3)),
+    ),
+    "another divisor": (
+        lambda x: F.avg_pool2d(x, 3, 1, divisor_override=2),
+        (PLANE,),
+    ),
+    "windows that split axes in two ways": (
+        lambda x: F.max_pool2d(x, (3, 2)).sum() + F.max_pool2d(x, (2, 2)),
+        ((2, 4, 6, 4),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_others_are(name: str) -> None:
+    program = Program(*LEFT[name])
+    assert len(library(program.traced)) == 1
+    inputs = program.inputs(torch.float64)
+    (found,) = evaluate_numpy(program.traced, *(i.numpy() for i in inputs))
+    np.testing.assert_allclose(found, program.function(*inputs), rtol=1e-9, atol=1e-12)
+
+
+def test_modules_are_traced() -> None:
+    torch.manual_seed(0)
+    pool = torch.nn.Sequential(torch.nn.MaxPool2d(3, 2), torch.nn.AdaptiveAvgPool2d(1))
+    traced = mirage.kernel(lambda x: pool(x)).trace(torch.zeros(2, 4, 9, 9))
+    assert library(traced) == ["max_pool2d"]
+
+
+# -- Refusals --------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[type[MirageError], str, Callable[..., Any]]] = {
+    "channels": (ShapeError, "PyTorch refuses", lambda x, w: F.conv2d(x[:, :2], w)),
+    "a window too large": (
+        ShapeError,
+        "PyTorch refuses",
+        lambda x, w: F.max_pool2d(x, 20, 1) + w.sum(),
+    ),
+    "rank": (ShapeError, "rank 4", lambda x, w: F.conv1d(x, w[..., 0])),
+    "numbers of a stride": (
+        ShapeError,
+        "1 or 2 integers",
+        lambda x, w: F.conv2d(x, w, None, (1, 1, 1)),
+    ),
+    "indices": (
+        UnsupportedError,
+        "return_indices",
+        lambda x, w: F.max_pool2d(x, 2, return_indices=True)[0] + w.sum(),
+    ),
+    "truth values": (
+        DTypeError,
+        "cast",
+        lambda x, w: F.conv2d(x > 0, w > 0),
+    ),
+    "an expanded operand": (
+        UnsupportedError,
+        "repeat along an axis",
+        lambda x, w: F.conv2d(x[:, :1].expand(2, 4, 6, 8), w),
+    ),
+    "a factor of no whole extents": (
+        UnsupportedError,
+        "size=",
+        lambda x, w: F.interpolate(x, scale_factor=1.3) + w.sum(),
+    ),
+    "padding of one side": (
+        UnsupportedError,
+        "pad",
+        lambda x, w: F.conv2d(x, w[..., :2], padding="same"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_said(name: str) -> None:
+    kind, says, function = REFUSED[name]
+    x, w = torch.zeros(PLANE), torch.zeros(5, 4, 3, 3)
+    with pytest.raises(kind, match=says) as caught:
+        mirage.kernel(function).trace(x, w)
+    assert "test_windows.py" in str(caught.value)
+
+
+TEXT = """mirage 1
+
+mugraph f(
+    x: f32[n, c, h, w],
+    k: f32[o, c2, r, s]
+) -> f32[n, o, p, q] where n = 2, c = 4, h = 6, w = 8,
+    o = 5, c2 = 4, r = 3, s = 3, p = 4, q = 6 {
+  y: f32[n, o, p, q] = conv2d x, k of(n, c, h, w) by(o, c2, r, s) gives(n, o, p, q) \
+stride(1, 1) padding(0, 0) dilation(1, 1) groups(1)
+  return y
+}
+"""
+
+WRONG = {
+    "another extent": ("p = 4", "p = 5", "gives the shape"),
+    "another stride": ("stride(1, 1)", "stride(2, 1)", "gives the shape"),
+    "a symbolic extent": ("h = 6", "h = ?", "symbolic"),
+    "a dim left out": ("of(n, c, h, w)", "of(n, c, h)", "names the dims"),
+    "a dim twice": ("gives(n, o, p, q)", "gives(n, o, p, p)", "one name"),
+    "groups": ("groups(1)", "groups(3)", "PyTorch refuses"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_texts_with_other_extents_are_refused(name: str) -> None:
+    before, after, says = WRONG[name]
+    assert check(TEXT) == []
+    text = TEXT.replace(before, after)
+    try:
+        found = [str(d) for d in check(text)]
+    except CheckError as error:
+        found = [error.message]
+    assert any(says in f for f in found), found
+
+
+def test_a_batch_may_be_symbolic() -> None:
+    assert check(TEXT.replace("n = 2", "n = ?")) == []
+
+
+def test_no_block_holds_one() -> None:
+    inside = TEXT.replace(
+        "  y: f32[n, o, p, q] = conv2d x, k",
+        "  y = block grid(n / 1) {\n    a = load x[n/grid, c, h, w]\n"
+        "    b = load k[o, c2, r, s]\n    v = conv2d a, b",
+    ).replace("groups(1)\n", "groups(1)\n    store y[n/grid, o, p, q] = v\n  }\n")
+    with pytest.raises(CheckError, match="only PyTorch computes conv2d"):
+        parse(inside)

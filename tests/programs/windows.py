@@ -1,0 +1,143 @@
+"""Programs with operators that only PyTorch computes: one for each row, and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mirage_dsl as mirage
+from mirage_dsl.ir.graph import KernelGraph
+
+F = torch.nn.functional
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function, and the shapes of its arguments."""
+
+    function: Function
+    shapes: tuple[tuple[int, ...], ...]
+
+    def inputs(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
+        """Normal ones."""
+        generator = torch.Generator().manual_seed(seed)
+        return [torch.randn(s, generator=generator).to(dtype) for s in self.shapes]
+
+    @property
+    def traced(self) -> KernelGraph:
+        """What it is as a program."""
+        return mirage.kernel(self.function).trace(*self.inputs())
+
+
+def _program(function: Function, *shapes: tuple[int, ...]) -> Program:
+    return Program(function, shapes)
+
+
+_LINE, _PLANE, _SPACE = (2, 4, 11), (2, 4, 9, 10), (2, 4, 5, 6, 7)
+
+ROWS: Mapping[str, Program] = {
+    "conv1d": _program(lambda x, w: F.conv1d(x, w, None, 2, 1, 2), _LINE, (6, 4, 3)),
+    "conv2d": _program(
+        lambda x, w: F.conv2d(x, w, None, (2, 1), (1, 0), (1, 2), 2),
+        *(_PLANE, (6, 2, 3, 2)),
+    ),
+    "conv3d": _program(
+        lambda x, w: F.conv3d(x, w, None, 1, (1, 0, 1)), _SPACE, (6, 4, 3, 2, 3)
+    ),
+    "conv_transpose1d": _program(
+        lambda x, w: F.conv_transpose1d(x, w, None, 2, 1, 1), _LINE, (4, 6, 3)
+    ),
+    "conv_transpose2d": _program(
+        lambda x, w: F.conv_transpose2d(x, w, None, (2, 1), 1, (1, 0), 2, (1, 2)),
+        *(_PLANE, (4, 3, 3, 3)),
+    ),
+    "conv_transpose3d": _program(
+        lambda x, w: F.conv_transpose3d(x, w, None, 2), _SPACE, (4, 3, 2, 2, 3)
+    ),
+    "max_pool1d": _program(lambda x: F.max_pool1d(x, 3, 2, 1), _LINE),
+    "max_pool2d": _program(
+        lambda x: F.max_pool2d(x, 2, 2, 1, (2, 1), ceil_mode=True), _PLANE
+    ),
+    "max_pool3d": _program(lambda x: F.max_pool3d(x, 3, 1), _SPACE),
+    "avg_pool1d": _program(lambda x: F.avg_pool1d(x, 3, 2, 1), _LINE),
+    "avg_pool2d": _program(
+        lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True, False), _PLANE
+    ),
+    "avg_pool3d": _program(lambda x: F.avg_pool3d(x, 2, 1), _SPACE),
+    "adaptive_avg_pool1d": _program(lambda x: F.adaptive_avg_pool1d(x, 4), _LINE),
+    "adaptive_avg_pool2d": _program(
+        lambda x: F.adaptive_avg_pool2d(x, (4, None)), _PLANE
+    ),
+    "adaptive_avg_pool3d": _program(lambda x: F.adaptive_avg_pool3d(x, 3), _SPACE),
+    "adaptive_max_pool1d": _program(lambda x: F.adaptive_max_pool1d(x, 4), _LINE),
+    "adaptive_max_pool2d": _program(lambda x: F.adaptive_max_pool2d(x, (2, 3)), _PLANE),
+    "adaptive_max_pool3d": _program(lambda x: F.adaptive_max_pool3d(x, 3), _SPACE),
+    "upsample_nearest1d": _program(lambda x: F.interpolate(x, 17), _LINE),
+    "upsample_nearest2d": _program(lambda x: F.interpolate(x, scale_factor=2), _PLANE),
+    "upsample_nearest3d": _program(lambda x: F.interpolate(x, (7, 8, 9)), _SPACE),
+    "upsample_nearest_exact1d": _program(
+        lambda x: F.interpolate(x, 17, mode="nearest-exact"), _LINE
+    ),
+    "upsample_nearest_exact2d": _program(
+        lambda x: F.interpolate(x, (13, 7), mode="nearest-exact"), _PLANE
+    ),
+    "upsample_nearest_exact3d": _program(
+        lambda x: F.interpolate(x, 8, mode="nearest-exact"), _SPACE
+    ),
+    "upsample_linear1d": _program(lambda x: F.interpolate(x, 17, mode="linear"), _LINE),
+    "upsample_bilinear2d": _program(
+        lambda x: F.interpolate(x, (13, 20), mode="bilinear", align_corners=True),
+        _PLANE,
+    ),
+    "upsample_bicubic2d": _program(
+        lambda x: F.interpolate(x, (5, 20), mode="bicubic"), _PLANE
+    ),
+    "upsample_trilinear3d": _program(
+        lambda x: F.interpolate(
+            x, scale_factor=1.3, mode="trilinear", recompute_scale_factor=True
+        ),
+        _SPACE,
+    ),
+}
+"""A program for each row, whose only operator is that."""
+
+
+def _residual(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Its result and its operand have the same dims."""
+    return F.relu(F.conv2d(x, w, b, padding=1) + x)
+
+
+def _normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """The channels of the result are split."""
+    return F.group_norm(F.relu(F.conv2d(x, w, b, stride=2)), 2)
+
+
+def _transposed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    y = F.conv_transpose2d(x, w, b, 2, 1, 1)
+    return torch.softmax(torch.clamp(y * 2, -1, 1), 1)
+
+
+def _blocks(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Two convolutions that are alike, and what is fused between them."""
+    h = F.silu(F.conv2d(x, u, padding=1))
+    return F.conv2d(h, v, padding=1) * torch.sigmoid(x)
+
+
+def _product_pooled(x: Tensor, w: Tensor) -> Tensor:
+    y = F.gelu(x @ w.T)
+    return F.max_pool1d(y[:, None], 3, 2)[:, 0] * 0.5
+
+
+MODELS: Mapping[str, Program] = {
+    "residual": _program(_residual, (2, 4, 6, 5), (4, 4, 3, 3), (4,)),
+    "normed": _program(_normed, (2, 3, 9, 8), (6, 3, 3, 3), (6,)),
+    "transposed": _program(_transposed, (2, 3, 4, 5), (3, 4, 3, 3), (4,)),
+    "blocks": _program(_blocks, (1, 4, 6, 6), (4, 4, 3, 3), (4, 4, 3, 3)),
+    "product, pooled": _program(_product_pooled, (4, 16), (21, 16)),
+}
+"""Programs with generated kernels around such operators."""
