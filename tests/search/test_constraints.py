@@ -8,8 +8,10 @@ import pytest
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import choose_sizes
 from tests.search import blocks
@@ -115,3 +117,55 @@ def test_blockdims_are_threads() -> None:
     assert {g.blocks[0].schedule.num_warps for g in found} == {8}
     with pytest.raises(SearchError, match="100 threads"):
         sized(ATTENTION, Constraints(blockdims=((100, 1, 1),)))
+
+
+DECODING = parse("""mirage 1
+
+mugraph decode(q: f16[b, m, d], k: f16[b, d, n], v: f16[b, n, d2]) -> f16[b, m, d2]
+  where b = 2, m = 64, d = 16, n = 256, d2 = 16 {
+  o, s = block grid(b / 1, n / 64, m / 16) {
+    q_t: f16[b/grid, m/grid, d] = load q
+    k_t: f16[b/grid, d, n/grid] = load k
+    x: f32[b/grid, m/grid, n/grid] = matmul q_t, k_t over(d)
+    e: f32[b/grid, m/grid, n/grid] = exp x
+    l: f32[b/grid, m/grid] = sum e over(n)
+    e2: f16[b/grid, m/grid, n/grid] = cast e dtype(f16)
+    v_t: f16[b/grid, n/grid, d2] = load v
+    y: f32[b/grid, m/grid, d2] = matmul e2, v_t over(n)
+    store o: f32[n#/grid, b/grid, m/grid, d2] = y
+    store s: f32[b/grid, m/grid, n#/grid] = l
+  }
+  r = block grid(b / 1, m / 4) {
+    o_t: f32[n#, b/grid, m/grid, d2] = load o
+    s_t: f32[b/grid, m/grid, n#] = load s
+    total: f32[b/grid, m/grid, d2] = sum o_t over(n#)
+    norm: f32[b/grid, m/grid] = sum s_t over(n#)
+    y: f32[b/grid, m/grid, d2] = div total, norm
+    store r: f16[b/grid, m/grid, d2] = y
+  }
+  return r
+}
+""")
+IMAPS = ((0, -1, -1), (0, 1, -1), (0, 2, -1), (0, -1, 1))
+OMAPS = ((0, -1, -1), (0, 1, -1), (0, 2, -1), (0, 2, 1))
+"""Mirage's own for attention: parts lie side by side along axis 2 of the outputs."""
+
+
+def test_parts_lie_along_any_axis_that_a_map_names() -> None:
+    grids = ((2, 4, 4), (2, 16, 1))
+    assert check(DECODING) == []
+    assert Constraints(grids, None, IMAPS, OMAPS, (-1, 1, 2)).admits(DECODING)
+    # An output that y does not split cannot be made by several blocks along y.
+    whole = ((0, -1, -1), (0, -1, 1), (0, 1, -1))
+    assert not Constraints(grids, None, IMAPS, whole).admits(DECODING)
+    # The axis of the parts does not shift the numbers of the others.
+    shifted = ((1, 3, 2), (1, 2, -1))
+    assert not Constraints(grids, None, IMAPS, shifted).admits(DECODING)
+
+
+def test_a_dim_in_one_part_is_no_second_kernel() -> None:
+    short = ATTENTION.with_extents({"m": 64})
+    assert sized(short, Constraints(griddims=((2, 2, 1),), franges=(16,)))
+    # Its grid splits z and m, its loop n: in one part they are another structure's.
+    assert sized(short, Constraints(griddims=((2, 1, 1),), franges=(16,))) == []
+    assert sized(short, Constraints(griddims=((2, 2, 1),), franges=(1,))) == []

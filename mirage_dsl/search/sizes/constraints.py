@@ -3,21 +3,29 @@
 Mirage names a grid's dims x, y, z and says for each tensor which of its axes x, y and z
 split; here a grid names the dims that each of its axes splits.  A block satisfies the
 constraints if its axes can be placed on x, y and z so that all maps are allowed.
+
+Partial results have an axis of their own here, that of a dim `k#`.  Mirage lays them
+side by side along an axis that is there anyway, whichever its map names: axes of `k#`
+are not counted, and a map may name any axis for them, also one of extent 1 that no
+tensor has here.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Literal
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import WARP
-from mirage_dsl.core.types import Axis
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.core.types import Axis, Dim
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, partial_dim
 from mirage_dsl.ir.maps import derived_extents, grid_parts, iterations
 from mirage_dsl.search.sizes.sizes import ANY_SIZES, Allowed
+
+MAX_RANK = 8
+"""No tensor of Mirage's has more axes."""
 
 Triple = tuple[int, int, int]
 Place = tuple[int, ...]
@@ -46,10 +54,11 @@ class Constraints:
 
     def admits_structure(self, block: BlockGraph) -> bool:
         """Whether the maps of a block are allowed, at some sizes."""
-        if self.fmaps is not None and any(
-            _loop_axis(n.axes) not in self.fmaps for n in block.loads
-        ):
-            return False
+        if self.fmaps is not None:
+            loop = frozenset(() if block.loop is None else {block.loop.dim})
+            axes = (_split_axes(n.axes, loop, "loop") for n in block.loads)
+            if any(found.isdisjoint(self.fmaps) for found in axes):
+                return False
         return any(True for _ in self._places(block))
 
     def sizes(self, block: BlockGraph) -> Allowed:
@@ -131,9 +140,12 @@ class Constraints:
         allowed: tuple[Triple, ...],
     ) -> bool:
         """Whether some allowed map splits the axes as the block does."""
-        found = [_grid_axis(axes, {s.dim for s in axis}) for axis in block.axes]
+        found = [
+            _split_axes(axes, frozenset(s.dim for s in axis), "grid")
+            for axis in block.axes
+        ]
         return any(
-            all(triple[p] == axis for p, axis in zip(place, found, strict=True))
+            all(triple[p] in places for p, places in zip(place, found, strict=True))
             for triple in allowed
         )
 
@@ -146,14 +158,31 @@ def _placed(parts: tuple[int, ...], place: Place) -> Triple:
     return x, y, z
 
 
-def _grid_axis(axes: tuple[Axis, ...], names: AbstractSet[str]) -> int:
-    """The axis that an axis of the grid splits, by one of its dims, or -1."""
-    for at, axis in enumerate(axes):
-        if any(d.grid and d.name.removesuffix("#") in names for d in axis):
-            return at
-    return -1
+def _split_axes(
+    axes: tuple[Axis, ...], names: frozenset[str], by: Literal["grid", "loop"]
+) -> frozenset[int]:
+    """How a map may number the axis that an axis of the grid, or the loop, splits.
+
+    -1 where none is split; any number where it is an axis of partial results.
+    """
+    counted = [axis for axis in axes if not axis or not all(map(_is_partial, axis))]
+    for at, axis in enumerate(counted):
+        if any(_splits(d, names, by) for d in axis):
+            return frozenset({at})
+    if any(_splits(d, names, by) for axis in axes for d in axis):
+        return frozenset(range(MAX_RANK))
+    return frozenset({-1})
 
 
-def _loop_axis(axes: tuple[Axis, ...]) -> int:
-    """The axis that the loop splits, or -1."""
-    return next((i for i, a in enumerate(axes) if any(d.loop for d in a)), -1)
+def _splits(dim: Dim, names: frozenset[str], by: Literal["grid", "loop"]) -> bool:
+    split = dim.grid if by == "grid" else dim.loop
+    return split and (dim.name in names or _summed(dim.name) in names)
+
+
+def _is_partial(dim: Dim) -> bool:
+    return _summed(dim.name) != dim.name
+
+
+def _summed(name: str) -> str:
+    """The dim whose parts a dim `k#` numbers; of any other dim, itself."""
+    return name.removesuffix(partial_dim(""))

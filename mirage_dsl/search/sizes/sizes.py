@@ -291,16 +291,16 @@ class _Sweep:
                 if split.dim == block.loop.dim:
                     keep &= tiles[:, column] >= rows[:, -1]
         grids, iterations = structure.allowed.grids, structure.allowed.iterations
+        # One part is no split, and structures without it are searched too.
+        keep &= (parts > 1).all(axis=1)
         if grids is not None:
-            keep &= [grids(tuple(int(p) for p in row)) for row in parts]
-        else:
-            # One part is no split, and structures without it are searched too.
-            keep &= (parts > 1).all(axis=1)
+            allowed = [grids(tuple(int(p) for p in row)) for row in parts]
+            keep &= np.array(allowed, dtype=bool)
         points = _points(rows, [(4, 2, False)])
         found = Footprint(self.facts.plain, points, self.hardware).iterations
         if iterations is not None:
             keep &= np.isin(found, list(iterations))
-        elif block.loop and self.facts.extents[block.loop.dim] > SMALLEST_DOT:
+        if block.loop and self.facts.extents[block.loop.dim] > SMALLEST_DOT:
             # One iteration is no loop, and structures without one are searched too.
             keep &= found > 1
         return keep
