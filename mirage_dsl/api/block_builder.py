@@ -29,7 +29,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
-from mirage_dsl.frontend import functions
+from mirage_dsl.frontend import functions, views
 from mirage_dsl.frontend.dims import (
     Axes,
     DimNames,
@@ -51,9 +51,11 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,
     Load,
+    RunningMax,
     Schedule,
     Split,
     Store,
+    ValueNode,
     accumulator_kinds,
     partial_dim,
 )
@@ -138,7 +140,7 @@ class _Block:
         return _BlockBuilder(builder, self).build()
 
 
-_Item = Apply | _Load | Accumulate | _Store
+_Item = Apply | _Load | Accumulate | RunningMax | _Store
 
 
 class _BlockBuilder:
@@ -190,17 +192,24 @@ class _BlockBuilder:
                 case _Load():
                     self._load(item)
                 case Accumulate():
-                    name = self._builder.define(item.result, "sum_over_loop")
-                    operand = self._builder.value(item.operand)
-                    self._add(Accumulate(name, operand, item.kind))
-                    self._after.add(name)
+                    self._accumulate(item)
+                case RunningMax():
+                    name = self._builder.define(item.result, "largest")
+                    self._add(RunningMax(name, self._builder.value(item.operand)))
                 case _Store():
                     self._store(item)
                 case Apply():
                     self._apply(item)
         return replace(self._block, nodes=tuple(self._nodes))
 
-    def _add(self, node: Load | Apply | Accumulate) -> None:
+    def _accumulate(self, item: Accumulate) -> None:
+        name = self._builder.define(item.result, f"{item.kind}_over_loop")
+        operand = self._builder.value(item.operand)
+        rescale = None if item.rescale is None else self._builder.value(item.rescale)
+        self._add(Accumulate(name, operand, item.kind, rescale))
+        self._after.add(name)
+
+    def _add(self, node: ValueNode) -> None:
         outer = self._builder.types
         kind = block_node_type(node, self._block, self._types, outer)
         self._types[node.result] = kind
@@ -342,16 +351,45 @@ def _require_map(what: str, given: Sequence[int]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Difference:
+    """By how much a running maximum grows in an iteration: its old value less its new.
+
+    Attributes:
+        largest: The running maximum.
+    """
+
+    largest: str
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """What makes a sum relative to an old maximum one relative to the new.
+
+    Attributes:
+        largest: The running maximum.
+    """
+
+    largest: str
+
+
 @public_methods("block")
 class ThreadblockGraph:
     """One block under construction."""
 
     def __init__(
-        self, grid_dim: Sequence[int], block_dim: Sequence[int], forloop_range: int
+        self,
+        grid_dim: Sequence[int],
+        block_dim: Sequence[int],
+        forloop_range: int,
+        reduction_dimx: int = 1,
     ) -> None:
         self._grid = [*_counts("grid_dim", grid_dim), 1, 1][:3]
-        self._warps = max(1, math.prod(_counts("block_dim", block_dim)) // WARP)
+        # Triton's kernels have a power of two of warps: of 384 threads, 256.
+        warps = max(1, math.prod(_counts("block_dim", block_dim)) // WARP)
+        self._warps = 1 << (warps.bit_length() - 1)
         (self._rounds,) = _counts("forloop_range", (forloop_range,))
+        (self._dimx,) = _counts("reduction_dimx", (reduction_dimx,))
         self._recorder: Recorder | None = None
         self._sources: list[Tensor] = []
         self._outputs: list[Tensor] = []
@@ -431,9 +469,12 @@ class ThreadblockGraph:
             stensor: The value of an iteration.
             acc: None for the sum; `sum`, `mean` or `rms` for the sum, the mean or the
                 root mean square over the last axis too, which stays with extent 1;
-                `max`, `min` or `prod` for that of the iterations, element by element.
+                `sum_todimx` for a sum that leaves `reduction_dimx` of the last axis:
+                parts of so many elements are added up; `max`, `min` or `prod` for that
+                of the iterations, element by element.
 
         Raises:
+            ShapeError: The last axis has no whole number of such parts.
             UnsupportedError: There is no such kind; or a mean over an axis that the
                 loop does not split, or of which a block sees a part.
         """
@@ -448,11 +489,13 @@ class ThreadblockGraph:
         if acc == "rms":
             total = self._accumulate(functions.square(stensor), "sum")
             return functions.sqrt(functions.mean(total, -1, keepdims=True))
+        if acc == "sum_todimx":
+            return self._sum_of_parts(self._accumulate(stensor, "sum"))
         kinds = [kind for kind in accumulator_kinds() if kind != JOINED]
         if acc in kinds:
             return self._accumulate(stensor, acc)
         raise UnsupportedError(
-            f"forloop_accum of kind {acc!r}; expected None, mean, rms, "
+            f"forloop_accum of kind {acc!r}; expected None, mean, rms, sum_todimx, "
             f"{', '.join(kinds)}",
             user_location(),
         )
@@ -473,15 +516,88 @@ class ThreadblockGraph:
             user_location(),
         )
 
-    def _accumulate(self, stensor: Tensor, kind: Any) -> Tensor:
+    def _sum_of_parts(self, x: Tensor) -> Tensor:
+        """The sum of the parts of the last axis that have `reduction_dimx` elements."""
+        extent = int(x.shape[-1]) if x.ndim else 0
+        if extent < self._dimx or extent % self._dimx:
+            raise ShapeError(
+                f"forloop_accum of kind 'sum_todimx' of {shape_text(x.handle)}: "
+                f"expected a last axis of a multiple of reduction_dimx={self._dimx}",
+                user_location(),
+            )
+        split = (*x.shape[:-1], extent // self._dimx, self._dimx)
+        return functions.sum(views.reshape(x, split), -2)
+
+    def forloop_accum_max(self, stensor: Tensor) -> Tensor:
+        """The largest over all iterations, element by element."""
+        return self._accumulate(stensor, "max")
+
+    def reduction_max(self, stensor: Tensor, dim: int) -> tuple[Tensor, Difference]:
+        """The largest along an axis in this iteration and all before it.
+
+        It keeps exponentials in range: what is computed relative to it is summed by
+        `forloop_accum_rescale`.
+
+        Args:
+            stensor: The value of an iteration.
+            dim: The axis, which stays with extent 1.
+
+        Returns:
+            The largest so far, and by how much it has grown in this iteration, of which
+            only `exp` means something.
+        """
+        largest = functions.max(stensor, dim, keepdims=True)
+        if self._rounds > 1:
+            self._take_nodes()
+            value = self._value_like(largest)
+            self._items.append(RunningMax(value.name, largest.handle.value.name))
+            largest = Tensor(stensor.recorder, Handle(value, largest.handle.axes))
+        return largest, Difference(largest.handle.value.name)
+
+    def forloop_accum_rescale(
+        self, stensor: Tensor, rescale: Rescaling, acc: str | None = None
+    ) -> Tensor:
+        """The sum over all iterations of what is relative to the largest so far.
+
+        Args:
+            stensor: The value of an iteration, such as `exp(x - largest)`.
+            rescale: `exp` of the second result of `reduction_max`.
+            acc: None, or `sum` for the sum over the last axis too, which stays with
+                extent 1.
+
+        Raises:
+            UnsupportedError: The factor is another one, or there is no such kind.
+        """
+        given: object = rescale
+        if not isinstance(given, Rescaling):
+            raise UnsupportedError(
+                "forloop_accum_rescale by something else than exp of the second result "
+                f"of reduction_max, found {type(given).__name__}",
+                user_location(),
+            )
+        if acc not in (None, "sum"):
+            raise UnsupportedError(
+                f"forloop_accum_rescale of kind {acc!r}; expected None or sum",
+                user_location(),
+            )
+        total = self._accumulate(stensor, "sum", rescale.largest)
+        return total if acc is None else functions.sum(total, -1, keepdims=True)
+
+    def _accumulate(
+        self, stensor: Tensor, kind: str, rescale: str | None = None
+    ) -> Tensor:
         if self._rounds == 1:
             return stensor
         self._take_nodes()
-        handle = stensor.handle
-        value = stensor.recorder.dims.value(handle.value.dims, handle.value.dtype)
+        value, operand = self._value_like(stensor), stensor.handle.value.name
+        self._items.append(Accumulate(value.name, operand, kind, rescale))
+        return Tensor(stensor.recorder, Handle(value, stensor.handle.axes))
+
+    def _value_like(self, x: Tensor) -> Traced:
+        """A new value of the block with the dims and the dtype of another one."""
+        value = x.recorder.dims.value(x.handle.value.dims, x.handle.value.dtype)
         self._values[value.name] = value
-        self._items.append(Accumulate(value.name, handle.value.name, kind))
-        return Tensor(stensor.recorder, Handle(value, handle.axes))
+        return value
 
     def new_output(
         self, stensor: Tensor, output_map: Sequence[int], forloop_dim: int = -1
@@ -493,16 +609,14 @@ class ThreadblockGraph:
             output_map: For x, y and z the axis of the output along which the blocks'
                 results lie: that of the dim that it splits.  Where the value has not
                 that dim, partial results lie side by side.
-            forloop_dim: -1; what is stored is a value after the loop.
+            forloop_dim: The axis along which the values of all iterations lie side by
+                side, one that the loop splits; -1 for a value after the loop.
 
         Raises:
-            ShapeError: The map does not fit the value.
-            UnsupportedError: A value of each iteration is to be stored.
+            ShapeError: A map does not fit the value.
         """
-        if forloop_dim >= 0:
-            raise UnsupportedError(
-                "new_output with forloop_dim: accumulate first", user_location()
-            )
+        if forloop_dim >= 0 and self._rounds > 1:
+            stensor = self._joined(stensor, forloop_dim)
         _require_map("output_map", output_map)
         self._take_nodes()
         handle, dims = stensor.handle, stensor.recorder.dims
@@ -522,6 +636,21 @@ class ThreadblockGraph:
             _Store(result, handle.value.name, tuple(axes), tuple(partial))
         )
         self._outputs.append(Tensor(stensor.recorder, Handle(result, tuple(axes))))
+
+    def _joined(self, stensor: Tensor, axis: int) -> Tensor:
+        """The values of all iterations, side by side along an axis."""
+        assert self._recorder is not None
+        dims, handle = self._recorder.dims, stensor.handle
+        named = handle.axes[axis] if axis < len(handle.axes) else ()
+        looped = self._looped
+        if looped is None or dims.resolve(looped)[0] not in dims.resolve(named):
+            raise ShapeError(
+                f"new_output with forloop_dim={axis} of {shape_text(handle)}: the loop "
+                "does not split that axis; accumulate over the iterations, or name the "
+                "axis that the inputs' forloop_dim named",
+                user_location(),
+            )
+        return self._accumulate(stensor, JOINED)
 
     def _output_axis(self, x: Handle, index: int, named: int) -> int | None:
         """The axis of a value that x, y or z splits; None where it has not that dim.
@@ -579,11 +708,20 @@ class ThreadblockGraph:
         """Sum over an axis, which stays with extent 1."""
         return functions.sum(stensor, dim, keepdims=True)
 
+    def mul_scalar(self, stensor: Tensor, scalar: float) -> Tensor:
+        """A value times a number."""
+        return called("block.mul_scalar", functions.mul, stensor, scalar)
+
+    def exp(self, stensor: Tensor | Difference, **options: Any) -> Any:
+        """e to the power of a value, or of what the running maximum has grown by."""
+        if isinstance(stensor, Difference):
+            return Rescaling(stensor.largest)
+        return called("block.exp", functions.exp, stensor, **options)
+
     add = _operator("add")
     clamp = _operator("clamp")
     concat = _operator("concat")
     div = _operator("div")
-    exp = _operator("exp")
     gelu = _operator("gelu")
     matmul = _operator("matmul")
     maximum = _operator("maximum")

@@ -270,10 +270,10 @@ def new_threadblock_graph(
         grid_dim: Numbers of blocks along x, y and z.
         block_dim: Numbers of threads along x, y and z.
         forloop_range: Number of iterations of the loop.
-        reduction_dimx: Mirage's; unused, since reductions name their axes.
+        reduction_dimx: What an accumulator of kind `sum_todimx` leaves of its last
+            axis.
     """
-    del reduction_dimx
-    return ThreadblockGraph(grid_dim, block_dim, forloop_range)
+    return ThreadblockGraph(grid_dim, block_dim, forloop_range, reduction_dimx)
 
 
 def constraints(

@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage_dsl.api.block_builder import ThreadblockGraph
 from mirage_dsl.core.errors import TraceError, public_methods, user_location
-from mirage_dsl.core.types import DType, TensorSpec, f16, packed
+from mirage_dsl.core.types import TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.arguments import order_of, spec
 from mirage_dsl.frontend.dims import Handle
@@ -37,6 +37,10 @@ def _operator(name: str) -> Callable[..., Tensor]:
     return method
 
 
+def _listed(given: object) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
 @public_methods("graph")
 class GraphBuilder:
     """A program under construction."""
@@ -52,21 +56,25 @@ class GraphBuilder:
     def new_input(
         self,
         dims: Sequence[int],
-        dtype: DType | str = f16,
-        strides: Sequence[int] | None = None,
+        dtype: Any = None,
+        strides: Any = None,
         *,
         name: str | None = None,
     ) -> Tensor:
         """A tensor that the caller will pass.
 
+        By position, the strides may stand before the dtype, as Mirage has them.
+
         Args:
             dims: Its shape.
-            dtype: Its element format.
+            dtype: Its element format; f16 unless given.
             strides: In elements; row-major unless given.
             name: Its name in texts.
         """
         self.require_open()
-        given = spec(dims, dtype, strides)
+        if _listed(dtype) or not (strides is None or _listed(strides)):
+            dtype, strides = strides, dtype
+        given = spec(dims, f16 if dtype is None else dtype, strides)
         extents = [e for e in given.shape if isinstance(e, int)]
         handle = self.recorder.input(given.dtype, [(e, None) for e in extents])
         layout = None
@@ -186,6 +194,11 @@ class GraphBuilder:
         """The tensor limited from below and above."""
         self.require_open()
         return self._kept(functions.clamp(tensor, min_val, max_val))
+
+    def mul_scalar(self, tensor: Tensor, scalar: float) -> Tensor:
+        """The tensor times a number."""
+        self.require_open()
+        return self._kept(functions.mul(tensor, scalar))
 
     def rms_norm(
         self, tensor: Tensor, normalized_shape: Any = None, **options: Any

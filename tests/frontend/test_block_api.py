@@ -306,3 +306,92 @@ def test_arguments_of_blocks_that_mean_nothing_are_refused() -> None:
     tb.new_output(t, (0, -1, -1))
     with pytest.raises(UnsupportedError, match="new_input after new_output"):
         tb.new_input(x, (0, -1, -1))
+
+
+def attended(q: Any, k: Any, v: Any) -> Any:
+    x = q @ k
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return (e / e.sum(-1, keepdims=True)) @ v
+
+
+def test_a_running_maximum_and_rescaled_sums() -> None:
+    g = mirage.new_kernel_graph()
+    q = g.new_input((2, 64, 16), mirage.float16)
+    k = g.new_input((2, 16, 128), mirage.float16)
+    v = g.new_input((2, 128, 16), mirage.float16)
+    tb = mirage.new_threadblock_graph((2, 4, 1), (128, 1, 1), 4, 64)
+    bq = tb.new_input(dtensor=q, input_map=(0, 1, -1), forloop_dim=-1)
+    bk = tb.new_input(dtensor=k, input_map=(0, -1, -1), forloop_dim=2)
+    bv = tb.new_input(dtensor=v, input_map=(0, -1, -1), forloop_dim=1)
+    x = tb.matmul(bq, bk)
+    largest, grown = tb.reduction_max(x, dim=2)
+    e, factor = tb.exp(tb.sub(x, largest)), tb.exp(grown)
+    y = tb.forloop_accum_rescale(tb.matmul(e, bv), factor)
+    total = tb.forloop_accum_rescale(e, factor, "sum")
+    tb.new_output(tb.div(y, total), output_map=(0, 1, -1))
+    g.mark_output(g.customized([q, k, v], tb)[0])
+    arrays = random(2, 64, 16), random(2, 16, 128), random(2, 128, 16)
+    graph = g.compile().mugraph
+    agrees(graph, attended(*arrays), *arrays)
+    program = mirage.kernel(attention_as_written).trace(
+        *(mirage.spec(a.shape) for a in arrays)
+    )
+    assert mirage.verify(graph, program).ok
+    with pytest.raises(UnsupportedError, match="second result of reduction_max"):
+        tb.forloop_accum_rescale(e, e)
+
+
+def attention_as_written(q: Any, k: Any, v: Any) -> Any:
+    return mirage.softmax(q @ k, -1) @ v
+
+
+def test_parts_are_added_up_to_what_is_left_of_an_axis() -> None:
+    g = mirage.new_kernel_graph()
+    q = g.new_input((2, 64, 16), mirage.float16)
+    k = g.new_input((2, 16, 128), mirage.float16)
+    v = g.new_input((2, 128, 16), mirage.float16)
+    tb = mirage.new_threadblock_graph((2, 8, 4), (128, 1, 1), 2, 16)
+    bq = tb.new_input(dtensor=q, input_map=(0, -1, 1), forloop_dim=-1)
+    bk = tb.new_input(dtensor=k, input_map=(0, 2, -1), forloop_dim=2)
+    bv = tb.new_input(dtensor=v, input_map=(0, 1, -1), forloop_dim=1)
+    e = tb.exp(tb.matmul(bq, bk))
+    tb.new_output(tb.forloop_accum(tb.matmul(e, bv)), output_map=(0, 2, 1))
+    tb.new_output(tb.forloop_accum(e, "sum"), output_map=(0, 2, 1))
+    parts = g.customized([q, k, v], tb)
+    assert [tuple(p.shape) for p in parts] == [(2, 64, 128), (2, 64, 8)]
+    tb = mirage.new_threadblock_graph((2, 16, 1), (128, 1, 1), 1, 16)
+    y = tb.new_input(dtensor=parts[0], input_map=(0, 1, -1), forloop_dim=-1)
+    s = tb.new_input(dtensor=parts[1], input_map=(0, 1, -1), forloop_dim=-1)
+    y, s = tb.forloop_accum(y, "sum_todimx"), tb.forloop_accum(s, "sum")
+    tb.new_output(tb.div(y, s), output_map=(0, 1, -1))
+    g.mark_output(g.customized(parts, tb)[0])
+    arrays = random(2, 64, 16), random(2, 16, 128), random(2, 128, 16)
+    agrees(g.compile().mugraph, attended(*arrays), *arrays)
+    with pytest.raises(ShapeError, match="multiple of reduction_dimx=16"):
+        tb.forloop_accum(s, "sum_todimx")
+
+
+def test_values_of_all_iterations_side_by_side() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input((8, 64), mirage.float32)
+    tb = mirage.new_threadblock_graph((2, 1, 1), (384, 1, 1), 4, 1)
+    tx = tb.new_input(dtensor=x, input_map=(0, -1, -1), forloop_dim=1)
+    y = tb.mul_scalar(tx, 3.0)
+    with pytest.raises(ShapeError, match="does not split that axis"):
+        tb.new_output(y, output_map=(0, -1, -1), forloop_dim=0)
+    tb.new_output(y, output_map=(0, -1, -1), forloop_dim=1)
+    g.mark_output(g.customized([x], tb)[0])
+    array = random(8, 64)
+    graph = g.compile().mugraph
+    agrees(graph, 3 * array, array)
+    # Of 384 threads Triton takes 256.
+    assert graph.blocks[0].schedule.num_warps == 8
+
+
+def test_strides_may_stand_before_the_dtype() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input((8, 6), (1, 8), mirage.float32)
+    y = g.new_input((8, 6), None, "float32")
+    g.mark_output(g.mul_scalar(g.add(x, y), 2))
+    assert [i.type.layout for i in g.program.inputs] == [(1, 0), None]
+    assert {i.type.dtype.name for i in g.program.inputs} == {"f32"}
