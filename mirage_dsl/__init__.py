@@ -65,6 +65,10 @@ _HOME = {
     "api.graph": (
         "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph"
     ),
+    "api.compatibility": (
+        "convert_dtype_to_torch_type generate_cuda_program generate_triton_program "
+        "optimize set_gpu_device_id"
+    ),
 }
 _WHERE = {
     public: (home, there or public)

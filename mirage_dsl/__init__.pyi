@@ -1,6 +1,15 @@
 # Types of the public names, which `__init__.py` loads when they are used.
 
 from mirage_dsl.api.bound import BoundKernel as BoundKernel
+from mirage_dsl.api.compatibility import (
+    convert_dtype_to_torch_type as convert_dtype_to_torch_type,
+)
+from mirage_dsl.api.compatibility import generate_cuda_program as generate_cuda_program
+from mirage_dsl.api.compatibility import (
+    generate_triton_program as generate_triton_program,
+)
+from mirage_dsl.api.compatibility import optimize as optimize
+from mirage_dsl.api.compatibility import set_gpu_device_id as set_gpu_device_id
 from mirage_dsl.api.graph import Graph as Graph
 from mirage_dsl.api.graph import new_graph as new_graph
 from mirage_dsl.api.graph import new_kernel_graph as new_kernel_graph

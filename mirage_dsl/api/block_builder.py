@@ -351,6 +351,11 @@ def _require_map(what: str, given: Sequence[int]) -> None:
         )
 
 
+def power_of_two(warps: int) -> int:
+    """The largest number of warps that Triton's kernels may have: 8 of 12."""
+    return 1 << (max(1, warps).bit_length() - 1)
+
+
 @dataclass(frozen=True)
 class Difference:
     """By how much a running maximum grows in an iteration: its old value less its new.
@@ -385,9 +390,8 @@ class ThreadblockGraph:
         reduction_dimx: int = 1,
     ) -> None:
         self._grid = [*_counts("grid_dim", grid_dim), 1, 1][:3]
-        # Triton's kernels have a power of two of warps: of 384 threads, 256.
-        warps = max(1, math.prod(_counts("block_dim", block_dim)) // WARP)
-        self._warps = 1 << (warps.bit_length() - 1)
+        threads = math.prod(_counts("block_dim", block_dim))
+        self._warps = power_of_two(threads // WARP)
         (self._rounds,) = _counts("forloop_range", (forloop_range,))
         (self._dimx,) = _counts("reduction_dimx", (reduction_dimx,))
         self._recorder: Recorder | None = None
@@ -568,7 +572,7 @@ class ThreadblockGraph:
         Raises:
             UnsupportedError: The factor is another one, or there is no such kind.
         """
-        given: object = rescale
+        given: Any = rescale
         if not isinstance(given, Rescaling):
             raise UnsupportedError(
                 "forloop_accum_rescale by something else than exp of the second result "
@@ -580,7 +584,7 @@ class ThreadblockGraph:
                 f"forloop_accum_rescale of kind {acc!r}; expected None or sum",
                 user_location(),
             )
-        total = self._accumulate(stensor, "sum", rescale.largest)
+        total = self._accumulate(stensor, "sum", given.largest)
         return total if acc is None else functions.sum(total, -1, keepdims=True)
 
     def _accumulate(
@@ -713,7 +717,7 @@ class ThreadblockGraph:
         return called("block.mul_scalar", functions.mul, stensor, scalar)
 
     def exp(self, stensor: Tensor | Difference, **options: Any) -> Any:
-        """e to the power of a value, or of what the running maximum has grown by."""
+        """The exponential of a value, or of what a running maximum has grown by."""
         if isinstance(stensor, Difference):
             return Rescaling(stensor.largest)
         return called("block.exp", functions.exp, stensor, **options)

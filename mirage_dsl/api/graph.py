@@ -12,13 +12,18 @@ It records the same operators as a decorated function, so it gives the same prog
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import prod
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
-from mirage_dsl.api.block_builder import ThreadblockGraph
+from mirage_dsl.api.block_builder import ThreadblockGraph, power_of_two
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.graph_builder import GraphBuilder
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
@@ -29,20 +34,87 @@ from mirage_dsl.core.errors import (
     public_methods,
     user_location,
 )
+from mirage_dsl.core.types import Axis, TensorSpec, packed
 from mirage_dsl.frontend.arguments import Leaf, check_dtypes
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.graph import Input, KernelGraph
 
 if TYPE_CHECKING:
+    from mirage_dsl.api.compatibility import Mugraphs
     from mirage_dsl.search.result import SearchResult
     from mirage_dsl.search.sizes.constraints import Constraints
 
 PRESETS = ("attention", "lora", "mlp")
 """Mirage's, of the parameters of its search."""
 
+TRANSPILERS = {"cuda": DEFAULT_BACKEND}
+"""Mirage's names of backends, where ours is another for the same machines."""
+
+CODES = Path("generated_codes")
+"""Where `save_codes` writes."""
+
+WARPS_OF_GROUP = 4
+
+_log = logging.getLogger("mirage_dsl.search")
+
 Triples = Sequence[int | Sequence[int]] | None
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How hand-written blocks are lowered, in Mirage's words.
+
+    Attributes:
+        enable_online_softmax: Subtract running maxima from exponents that have none,
+            where no output depends on them.
+        pipeline_stages: Tiles that a loop has in flight; those of the block unless
+            given.
+        num_warp_groups: Groups of 4 warps; all compute, as Triton divides the work.
+        profiling: Refused if true.
+    """
+
+    enable_online_softmax: bool = False
+    pipeline_stages: int | None = None
+    num_warp_groups: int | None = None
+    profiling: bool = False
+
+    @classmethod
+    def of(cls, what: str, given: Mapping[str, Any], others: str) -> Self:
+        """The lowering that arguments ask for.
+
+        Raises:
+            UnsupportedError: An argument means nothing here; it is named.
+        """
+        known = [f.name for f in fields(cls)]
+        unknown = {name: value for name, value in given.items() if name not in known}
+        _refuse_unknown(what, unknown, f"{others} and {', '.join(known)}")
+        found = cls(**given)
+        if found.profiling:
+            raise UnsupportedError(
+                f"{what} with profiling=True: there is no profiler here; a kernel's "
+                "`explain()` says where its time goes, by the cost model",
+                user_location(),
+            )
+        return found
+
+    def applied(self, graph: KernelGraph) -> KernelGraph:
+        """A graph with its blocks so lowered."""
+        if self.enable_online_softmax:
+            from mirage_dsl.rewrite.shifts import stabilise
+
+            graph = stabilise(graph) or graph
+        changes: dict[str, int] = {}
+        if self.pipeline_stages is not None:
+            changes["num_stages"] = index(self.pipeline_stages)
+        if self.num_warp_groups is not None:
+            changes["num_warps"] = power_of_two(WARPS_OF_GROUP * self.num_warp_groups)
+        changed = graph.with_schedules(lambda b: replace(b.schedule, **changes))
+        if changed.blocks:
+            check_or_raise(changed)
+        return changed
 
 
 @public_methods("graph")
@@ -51,20 +123,32 @@ class Graph(GraphBuilder):
 
     def __init__(self, name: str = "program") -> None:
         super().__init__(name)
-        self._compiled: dict[tuple[Handle, ...], GraphKernel] = {}
+        self._compiled: dict[tuple[tuple[Handle, ...], Lowering], GraphKernel] = {}
 
-    def _bound(self, options: Options, outputs: Sequence[Handle] = ()) -> BoundKernel:
+    @property
+    def cygraph(self) -> Self:
+        """The graph itself, where Mirage has one of C++ in it."""
+        return self
+
+    def _bound(
+        self,
+        options: Options,
+        outputs: Sequence[Handle] = (),
+        lowering: Lowering | None = None,
+    ) -> BoundKernel:
         program = self.program_of(outputs) if outputs else self.program
+        if lowering is not None:
+            program = lowering.applied(program)
         structure = [Leaf(i) for i in range(len(program.returns))]
         trace = Trace(program, structure)
-        return BoundKernel(trace, self._specs, options, _nothing)
+        return BoundKernel(trace, self._specs, options, nothing)
 
     def __call__(
         self,
         inputs: Sequence[Any],
         outputs: Sequence[Tensor] | None = None,
         stream: Any = None,
-        **unknown: Any,
+        **lowering: Any,
     ) -> list[Any]:
         """Run the graph as it is.
 
@@ -75,32 +159,32 @@ class Graph(GraphBuilder):
             outputs: Tensors of the graph to return; those that were marked, in that
                 order, unless given.
             stream: The CUDA stream to run on; the current one unless given.
-            **unknown: Refused.
+            **lowering: How its blocks are lowered, see `Lowering`.
         """
-        _refuse_unknown("a call of a graph", unknown, "inputs, outputs and stream")
+        how = Lowering.of("a call of a graph", lowering, "inputs, outputs, stream")
         chosen = tuple(self.own("outputs=", t) for t in outputs or ())
         if outputs is not None and not chosen:
             raise UnsupportedError("outputs=[] asks for nothing", user_location())
-        if chosen not in self._compiled:
-            bound = self._bound(Options(effort="none"), chosen)
-            self._compiled[chosen] = GraphKernel(bound)
-        return self._compiled[chosen](inputs, stream)
+        if (chosen, how) not in self._compiled:
+            bound = self._bound(Options(effort="none"), chosen, how)
+            self._compiled[chosen, how] = GraphKernel(bound)
+        return self._compiled[chosen, how](inputs, stream)
 
     def compile(
-        self, inputs: Sequence[Any] | None = None, **unknown: Any
+        self, inputs: Sequence[Any] | None = None, **lowering: Any
     ) -> GraphKernel:
         """The graph as it is, hand-written blocks and library kernels, as a kernel.
 
         Args:
             inputs: Tensors like those of a call, whose shapes and dtypes are checked.
-            **unknown: Refused.
+            **lowering: How its blocks are lowered, see `Lowering`.
 
         Raises:
             ShapeError: The inputs have other shapes than those of the graph.
             DTypeError: They have other dtypes.
         """
-        _refuse_unknown("compile", unknown, "inputs")
-        kernel = GraphKernel(self._bound(Options(effort="none")))
+        how = Lowering.of("compile", lowering, "inputs")
+        kernel = GraphKernel(self._bound(Options(effort="none"), (), how))
         if inputs is not None:
             found = [tuple(t.shape) for t in inputs]
             expected = [s.shape for s in self._specs]
@@ -124,6 +208,13 @@ class Graph(GraphBuilder):
         previous_checkpoint: str | Path | None = None,
         backend: str = DEFAULT_BACKEND,
         config: str | None = None,
+        verbose: bool = False,
+        save_codes: bool = False,
+        use_cached_graphs: bool = True,
+        use_graph_dataset: bool = True,
+        warmup_iters: int = 16,
+        profile_iters: int = 1000,
+        is_formal_verified: bool = False,
         effort: Any = None,
         budget_seconds: float | None = None,
         **options: Any,
@@ -140,35 +231,113 @@ class Graph(GraphBuilder):
             previous_checkpoint: A file with a search result: read where it exists, and
                 written where it does not.  While searching, what is known so far is
                 kept beside it, for the next try if this one is interrupted.
-            backend: What runs it: `triton`, or `reference`, the evaluator.
+            backend: What runs it: `triton`, which Mirage's `cuda` means here too, or
+                `reference`, the evaluator.
             config: Mirage's presets of the above: `attention`, `lora` or `mlp`.  They
                 restrict its search; here the whole space is searched.
+            verbose: Log the stages of the search, also where logs are off.
+            save_codes: Write the Triton source of every μGraph that was found into the
+                folder `generated_codes`.
+            use_cached_graphs: Look in the cache first, and store what is found.
+            use_graph_dataset: The same; results are in one cache.
+            warmup_iters: How often Mirage launches a kernel before it times it.  Here
+                the tuner decides: it launches until its medians are steady.
+            profile_iters: How often Mirage launches it to time it; see above.
+            is_formal_verified: Refused if true: μGraphs are verified at random inputs,
+                with a bound of the error that their certificates state.
             effort: `none`, `quick` or `full`.
             budget_seconds: Time limit.
             **options: Further arguments of `superoptimize`.
         """
-        backend_named(backend)
-        if config not in (None, *PRESETS):
-            expected = ", ".join(PRESETS)
-            raise SearchError(f"config={config!r}; expected one of {expected}, or none")
+        backend_named(name := TRANSPILERS.get(backend, backend))
+        _check_mirages(config, warmup_iters, profile_iters, is_formal_verified)
         limits = constraints(griddims, blockdims, imaps, omaps, fmaps, franges)
         _add(options, "constraints", limits, "griddims and the other limits")
+        if not (use_cached_graphs and use_graph_dataset):
+            _add(options, "use_cache", False, "use_cached_graphs")
+        if verbose:
+            options.setdefault("progress", _told)
         check_options("superoptimize", options)
-        bound = self._bound(Options(backend=backend))
-        path = None if previous_checkpoint is None else Path(previous_checkpoint)
-        if path is not None and path.exists():
-            from mirage_dsl.search.result import SearchResult
-
-            result = SearchResult.load(path)
+        options |= {"effort": effort, "budget_seconds": budget_seconds}
+        bound = self._bound(Options(backend=name))
+        result, known = _resumed(previous_checkpoint, bound.search, options)
+        if known:
             bound.use(result.best.mugraph)
-            return GraphKernel(bound, result)
-        partial = path and path.with_name(f"{path.name}.partial")
-        _add(options, "checkpoint", partial, "previous_checkpoint")
-        result = bound.search(effort, budget_seconds, **options)
-        if path is not None and partial is not None:
-            result.save(path)
-            partial.unlink(missing_ok=True)
+        if save_codes:
+            _save_codes(result)
         return GraphKernel(bound, result)
+
+    def visualize(self, file_name: str | Path) -> None:
+        """Write a drawing of the graph, in Graphviz' language, to `file_name`.dot."""
+        _draw(self.program, file_name)
+
+
+def _check_mirages(
+    config: str | None, warmup_iters: Any, profile_iters: Any, is_formal_verified: bool
+) -> None:
+    """Refuse values of Mirage's arguments that mean nothing.
+
+    Raises:
+        SearchError: A preset or a number of launches that there is not.
+        UnsupportedError: A formal proof is asked for.
+    """
+    if config not in (None, *PRESETS):
+        expected = ", ".join(PRESETS)
+        raise SearchError(f"config={config!r}; expected one of {expected}, or none")
+    for what, count in (("warmup", warmup_iters), ("profile", profile_iters)):
+        if not isinstance(count, SupportsIndex) or index(count) < 0:
+            raise SearchError(f"{what}_iters={count!r}; expected a number of launches")
+    if is_formal_verified:
+        raise UnsupportedError(
+            "is_formal_verified=True: μGraphs are verified at random inputs, and their "
+            "certificates bound the error; leave it out",
+            user_location(),
+        )
+
+
+def _save_codes(result: SearchResult) -> None:
+    CODES.mkdir(exist_ok=True)
+    for number, candidate in enumerate(result):
+        path = CODES / f"{result.program.name}_{number}.py"
+        candidate.generate_triton_program(path)
+
+
+def _resumed(
+    previous: str | Path | None,
+    search: Callable[..., SearchResult],
+    options: dict[str, Any],
+) -> tuple[SearchResult, bool]:
+    """What a search finds, or what an earlier one has written to a file.
+
+    Returns:
+        The result, and whether it was read.
+    """
+    from mirage_dsl.search.result import SearchResult
+
+    if previous is None:
+        return search(**options), False
+    path = Path(previous)
+    if path.exists():
+        return SearchResult.load(path), True
+    partial = path.with_name(f"{path.name}.partial")
+    _add(options, "checkpoint", partial, "previous_checkpoint")
+    result = search(**options)
+    result.save(path)
+    partial.unlink(missing_ok=True)
+    return result, False
+
+
+def _told(stage: str, done: int, of: int, best: float | None) -> None:
+    """Log a stage of a search, once it is done."""
+    if done >= of:
+        cost = "" if best is None else f", the best so far {best:.1f} µs"
+        _log.warning("%s: %d of %d%s", stage, done, of, cost)
+
+
+def _draw(graph: KernelGraph, file_name: str | Path) -> None:
+    from mirage_dsl.ir.text.drawing import to_dot
+
+    Path(f"{file_name}.dot").write_text(to_dot(graph), encoding="utf-8")
 
 
 def _refuse_unknown(what: str, unknown: Mapping[str, Any], known: str) -> None:
@@ -201,7 +370,7 @@ def _on(stream: Any) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Nobody keeps prepared calls of a built graph."""
 
 
@@ -217,11 +386,17 @@ class GraphKernel:
     def __init__(self, bound: BoundKernel, result: SearchResult | None = None) -> None:
         self.bound = bound
         self.result = result
+        self._shapes = [s.shape for s in input_specs(bound.program)]
 
     @property
     def mugraph(self) -> KernelGraph:
         """The μGraph."""
         return self.bound.mugraph
+
+    @property
+    def cygraph(self) -> Self:
+        """The kernel itself, where Mirage has a graph of C++ in it."""
+        return self
 
     def __call__(
         self, inputs: Sequence[Any], stream: Any = None, **unknown: Any
@@ -229,13 +404,30 @@ class GraphKernel:
         """The outputs, in the order in which they were marked.
 
         Args:
-            inputs: Tensors for the graph's inputs.
+            inputs: Tensors for the graph's inputs.  Axes of extent 1 may be more or
+                fewer than there.
             stream: The CUDA stream to run on; the current one unless given.
             **unknown: Refused.
         """
         _refuse_unknown("a call of a graph's kernel", unknown, "inputs and stream")
+        shapes = self._shapes
+        if len(inputs) == len(shapes):
+            inputs = [
+                x if getattr(x, "ndim", None) == len(shape) else _with_axes(x, shape)
+                for x, shape in zip(inputs, shapes, strict=True)
+            ]
         with _on(stream):
             return self.bound(*inputs)
+
+    def get_input_dtensors(self) -> list[Input]:
+        """The inputs of its program, in order."""
+        return list(self.bound.program.inputs)
+
+    def get_input_dtensor_layout(self, dtensor: Input) -> tuple[int, ...]:
+        """The strides of an input, in elements."""
+        shape = [int(e) for e in self._shapes[self.get_input_dtensors().index(dtensor)]]
+        layout = dtensor.type.layout
+        return packed(shape, range(len(shape)) if layout is None else layout)
 
     def to_triton_code(self) -> str:
         """Its Triton source."""
@@ -245,9 +437,30 @@ class GraphKernel:
         """Write its Triton source to a file."""
         self.mugraph.generate_triton_program(path)
 
+    def visualize(self, file_name: str | Path) -> None:
+        """Write a drawing of its μGraph, in Graphviz' language, to `file_name`.dot."""
+        _draw(self.mugraph, file_name)
+
     def __repr__(self) -> str:
         found = "as built" if self.result is None else repr(self.result)
         return f"<GraphKernel {self.bound.program.name}: {found}>"
+
+
+def input_specs(program: KernelGraph) -> list[TensorSpec]:
+    """Specs like the inputs of a program of known extents."""
+
+    def extent(axis: Axis) -> int:
+        return prod(program.extent_of[d.name] or 1 for d in axis)
+
+    types = [i.type for i in program.inputs]
+    return [TensorSpec(t.dtype, tuple(map(extent, t.axes))) for t in types]
+
+
+def _with_axes(x: Any, shape: tuple[int | str, ...]) -> Any:
+    """A tensor with the axes of extent 1 that a shape has; itself if it is another."""
+    given = tuple(getattr(x, "shape", ()))
+    same = [e for e in given if e != 1] == [e for e in shape if e != 1]
+    return x.reshape(shape) if given and same else x
 
 
 def new_kernel_graph(name: str = "program") -> Graph:
@@ -322,8 +535,9 @@ def superoptimize(
     omaps: Triples = None,
     fmaps: Sequence[int] | None = None,
     franges: Sequence[int] | None = None,
+    previous_checkpoint: str | Path | None = None,
     **options: Any,
-) -> SearchResult:
+) -> Mugraphs:
     """Search for μGraphs of a program, verified and cheapest first.
 
     Args:
@@ -334,9 +548,15 @@ def superoptimize(
         omaps: Allowed maps of outputs.
         fmaps: Allowed axes of the loop.
         franges: Allowed numbers of iterations.
+        previous_checkpoint: A file with the result, as for `Graph.superoptimize`.
         **options: Arguments of `mirage_dsl.store.superoptimize.superoptimize`: effort,
             budget_seconds, max_kernels, use_cache, executor, progress and others.
+
+    Returns:
+        The candidates, which can be listed, and the best of which runs when the result
+        is called with tensors.
     """
+    from mirage_dsl.api.compatibility import Mugraphs
     from mirage_dsl.store.superoptimize import superoptimize as run
 
     if not isinstance(program, KernelGraph):
@@ -349,7 +569,11 @@ def superoptimize(
     limits = constraints(griddims, blockdims, imaps, omaps, fmaps, franges)
     _add(options, "constraints", limits, "griddims and the other limits")
     check_options("superoptimize", options)
-    return run(program, **options)
+    result, known = _resumed(previous_checkpoint, partial(run, program), options)
+    found = Mugraphs(**{f.name: getattr(result, f.name) for f in fields(result)})
+    if known:
+        found.kernel.bound.use(result.best.mugraph)
+    return found
 
 
 def _add(options: dict[str, Any], name: str, value: Any, source: str) -> None:

@@ -145,6 +145,10 @@ class Candidate:
     cost: Cost
     certificate: Certificate | None
 
+    def generate_triton_program(self, path: str | Path) -> None:
+        """Write the μGraph's Triton source to a file."""
+        self.mugraph.generate_triton_program(path)
+
     @property
     def rank(self) -> tuple[bool, float]:
         """Sorts candidates: those that may overflow come last, then the dearer ones."""

@@ -20,7 +20,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import KernelGraph, RunningMax
 
 
 def attention() -> KernelGraph:
@@ -137,7 +137,7 @@ def test_a_kernel_of_a_graph(tmp_path: Path) -> None:
     again = g.superoptimize(previous_checkpoint=checkpoint)
     assert again.mugraph == kernel.mugraph
     with pytest.raises(SearchError, match="backend"):
-        g.superoptimize(backend="cuda")
+        g.superoptimize(backend="hip")
 
 
 def test_tensors_of_another_graph_are_refused() -> None:
@@ -190,13 +190,12 @@ X = np.ones((3, 4), np.float32)
     ("named", "call"),
     [
         ("profiling=", lambda g: g(inputs=[X], profiling=True)),
-        ("enable_online_softmax=", lambda g: g([X], enable_online_softmax=True)),
         ("outputz=", lambda g: g(inputs=[X], outputz=[])),
         ("stream='s'", lambda g: g(inputs=[X], stream="s")),
-        ("num_warp_groups=", lambda g: g.compile(inputs=[X], num_warp_groups=2)),
+        ("target_cc=", lambda g: g.compile(inputs=[X], target_cc=90)),
         ("'async_'|async_=", lambda g: g.compile(async_=True)),
         ("outputs=", lambda g: g.compile()(inputs=[X], outputs=[])),
-        ("'save_codes'", lambda g: g.superoptimize(save_codes=True)),
+        ("'save_code'", lambda g: g.superoptimize(save_code=True)),
         ("'verbose'", lambda g: mirage.superoptimize(g, verbose=True)),
         ("'max_kernelz'", lambda g: g.compile().bound.search(max_kernelz=1)),
         ("config='fast'", lambda g: g.superoptimize(config="fast")),
@@ -255,3 +254,147 @@ def test_inputs_of_a_compilation_are_checked() -> None:
         g.compile(inputs=[X, X])
     with pytest.raises(DTypeError, match="float16"):
         g.compile(inputs=[X.astype(np.float16)])
+
+
+# -- Programs that were written for Mirage ---------------------------------------------
+
+
+def rms_linear() -> mirage.Graph:
+    g = mirage.new_kernel_graph()
+    x = g.new_input(dims=(1, 64), dtype=mirage.float32)
+    w = g.new_input(dims=(64, 32), dtype=mirage.float32)
+    g.mark_output(g.matmul(g.rms_norm(x, normalized_shape=(64,)), w))
+    return g
+
+
+def normed(x: Any, w: Any) -> Any:
+    return (x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)) @ w
+
+
+def test_the_arguments_of_mirages_superoptimize(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "found.json"
+    options: dict[str, Any] = {
+        "config": "mlp",
+        "backend": "cuda",
+        "previous_checkpoint": checkpoint,
+        "verbose": False,
+        "save_codes": False,
+        "use_cached_graphs": False,
+        "warmup_iters": 2,
+        "profile_iters": 6,
+    }
+    kernel = rms_linear().superoptimize(**options)
+    x, w = np.random.default_rng(0).normal(size=(2, 64, 32)).astype(np.float32)
+    x = x.reshape(-1)[:64].reshape(1, 1, 64)
+    (y,) = kernel(inputs=[x, w])
+    np.testing.assert_allclose(y, normed(x[0], w), rtol=1e-4, atol=1e-4)
+    again = rms_linear().superoptimize(**options)
+    assert again.mugraph == kernel.mugraph
+    assert [kernel.cygraph.get_input_dtensor_layout(d) for d in kernel.cygraph
+            .get_input_dtensors()] == [(64, 1), (32, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("is_formal_verified", True, "bound the error"),
+        ("profile_iters", -1, "expected a number of launches"),
+        ("warmup_iters", "many", "expected a number of launches"),
+        ("backend", "nki", "expected one of reference, triton"),
+        ("num_search_thread", 4, "num_search_thread"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_named(
+    option: str, value: Any, message: str
+) -> None:
+    with pytest.raises(mirage.MirageError, match=message):
+        rms_linear().superoptimize(**{option: value})
+
+
+def test_sources_of_all_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kernel = rms_linear().superoptimize(save_codes=True)
+    assert kernel.result is not None
+    files = sorted((tmp_path / "generated_codes").iterdir())
+    assert len(files) == len(kernel.result)
+    assert "import" in files[0].read_text()
+
+
+def test_a_result_is_listed_and_called(tmp_path: Path) -> None:
+    found = mirage.superoptimize(
+        rms_linear(), previous_checkpoint=tmp_path / "found.json"
+    )
+    for i, mugraph in enumerate(found):
+        mugraph.generate_triton_program(tmp_path / f"program_{i}.py")
+    assert (tmp_path / "program_0.py").read_text() == found.kernel.to_triton_code()
+    x, w = np.ones((1, 64), np.float32), np.ones((64, 32), np.float32)
+    (y,) = found([x, w])
+    np.testing.assert_allclose(y, normed(x, w), rtol=1e-4)
+    again = mirage.optimize(
+        rms_linear(), previous_checkpoint=tmp_path / "found.json", effort="none"
+    )
+    assert again.best == found.best
+
+
+def test_the_program_of_a_graph_as_text() -> None:
+    g = rms_linear()
+    kernel = g.superoptimize()
+    for given in (kernel.cygraph, kernel.mugraph, kernel):
+        made = mirage.generate_triton_program(given, target_cc=90)
+        assert made == {"code": kernel.to_triton_code(), "output_shapes": [[1, 32]]}
+    strides = [(64, 1), (32, 1)]
+    cuda = mirage.generate_cuda_program(g.cygraph, target_cc=86, input_strides=strides)
+    assert cuda["output_shapes"] == [[1, 32]]
+    with pytest.raises(TraceError, match="a program of int"):
+        mirage.generate_triton_program(3)
+    with pytest.raises(UnsupportedError, match="no profiler"):
+        mirage.generate_cuda_program(g, target_cc=86, profiling=True)
+    with pytest.raises(UnsupportedError, match="speed"):
+        mirage.generate_cuda_program(g, target_cc=86, speed=11)
+
+
+def test_online_softmax_and_the_pipeline_are_asked_for_in_a_call() -> None:
+    g = mirage.new_kernel_graph()
+    q = g.new_input(dims=(16, 8), dtype=mirage.float32)
+    k = g.new_input(dims=(8, 64), dtype=mirage.float32)
+    tb = mirage.new_threadblock_graph((1, 1, 1), (128, 1, 1), 4, 1)
+    bq = tb.new_input(q, (-1, -1, -1), -1)
+    bk = tb.new_input(k, (-1, -1, -1), 1)
+    e = tb.exp(tb.matmul(bq, bk))
+    total = tb.forloop_accum(tb.mul_scalar(e, 0.125), "sum")
+    tb.new_output(tb.div(tb.forloop_accum(e, "sum"), total), (-1, -1, -1))
+    g.mark_output(g.customized([q, k], tb)[0])
+    a, b = np.ones((16, 8), np.float32) * 9, np.ones((8, 64), np.float32) * 2
+    (y,) = g(inputs=[a, b], enable_online_softmax=True, pipeline_stages=4)
+    np.testing.assert_allclose(y, np.full((16, 1), 8.0), rtol=1e-6)
+    assert not any(
+        isinstance(n, RunningMax) for n in g.compile().mugraph.blocks[0].made
+    )
+    kernel = g.compile(enable_online_softmax=True, num_warp_groups=3, pipeline_stages=4)
+    (block,) = kernel.mugraph.blocks
+    assert any(isinstance(n, RunningMax) for n in block.made)
+    assert (block.schedule.num_warps, block.schedule.num_stages) == (8, 4)
+    with pytest.raises(UnsupportedError, match="no profiler"):
+        g(inputs=[a, b], profiling=True)
+
+
+def test_dtypes_and_devices() -> None:
+    torch = pytest.importorskip("torch")
+    assert mirage.convert_dtype_to_torch_type(mirage.bfloat16) is torch.bfloat16
+    with pytest.raises(DTypeError, match="is no dtype"):
+        mirage.convert_dtype_to_torch_type("float17")
+    with pytest.raises(UnsupportedError, match="PyTorch sees"):
+        mirage.set_gpu_device_id(99)
+
+
+def test_a_drawing_names_every_kernel(tmp_path: Path) -> None:
+    kernel = rms_linear().superoptimize()
+    kernel.visualize(tmp_path / "best")
+    drawn = (tmp_path / "best.dot").read_text()
+    for node in kernel.mugraph.blocks[0].nodes:
+        assert f'"0: {node.result}" [label=' in drawn
+    assert drawn.count("{") == drawn.count("}")
+    rms_linear().visualize(tmp_path / "program")
+    assert "matmul" in (tmp_path / "program.dot").read_text()

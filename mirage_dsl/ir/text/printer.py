@@ -40,7 +40,7 @@ def to_text(graph: KernelGraph) -> str:
     for node in graph.nodes:
         match node:
             case Apply():
-                line = _kernel_apply(node, types)
+                line = kernel_node_text(node, types)
                 lines.append(_INDENT + line)
             case BlockGraph():
                 lines += [_INDENT + line for line in _block(node, types)]
@@ -77,7 +77,8 @@ def _sizes(graph: KernelGraph) -> Iterable[str]:
         yield f"{name} = {'?' if extent is None else extent}"
 
 
-def _kernel_apply(node: Apply, types: dict[str, TensorType]) -> str:
+def kernel_node_text(node: Apply, types: dict[str, TensorType]) -> str:
+    """A library kernel or a view as a statement; its type joins `types`."""
     try:
         operands = [types[v] for v in node.values]
         types[node.result] = apply_type(node, operands, in_block=False)
@@ -97,7 +98,8 @@ def _application(node: Apply) -> str:
     return " ".join(w for w in words if w)
 
 
-def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
+def block_header(block: BlockGraph) -> str:
+    """How a block is split and lowered: `block grid(m / 64) loop(k / 32)`."""
     words = ["block"]
     if block.grid:
         axes = (" & ".join(map(_split, axis)) for axis in block.axes)
@@ -105,10 +107,14 @@ def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     if block.loop is not None:
         words.append(f"loop({_split(block.loop)})")
     words += _schedule(block.schedule)
+    return " ".join(words)
+
+
+def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     types: dict[str, TensorType] = {}
-    lines = [f"{', '.join(block.results)} = {' '.join(words)} {{"]
+    lines = [f"{', '.join(block.results)} = {block_header(block)} {{"]
     for node in block.nodes:
-        type_ = _type_text(node, block, types, outer)
+        type_ = type_text(node, block, types, outer)
         lines.append(_INDENT + block_node_text(node, type_))
     return [*lines, "}"]
 
@@ -127,7 +133,7 @@ def _schedule(schedule: Schedule) -> Iterable[str]:
             yield f"{field.name}({shown})"
 
 
-def _type_text(
+def type_text(
     node: BlockNode,
     block: BlockGraph,
     types: dict[str, TensorType],
@@ -144,6 +150,7 @@ def _type_text(
 
 
 def block_node_text(node: BlockNode, type_: str) -> str:
+    """A statement of a block, with the text of its type."""
     match node:
         case Load():
             axes = "" if type_ else f"[{', '.join(map(axis_text, node.axes))}]"
