@@ -395,10 +395,14 @@ class KernelGraph:
         return to_text(self)
 
     def generate_triton_program(self, path: str | Path) -> None:
-        """Write the Triton source to a file."""
-        from mirage_dsl.backends.triton.lowering.emit import emit
+        """Write a Triton program to a file, one that runs by itself.
 
-        Path(path).write_text(emit(self), encoding="utf-8")
+        It has `run(*tensors)`, the same with a check of shapes and dtypes, and a main
+        that calls that with random inputs: on a GPU, or in Triton's interpreter.
+        """
+        from mirage_dsl.backends.triton.lowering.standalone import standalone
+
+        Path(path).write_text(standalone(self), encoding="utf-8")
 
 
 def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]]:

@@ -133,7 +133,7 @@ def test_a_kernel_of_a_graph(tmp_path: Path) -> None:
     np.testing.assert_allclose(first, np.exp(a), rtol=1e-3)
     np.testing.assert_array_equal(second, a + 1)
     kernel.generate_triton_program(tmp_path / "program.py")
-    assert (tmp_path / "program.py").read_text() == kernel.to_triton_code()
+    assert (tmp_path / "program.py").read_text().startswith(kernel.to_triton_code())
     again = g.superoptimize(previous_checkpoint=checkpoint)
     assert again.mugraph == kernel.mugraph
     with pytest.raises(SearchError, match="backend"):
@@ -328,7 +328,8 @@ def test_a_result_is_listed_and_called(tmp_path: Path) -> None:
     )
     for i, mugraph in enumerate(found):
         mugraph.generate_triton_program(tmp_path / f"program_{i}.py")
-    assert (tmp_path / "program_0.py").read_text() == found.kernel.to_triton_code()
+    first = (tmp_path / "program_0.py").read_text()
+    assert first.startswith(found.kernel.to_triton_code())
     x, w = np.ones((1, 64), np.float32), np.ones((64, 32), np.float32)
     (y,) = found([x, w])
     np.testing.assert_allclose(y, normed(x, w), rtol=1e-4)
