@@ -257,7 +257,8 @@ def fused(**limits: Any) -> list[tuple[BlockGraph, dict[str, int]]]:
     found: list[tuple[BlockGraph, dict[str, int]]] = []
     for candidate in result:
         graph = candidate.mugraph
-        if graph.blocks and all(n.op.kind is Kind.VIEW for n in applies(graph)):
+        views = all(n.op.kind is Kind.VIEW for n in applies(graph))
+        if len(graph.blocks) == 1 and views:
             known = derived_extents(graph, graph.extent_of)
             extents = {n: e for n, e in known.items() if e is not None}
             found.append((only_block(graph), extents))
