@@ -62,6 +62,7 @@ _HOME = {
     "frontend.arguments": "spec",
     "api.kernel": "kernel Kernel",
     "api.bound": "BoundKernel",
+    "api.mirage_json": "from_json",
     "api.graph": (
         "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph"
     ),

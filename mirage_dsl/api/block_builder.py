@@ -314,12 +314,17 @@ def _split(
 
 _DIRECTIONS = 3
 
+BROADCAST = ("add", "div", "maximum", "mul", "pow", "sub")
+"""Operators of two tensors whose axes of extent 1 are those of the other one."""
+
 
 def _operator(name: str) -> Callable[..., Any]:
     function = function_named(name)
 
     def method(self: ThreadblockGraph, *operands: Any, **kwargs: Any) -> Any:
-        del self
+        tensors = [x for x in operands if isinstance(x, Tensor)]
+        if name in BROADCAST and len(tensors) == len(operands) == 2:
+            return self.broadcast(function, *tensors, **kwargs)
         return called(f"block.{name}", function, *operands, **kwargs)
 
     method.__name__ = name
@@ -398,6 +403,8 @@ class ThreadblockGraph:
         self._sources: list[Tensor] = []
         self._outputs: list[Tensor] = []
         self._splits: dict[int, list[DimVars]] = {}
+        self._parts: dict[int, DimVar] = {}
+        """For x, y and z the dim over blocks along which partial results lie."""
         self._looped: DimVars | None = None
         self._items: list[_Item] = []
         self._values: dict[str, Traced] = {}
@@ -483,7 +490,7 @@ class ThreadblockGraph:
                 loop does not split, or of which a block sees a part.
         """
         if acc is None:
-            return self._accumulate(stensor, "sum")
+            return self._over_all(stensor)
         if acc == "sum":
             return functions.sum(self._accumulate(stensor, "sum"), -1, keepdims=True)
         if acc in ("mean", "rms"):
@@ -494,10 +501,10 @@ class ThreadblockGraph:
             total = self._accumulate(functions.square(stensor), "sum")
             return functions.sqrt(functions.mean(total, -1, keepdims=True))
         if acc == "sum_todimx":
-            return self._sum_of_parts(self._accumulate(stensor, "sum"))
+            return self.reduction_to_dimx(self._accumulate(stensor, "sum"), -1)
         kinds = [kind for kind in accumulator_kinds() if kind != JOINED]
         if acc in kinds:
-            return self._accumulate(stensor, acc)
+            return self._over_all(stensor, acc)
         raise UnsupportedError(
             f"forloop_accum of kind {acc!r}; expected None, mean, rms, sum_todimx, "
             f"{', '.join(kinds)}",
@@ -520,21 +527,67 @@ class ThreadblockGraph:
             user_location(),
         )
 
-    def _sum_of_parts(self, x: Tensor) -> Tensor:
-        """The sum of the parts of the last axis that have `reduction_dimx` elements."""
-        extent = int(x.shape[-1]) if x.ndim else 0
+    def reduction_to_dimx(self, stensor: Tensor, dim: int) -> Tensor:
+        """The sum of the parts of an axis that have `reduction_dimx` elements.
+
+        Raises:
+            ShapeError: The axis has no whole number of such parts.
+        """
+        shape = tuple(map(int, stensor.shape))
+        dim = range(len(shape))[dim] if -len(shape) <= dim < len(shape) else -1
+        extent = shape[dim] if shape else 0
         if extent < self._dimx or extent % self._dimx:
             raise ShapeError(
-                f"forloop_accum of kind 'sum_todimx' of {shape_text(x.handle)}: "
-                f"expected a last axis of a multiple of reduction_dimx={self._dimx}",
+                f"the parts of {shape_text(stensor.handle)} are added up: expected an "
+                f"axis of a multiple of reduction_dimx={self._dimx} at {dim}",
                 user_location(),
             )
-        split = (*x.shape[:-1], extent // self._dimx, self._dimx)
-        return functions.sum(views.reshape(x, split), -2)
+        split = (*shape[:dim], extent // self._dimx, self._dimx, *shape[dim + 1 :])
+        return functions.sum(views.reshape(stensor, split), dim)
+
+    def broadcast(
+        self, function: Callable[..., Any], x: Tensor, y: Tensor, **options: Any
+    ) -> Tensor:
+        """A function of two tensors, element by element.
+
+        An axis of which each iteration sees one element has extent 1 in a block, and so
+        goes with any other, as in Mirage.
+        """
+        name = f"block.{function.__name__}"
+        at = self._one_each(x), self._one_each(y)
+        if x.ndim != y.ndim or at == (None, None):
+            return called(name, function, x, y, **options)
+        axis = next(a for a in at if a is not None)
+        found = {int(x.shape[axis]), int(y.shape[axis])}
+        if len(found) == 1 or 1 in found or not {*at} <= {axis, None}:
+            return called(name, function, x, y, **options)
+        left, right = self._apart(x, axis), self._apart(y, axis)
+        made = called(name, function, left, right, **options)
+        shape = tuple(map(int, made.shape))
+        merged = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        return views.reshape(made, merged)
+
+    def _one_each(self, x: Tensor) -> int | None:
+        """The axis that the loop cuts into single elements of its leading dim."""
+        if self._looped is None or self._recorder is None or self._rounds == 1:
+            return None
+        dims = self._recorder.dims
+        lead = dims.resolve(self._looped)[0]
+        if lead.extent != self._rounds:
+            return None
+        axes = (dims.resolve(axis) for axis in x.handle.axes)
+        return next((at for at, axis in enumerate(axes) if axis[:1] == (lead,)), None)
+
+    def _apart(self, x: Tensor, axis: int) -> Tensor:
+        """A tensor with the looped dim of an axis as an axis of its own before it."""
+        shape = tuple(map(int, x.shape))
+        parts = self._rounds if self._one_each(x) == axis else 1
+        split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
+        return views.reshape(x, split)
 
     def forloop_accum_max(self, stensor: Tensor) -> Tensor:
         """The largest over all iterations, element by element."""
-        return self._accumulate(stensor, "max")
+        return self._over_all(stensor, "max")
 
     def reduction_max(self, stensor: Tensor, dim: int) -> tuple[Tensor, Difference]:
         """The largest along an axis in this iteration and all before it.
@@ -584,8 +637,10 @@ class ThreadblockGraph:
                 f"forloop_accum_rescale of kind {acc!r}; expected None or sum",
                 user_location(),
             )
+        if acc is None:
+            return self._over_all(stensor, rescale=given.largest)
         total = self._accumulate(stensor, "sum", given.largest)
-        return total if acc is None else functions.sum(total, -1, keepdims=True)
+        return functions.sum(total, -1, keepdims=True)
 
     def _accumulate(
         self, stensor: Tensor, kind: str, rescale: str | None = None
@@ -596,6 +651,19 @@ class ThreadblockGraph:
         value, operand = self._value_like(stensor), stensor.handle.value.name
         self._items.append(Accumulate(value.name, operand, kind, rescale))
         return Tensor(stensor.recorder, Handle(value, stensor.handle.axes))
+
+    def _over_all(
+        self, stensor: Tensor, kind: str = "sum", rescale: str | None = None
+    ) -> Tensor:
+        """The reduction over all iterations, element by element.
+
+        An axis of which each iteration sees one element has one element in the end.
+        """
+        total = self._accumulate(stensor, kind, rescale)
+        axis = self._one_each(stensor)
+        if axis is None:
+            return total
+        return function_named(kind)(self._apart(total, axis), axis)
 
     def _value_like(self, x: Tensor) -> Traced:
         """A new value of the block with the dims and the dtype of another one."""
@@ -631,7 +699,7 @@ class ThreadblockGraph:
             splits = self._splits.get(index, [])
             place = self._output_axis(handle, index, named) if blocks > 1 else None
             if place is None and splits:
-                atom = dims.fresh(blocks)
+                atom = self._parts.setdefault(index, dims.fresh(blocks))
                 axes[named] = (atom, *axes[named])
                 partial.append((atom, splits[0]))
         atoms = atoms_of(axes)

@@ -228,9 +228,10 @@ class Graph(GraphBuilder):
             omaps: The same for outputs.
             fmaps: The axis of an input that the loop splits, or -1.
             franges: Allowed numbers of loop iterations.
-            previous_checkpoint: A file with a search result: read where it exists, and
-                written where it does not.  While searching, what is known so far is
-                kept beside it, for the next try if this one is interrupted.
+            previous_checkpoint: A file with a search result, or with μGraphs that
+                Mirage found: read and verified where it exists, and written where it
+                does not.  While searching, what is known so far is kept beside it, for
+                the next try if this one is interrupted.
             backend: What runs it: `triton`, which Mirage's `cuda` means here too, or
                 `reference`, the evaluator.
             config: Mirage's presets of the above: `attention`, `lora` or `mlp`.  They
@@ -255,12 +256,12 @@ class Graph(GraphBuilder):
         _add(options, "constraints", limits, "griddims and the other limits")
         if not (use_cached_graphs and use_graph_dataset):
             _add(options, "use_cache", False, "use_cached_graphs")
-        if verbose:
-            options.setdefault("progress", _told)
+        _add(options, "progress", _told if verbose else None, "verbose")
         check_options("superoptimize", options)
         options |= {"effort": effort, "budget_seconds": budget_seconds}
         bound = self._bound(Options(backend=name))
-        result, known = _resumed(previous_checkpoint, bound.search, options)
+        found = _resumed(previous_checkpoint, bound.search, options, bound.program)
+        result, known = found
         if known:
             bound.use(result.best.mugraph)
         if save_codes:
@@ -306,8 +307,9 @@ def _resumed(
     previous: str | Path | None,
     search: Callable[..., SearchResult],
     options: dict[str, Any],
+    program: KernelGraph,
 ) -> tuple[SearchResult, bool]:
-    """What a search finds, or what an earlier one has written to a file.
+    """What a search finds, or what an earlier one, or Mirage's, has written to a file.
 
     Returns:
         The result, and whether it was read.
@@ -318,6 +320,10 @@ def _resumed(
         return search(**options), False
     path = Path(previous)
     if path.exists():
+        from mirage_dsl.api.mirage_json import from_json, is_mirages
+
+        if is_mirages(path):
+            return from_json(path, program), True
         return SearchResult.load(path), True
     partial = path.with_name(f"{path.name}.partial")
     _add(options, "checkpoint", partial, "previous_checkpoint")
@@ -569,7 +575,8 @@ def superoptimize(
     limits = constraints(griddims, blockdims, imaps, omaps, fmaps, franges)
     _add(options, "constraints", limits, "griddims and the other limits")
     check_options("superoptimize", options)
-    result, known = _resumed(previous_checkpoint, partial(run, program), options)
+    search = partial(run, program)
+    result, known = _resumed(previous_checkpoint, search, options, program)
     found = Mugraphs(**{f.name: getattr(result, f.name) for f in fields(result)})
     if known:
         found.kernel.bound.use(result.best.mugraph)

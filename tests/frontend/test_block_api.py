@@ -395,3 +395,19 @@ def test_strides_may_stand_before_the_dtype() -> None:
     g.mark_output(g.mul_scalar(g.add(x, y), 2))
     assert [i.type.layout for i in g.program.inputs] == [(1, 0), None]
     assert {i.type.dtype.name for i in g.program.inputs} == {"f32"}
+
+
+def test_an_axis_of_one_element_in_each_iteration_goes_with_any_other() -> None:
+    g = mirage.new_kernel_graph()
+    x = g.new_input((8, 64), mirage.float32)
+    y = g.new_input((8, 4), mirage.float32)
+    tb = mirage.new_threadblock_graph((2, 1, 1), (128, 1, 1), 4, 1)
+    bx = tb.new_input(dtensor=x, input_map=(0, -1, -1), forloop_dim=-1)
+    by = tb.new_input(dtensor=y, input_map=(0, -1, -1), forloop_dim=1)
+    total = tb.forloop_accum(tb.mul(bx, by))
+    assert tuple(total.shape) == (8, 64)
+    tb.new_output(tb.add(total, tb.forloop_accum(by, "max")), output_map=(0, -1, -1))
+    g.mark_output(g.customized([x, y], tb)[0])
+    a, b = random(8, 64), random(8, 4)
+    expected = a * b.sum(-1, keepdims=True) + b.max(-1, keepdims=True)
+    agrees(g.compile().mugraph, expected, a, b)
