@@ -60,31 +60,54 @@ def norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     return f.sqrt(f.sum(f.square(x), axis, keepdims))
 
 
-def euclidean(
-    what: str, x: Any, order: Any, dim: Any, keepdim: bool, *, matrices: bool = False
-) -> Any:
-    """The Euclidean norm, if that is what is asked for.
+def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
+    """A norm of the elements along axes, of any order.
+
+    The order 0 counts what is not 0, infinity is the largest size, and minus infinity
+    the smallest.
+    """
+    if order == 2:
+        return norm(x, axis, keepdims)
+    size = f.abs(x)
+    if order == math.inf:
+        return f.max(size, axis, keepdims)
+    if order == -math.inf:
+        return f.min(size, axis, keepdims)
+    if order == 0:
+        return f.sum(v.to(f.not_equal(x, 0), x), axis, keepdims)
+    if order == 1:
+        return f.sum(size, axis, keepdims)
+    return f.pow(f.sum(f.pow(size, order), axis, keepdims), 1 / order)
+
+
+def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
+    """A norm of vectors, or of matrices where there are two axes and an order.
 
     Args:
         what: What it is called in an error.
         x: The tensor.
-        order: In PyTorch's and NumPy's terms.
-        dim: One axis, some, or None for all.
-        keepdim: Leave the axes there, with extent 1.
-        matrices: Of two axes a norm of order 2 is another one, the largest singular
-            value.
+        order: In PyTorch's and NumPy's terms; None is Euclidean.
+        axis: One axis, two, or None for all.
+        keepdims: Leave the axes there, with extent 1.
 
     Raises:
-        UnsupportedError: It is another norm.
+        UnsupportedError: It is a norm by singular values.
     """
-    count = x.ndim if dim is None else 1 if isinstance(dim, int) else len(dim)
-    spectral = matrices and order == 2 and count == 2
-    if order not in (None, 2, "fro") or spectral:
+    axes = shapes.normal_axes(axis, x.ndim, what)
+    if order is None or (order == "fro" and len(axes) == 2):
+        return norm(x, axes, keepdims)
+    if len(axes) == 1 and not isinstance(order, str):
+        return vector_norm(x, order, axes, keepdims)
+    if len(axes) != 2 or order not in (1, -1, math.inf, -math.inf):
         raise UnsupportedError(
-            f"{what} cannot be traced; use the Euclidean norm, of no stated order",
+            f"{what} of order {order} cannot be traced; use the Euclidean norm, of no "
+            "stated order",
             user_location(),
         )
-    return norm(x, dim, keepdim)
+    inner, outer = axes if order in (1, -1) else axes[::-1]
+    sums = f.sum(f.abs(x), inner, keepdims=True)
+    found = (f.max if order in (1, math.inf) else f.min)(sums, outer, keepdims=True)
+    return found if keepdims else v.squeeze(found, axes)
 
 
 def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:
@@ -179,6 +202,22 @@ def group_norm(
     split = v.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
     over = tuple(range(2, len(shape) + 1))
     y = v.reshape(_standardised(split, over, eps), shape)
+    return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
+
+
+def instance_norm(
+    x: Any, weight: Any = None, bias: Any = None, eps: float | None = EPS
+) -> Any:
+    """Each channel (axis 1) of each element of axis 0 with mean 0 and variance 1.
+
+    Weight and bias are per channel.
+    """
+    if len(x.shape) < 3:
+        raise ShapeError(
+            f"instance_norm of a tensor of shape {x.shape}; expected rank 3 or more",
+            user_location(),
+        )
+    y = _standardised(x, tuple(range(2, len(x.shape))), eps)
     return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
 
 

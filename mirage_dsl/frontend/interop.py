@@ -191,6 +191,29 @@ def _torch_batch_norm(
     return v.astype(found, x.dtype)
 
 
+def _torch_instance_norm(
+    x: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not use_input_stats:
+        return _torch_batch_norm(
+            x, running_mean, running_var, weight, bias, False, momentum, eps
+        )
+    if running_mean is not None or running_var is not None:
+        _refuse(
+            "instance_norm with running statistics, which PyTorch updates in place,",
+            "leave them out, and update them outside of the kernel",
+        )
+    _check_parameters("instance_norm", x, weight, bias)
+    return v.astype(c.instance_norm(x, weight, bias, eps), x.dtype)
+
+
 def _check_parameters(name: str, x: Any, *parameters: Any) -> None:
     """Refuse parameters of a norm in other dtypes than PyTorch takes.
 
@@ -266,15 +289,6 @@ def _torch_min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return x.min(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.min(x, dim)
 
 
-def _torch_var(x: Any, dim: Any = None, unbiased: Any = True, **kwargs: Any) -> Any:
-    correction = kwargs.pop("correction", int(unbiased))
-    return c.var(x, dim, correction=correction, **kwargs)
-
-
-def _torch_std(x: Any, dim: Any = None, unbiased: Any = True, **kwargs: Any) -> Any:
-    return f.sqrt(_torch_var(x, dim, unbiased, **kwargs))
-
-
 def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
     return v.swapaxes(x, dim0, dim1)
 
@@ -298,6 +312,7 @@ _TORCH: dict[str, Function] = {
     "layer_norm": _torch_layer_norm,
     "group_norm": _torch_group_norm,
     "batch_norm": _torch_batch_norm,
+    "instance_norm": _torch_instance_norm,
     "einsum": _torch_einsum,
     "scaled_dot_product_attention": _of_one_dtype(
         _torch_attention, "scaled_dot_product_attention", 3
@@ -317,8 +332,6 @@ _TORCH: dict[str, Function] = {
     "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),
     "max": _torch_max,
     "min": _torch_min,
-    "var": _torch_var,
-    "std": _torch_std,
     "split": v.split,
     "transpose": _torch_transpose,
     "lt": f.less,
@@ -354,8 +367,7 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
 def _numpy_norm(
     x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
 ) -> Any:
-    what = f"np.linalg.norm of order {order}"
-    return c.euclidean(what, x, order, axis, keepdims, matrices=True)
+    return c.norm_of("np.linalg.norm", x, order, axis, keepdims)
 
 
 _NUMPY: dict[str, Function] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
     ShapeError,
@@ -16,6 +16,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.losses import LOSSES
 from mirage_dsl.frontend.operands import as_operand
 from mirage_dsl.frontend.tensor import Tensor
 
@@ -42,6 +43,19 @@ def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
     found = (f.maximum(scaled, 0) + near) / beta
     # Beyond the threshold PyTorch takes x itself; beyond 20 they are the same in f32.
     return found if threshold >= 20 else f.where(f.greater(scaled, threshold), x, found)
+
+
+def rrelu(
+    x: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
+) -> Any:
+    """The tensor, times the mean of two slopes where it is negative."""
+    if training and lower != upper:
+        raise UnsupportedError(
+            "rrelu while training: kernels have no random numbers; call it with "
+            "training=False",
+            user_location(),
+        )
+    return leaky_relu(x, (lower + upper) / 2)
 
 
 def relu6(x: Any) -> Any:
@@ -140,6 +154,7 @@ ACTIVATIONS = {
     "mish": mish,
     "prelu": prelu,
     "relu6": relu6,
+    "rrelu": rrelu,
     "selu": selu,
     "softplus": softplus,
     "softshrink": softshrink,
@@ -189,9 +204,9 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
 def vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """The Euclidean norm of a tensor's elements."""
+    """A norm of a tensor's elements, of any order."""
     x = x if dtype is None else v.to(x, dtype)
-    return c.euclidean(f"a norm of order {ord}", x, ord, dim, keepdim)
+    return c.vector_norm(x, ord, dim, keepdim)
 
 
 def linalg_norm(
@@ -202,17 +217,30 @@ def linalg_norm(
     *,
     dtype: Any = None,
 ) -> Any:
-    """The Euclidean norm of vectors, or of all elements."""
+    """A norm of vectors, or of matrices where there are two axes and an order."""
     x = x if dtype is None else v.to(x, dtype)
-    what = f"torch.linalg.norm of order {ord}"
-    return c.euclidean(what, x, ord, dim, keepdim, matrices=True)
+    return c.norm_of("torch.linalg.norm", x, ord, dim, keepdim)
+
+
+def matrix_norm(
+    x: Any,
+    ord: Any = "fro",
+    dim: Any = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """A norm of matrices."""
+    x = x if dtype is None else v.to(x, dtype)
+    return c.norm_of("torch.linalg.matrix_norm", x, ord, dim, keepdim)
 
 
 def norm(
     x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
-    """The Euclidean norm, with the arguments of `torch.norm`."""
-    return vector_norm(x, p, dim, keepdim, dtype=dtype)
+    """A norm of all elements along axes, with the arguments of `torch.norm`."""
+    order = 2 if p in ("fro", None) else p
+    return vector_norm(x, order, dim, keepdim, dtype=dtype)
 
 
 def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
@@ -220,11 +248,54 @@ def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
     return x / f.maximum(vector_norm(x, p, dim, keepdim=True), eps)
 
 
-def var_mean(x: Any, dim: Any = None, **options: Any) -> Any:
-    """Variance and mean."""
-    keepdim = options.get("keepdim", False)
-    options.setdefault("correction", int(options.pop("unbiased", True)))
-    return c.var(x, dim, **options), f.mean(x, dim, keepdims=keepdim)
+def var(
+    x: Any,
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
+    """The variance; of a sample unless `unbiased` is False or `correction` is 0."""
+    if isinstance(dim, bool):
+        # PyTorch's `var(unbiased)`.
+        dim, unbiased = None, dim
+    correction = int(unbiased) if correction is None else correction
+    return c.var(x, dim, keepdim, correction=correction)
+
+
+def std(x: Any, *args: Any, **options: Any) -> Any:
+    """The root of the variance."""
+    return f.sqrt(var(x, *args, **options))
+
+
+def _with_mean(spread: Any) -> Any:
+    """A function as `var_mean`."""
+
+    def both(x: Any, dim: Any = None, *args: Any, **options: Any) -> Any:
+        keepdim = options.get("keepdim", args[1] if args[1:] else False)
+        axes = None if isinstance(dim, bool) else dim
+        return spread(x, dim, *args, **options), f.mean(x, axes, keepdims=keepdim)
+
+    return both
+
+
+class MinMax(NamedTuple):
+    """PyTorch's pair of the smallest and the largest element."""
+
+    min: Any
+    max: Any
+
+
+def aminmax(x: Any, *, dim: Any = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest element, of all or along an axis."""
+    return MinMax(f.min(x, dim, keepdim), f.max(x, dim, keepdim))
+
+
+def softmin(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
+    """The softmax of minus the tensor."""
+    axis, dtype = softmax_arguments(x, dim, third, dtype)
+    return c.softmax(-x, axis, dtype=dtype)
 
 
 def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
@@ -238,50 +309,6 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
         # From the nearer end, as PyTorch: of infinities only that counts.
         return end - (end - x) * (1 - weight)
     return x + (end - x) * weight
-
-
-def _reduced(what: str, each: Any, reduction: str) -> Any:
-    """A loss of each element, their mean or their sum."""
-    if reduction not in ("none", "mean", "sum"):
-        raise UnsupportedError(
-            f"{what}: reduction={reduction!r}; expected 'mean', 'sum' or 'none'",
-            user_location(),
-        )
-    if reduction == "none":
-        return each
-    return f.sum(each) if reduction == "sum" else f.mean(each)
-
-
-def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """Squares of differences: their mean, their sum, or each."""
-    return _reduced("mse_loss", f.square(x - target), reduction)
-
-
-def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """Absolute differences: their mean, their sum, or each."""
-    return _reduced("l1_loss", f.abs(x - target), reduction)
-
-
-def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-    """Half of the squares of differences up to delta, beyond it delta times as much."""
-    far = f.abs(x - target)
-    near = f.minimum(far, delta)
-    return _reduced("huber_loss", near * (far - 0.5 * near), reduction)
-
-
-def smooth_l1_loss(
-    x: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0
-) -> Any:
-    """The huber loss over beta; absolute differences if that is 0."""
-    if not beta:
-        return l1_loss(x, target, reduction=reduction)
-    return huber_loss(x, target, reduction, beta) / beta
-
-
-def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """The product along an axis over both norms, which count as eps at least."""
-    norms = (f.maximum(c.norm(t, dim), eps) for t in (x, y))
-    return f.sum(x * y, dim) / f.mul(*norms)
 
 
 def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
@@ -431,9 +458,12 @@ _QUESTIONS = (
     "ndimension nelement numel"
 )
 
+_DROPOUTS = "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout"
+
 FUNCTIONS = {
     **ACTIVATIONS,
     **FILLED,
+    **LOSSES,
     "new_empty": _new(0),
     "new_full": new_full,
     "new_ones": _new(1),
@@ -442,25 +472,26 @@ FUNCTIONS = {
     **{name: _asked(name) for name in _QUESTIONS.split()},
     "addcdiv": addcdiv,
     "addcmul": addcmul,
+    "aminmax": aminmax,
     "clamp_max": clamp_max,
     "clamp_min": clamp_min,
-    "cosine_similarity": cosine_similarity,
-    "dropout": dropout,
+    **dict.fromkeys(_DROPOUTS.split(), dropout),
     "expand_as": expand_as,
-    "huber_loss": huber_loss,
-    "l1_loss": l1_loss,
     "lerp": lerp,
+    "linalg_matrix_norm": matrix_norm,
     "linalg_norm": linalg_norm,
     "linalg_vector_norm": vector_norm,
     "log_softmax": log_softmax,
     "logsumexp": logsumexp,
-    "mse_loss": mse_loss,
     "norm": norm,
     "normalize": normalize,
     "result_type": result_type,
     "select": select,
-    "smooth_l1_loss": smooth_l1_loss,
+    "softmin": softmin,
+    "std": std,
+    "std_mean": _with_mean(std),
     "type_as": type_as,
-    "var_mean": var_mean,
+    "var": var,
+    "var_mean": _with_mean(var),
 }
 """By PyTorch's names."""

@@ -48,12 +48,12 @@ ROWS = torch.tensor([0, 2])
 
 REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
     "amax": (UnsupportedError, [lambda x: torch.max(x, 1)[1]]),
-    "order 1": (UnsupportedError, [lambda x: F.normalize(x, p=1.0)]),
+    "order nuc": (UnsupportedError, [lambda x: torch.linalg.norm(x, "nuc")]),
     "order 2": (
         UnsupportedError,
         [lambda x: torch.linalg.norm(x, 2), lambda x: np.linalg.norm(x, 2)],
     ),
-    "order -1": (UnsupportedError, [lambda x: x.norm(-1)]),
+    "order -2": (UnsupportedError, [lambda x: np.linalg.norm(x, -2)]),
     "method norm": (UnsupportedError, [lambda x: x.norm(axis=0)]),
     "method softmax": (UnsupportedError, [lambda x: x.softmax(1, 2, 3)]),
     "training": (UnsupportedError, [lambda x: F.dropout(x, 0.5)]),

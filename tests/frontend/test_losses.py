@@ -1,0 +1,156 @@
+"""PyTorch's losses, norms and other reductions, with their arguments, against eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.core.errors import UnsupportedError
+
+F = torch.nn.functional
+Function = Callable[..., Any]
+
+REDUCTIONS = ["mean", "sum", "none"]
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+X, Y, Z = (drawn(5, 6, seed=s) for s in range(3))
+P = torch.sigmoid(drawn(5, 6, seed=3))
+"""Probabilities, among them the ends."""
+P.view(-1)[:2] = torch.tensor([0.0, 1.0])
+T = (Y > 0).float()
+SIGN = 2 * T - 1
+
+
+def same(function: Function, *given: torch.Tensor) -> None:
+    with np.errstate(all="ignore"):
+        found = mirage.kernel(lambda *xs: function(*xs))(*given)
+    expected = function(*(t.double() for t in given))
+    torch.testing.assert_close(found, expected.float(), rtol=2e-6, atol=1e-6)
+
+
+LOSSES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
+    "mse": (F.mse_loss, (X, Y)),
+    "l1": (F.l1_loss, (X, Y)),
+    "huber": (lambda *a, **k: F.huber_loss(*a, delta=0.7, **k), (X, Y)),
+    "smooth l1": (lambda *a, **k: F.smooth_l1_loss(*a, beta=0.5, **k), (X, Y)),
+    "kl_div": (F.kl_div, (X, P)),
+    "kl_div of logarithms": (
+        lambda *a, **k: F.kl_div(*a, log_target=True, **k),
+        (X, Y),
+    ),
+    "cross entropy of two": (F.binary_cross_entropy, (P, T)),
+    "cross entropy of two, weighted": (F.binary_cross_entropy, (P, T, Y)),
+    "with logits": (F.binary_cross_entropy_with_logits, (40 * X, T)),
+    "with logits, weighted": (
+        lambda x, t, w, p, **k: F.binary_cross_entropy_with_logits(
+            x, t, w, pos_weight=p, **k
+        ),
+        (X, T, Y, P[0]),
+    ),
+    "soft margin": (F.soft_margin_loss, (X, SIGN)),
+    "multilabel": (F.multilabel_soft_margin_loss, (X, T)),
+    "gaussian": (F.gaussian_nll_loss, (X, Y, Z * Z)),
+    "gaussian, full": (
+        lambda *a, **k: F.gaussian_nll_loss(*a, full=True, **k),
+        (X, Y, P[:, :1]),
+    ),
+    "poisson": (F.poisson_nll_loss, (X, 3 * P)),
+    "poisson, full": (
+        lambda *a, **k: F.poisson_nll_loss(*a, log_input=False, full=True, **k),
+        (P + 0.1, 3 * P),
+    ),
+    "triplet": (F.triplet_margin_loss, (X, Y, Z)),
+    "triplet, swapped": (
+        lambda *a, **k: F.triplet_margin_loss(*a, p=1, margin=3, swap=True, **k),
+        (X, Y, Z),
+    ),
+    "triplet of a distance": (
+        lambda *a, **k: F.triplet_margin_with_distance_loss(
+            *a, distance_function=lambda x, y: (x - y).abs().amax(-1), **k
+        ),
+        (X, Y, Z),
+    ),
+    "ranking": (lambda *a, **k: F.margin_ranking_loss(*a, 0.3, **k), (X, Y, SIGN)),
+    "hinge": (F.hinge_embedding_loss, (X, SIGN)),
+    "cosine": (
+        lambda *a, **k: F.cosine_embedding_loss(*a, margin=0.1, **k),
+        (X, Y, SIGN[:, 0]),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str, reduction: str) -> None:
+    function, given = LOSSES[name]
+    same(lambda *xs: function(*xs, reduction=reduction), *given)
+
+
+def test_losses_as_modules_and_by_batches() -> None:
+    same(lambda x, y: F.kl_div(x, y, reduction="batchmean"), X, P)
+    same(torch.nn.TripletMarginLoss(margin=0.5), X, Y, Z)
+    with pytest.raises(UnsupportedError, match="reduction='batchmean'"):
+        same(lambda x, y: F.mse_loss(x, y, reduction="batchmean"), X, Y)
+
+
+NORMS = {
+    f"{order} along {dim}": (order, dim)
+    for order in (0, 1, 2, 3, 1.5, -1, math.inf, -math.inf)
+    for dim in (-1, None, (0, 2))
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_vectors(name: str) -> None:
+    order, dim = NORMS[name]
+    x = drawn(2, 3, 4) + 0.01
+    same(lambda t: torch.linalg.vector_norm(t, order, dim, keepdim=True), x)
+    same(lambda t: torch.norm(t, order, dim), x)
+
+
+@pytest.mark.parametrize("order", [None, "fro", 1, -1, math.inf, -math.inf])
+def test_norms_of_matrices(order: Any) -> None:
+    same(lambda t: torch.linalg.norm(t, order, (-2, 0)), drawn(2, 3, 4))
+    same(lambda t: torch.linalg.matrix_norm(t, order or "fro", keepdim=True), X)
+
+
+REDUCED: dict[str, Function] = {
+    "normalize": lambda x: F.normalize(x, p=1.0, dim=2) + F.normalize(x, p=math.inf),
+    "logsumexp": lambda x: torch.logsumexp(x, (0, 2), keepdim=True),
+    "aminmax": lambda x: torch.stack(torch.aminmax(x, dim=1)),
+    "aminmax of all": lambda x: x.aminmax().max - x.aminmax().min,
+    "var": lambda x: torch.var(x, (0, 1), correction=2),
+    "var of a population": lambda x: torch.var(x, 1, False, True),
+    "var of all": lambda x: torch.var(x, False) + torch.var(x),
+    "std": lambda x: torch.std(x, dim=1, unbiased=False, keepdim=True),
+    "std and mean": lambda x: torch.add(*torch.std_mean(x, 1, keepdim=True)),
+    "var and mean": lambda x: torch.add(*torch.var_mean(x, (0, 2), correction=0)),
+    "mean": lambda x: torch.mean(x, (0, 2), keepdim=True),
+    "softmin": lambda x: F.softmin(x, dim=1),
+    "pairwise": lambda x: F.pairwise_distance(x, 2 * x, p=1, keepdim=True),
+    "rrelu": lambda x: F.rrelu(x),
+    "instance_norm": lambda x: F.instance_norm(x, weight=x[0, :, 0], eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions(name: str) -> None:
+    same(REDUCED[name], drawn(2, 3, 4))
+
+
+def test_instance_norm_with_running_statistics_is_refused() -> None:
+    x, m = drawn(2, 3, 4), drawn(3)
+    same(lambda t, a: F.instance_norm(t, a, a * a, use_input_stats=False), x, m)
+    with pytest.raises(UnsupportedError, match="updates in place"):
+        same(lambda t, a: F.instance_norm(t, a, a * a), x, m)
