@@ -42,16 +42,36 @@ def _called(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return called, function_named(name)
 
 
-def method(name: str, complete: Callable[..., None] | None = None) -> Any:
+def method(name: str) -> Any:
     """A method that calls the function of the same name."""
 
     def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if complete is not None:
-            complete(name, kwargs)
         return call(name, self, *args, **kwargs)
 
     calling.__name__ = name
     calling.__doc__ = f"`mirage.{name}` of this tensor."
+    return calling
+
+
+def spread(name: str) -> Any:
+    """A method as `var`, of which PyTorch's and NumPy's differ: the call says whose."""
+
+    def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
+        library = self.recorder.origin.library
+        if library == "torch":
+            from mirage_dsl.frontend.interop import called, torch_method
+
+            theirs = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction"}
+            named = {theirs.get(k, k): v for k, v in kwargs.items()}
+            return called(
+                f"the method {name}", torch_method(name), self, *args, **named
+            )
+        if library != "numpy" or kwargs.keys() & {"dim", "keepdim"}:
+            shapes.with_correction(name, kwargs)
+        return call(name, self, *args, **kwargs)
+
+    calling.__name__ = name
+    calling.__doc__ = f"The function `{name}` of this tensor, as its library has it."
     return calling
 
 
@@ -600,8 +620,8 @@ class Tensor(Attributes):
     prod = method("prod")
     amax = method("amax")
     amin = method("amin")
-    var = method("var", shapes.with_correction)
-    std = method("std", shapes.with_correction)
+    var = spread("var")
+    std = spread("std")
     softmax = method("softmax")
     squeeze = method("squeeze")
     unsqueeze = expand_dims = method("expand_dims")
@@ -631,15 +651,46 @@ def extreme(
 ) -> Tensor:
     """What the method `name` returns: `found`, and half of a pair if it has an axis."""
     axis = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
-    if not isinstance(axis, int):
+    library = found.recorder.origin.library
+    pair = "dim" in kwargs or library == "torch"
+    if not isinstance(axis, int) or (library == "numpy" and not pair):
         return found
-    return Extreme(found.recorder, found.handle, found, name, pair="dim" in kwargs)
+    return Extreme(found.recorder, found.handle, found, name, pair=pair)
+
+
+class Indices:
+    """The second half of PyTorch's pair, which may be named and not be used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        refuse_indices(self._name)
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        refuse_indices("max or min")
+
+
+def refuse_indices(name: str) -> NoReturn:
+    """Refuse the indices of extremes.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    raise UnsupportedError(
+        f"the indices of {name} cannot be traced; use .a{name}(axis), which is the "
+        "values alone",
+        user_location(),
+    )
 
 
 class Extreme(Tensor):
     """The extremes along an axis: a tensor, and the first half of PyTorch's pair.
 
-    What means one thing to NumPy and another to PyTorch is refused.
+    Where nothing tells which library is meant, what they differ in is refused.
     """
 
     def __init__(
@@ -656,17 +707,15 @@ class Extreme(Tensor):
         return self.viewed()
 
     @property
-    def indices(self) -> NoReturn:
-        """Refused: no operator finds places."""
-        self._refuse_indices()
+    def indices(self) -> Indices:
+        """Where they are, which no operator finds."""
+        return Indices(self._name)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int):
             return super().__getitem__(index)
-        if self._pair and index == 0:
-            return self.values
         if self._pair:
-            self._refuse_indices()
+            return (self.values, self.indices)[index]
         raise TraceError(
             f"{self._name}(axis)[{index}] is a row in NumPy, and half of a pair in "
             f"PyTorch; write .a{self._name}(axis), and index that for a row",
@@ -674,11 +723,6 @@ class Extreme(Tensor):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        self._refuse_indices()
-
-    def _refuse_indices(self) -> NoReturn:
-        raise UnsupportedError(
-            f"the indices of {self._name} cannot be traced; use .a{self._name}(axis), "
-            "which is the values alone",
-            user_location(),
-        )
+        if not self._pair:
+            refuse_indices(self._name)
+        return iter((self.values, self.indices))

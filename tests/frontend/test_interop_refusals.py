@@ -47,7 +47,7 @@ def test_unknown_functions_suggest_a_known_one() -> None:
 ROWS = torch.tensor([0, 2])
 
 REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
-    "amax": (UnsupportedError, [lambda x: torch.max(x, 1)[1]]),
+    "amax": (UnsupportedError, [lambda x: torch.max(x, 1)[1].float()]),
     "order nuc": (UnsupportedError, [lambda x: torch.linalg.norm(x, "nuc")]),
     "order 2": (
         UnsupportedError,

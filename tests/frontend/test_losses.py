@@ -154,3 +154,26 @@ def test_instance_norm_with_running_statistics_is_refused() -> None:
     same(lambda t, a: F.instance_norm(t, a, a * a, use_input_stats=False), x, m)
     with pytest.raises(UnsupportedError, match="updates in place"):
         same(lambda t, a: F.instance_norm(t, a, a * a), x, m)
+
+
+METHODS: dict[str, Function] = {
+    "std": lambda x: x.std(1) - x.std(1, False, True)[:, 0] + x.var(),
+    "axis": lambda x: x.std(axis=1, keepdims=True),
+    "half of a pair": lambda x: x.max(-1)[0] + torch.min(x, 2)[0] * x.min(2).values,
+    "unpacked": lambda x: next(values for values, _ in [x.max(1)]),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_those_of_the_library_of_the_call(name: str) -> None:
+    x = drawn(2, 3, 4)
+    found = mirage.kernel(lambda t: METHODS[name](t))(x)
+    torch.testing.assert_close(found, METHODS[name](x.double()).float())
+
+
+def test_methods_of_arrays_are_those_of_numpy() -> None:
+    def function(x: Any) -> Any:
+        return x.max(-1)[0] + x.std(1) * x.var(axis=1, ddof=1)
+
+    x = drawn(2, 3, 3).numpy()
+    np.testing.assert_allclose(mirage.kernel(function)(x), function(x), rtol=1e-5)
