@@ -16,7 +16,7 @@ def views_of_index(x: Handle, index: Any) -> list[View]:
     """The views, one after the other, that a basic index stands for.
 
     Raises:
-        ShapeError: It is out of bounds, or selects nothing.
+        ShapeError: It is out of bounds.
         UnsupportedError: It selects by values, or what no view can.
     """
     # A list would be an index by values, which is none of these.
@@ -99,11 +99,7 @@ def _slice(x: _Views, axis: int, item: slice[Any, Any, Any]) -> None:
     if step != 1:
         _every(x, axis, (start, stop, step), extent)
         return
-    if stop <= start:
-        raise ShapeError(
-            f"an empty slice {start}:{stop} of axis {axis} with extent {extent}",
-            user_location(),
-        )
+    stop = max(start, stop)
     x.cut(axis, start, stop)
 
 

@@ -34,6 +34,7 @@ from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
+from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.windows import WINDOWS
 
@@ -96,6 +97,7 @@ _COMMON: dict[str, Function] = {
     **LOGICAL,
     **{name: function_named(name) for name in _SAME.split()},
     **ELEMENTARY,
+    **REARRANGING,
     "absolute": f.abs,
     "negative": f.neg,
     "subtract": f.sub,
@@ -304,6 +306,7 @@ def _detached(x: Any) -> Any:
 _TORCH: dict[str, Function] = {
     **_COMMON,
     **PYTORCH_ONLY,
+    **OF_PYTORCH,
     "clone": _copied,
     "detach": _detached,
     **torch_functions.FUNCTIONS,

@@ -251,6 +251,8 @@ class Sliced:
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
         """The view of a tensor: of what was written to it, where that is all of it."""
+        if self.start == self.stop:
+            return recorder.empty(x, self.axis)
         parts = _parts(recorder, x, self.axis)
         if len(parts) == 1:
             return recorder.slice(x, self.axis, self.start, self.stop)
@@ -267,6 +269,8 @@ class Sliced:
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
         """The tensor after its view became `new`."""
         extent = _extent(x, self.axis)
+        if self.start == self.stop:
+            return x
         if (self.start, self.stop) == (0, extent):
             return new
         parts = [new]

@@ -38,6 +38,7 @@ from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.dims import (
     Axes,
     DimNames,
+    DimVar,
     DimVars,
     Extent,
     Handle,
@@ -76,6 +77,9 @@ from mirage_dsl.ops.table import (
     SUM,
     WHERE,
 )
+
+MOST_COPIES = 64
+"""Of a tensor along an axis that it is expanded to, where they are all returned."""
 
 Plan = Callable[[Axes], tuple[list[tuple[DimVars, DimVars]], DimVars]]
 """From an operand's axes: which axes must be equal, and which atoms stay apart."""
@@ -174,6 +178,42 @@ class Recorder:
         )
         self.dims.unify(group=atoms_of(axes))
         return Handle(self._constant(number, dtype), axes)
+
+    def empty(self, x: Handle, axis: int) -> Handle:
+        """The tensor without any elements along an axis."""
+        shape: list[DimVars | int] = [
+            atoms if extent is None else extent
+            for atoms, extent in zip(x.axes, x.shape, strict=True)
+        ]
+        shape[axis] = 0
+        return self.full(shape, scalar(0), x.value.dtype)
+
+    def whole(self, x: Handle) -> Handle:
+        """The tensor with elements of its own where it repeats them along an axis.
+
+        Raises:
+            UnsupportedError: They are too many to stand one by one.
+        """
+        value, found = x.value, dict[DimVar, DimVar]()
+        for atom in self.dims.resolve(atoms_of(x.axes)):
+            own = self.dims.resolve(value.dims)
+            if atom in own:
+                continue
+            if atom.extent is None or atom.extent > MOST_COPIES:
+                raise UnsupportedError(
+                    "an output repeats elements along an expanded axis; return the "
+                    "tensor as it is before expanding, and expand the result"
+                )
+            part = Handle(value, ((), *((a,) for a in own)))
+            copied = self.concat([part] * atom.extent, 0)
+            value, found[atom] = copied.value, copied.axes[0][0]
+        return Handle(
+            value,
+            tuple(
+                tuple(found.get(a, a) for a in self.dims.resolve(axis))
+                for axis in x.axes
+            ),
+        )
 
     def _constant(self, number: Scalar, dtype: DType) -> Traced:
         value = self.dims.value((), dtype)

@@ -61,11 +61,11 @@ def spread(name: str) -> Any:
         if library == "torch":
             from mirage_dsl.frontend.interop import called, torch_method
 
+            function = torch_method(name)
+            assert function is not None
             theirs = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction"}
             named = {theirs.get(k, k): v for k, v in kwargs.items()}
-            return called(
-                f"the method {name}", torch_method(name), self, *args, **named
-            )
+            return called(f"the method {name}", function, self, *args, **named)
         if library != "numpy" or kwargs.keys() & {"dim", "keepdim"}:
             shapes.with_correction(name, kwargs)
         return call(name, self, *args, **kwargs)

@@ -263,7 +263,7 @@ def _outputs(
                 "call; make it outside of the function",
                 location,
             )
-        handles.append(found.handle)
+        handles.append(recorder.whole(found.handle))
         return Leaf(len(handles) - 1)
 
     structure = map_leaves(returned, leaf)

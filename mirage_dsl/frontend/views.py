@@ -48,8 +48,11 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
                 user_location(),
             )
         parts.append(handle)
-    if not parts[1:]:
-        return given[0].clone()
+    # What is empty adds nothing, unless all are.
+    some = [i for i, part in enumerate(parts) if part.shape[at] != 0] or [0]
+    if not some[1:]:
+        return given[some[0]].clone()
+    parts = [parts[i] for i in some]
     return Tensor.made(recorder, recorder.concat(parts, at), given)
 
 

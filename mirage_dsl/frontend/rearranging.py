@@ -1,0 +1,319 @@
+"""Functions that repeat, shift, pad and cut tensors, made of slices and joins.
+
+What is repeated along an axis is an axis that the value has not, as after `expand`.
+Elements in reverse order, and windows that overlap, are slices one by one, so that
+there may be so many of them only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
+from mirage_dsl.core.types import Scalar
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.memory import Flattened, Grouped
+from mirage_dsl.frontend.operands import as_operand, as_tensor
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.ops.table import WHERE
+
+MOST_SLICES = 64
+"""Slices that stand one by one."""
+
+
+def repeat(x: Any, *counts: Any) -> Any:
+    """The whole tensor so many times along each axis, leading axes added."""
+    x = as_tensor("repeat", x)
+    given = [shapes.integer(n, "a count") for n in shapes.flat_arguments(counts)]
+    if len(given) < x.ndim or min(given, default=1) < 1:
+        raise ShapeError(
+            f"repeat by {given} of a tensor of rank {x.ndim}; expected a positive "
+            "count for each axis",
+            user_location(),
+        )
+    found = x
+    for _ in range(len(given) - x.ndim):
+        found = v.expand_dims(found, 0)
+    for axis, count in enumerate(given):
+        if count == 1:
+            continue
+        grown = v.expand_dims(found, axis)
+        sizes = [-1] * grown.ndim
+        sizes[axis] = count
+        found = v.expand(grown, *sizes).viewed(Flattened(axis, axis + 1))
+    return Tensor.made(x.recorder, found.handle, ())
+
+
+def tile(x: Any, *counts: Any) -> Any:
+    """The same, where counts for leading axes may be left out."""
+    given = shapes.flat_arguments(counts)
+    return repeat(x, *(1,) * (x.ndim - len(given)), *given)
+
+
+def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
+    """Elements moved along axes; those that leave at the end enter at the front."""
+    x = as_tensor("roll", x)
+    if dims is None:
+        return v.reshape(roll(v.reshape(x, -1), shifts, 0), *x.shape)
+    moves = shapes.flat_arguments((shifts,))
+    for move, axis in zip(moves, shapes.flat_arguments((dims,)), strict=True):
+        at = shapes.normal_axis(axis, x.ndim, "roll")
+        extent = _known(x, at, "roll")
+        start = -move % extent
+        if start:
+            parts = (_cut(x, at, start, extent), _cut(x, at, 0, start))
+            x = v.concat(parts, at)
+    return x
+
+
+def flip(x: Any, *dims: Any) -> Any:
+    """Elements in reverse order along axes."""
+    x = as_tensor("flip", x)
+    given = shapes.flat_arguments(dims)
+    axes = None if given in ((), (None,)) else given
+    for at in shapes.normal_axes(axes, x.ndim, "flip"):
+        x = _reversed(x, at)
+    return x
+
+
+def _reversed(x: Any, axis: int) -> Any:
+    extent = _few(_known(x, axis, "flip"), "flip of an axis")
+    return v.concat([_cut(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
+
+
+def _few(count: int, what: str) -> int:
+    if count > MOST_SLICES:
+        raise UnsupportedError(
+            f"{what}: {count} slices, of which at most {MOST_SLICES} may stand one by "
+            "one; do it outside of the kernel",
+            user_location(),
+        )
+    return count
+
+
+def _known(x: Tensor, axis: int, what: str) -> int:
+    extent = x.handle.shape[axis]
+    if extent is None:
+        raise UnsupportedError(f"{what} of a dynamic axis", user_location())
+    return extent
+
+
+def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
+    return v.narrow(x, axis, start, stop - start)
+
+
+# -- Padding ---------------------------------------------------------------------------
+
+
+def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
+    """More elements before and behind axes, the last axis first, as PyTorch's.
+
+    Args:
+        x: The tensor.
+        pad: Two numbers for each axis; negative ones cut.
+        mode: `constant`, `reflect`, `replicate` or `circular`.
+        value: Of the new elements of `constant`; 0 unless given.
+    """
+    x = as_tensor("pad", x)
+    given = [shapes.integer(n, "a padding") for n in pad]
+    if len(given) % 2 or len(given) > 2 * x.ndim:
+        raise ShapeError(
+            f"pad by {given} of a tensor of rank {x.ndim}; expected two numbers for "
+            "each axis, the last axis first",
+            user_location(),
+        )
+    number = as_operand(0 if value is None else value)
+    edges = _EDGES.get(mode)
+    if not isinstance(number, Scalar) or edges is None:
+        raise UnsupportedError(
+            f"pad: mode={mode!r}, value={value!r}; expected a number, and one of the "
+            f"modes {', '.join(_EDGES)}",
+            user_location(),
+        )
+    for i in range(0, len(given), 2):
+        axis = x.ndim - 1 - i // 2
+        before, behind = given[i : i + 2]
+        extent = _known(x, axis, "pad")
+        x = _cut(x, axis, max(-before, 0), extent - max(-behind, 0))
+        before, behind = max(before, 0), max(behind, 0)
+        if before or behind:
+            left, right = edges(x, axis, before, behind, number)
+            x = v.concat([*left, x, *right], axis)
+    return x
+
+
+Edges = Callable[[Any, int, int, int, Scalar], tuple[list[Any], list[Any]]]
+"""What stands before and behind an axis, by how many elements of both."""
+
+
+def _constant(
+    x: Any, axis: int, before: int, behind: int, number: Scalar
+) -> tuple[list[Any], list[Any]]:
+    return _filled(x, axis, before, number), _filled(x, axis, behind, number)
+
+
+def _filled(x: Tensor, axis: int, count: int, number: Scalar) -> list[Any]:
+    """Parts of so many elements that hold a number; each is as long as x at most."""
+    parts: list[Any] = []
+    while count:
+        some = min(count, _known(x, axis, "pad"))
+        like = _cut(x, axis, 0, some).handle
+        made = x.recorder.elementwise(WHERE, (like, number, number))
+        cast = x.recorder.cast(made, like.value.dtype)
+        parts.append(Tensor.made(x.recorder, cast, ()))
+        count -= some
+    return parts
+
+
+def _reflected(
+    x: Any, axis: int, before: int, behind: int, _: Scalar
+) -> tuple[list[Any], list[Any]]:
+    extent = _known(x, axis, "pad")
+    if max(before, behind) >= extent:
+        raise ShapeError(
+            f"pad by {before} and {behind} of an axis of extent {extent}, which has "
+            "not as many elements to reflect",
+            user_location(),
+        )
+    left = [_reversed(_cut(x, axis, 1, before + 1), axis)] if before else []
+    last = extent - 1
+    right = [_reversed(_cut(x, axis, last - behind, last), axis)] if behind else []
+    return left, right
+
+
+def _replicated(
+    x: Any, axis: int, before: int, behind: int, _: Scalar
+) -> tuple[list[Any], list[Any]]:
+    extent = _known(x, axis, "pad")
+    _few(before + behind, "pad with mode='replicate'")
+    first, last = _cut(x, axis, 0, 1), _cut(x, axis, extent - 1, extent)
+    return [first] * before, [last] * behind
+
+
+def _circular(
+    x: Any, axis: int, before: int, behind: int, _: Scalar
+) -> tuple[list[Any], list[Any]]:
+    extent = _known(x, axis, "pad")
+    if max(before, behind) > extent:
+        raise ShapeError(
+            f"pad by {before} and {behind} of an axis of extent {extent}: it may go "
+            "around once",
+            user_location(),
+        )
+    left = [_cut(x, axis, extent - before, extent)] if before else []
+    return left, [_cut(x, axis, 0, behind)] if behind else []
+
+
+_EDGES: Mapping[str, Edges] = {
+    "circular": _circular,
+    "constant": _constant,
+    "reflect": _reflected,
+    "replicate": _replicated,
+}
+
+
+# -- Windows and pieces ----------------------------------------------------------------
+
+
+def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows along an axis, each as a new last axis."""
+    x = as_tensor("unfold", x)
+    at = shapes.normal_axis(dimension, x.ndim, "unfold")
+    extent = _known(x, at, "unfold")
+    if not 0 < size <= extent or step < 1:
+        raise ShapeError(
+            f"unfold of an axis of extent {extent} in windows of {size} with step "
+            f"{step}",
+            user_location(),
+        )
+    count = (extent - size) // step + 1
+    if step == size:
+        grouped = _cut(x, at, 0, count * size).viewed(Grouped(at, size))
+        order = [i for i in range(grouped.ndim) if i != at + 1]
+        return v.permute(grouped, *order, at + 1)
+    _few(count, "unfold in windows that do not stand side by side")
+    windows = [_cut(x, at, i * step, i * step + size) for i in range(count)]
+    found = v.stack(windows, at)
+    order = [i for i in range(found.ndim) if i != at + 1]
+    return v.permute(found, *order, at + 1)
+
+
+def tensor_split(x: Any, parts: Any, dim: int = 0) -> Any:
+    """Pieces of an axis: so many, the first ones longer by one, or at indices."""
+    x = as_tensor("tensor_split", x)
+    at = shapes.normal_axis(dim, x.ndim, "tensor_split")
+    extent = _known(x, at, "tensor_split")
+    if isinstance(parts, int):
+        short, longer = divmod(extent, parts)
+        sizes = [short + (i < longer) for i in range(parts)]
+        bounds = [sum(sizes[:i]) for i in range(parts + 1)]
+    else:
+        bounds = [0, *(slice(i).indices(extent)[1] for i in parts), extent]
+    lead = (slice(None),) * at
+    return tuple(x[(*lead, slice(a, b))] for a, b in pairwise(bounds))
+
+
+def _by_axis(vector_axis: int, axis: int) -> Callable[..., Any]:
+    """A function as `hsplit`, which takes another axis of vectors."""
+
+    def splitting(x: Any, parts: Any) -> Any:
+        return tensor_split(x, parts, vector_axis if x.ndim == 1 else axis)
+
+    return splitting
+
+
+def _at_least(x: Any, rank: int) -> Any:
+    """A tensor with leading axes of extent 1, up to a rank."""
+    return v.reshape(x, *(1,) * (rank - x.ndim), *x.shape) if x.ndim < rank else x
+
+
+def hstack(tensors: Sequence[Any]) -> Any:
+    """Tensors joined along the second axis, vectors along the first."""
+    given = [_at_least(t, 1) for t in tensors]
+    return v.concat(given, 0 if given[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Any]) -> Any:
+    """Tensors joined along the first axis, vectors as rows."""
+    return v.concat([_at_least(t, 2) for t in tensors], 0)
+
+
+def column_stack(tensors: Sequence[Any]) -> Any:
+    """Tensors joined along the second axis, vectors as columns."""
+    given = [v.reshape(t, -1, 1) if t.ndim < 2 else t for t in tensors]
+    return v.concat(given, 1)
+
+
+def as_shaped(x: Any, other: Any) -> Any:
+    """The tensor in the shape of another one."""
+    return v.reshape(x, *other.shape)
+
+
+REARRANGING: Mapping[str, Callable[..., Any]] = {
+    "column_stack": column_stack,
+    "flip": flip,
+    "fliplr": partial(_reversed, axis=1),
+    "flipud": partial(_reversed, axis=0),
+    "hstack": hstack,
+    "roll": roll,
+    "row_stack": vstack,
+    "tile": tile,
+    "vstack": vstack,
+}
+"""By the names that PyTorch and NumPy share."""
+
+OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
+    "hsplit": _by_axis(0, 1),
+    "pad": pad,
+    "repeat": repeat,
+    "reshape_as": as_shaped,
+    "tensor_split": tensor_split,
+    "unfold": unfold,
+    "view_as": as_shaped,
+    "vsplit": _by_axis(0, 0),
+}
+"""By PyTorch's names."""

@@ -1,0 +1,92 @@
+"""Repeating, shifting, padding and cutting tensors, as PyTorch and NumPy do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.core.errors import ShapeError
+
+F = torch.nn.functional
+X = torch.arange(2 * 3 * 6, dtype=torch.float32).reshape(2, 3, 6) + 1
+
+TORCH: dict[str, Callable[[Any], Any]] = {
+    "repeat": lambda x: x.repeat(2, 1, 3) * 2,
+    "repeat by more axes": lambda x: x.repeat(2, 1, 1, 2),
+    "repeat is a copy": lambda x: (x.repeat(1, 1, 1).mul_(2), x + 0),
+    "tile": lambda x: torch.tile(x, (2,)) + x.tile(1, 2),
+    "roll": lambda x: torch.roll(x, (1, -2), (0, 2)),
+    "roll of all": lambda x: x[1, 2].roll(4),
+    "flip": lambda x: x.flip(0, -1) + torch.flip(x, (1,)),
+    "fliplr": lambda x: torch.fliplr(x) - torch.flipud(x),
+    "pad": lambda x: F.pad(x, (1, 2)),
+    "pad with a number": lambda x: F.pad(x, (0, 9, 2, 0), value=-1.5),
+    "pad by less": lambda x: F.pad(x, (-1, 2, 1, -1)),
+    "reflect": lambda x: F.pad(x, (2, 3), mode="reflect"),
+    "replicate": lambda x: F.pad(x, (2, 1), mode="replicate"),
+    "circular": lambda x: F.pad(x, (2, 1), mode="circular"),
+    "unfold": lambda x: x.unfold(2, 2, 2).unfold(1, 3, 3),
+    "unfold with a rest": lambda x: x.unfold(-1, 4, 4) * 2,
+    "windows": lambda x: x.unfold(2, 3, 1),
+    "tensor_split": lambda x: torch.cat(torch.tensor_split(x, 4, -1)[::3], -1),
+    "tensor_split at": lambda x: x.tensor_split((1, 4), 2)[1],
+    "hsplit": lambda x: torch.hsplit(x, 3)[1],
+    "hstack": lambda x: torch.hstack([x, x[:, :1]]),
+    "vstack": lambda x: torch.vstack([x[0, 0], x[1, 2]]),
+    "column_stack": lambda x: torch.column_stack([x[0, 0], x[1].T]),
+    "nothing of an axis": lambda x: torch.cat([x[..., :0], x, x[:, :, 9:]], -1),
+    "nothing, counted": lambda x: x * x[:, 3:].shape[1] + x[5:].numel() + 1,
+    "rank 6": lambda x: x.view(2, 1, 3, 2, 3, 1).transpose(0, 4).softmax(2),
+    "expanded": lambda x: x[:, None].expand(2, 4, 3, 6),
+    "expanded rows": lambda x: (x[0].expand(5, -1, -1), x[:1, :, :1].expand(2, 3, 6)),
+    "like another": lambda x: x.view_as(x.reshape(6, 6)) * 2,
+}
+
+
+def same(function: Callable[[Any], Any]) -> None:
+    found = mirage.kernel(lambda x: function(x))(X.clone())
+    expected = function(X.double())
+    several = isinstance(found, tuple)
+    pairs = zip(found, expected, strict=True) if several else [(found, expected)]
+    for a, b in pairs:
+        torch.testing.assert_close(a, b.float())
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_functions_of_torch(name: str) -> None:
+    same(TORCH[name])
+
+
+NUMPY: dict[str, Callable[[Any], Any]] = {
+    "roll": lambda x: np.roll(x, 2, 1),
+    "flip": lambda x: np.flip(x, 0) + np.flip(x),
+    "tile": lambda x: np.tile(x, (2, 1, 1)) * 2,
+    "stacks": lambda x: np.vstack([np.hstack([x[0], x[1]]), np.hstack([x[1], x[0]])]),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_functions_of_numpy(name: str) -> None:
+    x = X.numpy()
+    found = mirage.kernel(lambda t: NUMPY[name](t))(x)
+    np.testing.assert_array_equal(found, NUMPY[name](x))
+
+
+def test_what_is_not_possible_says_why() -> None:
+    large = mirage.spec((4, 100), "float32")
+    for function, text in (
+        (lambda x: x.flip(1), "100 slices, of which at most 64"),
+        (lambda x: x.unfold(1, 3, 1), "98 slices"),
+        (lambda x: x[None].expand(65, 4, 100), "expand the result"),
+        (lambda x: F.pad(x, (1, 1), mode="wrap"), "one of the modes"),
+        (lambda x: x[:0], "one constant"),
+    ):
+        with pytest.raises(mirage.MirageError, match=text):
+            mirage.kernel(function).trace(large)
+    with pytest.raises(ShapeError, match="not as many elements to reflect"):
+        same(lambda x: F.pad(x, (6, 0), mode="reflect"))
