@@ -26,6 +26,7 @@ from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
 from tests.backends.running import allowed, as_array, compare, random_inputs
+from tests.programs import windows
 from tests.programs.mugraphs import (
     attention,
     gated_mlp,
@@ -506,8 +507,15 @@ def _symbolic() -> KernelGraph:
     return g.returns(out).build()
 
 
+def _windows() -> Iterator[tuple[str, Case]]:
+    """Operators that only PyTorch computes, which every host calls."""
+    for name, program in windows.ROWS.items():
+        yield f"{name} alone", Case(program.traced)
+
+
 def _all() -> Iterator[tuple[str, Case]]:
     yield from _rows()
+    yield from _windows()
     yield from _accumulators()
     yield from _blocks()
     yield from _kernels()
