@@ -212,7 +212,11 @@ def _is_product(window: Sequence[int], numbers: Mapping[str, tuple[int, ...]]) -
 
 
 def _over_windows(x: Tensor, window: Sequence[int], reduce: Function) -> Any | None:
-    """A reduction of windows that lie side by side; None if axes do not split so."""
+    """A reduction of windows that lie side by side; None if axes do not split so.
+
+    Those in space are left to PyTorch: of eight dims a search has too many ways to
+    split, and comes to no end.
+    """
     sizes = x.shape[2:]
     known = [n if isinstance(n, int) else 0 for n in sizes]
     if any(not n or n % w for n, w in zip(known, window, strict=True)):
@@ -220,6 +224,8 @@ def _over_windows(x: Tensor, window: Sequence[int], reduce: Function) -> Any | N
     axes = tuple(range(2, 2 + len(window)))
     if tuple(known) == tuple(window):
         return reduce(x, axes, keepdims=True)
+    if len(window) > 2:
+        return None
     pairs = [(n // w, w) for n, w in zip(known, window, strict=True)]
     shape = (*x.shape[:2], *(n for pair in pairs for n in pair))
     try:

@@ -109,6 +109,10 @@ SEARCHED: dict[str, Case] = {
     "means side by side": (lambda x: F.avg_pool2d(x, (2, 4)), (PLANE,)),
     "largest side by side": (lambda x: F.max_pool2d(x, 2), (PLANE,)),
     "a mean of all": (lambda x: F.adaptive_avg_pool2d(x, 1), (PLANE,)),
+    "a mean of all of space": (
+        lambda x: F.adaptive_avg_pool3d(x, 1),
+        ((2, 3, 4, 4, 6),),
+    ),
     "a mean of rows": (lambda x: F.adaptive_avg_pool2d(x, (None, 1)), (PLANE,)),
     "means to a divisor": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (PLANE,)),
     "largest of all": (lambda x: F.adaptive_max_pool2d(x, 1), (PLANE,)),
@@ -145,6 +149,10 @@ LEFT: dict[str, Case] = {
     "another divisor": (
         lambda x: F.avg_pool2d(x, 3, 1, divisor_override=2),
         (PLANE,),
+    ),
+    "windows side by side in space": (
+        lambda x: F.max_pool3d(x, 2),
+        ((2, 3, 4, 4, 6),),
     ),
     "windows that split axes in two ways": (
         lambda x: F.max_pool2d(x, (3, 2)).sum() + F.max_pool2d(x, (2, 2)),
