@@ -17,6 +17,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.losses import LOSSES
+from mirage_dsl.frontend.multi_head import multi_head_attention_forward
 from mirage_dsl.frontend.operands import as_operand
 from mirage_dsl.frontend.tensor import Tensor
 
@@ -453,6 +454,12 @@ def type_as(x: Any, other: Any) -> Any:
     return v.to(x, other)
 
 
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """Weights of a direction and a length for each index of an axis; of all for -1."""
+    axes = [axis for axis in range(v.ndim) if axis != dim or dim == -1]
+    return v * (g / c.norm(v, axis=axes, keepdims=True))
+
+
 _QUESTIONS = (
     "dim element_size get_device is_complex is_conj is_floating_point is_neg is_signed "
     "ndimension nelement numel"
@@ -483,6 +490,7 @@ FUNCTIONS = {
     "linalg_vector_norm": vector_norm,
     "log_softmax": log_softmax,
     "logsumexp": logsumexp,
+    "multi_head_attention_forward": multi_head_attention_forward,
     "norm": norm,
     "normalize": normalize,
     "result_type": result_type,
@@ -493,5 +501,7 @@ FUNCTIONS = {
     "type_as": type_as,
     "var": var,
     "var_mean": _with_mean(var),
+    "vdot": f.matmul,
+    "weight_norm": weight_norm,
 }
 """By PyTorch's names."""
