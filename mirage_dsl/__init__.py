@@ -19,10 +19,11 @@ from mirage_dsl.core.logs import setup_logging
 from mirage_dsl.version import __version__ as __version__
 
 _FUNCTIONS = (
-    "abs add amax amin clamp clip div equal erf exp exp2 gelu greater greater_equal "
-    "less less_equal linear log masked_fill matmul max maximum mean min minimum mul "
-    "neg not_equal pow prod reciprocal relu rsqrt sigmoid silu sqrt square sub sum "
-    "tanh where"
+    "abs add amax amin bitwise_and bitwise_not bitwise_or bitwise_xor clamp clip div "
+    "equal erf exp exp2 floor_divide gelu greater greater_equal less less_equal linear "
+    "log masked_fill matmul max maximum mean min minimum mul neg not_equal pow prod "
+    "reciprocal relu remainder rsqrt shift_left shift_right sigmoid silu sqrt square "
+    "sub sum tanh where"
 )
 _VIEWS = (
     "astype broadcast_to cat chunk concat concatenate expand expand_dims flatten "
@@ -40,7 +41,9 @@ _ERRORS = (
 _HOME = {
     "core.errors": _ERRORS,
     "core.types": (
-        "boolean f16 bf16 f32 TensorSpec float16=f16 bfloat16=bf16 float32=f32"
+        "boolean f16 bf16 f32 f64 i8 u8 i16 i32 i64 TensorSpec float16=f16 "
+        "bfloat16=bf16 float32=f32 float64=f64 int8=i8 uint8=u8 int16=i16 int32=i32 "
+        "int64=i64"
     ),
     "ir.graph": "KernelGraph BlockGraph Schedule",
     "ir.text.parser": "parse",

@@ -36,6 +36,12 @@ from mirage_dsl.core.types import bf16 as bf16
 from mirage_dsl.core.types import boolean as boolean
 from mirage_dsl.core.types import f16 as f16
 from mirage_dsl.core.types import f32 as f32
+from mirage_dsl.core.types import f64 as f64
+from mirage_dsl.core.types import i8 as i8
+from mirage_dsl.core.types import i16 as i16
+from mirage_dsl.core.types import i32 as i32
+from mirage_dsl.core.types import i64 as i64
+from mirage_dsl.core.types import u8 as u8
 from mirage_dsl.cost.explain import Explanation as Explanation
 from mirage_dsl.cost.explain import explain as explain
 from mirage_dsl.frontend import namespace
@@ -56,6 +62,10 @@ from mirage_dsl.frontend.functions import abs as abs
 from mirage_dsl.frontend.functions import add as add
 from mirage_dsl.frontend.functions import amax as amax
 from mirage_dsl.frontend.functions import amin as amin
+from mirage_dsl.frontend.functions import bitwise_and as bitwise_and
+from mirage_dsl.frontend.functions import bitwise_not as bitwise_not
+from mirage_dsl.frontend.functions import bitwise_or as bitwise_or
+from mirage_dsl.frontend.functions import bitwise_xor as bitwise_xor
 from mirage_dsl.frontend.functions import clamp as clamp
 from mirage_dsl.frontend.functions import clip as clip
 from mirage_dsl.frontend.functions import div as div
@@ -63,6 +73,7 @@ from mirage_dsl.frontend.functions import equal as equal
 from mirage_dsl.frontend.functions import erf as erf
 from mirage_dsl.frontend.functions import exp as exp
 from mirage_dsl.frontend.functions import exp2 as exp2
+from mirage_dsl.frontend.functions import floor_divide as floor_divide
 from mirage_dsl.frontend.functions import gelu as gelu
 from mirage_dsl.frontend.functions import greater as greater
 from mirage_dsl.frontend.functions import greater_equal as greater_equal
@@ -84,7 +95,10 @@ from mirage_dsl.frontend.functions import pow as pow
 from mirage_dsl.frontend.functions import prod as prod
 from mirage_dsl.frontend.functions import reciprocal as reciprocal
 from mirage_dsl.frontend.functions import relu as relu
+from mirage_dsl.frontend.functions import remainder as remainder
 from mirage_dsl.frontend.functions import rsqrt as rsqrt
+from mirage_dsl.frontend.functions import shift_left as shift_left
+from mirage_dsl.frontend.functions import shift_right as shift_right
 from mirage_dsl.frontend.functions import sigmoid as sigmoid
 from mirage_dsl.frontend.functions import silu as silu
 from mirage_dsl.frontend.functions import sqrt as sqrt
@@ -133,6 +147,12 @@ from mirage_dsl.verify.verifier import verify as verify
 float16 = f16
 bfloat16 = bf16
 float32 = f32
+float64 = f64
+int8 = i8
+uint8 = u8
+int16 = i16
+int32 = i32
+int64 = i64
 evaluate = evaluate_numpy
 functions = namespace
 

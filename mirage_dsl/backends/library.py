@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mirage_dsl.core.types import DType, Scalar, TensorType, boolean
+from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, f64
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ir.walk import makers, users
@@ -32,7 +32,8 @@ def shift_of(x, axes):
         "prod_of": '''
 def prod_of(x, axes, dtype):
     """The product over axes, of which PyTorch takes one at a time."""
-    x = x.to(torch.promote_types(dtype, torch.float32))
+    wide = torch.float32 if dtype.is_floating_point else dtype
+    x = x.to(torch.promote_types(dtype, wide))
     for axis in sorted(axes, reverse=True):
         x = torch.prod(x, axis)
     return x.to(dtype)
@@ -133,7 +134,10 @@ def _elementwise(
 ) -> str:
     tensors = [o for o in operands if o.dtype is not None]
     constants = len(tensors) < len(operands)
-    wide = ".float()" if _widened(tensors, dtype, constants) else ""
+    if any(o.dtype.is_integer for o in tensors if o.dtype is not None):
+        return _of_integers(template, operands, result, dtype)
+    full = any(o.dtype == f64 for o in tensors)
+    wide = (".double()" if full else ".float()") * _widened(tensors, dtype, constants)
     # Python's operators take numbers beside tensors; functions take tensors only.
     numbers = bool(tensors) and "torch." not in template
     forms: list[str] = []
@@ -149,6 +153,24 @@ def _elementwise(
     # Numbers among tensors leave their format alone; tensors of numbers may not.
     kept = numbers or all(o.dtype is not None for o in operands)
     return text if kept and not wide else f"{text}.to({name})"
+
+
+def _of_integers(
+    template: str, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
+) -> str:
+    """Integers compute in their own format, of which constants are too."""
+    dtypes = (o.dtype for o in operands if o.dtype is not None)
+    own = torch_dtype(next(d for d in dtypes if d.is_integer))
+    forms: list[str] = []
+    for operand in operands:
+        if operand.dtype is not None:
+            forms.append(aligned(operand.text, operand.dims, result))
+        elif "torch." in template:
+            forms.append(f"torch.full((), {operand.text}, dtype={own}, device=device)")
+        else:
+            # The constants of integers are integers, which may be written as floats.
+            forms.append(f"int({operand.text})")
+    return f"({template.format(*forms, dtype=torch_dtype(dtype))})"
 
 
 def _widened(tensors: Sequence[Argument], dtype: DType, constants: bool) -> bool:

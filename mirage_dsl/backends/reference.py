@@ -116,7 +116,10 @@ class Evaluated(Plain):
             found = run_reference(graph, *tensors)
         else:
             domain = NumpyDomain(np.float32, round_casts=True)
-            arrays = [t.detach().float().cpu().numpy() for t in tensors]
+            arrays = [
+                (t if _has_integers(t) else t.float()).detach().cpu().numpy()
+                for t in tensors
+            ]
             results = evaluate(graph, arrays, domain, self._blocks(graph))
             found = _as_tensors(graph, results, tensors)
         for result, target in zip(found, out, strict=bool(out)):
@@ -144,6 +147,8 @@ def _block_after_block(
             shape = [extents[n] for n in kind.names]
             # An element that no block stores is seen.
             tensors[name] = np.full(shape, np.nan, np.float32)
+            if kind.dtype.is_integer:
+                tensors[name] = np.full(shape, kind.dtype.max, kind.dtype.long_name)
             if name not in block.results:
                 # A row of one, for the matrix unit, is in no tensor yet.
                 own = [n for n in kind.names if n in values[name].labels]
@@ -193,7 +198,12 @@ def _run_on_tensors(graph: KernelGraph, tensors: tuple[Any, ...]) -> list[torch.
     import torch
 
     arrays = [
-        t.detach().to("cpu", torch.float64).resolve_neg().numpy() for t in tensors
+        (t if _has_integers(t) else t.to(torch.float64))
+        .detach()
+        .cpu()
+        .resolve_neg()
+        .numpy()
+        for t in tensors
     ]
     return _as_tensors(graph, evaluate_numpy(graph, *arrays), tensors)
 
@@ -210,6 +220,12 @@ def _as_tensors(
         )
         for array, item in zip(arrays, graph.returns, strict=True)
     ]
+
+
+def _has_integers(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:

@@ -21,7 +21,7 @@ from mirage_dsl.cli.output import (
 )
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.hardware import DEFAULT, EARLIEST
-from mirage_dsl.core.types import boolean
+from mirage_dsl.core.types import DType, boolean
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph
 
@@ -100,9 +100,18 @@ def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
     generator = np.random.default_rng(seed)
     drawn = [(i, generator.standard_normal(shape_of(i, graph))) for i in graph.inputs]
     return [
-        (v > 0 if i.type.dtype == boolean else v).astype(numpy_dtype(i.type.dtype))
+        (v > 0 if i.type.dtype == boolean else _scaled(v, i.type.dtype)).astype(
+            numpy_dtype(i.type.dtype)
+        )
         for i, v in drawn
     ]
+
+
+def _scaled(values: Array, dtype: DType) -> Array:
+    """Normal numbers; integers spread over what their format holds, up to thousands."""
+    if not dtype.is_integer:
+        return values
+    return np.clip(np.abs(values) * min(dtype.max, 4096) / 4, 0, dtype.max)
 
 
 def relative_error(found: Array, expected: Array) -> float:

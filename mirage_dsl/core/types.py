@@ -31,8 +31,10 @@ class DType:
         long_name: NumPy's and PyTorch's name: `float16`.
         itemsize: Bytes per element.
         max: Largest finite value.
-        epsilon: Distance from 1 to the next larger value; of truth values 1, since
-            rounding may turn one over.
+        epsilon: Distance from 1 to the next larger value; of integers and truth values
+            1, since rounding may turn one over.
+        min: Smallest finite value.
+        is_integer: Whether it holds integers, whose arithmetic wraps around.
     """
 
     name: str
@@ -40,6 +42,18 @@ class DType:
     itemsize: int
     max: float
     epsilon: float
+    min: float
+    is_integer: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return self.max != 1.0 and not self.is_integer
+
+    def holds(self, value: Fraction | float) -> bool:
+        """Whether a number is in its range, and an integer where it holds these."""
+        inside = self.min <= value <= self.max
+        return inside and (not self.is_integer or value == int(value))
 
     def __str__(self) -> str:
         return self.name
@@ -63,12 +77,31 @@ class DType:
         return TensorSpec(self, dims if isinstance(dims, tuple) else (dims,))
 
 
-f16 = DType("f16", "float16", 2, 65504.0, 2.0**-10)
-bf16 = DType("bf16", "bfloat16", 2, 3.3895313892515355e38, 2.0**-7)
-f32 = DType("f32", "float32", 4, 3.4028234663852886e38, 2.0**-23)
-boolean = DType("bool", "bool", 1, 1.0, 1.0)
+def _float(name: str, long_name: str, size: int, most: float, bits: int) -> DType:
+    return DType(name, long_name, size, most, 2.0**-bits, -most)
+
+
+def _integer(name: str, long_name: str, least: int, most: int) -> DType:
+    size = (most - least + 1).bit_length() // 8
+    return DType(name, long_name, size, most, 1.0, least, is_integer=True)
+
+
+f16 = _float("f16", "float16", 2, 65504.0, 10)
+bf16 = _float("bf16", "bfloat16", 2, 3.3895313892515355e38, 7)
+f32 = _float("f32", "float32", 4, 3.4028234663852886e38, 23)
+f64 = _float("f64", "float64", 8, sys.float_info.max, 52)
+"""Of library kernels and the reference; blocks compute in f32."""
+boolean = DType("bool", "bool", 1, 1.0, 1.0, 0.0)
 """Truth values: 1 where something holds, else 0."""
-DTYPES: tuple[DType, ...] = (f16, bf16, f32, boolean)
+i8 = _integer("i8", "int8", -(2**7), 2**7 - 1)
+u8 = _integer("u8", "uint8", 0, 2**8 - 1)
+i16 = _integer("i16", "int16", -(2**15), 2**15 - 1)
+i32 = _integer("i32", "int32", -(2**31), 2**31 - 1)
+i64 = _integer("i64", "int64", -(2**63), 2**63 - 1)
+INTEGERS: tuple[DType, ...] = (i8, u8, i16, i32, i64)
+DTYPES: tuple[DType, ...] = (f16, bf16, f32, f64, boolean, *INTEGERS)
+DTYPE_NAMES = ", ".join(d.long_name for d in DTYPES)
+"""For messages."""
 _BY_NAME = {n: d for d in DTYPES for n in (d.name, d.long_name)}
 
 
@@ -86,12 +119,19 @@ def dtype_of(value: object) -> DType | None:
 
 
 def promote(*dtypes: DType) -> DType:
-    """The dtype that holds all of `dtypes`: equal ones stay, a mixture is f32.
+    """The dtype that holds all of `dtypes`, as PyTorch has it; equal ones stay.
 
-    Truth values go with any numbers.
+    Truth values go with any numbers, and integers with any floats.  Of two integer
+    formats it is the larger one, of i8 and u8 i16; of two floats f32, or f64.
     """
-    first, *rest = [d for d in dtypes if d != boolean] or [boolean]
-    return first if all(d == first for d in rest) else f32
+    numbers = [d for d in dtypes if d != boolean] or [boolean]
+    first, *rest = [d for d in numbers if not d.is_integer] or numbers
+    if all(d == first for d in rest):
+        return first
+    if first.is_integer:
+        largest = max((first, *rest), key=lambda d: d.itemsize)
+        return i16 if largest.itemsize == 1 else largest
+    return f64 if f64 in (first, *rest) else f32
 
 
 @dataclass(frozen=True)

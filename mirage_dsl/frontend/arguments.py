@@ -34,6 +34,7 @@ from mirage_dsl.core.modes import (
     without_lazy_bits,
 )
 from mirage_dsl.core.types import (
+    DTYPE_NAMES,
     NUMBERS,
     DType,
     TensorSpec,
@@ -205,14 +206,12 @@ def spec(
 
     Args:
         shape: Extent per axis; a name stands for a symbolic extent.
-        dtype: `float16`, `bfloat16`, `float32`, `bool`, or `mirage.f16` and so on.
+        dtype: `float16`, `int32`, `bool`, or `mirage.f16` and so on.
         strides: In elements; row-major unless given.
     """
     found = dtype_of(dtype)
     if found is None:
-        raise DTypeError(
-            f"unknown dtype {dtype}; expected float16, bfloat16, float32 or bool"
-        )
+        raise DTypeError(f"unknown dtype {dtype}; expected one of {DTYPE_NAMES}")
     given: Any = shape
     listed = isinstance(given, Iterable) and not isinstance(given, str)
     extents: tuple[Any, ...] = tuple(given) if listed else ()  # pyright: ignore[reportUnknownArgumentType]
@@ -257,8 +256,7 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
         way = ".to(torch.float16)" if hasattr(value, "stride") else ".astype('float16')"
         how = f"convert it, as with {name}{way}"
         raise DTypeError(
-            f"argument {name} is {long_name}; expected float16, bfloat16, float32 or "
-            f"bool: {how}",
+            f"argument {name} is {long_name}; expected one of {DTYPE_NAMES}: {how}",
             location,
         )
     if _is_own_array(value):

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
-from mirage_dsl.core.types import boolean
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.dims import Handle
@@ -229,10 +228,12 @@ class Attributes:
         return (None,) * self.ndim
 
     def is_floating_point(self) -> bool:
-        """Whether elements are floats, and not truth values."""
-        return self.handle.value.dtype != boolean
+        """Whether elements are floats, and not integers or truth values."""
+        return self.handle.value.dtype.is_float
 
-    is_signed = is_floating_point
+    def is_signed(self) -> bool:
+        """Whether elements can be below 0."""
+        return self.handle.value.dtype.min < 0
 
     def is_complex(self) -> bool:
         """Whether elements are complex numbers, which they never are."""

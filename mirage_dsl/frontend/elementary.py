@@ -103,6 +103,8 @@ def round(x: Any, decimals: int = 0) -> Any:
 
 def remainder(a: Any, b: Any) -> Any:
     """What is left of a after whole numbers of b, with the sign of b."""
+    if _are_integers(a, b):
+        return f.remainder(a, b)
     rest = fmod(a, b)
     return f.where(_against(rest, b), rest + b, rest)
 
@@ -117,12 +119,22 @@ def _against(rest: Any, b: Any) -> Any:
     return f.mul(f.not_equal(rest, 0), below)
 
 
+def _are_integers(*operands: Any) -> bool:
+    return all(isinstance(x, int) or _holds_integers(x) for x in operands)
+
+
+def _holds_integers(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.handle.value.dtype.is_integer
+
+
 def _varies(x: Any) -> bool:
     return isinstance(x, Tensor)
 
 
 def floor_divide(a: Any, b: Any) -> Any:
     """The largest whole number of b that is not beyond a."""
+    if _are_integers(a, b):
+        return f.floor_divide(a, b)
     rest = fmod(a, b)
     whole = apply(OPERATORS["round"], (a - rest) / b)
     found = f.where(_against(rest, b), whole - 1, whole)

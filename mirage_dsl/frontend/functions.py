@@ -14,7 +14,6 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_dsl.core.errors import (
-    DTypeError,
     ShapeError,
     UnsupportedError,
     user_location,
@@ -22,6 +21,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import scalar
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
+from mirage_dsl.frontend.formats import averaged_format, summed_format
 from mirage_dsl.frontend.operands import (
     apply,
     as_operand,
@@ -93,13 +93,75 @@ def multiplied(a: Any, b: Any) -> Any:
 
 
 mul = _elementwise("mul", "a * b.")
+floor_divide = _elementwise("floor_divide", "a / b rounded down, of integers.")
+remainder = _elementwise("remainder", "What is left of a by b, with the sign of b.")
+
+
+def _bitwise(name: str, of_truth: Operator, summary: str) -> Callable[..., Any]:
+    """An operator on the bits of integers, which truth values have one of."""
+    of_integers = OPERATORS[name]
+
+    def function(a: Any, b: Any) -> Any:
+        truth = all(is_condition(x) or isinstance(x, bool) for x in (a, b))
+        return apply(of_truth if truth else of_integers, a, b)
+
+    function.__name__ = function.__qualname__ = f"bitwise_{name.removeprefix('bit_')}"
+    function.__doc__ = summary
+    return public(function)
+
+
+bitwise_and = _bitwise("bit_and", MUL, "The bits that both have.")
+bitwise_or = _bitwise("bit_or", OPERATORS["maximum"], "The bits that one of them has.")
+
+
+@public
+def bitwise_xor(a: Any, b: Any) -> Any:
+    """The bits that just one of them has."""
+    truth = all(is_condition(x) or isinstance(x, bool) for x in (a, b))
+    return not_equal(a, b) if truth else apply(OPERATORS["bit_xor"], a, b)
+
+
+@public
+def bitwise_not(x: Any) -> Any:
+    """All bits turned over."""
+    x = as_tensor("bitwise_not", x)
+    dtype = x.handle.value.dtype
+    if is_condition(x):
+        return complement(x)
+    return bitwise_xor(x, -1 if dtype.min < 0 else int(dtype.max))
+
+
+def _shift(name: str, summary: str) -> Callable[..., Any]:
+    op = OPERATORS[name]
+
+    def function(a: Any, b: Any) -> Any:
+        bits = 8 * a.handle.value.dtype.itemsize if isinstance(a, Tensor) else 64
+        if isinstance(b, builtins.int) and not 0 <= b < bits:
+            raise ShapeError(
+                f"{name} by {b} of numbers of {bits} bits; expected 0 to {bits - 1}",
+                user_location(),
+            )
+        return apply(op, a, b)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = summary
+    return public(function)
+
+
+shift_left = _shift("shift_left", "The bits of a moved up by b places.")
+shift_right = _shift("shift_right", "The bits of a moved down by b places.")
 
 
 @public
 def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     """The value of a / b."""
+    if rounding_mode == "floor":
+        return floor_divide(a, b)
     if rounding_mode is not None:
-        raise UnsupportedError("div: rounding_mode is not possible", user_location())
+        raise UnsupportedError(
+            f"div: rounding_mode={rounding_mode!r} is not possible; use 'floor'",
+            user_location(),
+        )
     return apply(OPERATORS["div"], a, b)
 
 
@@ -170,7 +232,9 @@ def pow(a: Any, b: Any) -> Any:
     if builtins.abs(b) > _MAX_POWER or b != int(b):
         return apply(OPERATORS["power"], a, b)
     if b == 0:
-        x, one = as_tensor("pow", _counted("pow", a)), scalar(1)
+        x, one = as_tensor("pow", a), scalar(1)
+        if not x.handle.value.dtype.is_float:
+            return where(complement(complement(x)), x * 0 + 1, 1)
         ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
         return Tensor.made(x.recorder, ones, (x,))
     if b == 1:
@@ -218,15 +282,13 @@ def reduced(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor
     return Tensor.made(x.recorder, found, (x,))
 
 
-def _counted(what: str, x: Any) -> Any:
-    """The tensor, unless it has truth values, of which sums and products count."""
-    if is_condition(x):
-        raise DTypeError(
-            f"{what} of truth values, which is of integers; cast them first, as with "
-            ".float() or .astype('float32')",
-            user_location(),
-        )
-    return x
+def _counted(what: str, x: Any, dtype: Any) -> Any:
+    """The tensor in the format that it is added up or multiplied in."""
+    if dtype is not None:
+        return views.to(x, dtype)
+    x = as_tensor(what, x)
+    found = summed_format(what, x.handle.value.dtype, x.recorder.origin)
+    return views.astype(x, found, copy=False)
 
 
 @public
@@ -238,7 +300,7 @@ def sum(
     dtype: Any = None,
 ) -> Any:
     """Sum over axes, all of them by default."""
-    x = _counted("sum", x if dtype is None else views.to(x, dtype))
+    x = _counted("sum", x, dtype)
     return reduced(SUM, "sum", x, axis, keepdims)
 
 
@@ -251,8 +313,9 @@ def mean(
     dtype: Any = None,
 ) -> Any:
     """Arithmetic mean over axes, all of them by default."""
-    x = _counted("mean", x if dtype is None else views.to(x, dtype))
     x = as_tensor("mean", x)
+    found = averaged_format(x.handle.value.dtype, x.recorder.origin)
+    x = views.to(x, found if dtype is None else dtype)
     axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     atoms = x.recorder.dims.resolve(atoms_of([x.handle.axes[i] for i in axes]))
@@ -304,7 +367,7 @@ def prod(
     dtype: Any = None,
 ) -> Any:
     """Product over axes, of all elements by default."""
-    x = _counted("prod", x if dtype is None else views.to(x, dtype))
+    x = _counted("prod", x, dtype)
     return reduced(PROD, "prod", x, axis, keepdims)
 
 

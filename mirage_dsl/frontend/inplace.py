@@ -22,7 +22,7 @@ from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
-from mirage_dsl.frontend.namespace import of_conditions
+from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.operands import as_operand, as_tensor, is_condition
 from mirage_dsl.frontend.tensor import Tensor, call
 from mirage_dsl.ops.table import OPERATORS
@@ -61,7 +61,7 @@ def augmented(name: str, target: Tensor, other: Any) -> Tensor:
     """The target after `target += other`, or another operator's."""
     if name in _SIGNS:
         return write(f"{_SIGNS[name]}=", target, call(name, target, other), (other,))
-    return write(f"{name}=", target, of_conditions(name, target, other), (other,))
+    return write(f"{name}=", target, of_bits(name, target, other), (other,))
 
 
 def method_in_place(name: str) -> Function | None:

@@ -46,7 +46,7 @@ _SAME = (
     "matmul linear concat concatenate cat stack transpose permute swapaxes reshape "
     "expand_dims unsqueeze squeeze flatten unflatten expand broadcast_to "
     "repeat_interleave narrow chunk unbind less less_equal greater greater_equal equal "
-    "not_equal reciprocal masked_fill"
+    "not_equal reciprocal masked_fill bitwise_and bitwise_or bitwise_xor bitwise_not"
 )
 
 
@@ -303,10 +303,29 @@ def _detached(x: Any) -> Any:
     return x.detach()
 
 
+def _converting(long_name: str) -> Function:
+    """PyTorch's method that gives a tensor in another format."""
+
+    def converted(x: Any, *_: Any, **__: Any) -> Any:
+        return x.to(long_name)
+
+    return converted
+
+
+_CONVERTING = {
+    "char": "int8",
+    "byte": "uint8",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "double": "float64",
+}
+
 _TORCH: dict[str, Function] = {
     **_COMMON,
     **PYTORCH_ONLY,
     **OF_PYTORCH,
+    **{name: _converting(dtype) for name, dtype in _CONVERTING.items()},
     "clone": _copied,
     "detach": _detached,
     **torch_functions.FUNCTIONS,
@@ -337,6 +356,8 @@ _TORCH: dict[str, Function] = {
     "min": _torch_min,
     "split": v.split,
     "transpose": _torch_transpose,
+    "bitwise_left_shift": f.shift_left,
+    "bitwise_right_shift": f.shift_right,
     "lt": f.less,
     "le": f.less_equal,
     "gt": f.greater,
@@ -383,6 +404,13 @@ _NUMPY: dict[str, Function] = {
     "copy": _copied,
     "copyto": _numpy_copyto,
     "matrix_transpose": _matrix_transpose,
+    "mod": ELEMENTARY["remainder"],
+    "invert": f.bitwise_not,
+    "left_shift": f.shift_left,
+    "right_shift": f.shift_right,
+    "bitwise_invert": f.bitwise_not,
+    "bitwise_left_shift": f.shift_left,
+    "bitwise_right_shift": f.shift_right,
     "var": c.var,
     "std": c.std,
     "repeat": v.repeat_interleave,

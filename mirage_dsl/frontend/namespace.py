@@ -10,7 +10,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import composites, einsum, functions, views
-from mirage_dsl.frontend.operands import complement, is_condition, public
+from mirage_dsl.frontend.operands import complement, is_condition, is_float, public
 
 _HOMES = (composites, einsum, functions, views)
 _ALL: dict[str, Callable[..., Any]] = {
@@ -46,25 +46,26 @@ def __dir__() -> list[str]:
 # -- Truth values, such as comparisons give --------------------------------------------
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "&": functions.mul,
-    "|": functions.maximum,
-    "^": functions.not_equal,
-    "~": complement,
+    "&": functions.bitwise_and,
+    "|": functions.bitwise_or,
+    "^": functions.bitwise_xor,
+    "~": functions.bitwise_not,
 }
 
 
-def of_conditions(sign: str, *operands: Any) -> Any:
-    """An operator of Python on truth values, which is bitwise on all else.
+def of_bits(sign: str, *operands: Any) -> Any:
+    """An operator of Python on truth values and on the bits of integers.
 
     Raises:
         UnsupportedError: An operand has other values.
     """
-    if not all(is_condition(x) or isinstance(x, bool) for x in operands):
-        raise UnsupportedError(
-            f"the operator {sign} on a tensor cannot be traced; it is possible on "
-            "conditions, such as x > 0",
-            user_location(),
-        )
+    for x in operands:
+        if is_float(x) or isinstance(x, float):
+            raise UnsupportedError(
+                f"the operator {sign} on a tensor cannot be traced; it is possible on "
+                "conditions, such as x > 0, and on integers",
+                user_location(),
+            )
     return _OPERATORS[sign](*operands)
 
 

@@ -34,11 +34,12 @@ from mirage_dsl.frontend.arguments import (
     without_strides,
 )
 from mirage_dsl.frontend.dims import Handle, Operand, extents_of
+from mirage_dsl.frontend.formats import check_constants, format_of
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
-from mirage_dsl.ops.definition import Operator, Truth
-from mirage_dsl.ops.table import ADD, DIV, EQUAL, MAXIMUM, SUB, WHERE
+from mirage_dsl.ops.definition import Formats, Operator, Truth
+from mirage_dsl.ops.table import ADD, EQUAL, MAXIMUM, RELU, SUB, WHERE
 
 if TYPE_CHECKING:
     from mirage_dsl.frontend.trace import Trace
@@ -93,12 +94,62 @@ def _number(value: float | Fraction) -> Scalar:
 def apply(op: Operator, *operands: Any) -> Tensor:
     """An elementwise operator on tensors and numbers, at least one of them a tensor."""
     recorder = recorder_of(op.name, operands)
-    handles = _promoted(recorder, [as_operand(o) for o in operands])
+    handles = [as_operand(o) for o in operands]
+    if any(isinstance(h, Handle) and h.value.dtype.is_integer for h in handles):
+        return _of_integers(recorder, op, operands, handles)
+    handles = _promoted(recorder, handles)
     if op.truth is Truth.COMPARES:
         handles = _comparable(handles)
     elif _without_numbers(recorder, op, handles):
         return _of_truth(recorder, op, operands, handles)
+    elif op.formats is Formats.INTEGERS:
+        _refuse_floats(op)
     return Tensor.made(recorder, recorder.elementwise(op, handles), operands)
+
+
+# -- Integers ---------------------------------------------------------------------
+
+
+def _of_integers(
+    recorder: Recorder,
+    op: Operator,
+    given: Sequence[Any],
+    operands: list[Operand],
+) -> Tensor:
+    """An operator in the format that PyTorch or NumPy computes in."""
+    if op is RELU:
+        given, operands = [*given, 0], [*operands, scalar(0)]
+        return _of_integers(recorder, MAXIMUM, given, operands)
+    if op.chooses and isinstance(given[0], Tensor) and not is_condition(given[0]):
+        operands = [complement(complement(given[0])).handle, *operands[1:]]
+    dtype = format_of(op, recorder.origin, given, operands)
+    if op.formats is Formats.INTEGERS and dtype.is_float:
+        _refuse_floats(op)
+    if dtype.is_integer:
+        check_constants(op, dtype, operands)
+    elif op.truth is Truth.COMPARES:
+        operands = [
+            _rounded(o, dtype) if isinstance(o, Scalar) else o for o in operands
+        ]
+    converted = [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and not (op.chooses and at == 0)
+        else o
+        for at, o in enumerate(operands)
+    ]
+    found = recorder.elementwise(op, converted)
+    if op.truth is not Truth.COMPARES and dtype.is_integer:
+        # Of constants alone no operand says the format.
+        found = recorder.cast(found, dtype)
+    return Tensor.made(recorder, found, given)
+
+
+def _refuse_floats(op: Operator) -> NoReturn:
+    raise DTypeError(
+        f"{op.name} of floats, which is possible of integers alone; convert first, as "
+        "with .to(torch.int32) or .astype('int32')",
+        user_location(),
+    )
 
 
 def _comparable(operands: list[Operand]) -> list[Operand]:
@@ -126,6 +177,11 @@ def _rounded(number: Scalar, dtype: DType) -> Scalar:
 def is_condition(x: object) -> bool:
     """Whether it is a tensor of truth values."""
     return isinstance(x, Tensor) and x.handle.value.dtype == boolean
+
+
+def is_float(x: object) -> bool:
+    """Whether it is a tensor of floats."""
+    return isinstance(x, Tensor) and x.handle.value.dtype.is_float
 
 
 def complement(x: Tensor) -> Tensor:
@@ -157,20 +213,23 @@ def _of_truth(
 ) -> Tensor:
     """An operator on truth values, as PyTorch and NumPy have it."""
     numbers = [g for g in given[op is WHERE :] if not isinstance(g, Tensor)]
-    if all(isinstance(n, bool) for n in numbers):
-        if op is ADD or (op.truth is Truth.KEEPS and op.arity > 1):
-            either = MAXIMUM if op is ADD else op
-            found = recorder.elementwise(either, operands)
-            return Tensor.made(recorder, found, given)
-    elif not any(isinstance(n, float) for n in numbers) and op is not DIV:
-        _refuse_truth(op, "gives integers", "use floats")
+    logical = all(isinstance(n, bool) for n in numbers)
+    if logical and (op is ADD or (op.truth is Truth.KEEPS and op.arity > 1)):
+        either = MAXIMUM if op is ADD else op
+        found = recorder.elementwise(either, operands)
+        return Tensor.made(recorder, found, given)
     if op is WHERE and not is_condition(given[0]):
         operands = [complement(complement(given[0])).handle, *operands[1:]]
+    computed = format_of(op, recorder.origin, given, operands)
+    if op.formats is Formats.INTEGERS and computed.is_float:
+        _refuse_floats(op)
+    if computed.is_integer and op is not SUB:
+        return _of_integers(recorder, op, given, operands)
     if op is SUB or op.name not in _OF_FLOATS:
         _refuse_truth(op, "cannot be traced", "use ~, & and |")
-    dtype = recorder.origin.default_dtype()
+    dtype = computed if computed.is_float else recorder.origin.default_dtype()
     if dtype is None:
-        _refuse_truth(op, "gives float64", "use floats")
+        _refuse_truth(op, "cannot be traced", "use ~, & and |")
     cast = [
         recorder.cast(o, dtype)
         if isinstance(o, Handle) and (op is not WHERE or at)

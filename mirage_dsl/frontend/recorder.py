@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 
 from mirage_dsl.core.errors import (
+    CheckError,
     DTypeError,
     ShapeError,
     TraceError,
@@ -31,6 +33,7 @@ from mirage_dsl.core.types import (
     Scalar,
     TensorType,
     boolean,
+    f32,
     promote,
     scalar,
 )
@@ -63,11 +66,13 @@ from mirage_dsl.ir.graph import (
     KernelNode,
     Return,
 )
-from mirage_dsl.ir.infer import apply_type, result_dtype
-from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
+from mirage_dsl.ir.infer import apply_type, check_numbers, result_dtype
+from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
 from mirage_dsl.ops.table import (
     CAST,
     CONCAT,
+    CONVERSIONS,
+    EQUAL,
     INSERT,
     MATMUL,
     MAX,
@@ -127,7 +132,7 @@ class Recorder:
 
     def elementwise(self, op: Operator, operands: Sequence[Operand]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
-        axes, fitted = self._broadcast(op.name, self._beside_constants(operands))
+        axes, fitted = self._broadcast(op.name, self._beside_constants(op, operands))
         values = tuple(f if isinstance(f, Scalar) else f.value for f in fitted)
         return Handle(self._record(op, values, self._union(values)), axes)
 
@@ -220,7 +225,9 @@ class Recorder:
         self.constants[value] = number
         return value
 
-    def _beside_constants(self, operands: Sequence[Operand]) -> Sequence[Operand]:
+    def _beside_constants(
+        self, op: Operator, operands: Sequence[Operand]
+    ) -> Sequence[Operand]:
         """Operands in the format that they have together with constant tensors.
 
         The dtype of a result follows from the others, since constants have none.
@@ -228,12 +235,15 @@ class Recorder:
         handles = [o for o in operands if isinstance(o, Handle)]
         if not any(h.value in self.constants for h in handles):
             return operands
-        dtype = promote(*(h.value.dtype for h in handles))
+        taken = handles[op.chooses and isinstance(operands[0], Handle) :]
+        dtype = promote(*(h.value.dtype for h in taken))
         return [
             self.cast(o, dtype)
-            if isinstance(o, Handle) and o.value.dtype != boolean
+            if isinstance(o, Handle)
+            and o.value.dtype != boolean
+            and not (op.chooses and at == 0)
             else o
-            for o in operands
+            for at, o in enumerate(operands)
         ]
 
     def _of_constants(
@@ -252,6 +262,7 @@ class Recorder:
         if op.kind is Kind.VIEW and op is not INSERT:
             return self._constant(numbers[0], dtype or dtypes[0])
         known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
+        known = known and op.formats is not Formats.INTEGERS
         with np.errstate(all="ignore"):
             found = (
                 float(op.numpy(*(float(n.value) for n in numbers))) if known else None
@@ -333,9 +344,26 @@ class Recorder:
         """Another element format."""
         if x.value.dtype == dtype:
             return x
+        whole = x.value.dtype.is_integer
+        if dtype == boolean:
+            zero = self.elementwise(EQUAL, [x, scalar(0)])
+            return self.elementwise(EQUAL, [zero, scalar(0)])
+        if whole or dtype.is_integer:
+            return self._converted(x, dtype)
         attrs = (("dtype", dtype.name),)
         value = self._record(CAST, (x.value,), x.value.dims, attrs, dtype)
         return Handle(value, x.axes)
+
+    def _converted(self, x: Handle, dtype: DType) -> Handle:
+        """To or from integers; floats narrower than f32 are rounded after that."""
+        number = self.constants.get(x.value)
+        if number is not None:
+            value = Fraction(number.value)
+            kept = scalar(int(value)) if dtype.is_integer else number
+            return Handle(self._constant(kept, dtype), x.axes)
+        op = CONVERSIONS.get(dtype, CONVERSIONS[f32])
+        value = self._record(op, (x.value,), x.value.dims)
+        return self.cast(Handle(value, x.axes), dtype)
 
     def slice(self, x: Handle, axis: int, start: int, stop: int) -> Handle:
         """The elements from `start` to before `stop` of one axis."""
@@ -679,6 +707,10 @@ class Recorder:
                 self.constants.get(o, o) if isinstance(o, Traced) else o
                 for o in operands
             )
+        try:
+            check_numbers(op, _formats(operands))
+        except CheckError as error:
+            raise DTypeError(error.message, location) from None
         if dtype is None:
             dtype = _dtype_of(op, operands)
         result = self.dims.value(dims, dtype)
@@ -689,8 +721,11 @@ class Recorder:
 
 
 def _dtype_of(op: Operator, operands: Sequence[Traced | Scalar]) -> DType:
-    given = [o.dtype if isinstance(o, Traced) else o for o in operands]
-    return result_dtype(op, given)
+    return result_dtype(op, _formats(operands))
+
+
+def _formats(operands: Sequence[Traced | Scalar]) -> list[DType | Scalar]:
+    return [o.dtype if isinstance(o, Traced) else o for o in operands]
 
 
 def _names(axes: Iterable[DimVars]) -> tuple[tuple[str, ...], ...]:
@@ -706,6 +741,12 @@ def _refuse_truth(x: Traced, y: Traced) -> None:
         raise DTypeError(
             f"a product of {x.dtype} by {y.dtype}: PyTorch multiplies no truth "
             "values; cast them to the other operand's dtype",
+            user_location(),
+        )
+    if x.dtype.is_integer or y.dtype.is_integer:
+        raise DTypeError(
+            f"a product of {x.dtype} by {y.dtype}: there is none of integers; convert "
+            "them, as with .to(torch.float16)",
             user_location(),
         )
 

@@ -87,12 +87,12 @@ def in_place(name: str) -> Any:
 
 
 def logical(sign: str) -> Any:
-    """An operator of Python that computes with conditions."""
+    """An operator of Python that computes with conditions, or with bits."""
 
     def calling(self: Any, *others: Any) -> Any:
-        from mirage_dsl.frontend.namespace import of_conditions
+        from mirage_dsl.frontend.namespace import of_bits
 
-        return of_conditions(sign, self, *others)
+        return of_bits(sign, self, *others)
 
     return calling
 
@@ -324,6 +324,19 @@ class Tensor(Attributes):
 
     __mod__, __rmod__ = divided("remainder")
     __floordiv__, __rfloordiv__ = divided("floor_divide")
+
+    def __lshift__(self, other: Any) -> Any:
+        return call("shift_left", self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return call("shift_left", other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return call("shift_right", self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return call("shift_right", other, self)
+
     __and__ = __rand__ = logical("&")
     __or__ = __ror__ = logical("|")
     __xor__ = __rxor__ = logical("^")

@@ -12,7 +12,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import boolean, dtype_of
+from mirage_dsl.core.types import DTYPE_NAMES, boolean, dtype_of
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Handle, Operand, shape_text
@@ -264,8 +264,7 @@ def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
     found = dtype_of(dtype)
     if found is None:
         raise DTypeError(
-            f"cannot convert to {dtype}; expected float16, bfloat16, float32 or bool",
-            user_location(),
+            f"cannot convert to {dtype}; expected one of {DTYPE_NAMES}", user_location()
         )
     if found == x.handle.value.dtype:
         return x.clone() if copy else x

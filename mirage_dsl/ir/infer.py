@@ -24,6 +24,7 @@ from mirage_dsl.core.types import (
     boolean,
     dtype_named,
     f32,
+    f64,
     flat_type,
     promote,
 )
@@ -42,7 +43,7 @@ from mirage_dsl.ir.graph import (
     dims_of,
 )
 from mirage_dsl.ir.maps import partial_base
-from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Truth
+from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator, Truth
 
 # -- Grids whose axes split several dims -----------------------------------------------
 # Block i of such an axis has tile i of `a` and tile i of `b`; where one of them
@@ -164,14 +165,18 @@ def result_dtype(
         in_block: Inside a block all numbers that are computed are f32.
     """
     dtypes = [o for o in operands if isinstance(o, DType)]
-    found = promote(*dtypes)
+    # What is chosen of integers is an integer, whatever the condition is.
+    whole = op.chooses and any(d.is_integer for d in dtypes)
+    found = promote(*(d for d in dtypes if d.is_integer or not whole))
     if op.kind is Kind.VIEW or op.kind is Kind.CONCAT:
         return found
     if op.truth is Truth.COMPARES:
         return boolean
+    if op.gives is not None:
+        return op.gives
     if found == boolean:
         return boolean if _is_truth(op, operands) else f32
-    return f32 if in_block else found
+    return f32 if in_block and not found.is_integer else found
 
 
 def _is_truth(op: Operator, operands: Sequence[DType | Scalar]) -> bool:
@@ -202,6 +207,9 @@ def apply_type(
     operands = [
         o if isinstance(o, Scalar) else next(given).dtype for o in node.operands
     ]
+    check_numbers(node.op, operands)
+    if in_block and node.op.gives is not None:
+        _check_in_block(node.op.name, node.op.gives)
     dtype = result_dtype(node.op, operands, in_block=in_block)
     match node.op.kind:
         case Kind.ELEMENTWISE:
@@ -229,6 +237,43 @@ def apply_type(
             return _concat_type(node, types, space)
         case Kind.LIBRARY:
             return _library_type(node, types, space)
+
+
+def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
+    """An operator takes the formats of its operands; integers are all of one.
+
+    Raises:
+        CheckError: It does not.
+    """
+    taken = operands[1:] if op.chooses else operands
+    dtypes = [o for o in taken if isinstance(o, DType)]
+    integers = [d for d in dtypes if d.is_integer]
+    if op.chooses and isinstance(operands[0], DType) and operands[0].is_integer:
+        raise CheckError(
+            f"{op.name} of a condition in {operands[0]}; compare it with 0"
+        )
+    if not integers:
+        if op.formats is Formats.INTEGERS and dtypes:
+            raise CheckError(
+                f"{op.name} takes integers, found {dtypes[0]}; convert it, as by to_i32"
+            )
+        return
+    if op.attributes.get("dtype") or (
+        op.formats is Formats.FLOATS and op.kind not in (Kind.VIEW, Kind.CONCAT)
+    ):
+        raise CheckError(f"{op.name} takes floats, found {integers[0]}; use to_f32")
+    other = next((d for d in dtypes if d != integers[0]), None)
+    if other is not None:
+        raise CheckError(
+            f"{op.name} takes integers of one format, found {integers[0]} and {other}; "
+            f"convert one, as by to_{integers[0]}"
+        )
+    for number in (o for o in taken if isinstance(o, Scalar)):
+        if not number.extents and not integers[0].holds(number.value):
+            raise CheckError(
+                f"{op.name} of {integers[0]} and {number}, which that format does not "
+                "hold"
+            )
 
 
 def _check_form(node: Apply) -> None:
@@ -288,13 +333,25 @@ def _cast_dtype(name: str) -> DType:
         raise CheckError(f"unknown dtype {name}")
     if dtype == boolean:
         raise CheckError("cast to bool: compare with 0 instead")
+    if dtype.is_integer:
+        raise CheckError(f"cast to {dtype}: casts are between floats; use to_{dtype}")
     return dtype
+
+
+def _check_in_block(what: str, dtype: DType) -> None:
+    if dtype == f64:
+        raise CheckError(
+            f"{what} in f64: a block computes in f32; use a library kernel, or f32"
+        )
 
 
 def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorType:
     attrs = dict(node.attrs)
     if "dtype" in attrs:
-        return flat_type(_cast_dtype(str(attrs["dtype"])), source.dims, space)
+        dtype = _cast_dtype(str(attrs["dtype"]))
+        if space is not MemorySpace.DEVICE:
+            _check_in_block("cast", dtype)
+        return flat_type(dtype, source.dims, space)
     if set(attrs) == {"to"}:
         new = str(attrs["to"])
         if new in source.names:
@@ -451,10 +508,19 @@ def block_node_type(
         case Accumulate():
             return _accumulator_type(node, types, block)
         case RunningMax():
-            dims = _lookup(node.operand, types).dims
+            operand = _lookup(node.operand, types)
+            if operand.dtype.is_integer:
+                raise CheckError(f"running max of {operand.dtype}; use to_f32")
+            dims = operand.dims
             return flat_type(f32, dims, MemorySpace.REGISTER)
         case Store():
-            _lookup(node.operand, types)
+            stored = _lookup(node.operand, types).dtype
+            _check_in_block(f"store {node.result}", node.dtype)
+            if (stored.is_integer or node.dtype.is_integer) and stored != node.dtype:
+                raise CheckError(
+                    f"store {node.result}: {node.operand} is {stored}, the tensor "
+                    f"{node.dtype}; convert it, as by to_{node.dtype}"
+                )
             check_store(node, block)
             return store_type(node)
 
@@ -471,6 +537,7 @@ def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
     if whole != source.axes:
         found = ", ".join(map(axis_text, whole))
         raise CheckError(f"load {node.source}[{found}], but {node.source} is {source}")
+    _check_in_block(f"load {node.source}", source.dtype)
     return TensorType(source.dtype, node.axes, MemorySpace.SHARED)
 
 
@@ -495,8 +562,10 @@ def _accumulator_type(
             tuple(replace(d, loop=False) for d in dims),
             MemorySpace.SHARED,
         )
-    truth = reduction.truth is Truth.KEEPS and operand.dtype == boolean
-    return flat_type(boolean if truth else f32, dims, MemorySpace.REGISTER)
+    if operand.dtype.is_integer and node.rescale is not None:
+        raise CheckError(f"accumulate {node.operand}: integers are not rescaled")
+    dtype = result_dtype(reduction, [operand.dtype], in_block=True)
+    return flat_type(dtype, dims, MemorySpace.REGISTER)
 
 
 def store_type(node: Store) -> TensorType:
@@ -535,6 +604,7 @@ __all__ = [
     "apply_type",
     "block_node_type",
     "block_types",
+    "check_numbers",
     "kernel_types",
     "library_dims",
     "library_shapes",

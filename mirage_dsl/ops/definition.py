@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import Scalar
+from mirage_dsl.core.types import DType, Scalar
 
 Array = NDArray[Any]
 V = TypeVar("V")
@@ -91,6 +91,18 @@ class Truth(Enum):
 
     COMPARES = "compares"
     KEEPS = "keeps"
+
+
+class Formats(Enum):
+    """In which formats an operator computes.
+
+    FLOATS: in floats.  INTEGERS: in integers.  ANY: in either.  Integers are all of one
+    format, which the result has too, and wrap around.  Truth values count as floats.
+    """
+
+    FLOATS = "floats"
+    INTEGERS = "integers"
+    ANY = "any"
 
 
 Axes = tuple[int, ...]
@@ -226,6 +238,9 @@ class Operator:
         sign: Python's infix sign, or None.
         attributes: The attributes it requires, in the order of printing.
         truth: When its result is truth values; None for never.
+        formats: The formats that it takes.
+        gives: The format of its result, where that is not the operands'.
+        chooses: Its first operand is a condition, in a format of its own.
         commutative: Operands may be swapped.
         join: Of a reduction or contraction: the associative and commutative operator
             on the results of two parts that gives that of both.
@@ -270,6 +285,9 @@ class Operator:
         default_factory=dict[str, AttributeKind]
     )
     truth: Truth | None = None
+    formats: Formats = Formats.FLOATS
+    gives: DType | None = None
+    chooses: bool = False
     commutative: bool = False
     join: Operator | None = None
     neutral: float | None = None

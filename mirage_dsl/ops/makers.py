@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import scalar
+from mirage_dsl.core.types import DType, scalar
 from mirage_dsl.ops.definition import (
     Algebra,
     Array,
@@ -21,6 +21,7 @@ from mirage_dsl.ops.definition import (
     ContractionField,
     ElementAlgebra,
     FieldAlgebra,
+    Formats,
     Kind,
     Numbers,
     Operator,
@@ -133,6 +134,7 @@ def finite(of: Operator) -> Callable[[Array, Axes], Array]:
 
 EXACT = "exact"
 ORACLE = "random oracle: equal operands give equal values, nothing else is assumed"
+ON_INTEGERS = "exact on integers, which verification carries beside their residues"
 ORDER = "a fixed random order per trial: axioms of a total order, no more"
 
 JOIN_PREFIX = "join_"
@@ -255,6 +257,70 @@ def comparison(
         field_note=ORACLE,
         sign=sign,
         truth=Truth.COMPARES,
+        formats=Formats.ANY,
+    )
+
+
+def integral(
+    name: str,
+    numpy: Callable[[Array, Array], Array],
+    triton: str,
+    *,
+    torch: str,
+    flops: float = 1.0,
+    commutative: bool = False,
+) -> Operator:
+    """A row on two integers that is no arithmetic of rings.
+
+    Verification computes it on the integers themselves.
+    """
+
+    def computed(a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return numpy(a, b)
+
+    def field(f: ElementAlgebra[V], a: V, b: V) -> V:
+        if commutative:
+            return f.oracle(name, f.add(a, b), f.mul(a, b))
+        return f.oracle(name, a, b)
+
+    return binary(
+        name,
+        computed,
+        triton,
+        torch=torch,
+        field=field,
+        field_note=ON_INTEGERS,
+        flops=flops,
+        formats=Formats.INTEGERS,
+        commutative=commutative,
+    )
+
+
+def conversion(dtype: DType) -> Operator:
+    """A row that gives the same numbers as integers of a format, or integers as floats.
+
+    Of floats it takes the part before the point; what does not fit wraps around.
+    """
+    name = f"to_{dtype.name}"
+
+    def converted(a: Array) -> Array:
+        if not dtype.is_integer:
+            return a.astype(np.float64)
+        with np.errstate(all="ignore"):
+            # Floats beyond 64 bits have no integer, here or on a GPU.
+            whole = a.astype(np.int64) if a.dtype.kind == "f" else a
+            return whole.astype(dtype.long_name)
+
+    return unary(
+        name,
+        converted,
+        f"{{0}}.to(tl.{dtype.long_name})",
+        torch=f"{{0}}.to(torch.{dtype.long_name})",
+        field=lambda f, a: f.oracle(name, a),
+        flops=0.5,
+        formats=Formats.ANY if dtype.is_integer else Formats.INTEGERS,
+        gives=dtype,
     )
 
 

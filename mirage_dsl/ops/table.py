@@ -17,10 +17,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mirage_dsl.core.types import scalar
+from mirage_dsl.core.types import INTEGERS, f32, f64, scalar
 from mirage_dsl.ops import makers
 from mirage_dsl.ops.definition import (
     AttributeKind,
+    Formats,
     Kind,
     Numbers,
     Operator,
@@ -38,6 +39,8 @@ from mirage_dsl.ops.makers import (
     comparison,
     concatenation,
     contraction,
+    conversion,
+    integral,
     library,
     reduction,
     row,
@@ -65,6 +68,7 @@ ADD = binary(
     sign="+",
     commutative=True,
     gradient=lambda m, x, y, g: (g, g),
+    formats=Formats.ANY,
 )
 SUB = binary(
     "sub",
@@ -75,6 +79,7 @@ SUB = binary(
     term=Term.SUB,
     sign="-",
     gradient=lambda m, x, y, g: (g, m.sub(m.constant(scalar(0)), g)),
+    formats=Formats.ANY,
 )
 MUL = binary(
     "mul",
@@ -87,6 +92,7 @@ MUL = binary(
     truth=Truth.KEEPS,
     commutative=True,
     gradient=lambda m, x, y, g: (m.mul(g, x[1]), m.mul(g, x[0])),
+    formats=Formats.ANY,
 )
 DIV = binary(
     "div",
@@ -112,6 +118,7 @@ MAXIMUM = binary(
     field_note=ORDER,
     truth=Truth.KEEPS,
     commutative=True,
+    formats=Formats.ANY,
 )
 MINIMUM = binary(
     "minimum",
@@ -125,6 +132,7 @@ MINIMUM = binary(
     field_note=ORDER,
     truth=Truth.KEEPS,
     commutative=True,
+    formats=Formats.ANY,
 )
 comparison("less", np.less, "<")
 comparison("less_equal", np.less_equal, "<=")
@@ -138,6 +146,8 @@ WHERE = ternary(
     field=lambda f, c, a, b: f.choose(c, a, b),
     field_note=ORACLE,
     truth=Truth.KEEPS,
+    formats=Formats.ANY,
+    chooses=True,
 )
 
 # -- Functions -------------------------------------------------------------------
@@ -170,7 +180,14 @@ SQRT = unary(
     gradient=lambda m, x, y, g: (m.div(m.mul(g, m.constant(_half)), y),),
     domain=(0.25, 4.0),
 )
-ABS = unary("abs", np.abs, "tl.abs({0})", torch="torch.abs({0})", domain=(0.25, 4.0))
+ABS = unary(
+    "abs",
+    np.abs,
+    "tl.abs({0})",
+    torch="torch.abs({0})",
+    formats=Formats.ANY,
+    domain=(0.25, 4.0),
+)
 RELU = unary(
     "relu",
     lambda x: np.maximum(x, 0),
@@ -302,6 +319,39 @@ OR_ONE = unary(
 )
 """What a sum of exponentials is divided by: masked rows, which are 0, stay so."""
 
+# -- Integers --------------------------------------------------------------------
+
+FLOOR_DIVIDE = integral(
+    "floor_divide",
+    np.floor_divide,
+    "floor_divide({0}, {1})",
+    torch="torch.div({0}, {1}, rounding_mode='floor')",
+    flops=20.0,
+)
+REMAINDER = integral(
+    "remainder",
+    np.remainder,
+    "remainder({0}, {1})",
+    torch="torch.remainder({0}, {1})",
+    flops=20.0,
+)
+BIT_AND = integral(
+    "bit_and", np.bitwise_and, "{0} & {1}", torch="{0} & {1}", commutative=True
+)
+BIT_OR = integral(
+    "bit_or", np.bitwise_or, "{0} | {1}", torch="{0} | {1}", commutative=True
+)
+BIT_XOR = integral(
+    "bit_xor", np.bitwise_xor, "{0} ^ {1}", torch="{0} ^ {1}", commutative=True
+)
+SHIFT_LEFT = integral("shift_left", np.left_shift, "{0} << {1}", torch="{0} << {1}")
+SHIFT_RIGHT = integral("shift_right", np.right_shift, "{0} >> {1}", torch="{0} >> {1}")
+CONVERSIONS = {dtype: conversion(dtype) for dtype in (f32, f64, *INTEGERS)}
+"""`to_i32` and so on: between integers and floats, by the format of the result.
+
+Casts are between floats, and round; the search may leave them out, but never these.
+"""
+
 # -- Derived rows: the search sees their expansions -------------------------------
 
 NEG = unary(
@@ -312,6 +362,7 @@ NEG = unary(
     field=lambda f, x: f.sub(f.constant(scalar(0)), x),
     expansion=lambda m, x: m.mul(x, m.constant(scalar(-1))),
     gradient=lambda m, x, y, g: (m.sub(m.constant(scalar(0)), g),),
+    formats=Formats.ANY,
 )
 SQUARE = unary(
     "square",
@@ -322,6 +373,7 @@ SQUARE = unary(
     truth=Truth.KEEPS,
     expansion=lambda m, x: m.mul(x, x),
     gradient=lambda m, x, y, g: (m.mul(g, m.add(x[0], x[0])),),
+    formats=Formats.ANY,
 )
 RSQRT = unary(
     "rsqrt",
@@ -348,6 +400,7 @@ SUM = reduction(
     term=Term.SUM,
     triton="tl.sum({0}, axis={axis})",
     torch="torch.sum({0}, {axes}, dtype={dtype})",
+    formats=Formats.ANY,
 )
 MAX = reduction(
     "max",
@@ -358,6 +411,7 @@ MAX = reduction(
     torch="torch.amax({0}, {axes})",
     truth=Truth.KEEPS,
     selects=True,
+    formats=Formats.ANY,
 )
 MIN = reduction(
     "min",
@@ -368,6 +422,7 @@ MIN = reduction(
     torch="torch.amin({0}, {axes})",
     truth=Truth.KEEPS,
     selects=True,
+    formats=Formats.ANY,
 )
 PROD = reduction(
     "prod",
@@ -376,6 +431,7 @@ PROD = reduction(
     neutral=1.0,
     torch="prod_of({0}, {axes}, {dtype})",
     truth=Truth.KEEPS,
+    formats=Formats.ANY,
 )
 ROWSHIFT = shift(
     "rowshift",

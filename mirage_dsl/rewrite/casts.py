@@ -8,7 +8,7 @@ tile has unequal operands.  Before → after, where x and w are f16:
 
 A computed value is cast to the format that it has in the unfused program: the one that
 the tensors it depends on are stored in, or f32 if they differ.  So programs of f32
-tensors get no casts.
+tensors get no casts.  Integers of 8 bits are in all floats, and go with any.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mirage_dsl.core.types import DType, TensorType, boolean, promote
+from mirage_dsl.core.types import DType, TensorType, boolean, f16, f32, promote
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -85,9 +85,12 @@ class _Caster:
             case Apply():
                 attrs = dict(node.attrs)
                 own = "dtype" in attrs or inferred.dtype == boolean
-                self.storage[node.result] = (
-                    inferred.dtype if own else self._common(node.values)
-                )
+                own = own or node.op.gives is not None
+                stored = inferred.dtype if own else self._common(node.values)
+                if node.op.gives == f32 and self._is_narrow(node.values[0]):
+                    # All floats hold these numbers, so others say the format.
+                    stored = boolean
+                self.storage[node.result] = stored
                 if node.op is CAST:
                     self.casts[node.values[0], inferred.dtype] = node.result
             case Accumulate() | RunningMax():
@@ -96,11 +99,17 @@ class _Caster:
                 return
         self.types[node.result] = inferred
 
+    def _is_narrow(self, value: str) -> bool:
+        dtype = self.types[value].dtype
+        return dtype.is_integer and dtype.itemsize == 1
+
     def _common(self, values: tuple[str, ...]) -> DType:
         return promote(*(self.storage[v] for v in values))
 
     def _product(self, node: Apply) -> Apply:
         target = self._common(node.values)
+        if target == boolean:
+            target = f16
         operands = tuple(
             self._cast(o, target) if isinstance(o, str) else o for o in node.operands
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mirage_dsl.core.types import Axis, Dim, Scalar, f32, scalar
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, f32, scalar
 from mirage_dsl.ir.check.block import MAX_GRID_DIMS
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
@@ -176,7 +176,7 @@ class _Splitting:
             last[shift] = self.names.fresh(f"{shift}_last")
             extra.append(Accumulate(last[shift], shift, MAX.name))
         stores: list[BlockNode] = [
-            Store(c.tensor, c.value, self._stored(c.value), f32)
+            Store(c.tensor, c.value, self._stored(c.value), self._format(c.value))
             for c in self.crossing.values()
         ]
         stores += [
@@ -187,6 +187,11 @@ class _Splitting:
         nodes = [self._repieced(n) for n in kept]
         grid = (*self.block.grid, Split(self.loop.dim, self._part(count)))
         return replace(self.block, grid=grid, nodes=(*nodes, *extra, *stores))
+
+    def _format(self, value: str) -> DType:
+        """In which parts are stored: f32, or an integer's own."""
+        dtype = self.types[value].dtype
+        return dtype if dtype.is_integer else f32
 
     def _part(self, count: int) -> int:
         """Elements of L that a block gets: whole tiles of the loop."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
-from mirage_dsl.core.types import Scalar, TensorType
+from mirage_dsl.core.types import Scalar, TensorType, f64
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Operand, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import parts
@@ -272,6 +272,12 @@ def space_of(program: KernelGraph) -> Space:
         UnsupportedError: A value that no block graph can compute.
     """
     reader = _Reader(program)
+    for name, kind in reader.types.items():
+        if kind.dtype == f64:
+            raise UnsupportedError(
+                f"`{name}` is f64, and blocks compute in f32; it stays with library "
+                "kernels: use f32 where that is precise enough"
+            )
     for item in program.inputs:
         reader.view(item.name)
     for node in program.nodes:

@@ -14,16 +14,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
-
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import (
     Axis,
     Dim,
+    DType,
     Scalar,
     TensorType,
     axis_text,
-    boolean,
     dtype_named,
     f32,
 )
@@ -82,6 +80,7 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
     held_after,
+    held_by,
     neutral,
 )
 from mirage_dsl.tile.sizes import Outer, Sizes
@@ -387,9 +386,9 @@ class _Builder:
         return self._converted(value, Tile(tile.dtype, axes), "turn", when)
 
     def _in_f32(self, value: str) -> str:
-        """The tile in f32, as all arithmetic is."""
+        """The tile in f32, as all arithmetic is but that of integers."""
         tile = self._tiles[value]
-        if tile.dtype == f32:
+        if tile.dtype == f32 or tile.dtype.is_integer:
             return value
         return self._converted(value, Tile(f32, tile.axes), "f32", when=True)
 
@@ -438,7 +437,7 @@ class _Builder:
         if not wanted or self._wiring.stages[node.result] != "body":
             return None
         # Triton takes truth values for single bits, of which it has no descriptors.
-        if not self._outer.has_layout(node.source) or kind.dtype == boolean:
+        if not self._outer.has_layout(node.source) or not kind.dtype.is_float:
             return None
         box = memory_order(node, kind)
         return box if self._sizes.fits_box(box, kind.dtype.itemsize) else None
@@ -533,10 +532,14 @@ class _Builder:
         order = self._layout.orders[node.result]
         forms = self._forms(operands, order)
         rounded = node.result in self._wiring.rounded
-        compute = Compute(
-            node.result, Tile(f32, order), node.op, forms, rounded=rounded
-        )
+        tile = Tile(self._computed(node.result), order)
+        compute = Compute(node.result, tile, node.op, forms, rounded=rounded)
         return self._make(compute, self._computed_fills(node.op, operands, order))
+
+    def _computed(self, value: str) -> DType:
+        """The format in which a value is computed: f32, or an integer's own."""
+        dtype = self._types[value].dtype
+        return dtype if dtype.is_integer else f32
 
     def _computed_fills(
         self, op: Operator, operands: Sequence[Operand], order: Order
@@ -546,6 +549,8 @@ class _Builder:
             self._constant(o) if isinstance(o, Scalar) else None for o in operands
         ]
         fills: dict[Dim, tuple[float, Number]] = {}
+        dtypes = (self._tiles[o].dtype for o in operands if isinstance(o, str))
+        dtype = next((d for d in dtypes if d.is_integer), f32)
         for dim in order:
             found = [
                 self._fills[o].get(dim)
@@ -558,8 +563,7 @@ class _Builder:
             known = [f for f in found if f is not None]
             if len(known) < len(found):
                 continue
-            with np.errstate(all="ignore"):
-                result = float(op.numpy(*(np.asarray(f, np.float64) for f, _ in known)))
+            result = held_by(op, [f for f, _ in known], dtype)
             if result == result:
                 fills[dim] = result, all_of(holds for _, holds in known)
         return fills
@@ -626,9 +630,8 @@ class _Builder:
         operand = self._masked(operand, over, neutral(node.op))
         rest = tuple(d for d in axes if d not in over)
         fills = held_after(node.op, self._fills[operand], rest)
-        return self._make(
-            Reduce(node.result, Tile(f32, rest), node.op, operand, over), fills
-        )
+        tile = Tile(self._tiles[operand].dtype, rest)
+        return self._make(Reduce(node.result, tile, node.op, operand, over), fills)
 
     # -- Products ------------------------------------------------------------------
 
@@ -716,7 +719,7 @@ class _Builder:
                     pass
 
     def _carry(self, value: str, name: str, start: float) -> None:
-        tile = Tile(f32, self._layout.orders[value])
+        tile = Tile(self._computed(value), self._layout.orders[value])
         self._carried[value] = self._make(Start(name, tile, start))
 
     def _takes_last(self, node: Accumulate) -> bool:

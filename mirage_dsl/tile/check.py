@@ -14,13 +14,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Axis, Dim, axis_text, f32
+from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32
 from mirage_dsl.ir.check.view import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
-from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ops.definition import Operator, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
 from mirage_dsl.tile import formula
 from mirage_dsl.tile.formula import Formula, Number, all_of, any_of, fold, opposite
@@ -50,6 +48,7 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
     held_after,
+    held_by,
     makes,
     neutral,
     reads,
@@ -372,16 +371,17 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
 
 
 def formats_fit(view: _View) -> Iterator[Problem]:
-    """Arithmetic is in f32; operands of a product have one format."""
+    """Arithmetic is in f32, or in one format of integers; so are products' operands."""
     for statement, _ in view.statements:
         operands = [v for v in reads(statement) if v in view.tiles]
         formats = {v: view.tiles[v].dtype for v in operands}
         match statement:
             case Compute() | Reduce() | Rescale() | Update() | Largest():
                 for name, dtype in formats.items():
-                    if dtype != f32:
+                    if dtype != f32 and not dtype.is_integer:
                         what = f"reads {name} in {dtype}, arithmetic is in f32"
                         yield statement, what, "convert it"
+                yield from _mixed_integers(statement, formats)
             case Product():
                 left, right = formats[statement.left], formats[statement.right]
                 narrow = statement.precision == "storage"
@@ -394,8 +394,37 @@ def formats_fit(view: _View) -> Iterator[Problem]:
                 pass
         computed = isinstance(statement, Compute | Reduce | Product | Start | Largest)
         if computed and statement.tile.dtype != f32:
-            what = f"makes {statement.tile.dtype}, arithmetic is in f32"
-            yield statement, what, "cast the result"
+            whole = statement.tile.dtype.is_integer
+            if not whole or isinstance(statement, Product | Largest):
+                what = f"makes {statement.tile.dtype}, arithmetic is in f32"
+                yield statement, what, "cast the result"
+
+
+def _mixed_integers(
+    statement: Statement, formats: Mapping[str, DType]
+) -> Iterator[Problem]:
+    """Integers are computed with integers of their format, and give it."""
+    if isinstance(statement, Compute):
+        given = [o for o in statement.operands if isinstance(o, str)]
+        first = statement.operands[0]
+        if statement.op.chooses and isinstance(first, str):
+            given = given[1:]
+        read = {formats[name] for name in given}
+    else:
+        read = set(formats.values())
+    if not any(d.is_integer for d in read) and not (
+        isinstance(statement, Compute | Reduce) and statement.tile.dtype.is_integer
+    ):
+        return
+    if len(read) > 1:
+        named = " and ".join(sorted(map(str, read)))
+        yield statement, f"computes with {named}", "convert one of them"
+    elif isinstance(statement, Compute | Reduce):
+        made = statement.tile.dtype
+        op = statement.op
+        expected = f32 if op.truth is Truth.COMPARES else op.gives or min(read, key=str)
+        if made != expected:
+            yield statement, f"makes {made}, expected {expected}", "say what follows"
 
 
 def _axes(axes: Order) -> str:
@@ -636,10 +665,14 @@ class _Lanes:
             known = [h for h in held if h is not None]
             if len(known) < len(held):
                 continue
-            fill = _applied(op, inner, [f for f, _ in known])
+            fill = _applied(op, inner, [f for f, _ in known], self._format(statement))
             if not math.isnan(fill):
                 found[dim] = fill, all_of(c for _, c in known)
         return found
+
+    def _format(self, statement: Compute) -> DType:
+        dtypes = [self.view.tiles[v].dtype for v in reads(statement)]
+        return next((d for d in dtypes if d.is_integer), f32)
 
     def _held(self, operand: Operand, dim: Dim) -> tuple[float, Number] | None:
         if isinstance(operand, str):
@@ -649,12 +682,12 @@ class _Lanes:
         return None
 
 
-def _applied(op: Operator, inner: Operator | None, values: Sequence[float]) -> float:
-    with np.errstate(all="ignore"):
-        arrays = [np.asarray(v, np.float64) for v in values]
-        if inner is not None:
-            arrays = [np.asarray(inner.numpy(*arrays))]
-        return float(op.numpy(*arrays))
+def _applied(
+    op: Operator, inner: Operator | None, values: Sequence[float], dtype: DType
+) -> float:
+    if inner is not None:
+        values = [held_by(inner, values, dtype)]
+    return held_by(op, values, dtype)
 
 
 def shifts_are_finite(view: _View) -> Iterator[Problem]:

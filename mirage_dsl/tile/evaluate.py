@@ -296,6 +296,8 @@ class _Evaluation(Generic[V]):
     def _filled(self, statement: Start) -> Named[V]:
         """A tile with the same number in every lane."""
         zero = self.domain.constant(scalar(0), self.extents)
+        if statement.tile.dtype.is_integer:
+            zero = self.domain.cast(zero, statement.tile.dtype)
         named = Named(self.domain.reshape(zero, ()), ())
         for dim in reversed(statement.tile.axes):
             named = self.arrays.repeated(named, dim.name, self.pieces[dim].width)

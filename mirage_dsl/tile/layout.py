@@ -130,6 +130,10 @@ class Layout:
         for load in block.loads:
             self._settle_load(load.result)
 
+    def is_integer(self, value: str) -> bool:
+        """Whether a value is of integers."""
+        return self._types[value].dtype.is_integer
+
     def axes(self, value: str) -> Order:
         """The axes of a value's tile, in the order of its type."""
         return self._sizes.axes(self._types[value].dims)

@@ -17,12 +17,15 @@ nothing, and tell no two statements apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
+import numpy as np
+
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import Axis, Dim, DType, TensorType
+from mirage_dsl.ir.evaluate.floats import as_format
 from mirage_dsl.ir.graph import Operand, Schedule, Split
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile.formula import Number
@@ -553,6 +556,23 @@ def neutral(op: Operator) -> float:
     """What a reduction must see in lanes outside."""
     assert op.neutral is not None
     return op.neutral
+
+
+def held_by(op: Operator, held: Sequence[float], dtype: DType) -> float:
+    """What a lane outside holds once an operator was applied to what lanes held there.
+
+    Args:
+        op: Elementwise.
+        held: What its operands hold, or the constants.
+        dtype: The format of integers that it computes with, or a float's.
+    """
+    name = dtype.long_name if dtype.is_integer else "float64"
+    values = [
+        np.asarray(v) if at == 0 and op.chooses else as_format(np.asarray(v), name)
+        for at, v in enumerate(held)
+    ]
+    with np.errstate(all="ignore"):
+        return float(op.numpy(*values))
 
 
 def held_after(

@@ -465,7 +465,9 @@ def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
         if isinstance(node, Accumulate) and node.result in sums:
             summed = sums[node.result]
             tile = free_name(f"{node.result}_tile", given.types)
-            known[tile] = replace(given.types[summed.values[0]], dtype=f32)
+            operand = given.types[summed.values[0]]
+            whole = operand.dtype.is_integer
+            known[tile] = operand if whole else operand.with_dtype(f32)
             yield replace(node, operand=summed.values[0], result=tile)
             yield replace(summed, operands=(tile,), result=node.result)
         elif isinstance(node, Store) or node.result not in gone:

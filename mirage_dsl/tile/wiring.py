@@ -100,6 +100,8 @@ class Wiring:
         maker = self._makers[whole] if isinstance(whole, str) else None
         if isinstance(maker, Apply) and maker.op is MUL and isinstance(row, str):
             axes, fewer = map(self._layout.axes, (maker.result, row))
+            if self._layout.is_integer(maker.result):
+                return
             if len(fewer) < len(axes) or self.is_shift(row):
                 self.rounded.add(maker.result)
 

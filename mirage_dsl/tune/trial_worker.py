@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
-from mirage_dsl.core.types import DType, Scalar, boolean, dtype_named, f32
+from mirage_dsl.core.types import DType, Scalar, dtype_named, f32
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator
@@ -52,12 +52,19 @@ class TorchDomain:
         return self._full((), number.at(extents))
 
     def elementwise(self, op: Operator, operands: Sequence[Tensor]) -> Tensor:
-        """The row's expression."""
-        return _evaluated(op.name, tuple(operands)).double()
+        """The row's expression; constants beside integers are of their format."""
+        found = next((v.dtype for v in operands if is_whole(v)), None)
+        if found is not None:
+            operands = [
+                v if v.dtype == found or (op.chooses and at == 0) else v.to(found)
+                for at, v in enumerate(operands)
+            ]
+        value = _evaluated(op.name, tuple(operands))
+        return value if is_whole(value) else value.double()
 
     def reduce(self, op: Operator, value: Tensor, axes: tuple[int, ...]) -> Tensor:
         """The row's expression."""
-        return _evaluated(op.name, (value,), axes)
+        return _evaluated(op.name, (value,), axes, dtype=value.dtype)
 
     def contract(self, op: Operator, a: Tensor, b: Tensor) -> Tensor:
         """The row's expression."""
@@ -78,9 +85,11 @@ class TorchDomain:
         lowest = torch.finfo(torch.float64).min
         return torch.cummax(value, axis).values.clamp(min=lowest)
 
-    def cast(self, value: Tensor, dtype: DType) -> Tensor:  # noqa: ARG002
-        """The value as it is."""
-        return value
+    def cast(self, value: Tensor, dtype: DType) -> Tensor:
+        """The value as it is; integers stay integers."""
+        if dtype.is_integer:
+            return value.to(getattr(torch, dtype.long_name))
+        return value.double()
 
     def transpose(self, value: Tensor, order: tuple[int, ...]) -> Tensor:
         """Axes in another order."""
@@ -97,11 +106,16 @@ class TorchDomain:
     def pad(self, value: Tensor, axis: int, count: int) -> Tensor:
         """NaN, so that a mask forgotten anywhere shows in the result."""
         shape = (*value.shape[:axis], count, *value.shape[axis + 1 :])
-        return torch.cat([value, self._full(shape, float("nan"))], axis)
+        fill = 107 if is_whole(value) else float("nan")
+        return torch.cat([value, self._full(shape, fill).to(value.dtype)], axis)
 
     def mask(self, value: Tensor, keep: NDArray[np.bool_], fill: float) -> Tensor:
         """`fill` where `keep` is False."""
         kept = torch.from_numpy(keep).to(self.device)
+        if is_whole(value):
+            limits = torch.iinfo(value.dtype)
+            number = int(min(max(fill, limits.min), limits.max))
+            return torch.where(kept, value, torch.full_like(value, number))
         return torch.where(kept, value, self._full((), fill))
 
     def concat(self, values: Sequence[Tensor], axis: int) -> Tensor:
@@ -115,7 +129,13 @@ class TorchDomain:
 def evaluate_torch(graph: KernelGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a program or μGraph in float64, on the device of its inputs."""
     domain = TorchDomain(str(tensors[0].device) if tensors else "cpu")
-    return evaluate(graph, [t.double() for t in tensors], domain)
+    given = [t if is_whole(t) else t.double() for t in tensors]
+    return evaluate(graph, given, domain)
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether it holds integers."""
+    return not tensor.is_floating_point() and tensor.dtype is not torch.bool
 
 
 def _evaluated(
@@ -123,9 +143,11 @@ def _evaluated(
     operands: tuple[Tensor, ...],
     axes: tuple[int, ...] = (),
     numbers: tuple[tuple[str, tuple[int, ...]], ...] = (),
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     names = {f"x{i}": x for i, x in enumerate(operands)}
-    return eval(_code(name, len(operands), axes, numbers), {**_scope(), **names})
+    code = _code(name, len(operands), axes, numbers, str(dtype))
+    return eval(code, {**_scope(), **names})
 
 
 @cache
@@ -134,9 +156,10 @@ def _code(
     count: int,
     axes: tuple[int, ...],
     numbers: tuple[tuple[str, tuple[int, ...]], ...],
+    dtype: str,
 ) -> CodeType:
     operands = [f"x{i}" for i in range(count)]
-    fields = {"axes": axes, "dtype": "torch.float64", **dict(numbers)}
+    fields = {"axes": axes, "dtype": dtype, **dict(numbers)}
     text = OPERATORS[name].torch.format(*operands, **fields)
     return compile(text, f"<{name}>", "eval")
 
@@ -213,7 +236,7 @@ class TrialWorker:
     @staticmethod
     def _holds(right: torch.Tensor, item: Return) -> bool:
         dtype = item.type.dtype
-        most = math.inf if dtype == boolean else dtype.max
+        most = dtype.max if dtype.is_float else math.inf
         return bool(right.isfinite().all()) and float(right.abs().max()) < most / 4
 
     def _draw(self, seed: int, scale: float) -> Tensors:
@@ -228,6 +251,10 @@ class TrialWorker:
             spec.shape, spec.strides, dtype=dtype, device=self._device
         )
         values = torch.randn(spec.shape, generator=generator, device=self._device)
+        if is_whole(tensor):
+            limits = torch.iinfo(dtype)
+            wide = (values * min(limits.max / 4, 1024)).round()
+            return tensor.copy_(wide.clamp(max(limits.min, -1024), limits.max))
         truth = dtype is torch.bool
         return tensor.copy_(values > 0 if truth else values * (spec.scale * scale))
 
@@ -365,7 +392,7 @@ class TrialWorker:
         """A few roundings of the coarsest output."""
         formats = [r.type.dtype for r in self._task.program.returns]
         formats += [dtype_named(s.dtype) or f32 for s in self._task.inputs]
-        epsilons = [d.epsilon for d in formats if d != boolean]
+        epsilons = [d.epsilon for d in formats if d.is_float]
         return max(SMALLEST_TOLERANCE, EPSILONS * max(epsilons, default=0.0))
 
 
@@ -378,9 +405,9 @@ def _largest(found: Tensors, right: Tensors) -> float:
 def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
     """The largest difference over the largest element; infinite for NaN.
 
-    Of truth values it is the share that differs, since each may turn over.
+    Of truth values and integers it is the share that differs, since each may turn over.
     """
-    if found.dtype is torch.bool:
+    if not found.is_floating_point():
         return float((found.double() != right).double().mean())
     largest = float(right.abs().max()) or 1.0
     error = float((found.double() - right).abs().max()) / largest

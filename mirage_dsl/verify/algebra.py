@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from math import prod
@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import DType, Scalar, scalar
-from mirage_dsl.ops.definition import Axes, Numbers, Operator
+from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
+from mirage_dsl.ir.evaluate.floats import as_format
+from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
+from mirage_dsl.verify.integers import SMALL, any_integers
 
 # -- Order -----------------------------------------------------------------------------
 # An order-like operator (a maximum, or something made of it) is a *site*,
@@ -132,11 +134,15 @@ class Residue:
         parts: Components, low to top; None where lost.
         flags: Flags per element; None where there are none.
         positive: It is a positive constant.
+        exact: Of integers and truth values that are known: themselves, in their format.
+        number: Of a constant that is an integer: that.
     """
 
     parts: tuple[IntArray | None, ...]
     flags: FlagArray | None = None
     positive: bool = False
+    exact: NDArray[Any] | None = None
+    number: int | None = None
 
     @property
     def top(self) -> IntArray:
@@ -154,7 +160,8 @@ class Residue:
         """The residue with `move` applied to every array (a move of elements)."""
         parts = tuple(None if a is None else move(a) for a in self.parts)
         flags = None if self.flags is None else move(self.flags)
-        return Residue(parts, flags, self.positive)
+        exact = None if self.exact is None else move(self.exact)
+        return Residue(parts, flags, self.positive, exact, self.number)
 
     def all_flags(self) -> FlagArray:
         """The flags as an array, zeros where there are none."""
@@ -295,7 +302,21 @@ class ResidueAlgebra:
         if not isinstance(number, Number):
             return self._infinity(number)
         parts = tuple(self._number(number, p) for p in self.trials.primes)
-        return Residue(parts, None, number.sign > 0)
+        whole = int(value.value) if not value.extents else None
+        if whole is not None and whole != value.value:
+            whole = None
+        return Residue(parts, None, number.sign > 0, number=whole)
+
+    def whole(self, exact: NDArray[Any]) -> Residue:
+        """Integers or truth values, the first axis over the trials."""
+        wide, rank = exact.astype(np.int64), exact.ndim - 1
+        parts = (wide % self.prime(i, rank) for i in range(self.trials.fields))
+        return Residue(tuple(parts), exact=exact)
+
+    def any_integers(self, dtype: DType, shape: tuple[int, ...]) -> Residue:
+        """Independent random numbers of a format of integers, or truth values."""
+        drawn = any_integers(self.rng, dtype, (self.trials.count, *shape))
+        return self.whole(drawn)
 
     def _number(self, number: Number, primes: IntArray) -> IntArray:
         return np.array([number.modulo(int(p)) for p in primes], dtype=np.int64)
@@ -439,10 +460,10 @@ class ResidueAlgebra:
         shape = parts[-1].shape  # pyright: ignore[reportOptionalMemberAccess]
         flags = np.where(take, a.all_flags(), b.all_flags())
         for value in keyed_on:
-            flags = flags | self._keyed_flags(value)
+            flags = flags | self.keyed_flags(value)
         return Residue(parts, np.broadcast_to(flags, shape))
 
-    def _keyed_flags(self, value: Residue) -> FlagArray:
+    def keyed_flags(self, value: Residue) -> FlagArray:
         """Flags of a random function of the top component: all touched, or none."""
         fields = self.trials.fields
         everywhere = np.uint16(sum(TOUCHED << i for i in range(fields)))
@@ -534,10 +555,14 @@ class ResidueAlgebra:
             else np.concatenate([x for x in column if x is not None], axis + 1)
             for column in zip(*(v.parts for v in operands), strict=True)
         )
+        known = [v.exact for v in operands if v.exact is not None]
+        exact = None
+        if len(known) == len(operands) and len({a.dtype for a in known}) == 1:
+            exact = np.concatenate(known, axis + 1)
         if all(v.flags is None for v in operands):
-            return Residue(parts)
+            return Residue(parts, exact=exact)
         flags = np.concatenate([v.all_flags() for v in operands], axis + 1)
-        return Residue(parts, flags)
+        return Residue(parts, flags, exact=exact)
 
     def _hash(self, name: str, operands: Sequence[Residue]) -> NDArray[np.uint64]:
         tops = [v.top for v in operands]
@@ -550,7 +575,7 @@ class ResidueAlgebra:
             return None
         flags = np.zeros(shape, dtype=np.uint16)
         for value in operands:
-            flags = flags | self._keyed_flags(refuse_masked(value))
+            flags = flags | self.keyed_flags(refuse_masked(value))
         return without_zeros(flags)
 
     def oracle(self, name: str, *operands: Residue) -> Residue:
@@ -594,7 +619,7 @@ class ResidueAlgebra:
         found = np.zeros(shape[:1], np.uint16)
         for operand in operands:
             if operand.flags is not None:
-                keyed = self._keyed_flags(refuse_masked(operand))
+                keyed = self.keyed_flags(refuse_masked(operand))
                 found |= np.bitwise_or.reduce(keyed.reshape(len(found), -1), axis=1)
         if not found.any():
             return None
@@ -624,6 +649,40 @@ class ResidueAlgebra:
         return self._select(truth, a, b, keyed_on=(condition,))
 
 
+# -- Integers --------------------------------------------------------------------------
+
+
+def _exact_operands(
+    op: Operator, operands: Sequence[Residue]
+) -> list[NDArray[Any]] | None:
+    """The integers that an operator computes with; None if it takes residues.
+
+    Constants are of the format of what stands beside them.
+    """
+    exact = [v.exact for v in operands]
+    known = [a for a in exact if a is not None]
+    found = next((a.dtype for a in known if a.dtype.kind in "iu"), None)
+    if found is None:
+        truth = known and (op.truth is not None or op.gives is not None)
+        numbers = [v.number for v in operands if v.exact is None]
+        if not truth or any(n not in (0, 1) for n in numbers):
+            return None
+        found = np.dtype(bool)
+    arrays: list[NDArray[Any]] = []
+    for at, value in enumerate(operands):
+        if value.exact is not None:
+            arrays.append(value.exact)
+        elif value.number is not None:
+            number = np.asarray(value.number).astype(found)
+            arrays.append(np.broadcast_to(number, value.top.shape))
+        elif op.chooses and at == 0:
+            # A condition on floats: known as 1 and 0, though not why.
+            arrays.append(value.top != 0)
+        else:
+            return None
+    return arrays
+
+
 # -- The domain ------------------------------------------------------------------------
 
 
@@ -645,12 +704,34 @@ class ResidueDomain:
         return self.algebra.constant(number, extents)
 
     def elementwise(self, op: Operator, operands: Sequence[Residue]) -> Residue:
-        """The row's field semantics."""
-        return op.on(self.algebra, *align(*operands))
+        """The row's field semantics; on integers that are known, its own."""
+        operands = align(*operands)
+        exact = _exact_operands(op, operands)
+        if exact is None:
+            found = op.on(self.algebra, *operands)
+            return found if op.gives is None else self.cast(found, op.gives)
+        truth = all(a.dtype == bool for a in exact) and op.gives is None
+        self.algebra.choices += op.chooses or op.truth is Truth.COMPARES
+        with np.errstate(all="ignore"):
+            computed = np.asarray(op.numpy(*exact))
+        if truth or op.truth is Truth.COMPARES:
+            computed = computed.astype(bool)
+        elif op.gives is not None and not op.gives.is_integer:
+            return replace(self.algebra.whole(exact[0]), exact=None)
+        found = self.algebra.whole(computed)
+        if not op.chooses or operands[0].flags is None:
+            return found
+        flags = self.algebra.keyed_flags(operands[0])
+        return replace(found, flags=np.broadcast_to(flags, found.top.shape))
 
     def reduce(self, op: Operator, value: Residue, axes: tuple[int, ...]) -> Residue:
-        """The row's field semantics."""
-        return op.reduced(self.algebra, value, axes)
+        """The row's field semantics; of integers that are known, its own."""
+        truth = value.exact is not None and value.exact.dtype == bool
+        if value.exact is None or (truth and op.truth is None):
+            return op.reduced(self.algebra, value, axes)
+        self.algebra.choices += op.selects
+        found = op.numpy(value.exact, tuple(x + 1 for x in axes))
+        return self.algebra.whole(np.asarray(found).astype(value.exact.dtype))
 
     def contract(self, op: Operator, a: Residue, b: Residue) -> Residue:
         """The row's field semantics."""
@@ -686,9 +767,18 @@ class ResidueDomain:
         """Fresh random numbers: no output may depend on them."""
         return self.algebra.shift(value, ())
 
-    def cast(self, value: Residue, dtype: DType) -> Residue:  # noqa: ARG002
-        """The value itself: fields do not round."""
-        return value
+    def cast(self, value: Residue, dtype: DType) -> Residue:
+        """The value itself: fields do not round.
+
+        Of floats that become integers nothing is known but that they are some.
+        """
+        if not dtype.is_integer or value.exact is not None:
+            return value
+        if value.number is not None:
+            exact = np.full(value.top.shape, value.number).astype(dtype.long_name)
+            return self.algebra.whole(exact)
+        exact = (value.top % (2 * SMALL)).astype(dtype.long_name)
+        return replace(self.algebra.whole(exact), flags=value.flags)
 
     def transpose(self, value: Residue, order: tuple[int, ...]) -> Residue:
         """Axes in another order."""
@@ -707,15 +797,28 @@ class ResidueDomain:
     def pad(self, value: Residue, axis: int, count: int) -> Residue:
         """Random elements, so that a mask forgotten anywhere shows."""
         shape = self.shape(value)
-        extra = self.algebra.uniform((*shape[:axis], count, *shape[axis + 1 :]))
+        more = (*shape[:axis], count, *shape[axis + 1 :])
+        if value.exact is not None:
+            extra = self._any_like(value.exact, more)
+            return self.algebra.concat(axis, value, extra)
+        extra = self.algebra.uniform(more)
         kept = tuple(
             None if own is None else new
             for own, new in zip(value.parts, extra.parts, strict=True)
         )
         return self.algebra.concat(axis, value, Residue(kept))
 
+    def _any_like(self, exact: NDArray[Any], shape: tuple[int, ...]) -> Residue:
+        dtype = dtype_named(exact.dtype.name)
+        assert dtype is not None
+        return self.algebra.any_integers(dtype, shape)
+
     def padded(self, value: Residue, inside: NDArray[np.bool_]) -> Residue:
         """Random elements where `inside`, broadcast to the value, is False."""
+        if value.exact is not None:
+            other = self._any_like(value.exact, self.shape(value))
+            assert other.exact is not None
+            return self.algebra.whole(np.where(inside, value.exact, other.exact))
         noise = self.algebra.uniform(self.shape(value))
         parts = tuple(
             None if a is None or b is None else np.where(inside, a, b)
@@ -726,6 +829,10 @@ class ResidueDomain:
 
     def mask(self, value: Residue, keep: NDArray[np.bool_], fill: float) -> Residue:
         """`fill` where `keep` is False."""
+        if value.exact is not None:
+            other = as_format(np.asarray(fill), value.exact.dtype)
+            masked = self.algebra.whole(np.where(keep, value.exact, other))
+            return replace(masked, flags=value.flags)
         rank = len(self.shape(value))
         other = self.algebra.constant(scalar(fill)).each(
             lambda a: a.reshape((-1,) + (1,) * rank)

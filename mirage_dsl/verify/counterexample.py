@@ -11,6 +11,7 @@ from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
+from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 _TOLERANCE = 1e-9
@@ -99,6 +100,8 @@ def _draws(
         inputs = [_values(rng, s, scale, positive=draw % 2 == 1) for s in shapes]
         if draw == _ZEROS:
             inputs = [v * (rng.random(v.shape) < 0.75) for v in inputs]
+        items = zip(program.inputs, inputs, strict=True)
+        inputs = [fitted(item.type.dtype, v) for item, v in items]
         yield (
             inputs,
             evaluate_numpy(program, *inputs, stand_ins=True),

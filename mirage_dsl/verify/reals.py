@@ -28,6 +28,7 @@ from mirage_dsl.core.clock import look
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Array, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
+from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
@@ -192,7 +193,10 @@ def _drawn(program: KernelGraph, seed: int) -> _Draws:
     special = list(_special(rng, shapes))
     runs = zip(*generic, *special, strict=True)
     # Three decimals read well in a counterexample.
-    inputs = [np.round(np.stack(values), 3) for values in runs]
+    inputs = [
+        fitted(item.type.dtype, np.round(np.stack(values), 3))
+        for item, values in zip(program.inputs, runs, strict=True)
+    ]
     return _Draws(inputs, np.arange(len(generic) + len(special)) < len(generic))
 
 
@@ -261,11 +265,13 @@ def _continuous(
     """Whether the program has about the same value at some inputs nearby."""
     rng = np.random.default_rng([place.run, 17])
     # An input moves as a whole, which does not leave a domain by all of its corners.
-    moved = [
-        value[place.run]
-        + _NEAR * rng.choice((-1.0, 1.0), (_NEIGHBOURS,) + (1,) * (value.ndim - 1))
-        for value in draws.inputs
-    ]
+    moved: list[Array] = []
+    for item, value in zip(program.inputs, draws.inputs, strict=True):
+        signs = rng.choice((-1.0, 1.0), (_NEIGHBOURS,) + (1,) * (value.ndim - 1))
+        steps = (
+            _NEAR * signs if item.type.dtype.is_float else 0 * signs.astype(np.int64)
+        )
+        moved.append(value[place.run] + steps)
     near = evaluate_runs(program, moved)[place.output][(slice(None), *place.index)]
     outputs = ours.outputs[place.output]
     value = outputs[(place.run, *place.index)]

@@ -87,8 +87,11 @@ class _Climb:
         return np.asarray(np.add.reduce(counts, axis=0), dtype=np.int64)
 
     def proposal(self) -> list[Residue]:
-        """The inputs with one slice of one of them drawn anew."""
-        number = int(self.rng.integers(len(self.inputs)))
+        """The inputs with one slice of one of them drawn anew; integers stay."""
+        free = [at for at, v in enumerate(self.inputs) if v.exact is None]
+        if not free:
+            return list(self.inputs)
+        number = free[int(self.rng.integers(len(free)))]
         chosen = self.inputs[number]
         shape: tuple[int, ...] = chosen.top.shape[1:]
         new = self._uniform(shape)
@@ -118,6 +121,9 @@ class _Climb:
         """Take the proposal in the trials where it is no worse."""
         merged: list[Residue] = []
         for old, new in zip(self.inputs, proposed, strict=True):
+            if old.exact is not None:
+                merged.append(old)
+                continue
             take = better.reshape((-1,) + (1,) * old.rank)
             parts: list[NDArray[np.int64]] = []
             for a, b in zip(new.parts, old.parts, strict=True):

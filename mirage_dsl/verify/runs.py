@@ -105,5 +105,6 @@ def evaluate_runs(
     """
     domain = domain or RunsDomain()
     runs = len(inputs[0])
-    outputs = evaluate(graph, [v.astype(domain.compute) for v in inputs], domain)
+    given = [v if v.dtype.kind in "iu" else v.astype(domain.compute) for v in inputs]
+    outputs = evaluate(graph, given, domain)
     return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]

@@ -37,6 +37,7 @@ from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
 from mirage_dsl.verify.certificate import Sampled
 from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
+from mirage_dsl.verify.integers import of_words
 from mirage_dsl.verify.interface import corresponding_axes
 from mirage_dsl.verify.regions import (
     Demands,
@@ -262,6 +263,12 @@ class _Side:
         for at, name in enumerate(names):
             along = (-1,) + (1,) * (len(names) - 1 - at)
             index = index * self.extents[name] + region[name].reshape(along)
+        if not item.type.dtype.is_float:
+            # Of the highest field, whose numbers are the most.
+            words = fields.drawn(keys[-1], index, trials.primes[-1][0])
+            exact = of_words(item.type.dtype, words)
+            algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
+            return Named(algebra.whole(exact), names)
         parts = (
             fields.drawn(key, index, p[0])
             for key, p in zip(keys, trials.primes, strict=True)

@@ -31,6 +31,7 @@ from mirage_dsl.ir.graph import Input, KernelGraph, Return
 from mirage_dsl.ops.definition import Array, Term
 from mirage_dsl.ops.table import EXP
 from mirage_dsl.verify.certificate import Stability
+from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
@@ -247,7 +248,7 @@ def _kept(asked: list[tuple[_Family, float]], survived: list[bool]) -> list[int]
 
 def _least(item: Return, exact: Array, model: _Model) -> float:
     """The size that errors of an output are compared to at least."""
-    if item.type.dtype == boolean:
+    if not item.type.dtype.is_float:
         # One that turns over is an error of 1, wherever it stands.
         return 1.0
     elsewhere = 0.0
@@ -335,6 +336,7 @@ def _ratio(runs: _Runs, found: list[Array], at: int) -> float:
 
 def _error(found: Array, exact: Array, least: float) -> float:
     """The largest error relative to the largest element of its row."""
+    found, exact = found.astype(np.float64), exact.astype(np.float64)
     rows = np.abs(exact)
     if rows.ndim:
         rows = rows.max(axis=-1, keepdims=True)
@@ -453,6 +455,9 @@ def _formatted(
     found: list[Array] = []
     for item, drawn_values in zip(program.inputs, stacked, strict=True):
         values, dtype = drawn_values, item.type.dtype
+        if dtype.is_integer:
+            found.append(fitted(dtype, values))
+            continue
         if dtype == boolean:
             values = values > _middle(values)
         with np.errstate(over="ignore"):

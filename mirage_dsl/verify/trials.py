@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (
     INVALID,
     MASKED,
@@ -110,8 +110,7 @@ class Field:
         trials = draw_trials(self.chain, count, rng)
         algebra = ResidueAlgebra(trials, Order(), rng)
         program = self.shrunk.program
-        shapes = [input_shape(program, i) for i in program.inputs]
-        return trials, [algebra.uniform(s) for s in shapes]
+        return trials, [_drawn(algebra, program, i) for i in program.inputs]
 
     def evaluate(
         self, side: int, trials: Trials, inputs: Sequence[Residue], *stream: int
@@ -130,10 +129,20 @@ class Field:
         return Evaluation(outputs, algebra)
 
 
+def _drawn(algebra: ResidueAlgebra, program: KernelGraph, item: Input) -> Residue:
+    shape, dtype = input_shape(program, item), item.type.dtype
+    if dtype.is_float:
+        return algebra.uniform(shape)
+    return algebra.any_integers(dtype, shape)
+
+
 def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
     """Where two outputs differ, trial by trial."""
     one, other = (v.all_flags() & (MASKED | RAISED) for v in (a, b))
-    differ = (a.top != b.top) & (one == 0) | (one != other)
+    tops = (a.top, b.top)
+    if a.exact is not None and b.exact is not None:
+        tops = (a.exact, b.exact)
+    differ = (tops[0] != tops[1]) & (one == 0) | (one != other)
     return np.asarray(differ, dtype=np.bool_)
 
 

@@ -18,14 +18,26 @@ import torch
 
 from mirage_dsl.backends.base import Backend, Report
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
-from mirage_dsl.core.types import bf16, boolean, f16, f32
+from mirage_dsl.core.types import (
+    DType,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    u8,
+)
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.definition import Kind, Operator, Truth
 from mirage_dsl.ops.table import OPERATORS
 from tests.backends.running import allowed, as_array, compare, random_inputs
+from tests.ops.kinds import is_of_floats
 from tests.programs import windows
 from tests.programs.mugraphs import (
     attention,
@@ -36,7 +48,13 @@ from tests.programs.mugraphs import (
     side_product,
 )
 
-ELEMENTWISE = [o for o in OPERATORS.values() if o.kind is Kind.ELEMENTWISE]
+ELEMENTWISE = [o for o in OPERATORS.values() if is_of_floats(o)]
+INTEGRAL = [
+    o
+    for o in OPERATORS.values()
+    if o.kind is Kind.ELEMENTWISE
+    and (not is_of_floats(o) or o.name in ("add", "mul", "abs", "where", "less"))
+]
 REDUCTIONS = [o for o in OPERATORS.values() if o.kind is Kind.REDUCTION]
 STEPWISE = [o for o in REDUCTIONS if o.in_steps]
 
@@ -197,15 +215,11 @@ def _low(op: Operator) -> float | None:
 def _rows() -> Iterator[tuple[str, Case]]:
     """Every row in a block, with operands of different dims, and in none."""
     for op in ELEMENTWISE:
-        g = KernelBuilder(f"row_{op.name}", m=6, n=10)
-        axes = ["m, n", "n", "n, m"][: op.arity]
-        pieces = ["m/grid, n", "n", "n, m/grid"]
-        names = [g.input(f"x{i}", f32, a) for i, a in enumerate(axes)]
-        with g.block(grid={"m": 4}) as b:
-            loads = [b.load(x, p) for x, p in zip(names, pieces, strict=False)]
-            out = b.store(b.apply(op, *loads), "m/grid, n")
-        alone = g.apply(op, *names)
-        yield f"row {op.name}", Case(g.returns(out, alone).build(), low=_low(op))
+        yield f"row {op.name}", Case(_row(op, f32), low=_low(op))
+    for op in INTEGRAL:
+        for dtype in (i8, u8, i32, i64):
+            graph = _row(op, dtype)
+            yield f"row {op.name} of {dtype}", Case(graph)
     for op in REDUCTIONS:
         g = KernelBuilder(f"row_{op.name}", m=6, n=10, k=5)
         x = g.input("x", f32, "m, n, k")
@@ -215,6 +229,23 @@ def _rows() -> Iterator[tuple[str, Case]]:
             out = b.store(b.apply(op, t, over="m, k"), "n/grid")
         alone = g.apply(op, x, over="m, k")
         yield f"row {op.name}", Case(g.returns(out, alone).build())
+
+
+def _row(op: Operator, dtype: DType) -> KernelGraph:
+    g = KernelBuilder(f"row_{op.name}", m=6, n=10)
+    axes = ["m, n", "n", "n, m"][: op.arity]
+    pieces = ["m/grid, n", "n", "n, m/grid"]
+    dtypes = [boolean if op.chooses and dtype.is_integer else dtype, dtype, dtype]
+    names = [g.input(f"x{i}", dtypes[i], a) for i, a in enumerate(axes)]
+    made = op.gives or dtype
+    if dtype.is_integer and op.truth is Truth.COMPARES:
+        made = boolean
+    outs: list[str] = []
+    if made != f64:
+        with g.block(grid={"m": 4}) as b:
+            loads = [b.load(x, p) for x, p in zip(names, pieces, strict=False)]
+            outs.append(b.store(b.apply(op, *loads), "m/grid, n", dtype=made))
+    return g.returns(*outs, g.apply(op, *names)).build()
 
 
 def _accumulators() -> Iterator[tuple[str, Case]]:

@@ -20,8 +20,15 @@ TORCH = {
     "bf16": torch.bfloat16,
     "f32": torch.float32,
     "bool": torch.bool,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f64": torch.float64,
 }
-TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 3e-6, "bool": 0.0}
+TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 3e-6, "f64": 1e-12, "bool": 0.0}
+TOLERANCE |= dict.fromkeys(("i8", "u8", "i16", "i32", "i64"), 0.0)
 """Largest error allowed, relative to the largest element of the result."""
 
 
@@ -48,6 +55,9 @@ def random_inputs(
         x = torch.randn(stored, generator=generator)
         if low is not None:
             x = low + (4 - low) * torch.rand(stored, generator=generator)
+        if item.type.dtype.is_integer:
+            # Divisors are not 0, and no number is shifted out of its format.
+            x = (20 * x).clamp(min=item.type.dtype.min) if index == 0 else 1 + x**2 % 3
         x = x.permute([order.index(a) for a in range(len(order))])
         made.append(x.to(TORCH[item.type.dtype.name]))
     return made

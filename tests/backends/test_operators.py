@@ -13,11 +13,12 @@ from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.types import DType, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import OPERATORS
 from tests.backends.running import as_array, assert_near, check, random_inputs
+from tests.ops.kinds import is_of_floats
 
-ELEMENTWISE = [o for o in OPERATORS.values() if o.kind is Kind.ELEMENTWISE]
+ELEMENTWISE = [o for o in OPERATORS.values() if is_of_floats(o)]
 
 
 def in_block(op: Operator) -> KernelGraph:

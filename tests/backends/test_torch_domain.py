@@ -9,11 +9,12 @@ from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.tune.trial_worker import evaluate_torch
 from tests.backends.running import as_array, random_inputs
 from tests.backends.test_operators import library, mixed_program
+from tests.ops.kinds import is_of_floats
 from tests.programs import mugraphs
 
 PROGRAMS: dict[str, KernelGraph] = {
@@ -37,7 +38,7 @@ def test_graphs(name: str) -> None:
     assert_same(PROGRAMS[name])
 
 
-ELEMENTWISE = [o for o in OPERATORS.values() if o.kind is Kind.ELEMENTWISE]
+ELEMENTWISE = [o for o in OPERATORS.values() if is_of_floats(o)]
 
 
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda o: o.name)

@@ -118,12 +118,12 @@ outer(x)
     Case(
         "dtype",
         DTypeError,
-        ("x is float64", "float16", "astype"),
+        ("x is complex64", "float16", "astype"),
         """
 def doubled(x):
     return x * 2
 
-doubled(x.astype(np.float64))  # here
+doubled(x.astype(np.complex64))  # here
 """,
     ),
     Case(

@@ -43,6 +43,7 @@ BOTH: dict[str, Function] = {
     "rank 0": lambda x, y: (x[0, 0] > y[0, 0], (x > 0) & (y[0, 0] > 0)),
 }
 TORCH: dict[str, Function] = {
+    "counts": lambda x: ((x > 0).sum(), (x > 0) + 1, torch.where(x > 0, 1, 0)),
     "functions": lambda x, y: (torch.lt(x, y), torch.ge(x, 0.5), x.ne(y), x.eq(x)),
     "logical": lambda x, y: (
         torch.logical_and(x > 0, y),
@@ -92,14 +93,11 @@ TORCH: dict[str, Function] = {
     "scale": lambda x, y: (x > 0) * y[0, 0],
 }
 REFUSED: dict[str, Function] = {
-    "sum": lambda x: (x > 0).sum(),
     "mean": lambda x: (x > 0).mean(),
     "difference": lambda x, y: (x > 0) - (y > 0),
     "from one": lambda x: 1 - (x > 0),
     "from a tensor": lambda x, y: x - (y > 0),
     "minus": lambda x: -(x > 0),
-    "plus an integer": lambda x: (x > 0) + 1,
-    "of integers": lambda x: torch.where(x > 0, 1, 0),
     "square": lambda x: (x > 0) ** 2,
     "product": lambda x, y: (x > 0) @ y.T,
     "linear": lambda x, y: F.linear(x > 0, y),
@@ -153,9 +151,14 @@ def test_what_gives_no_floats_is_refused(name: str) -> None:
     assert error.value.location is not None
 
 
-def test_numpy_makes_wide_floats_of_truth() -> None:
-    with pytest.raises(DTypeError, match="gives float64"):
-        mirage.kernel(lambda x: (x > 0) * 2.0)(np.ones(3, np.float32))
+def test_numpy_makes_wide_numbers_of_truth() -> None:
+    def function(x: Any) -> Any:
+        return (x > 0) * 2.0, (x > 0) + 1, (x > 0).sum(), np.exp(x > 0)
+
+    x = inputs(lambda x: x, torch.float32)[0].numpy()
+    for found, expected in zip(mirage.kernel(function)(x), function(x), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
 def test_truth_as_arguments() -> None:

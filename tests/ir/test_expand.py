@@ -15,9 +15,9 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.expand import expand
+from tests.ops.kinds import is_of_floats
 
 
 def ops(graph: KernelGraph) -> list[str]:
@@ -137,9 +137,7 @@ def test_a_loop_that_nothing_needs_goes() -> None:
     assert found.blocks[0].loop is None
 
 
-ELEMENTWISE = [
-    o for o in OPERATORS.values() if o.kind is Kind.ELEMENTWISE and o.name != "where"
-]
+ELEMENTWISE = [o for o in OPERATORS.values() if is_of_floats(o) and o.name != "where"]
 
 
 @st.composite

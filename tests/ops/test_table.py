@@ -23,10 +23,11 @@ from mirage_dsl.ir.infer import apply_type
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import OPERATORS
+from tests.ops.kinds import is_of_floats
 
 Array = NDArray[Any]
 ROWS = list(OPERATORS.values())
-ELEMENTWISE = [o for o in ROWS if o.kind is Kind.ELEMENTWISE]
+ELEMENTWISE = [o for o in ROWS if is_of_floats(o)]
 REDUCTIONS = [o for o in ROWS if o.kind is Kind.REDUCTION]
 CONTRACTIONS = [o for o in ROWS if o.kind is Kind.CONTRACTION]
 WITHOUT_GRADIENT = {

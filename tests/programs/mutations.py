@@ -28,7 +28,7 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.definition import Formats, Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
 
 # -- Mistakes about loops --------------------------------------------------------------
@@ -306,7 +306,11 @@ def _other_operators(node: Apply) -> Iterator[Change]:
 
 
 def _same_form(a: Operator, b: Operator) -> bool:
-    return (a.kind, a.arity, a.attributes) == (b.kind, b.arity, b.attributes)
+    forms = [
+        (o.kind, o.arity, o.attributes, o.formats is Formats.INTEGERS, o.gives)
+        for o in (a, b)
+    ]
+    return forms[0] == forms[1]
 
 
 _CONSTANTS: tuple[tuple[str, Callable[[Scalar], Scalar]], ...] = (

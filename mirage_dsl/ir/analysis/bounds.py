@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, dtype_named, f32
+from mirage_dsl.core.types import DType, Scalar, TensorType, dtype_named, f32
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -253,7 +253,7 @@ def rounded(
         dtype: To what it is rounded.
         count: How many elements some dims have together.
     """
-    if dtype in (f32, boolean):
+    if dtype == f32 or not dtype.is_float:
         return bound
     relative, least = 1 + dtype.epsilon, None
     if bound.magnitude * relative >= min(dtype.max, LARGEST):

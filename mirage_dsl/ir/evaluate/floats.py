@@ -16,7 +16,7 @@ from mirage_dsl.core.types import DType, Scalar
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
-from mirage_dsl.ops.definition import Array, Numbers, Operator
+from mirage_dsl.ops.definition import Array, Numbers, Operator, Truth
 
 Compute = type[np.float64] | type[np.float32]
 
@@ -30,7 +30,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class NumpyDomain:
-    """Floats of one format.
+    """Floats of one format, and integers in their own formats.
 
     Attributes:
         compute: The format of all arithmetic.
@@ -54,14 +54,30 @@ class NumpyDomain:
         return np.asarray(number.at(extents), dtype=self.compute)
 
     def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
-        """The row's NumPy semantics."""
+        """The row's NumPy semantics; constants beside integers are of their format."""
+        found = next((v.dtype for v in operands if v.dtype.kind in "iu"), None)
+        if found is not None:
+            operands = [
+                v
+                if v.dtype == found or (op.chooses and at == 0)
+                else as_format(v, found)
+                for at, v in enumerate(operands)
+            ]
         with np.errstate(all="ignore"):
-            return np.asarray(op.numpy(*operands), dtype=self.compute)
+            return self._kept(op, op.numpy(*operands))
+
+    def _kept(self, op: Operator, value: Array) -> Array:
+        """Integers as they are, all else in floats, truth values as 1 and 0."""
+        if value.dtype.kind in "iu" and op.truth is not Truth.COMPARES:
+            return value
+        return np.asarray(value, dtype=self.compute)
 
     def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
         """The row's NumPy semantics."""
         with np.errstate(all="ignore"):
-            return np.asarray(op.numpy(value, axes), dtype=self.compute)
+            found = self._kept(op, np.asarray(op.numpy(value, axes)))
+        # NumPy adds up small integers in larger ones.
+        return found.astype(value.dtype) if value.dtype.kind in "iu" else found
 
     def contract(self, op: Operator, a: Array, b: Array) -> Array:
         """The row's NumPy semantics."""
@@ -102,7 +118,11 @@ class NumpyDomain:
         return np.where(np.isneginf(largest), lowest, largest)
 
     def cast(self, value: Array, dtype: DType) -> Array:
-        """Round to `dtype` if this domain rounds."""
+        """Round to `dtype` if this domain rounds; integers stay what they are."""
+        if dtype.is_integer:
+            return value.astype(dtype.long_name)
+        if value.dtype.kind in "iu":
+            value = value.astype(self.compute)
         if not self.round_casts:
             return value
         with np.errstate(all="ignore"):
@@ -122,13 +142,18 @@ class NumpyDomain:
         return value[index]
 
     def pad(self, value: Array, axis: int, count: int) -> Array:
-        """NaN, so that a mask forgotten anywhere shows in the result."""
+        """NaN, so that a mask forgotten anywhere shows in the result.
+
+        There are no such integers; another one is as good as any.
+        """
         shape = (*value.shape[:axis], count, *value.shape[axis + 1 :])
-        return np.concatenate([value, np.full(shape, np.nan, self.compute)], axis)
+        fill = np.nan if value.dtype.kind == "f" else _ODD
+        padding = np.full(shape, fill, value.dtype)
+        return np.concatenate([value, padding], axis)
 
     def mask(self, value: Array, keep: NDArray[np.bool_], fill: float) -> Array:
         """`fill` where `keep` is False."""
-        return np.where(keep, value, np.asarray(fill, self.compute))
+        return np.where(keep, value, as_format(np.asarray(fill), value.dtype))
 
     def concat(self, values: Sequence[Array], axis: int) -> Array:
         """Arrays one after the other."""
@@ -166,6 +191,25 @@ def stand_in(
         return np.asarray(total / operands[0].dtype.type(_TERMS))
 
 
+_ODD = 107
+
+
+def as_format(number: Array, into: np.dtype[Any] | str) -> Array:
+    """Numbers in another format; what integers start a minimum with is their largest.
+
+    Infinities have no integer but the last one on their side.
+    """
+    dtype = np.dtype(into)
+    if dtype.kind == "b":
+        return number > 0
+    if dtype.kind not in "iu" or number.dtype.kind != "f":
+        return number.astype(dtype)
+    limits = np.iinfo(dtype)
+    ends = np.where(number < 0, limits.min, limits.max).astype(dtype)
+    finite = np.where(np.isinf(number), 0, number).astype(np.int64).astype(dtype)
+    return np.where(np.isinf(number), ends, finite)
+
+
 def evaluate_numpy(
     graph: GraphLike,
     *arrays: ArrayLike,
@@ -192,7 +236,7 @@ def evaluate_numpy(
     """
     graph = graph_of(graph)
     domain = NumpyDomain(compute, round_casts, stand_ins)
-    values = [_floats(a, compute) for a in arrays]
+    values = [_numbers(a, compute) for a in arrays]
     try:
         return evaluate(graph, values, domain)
     except (AssertionError, IndexError, KeyError, ValueError):
@@ -201,11 +245,11 @@ def evaluate_numpy(
         raise
 
 
-def _floats(array: ArrayLike, compute: Compute) -> Array:
+def _numbers(array: ArrayLike, compute: Compute) -> Array:
     found = np.asarray(array)
     if found.dtype.kind not in "biuf" and found.dtype != ml_dtypes.bfloat16:
         raise DTypeError(
             f"found an array of {found.dtype}, expected floats such as float16, "
             "bfloat16 or float32"
         )
-    return found.astype(compute)
+    return found if found.dtype.kind in "iu" else found.astype(compute)

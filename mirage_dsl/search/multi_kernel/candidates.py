@@ -382,7 +382,8 @@ def _extended_space(
     for name in wanted:
         value = values[index[name]]
         assert value.type is not None
-        stored = value.type if name in own else value.type.with_dtype(f32)
+        kept = name in own or value.type.dtype.is_integer
+        stored = value.type if kept else value.type.with_dtype(f32)
         values[index[name]] = replace(value, type=_stored_type(stored, space))
     returned = {r.value: r.type for r in space.program.returns}
     for output in space.outputs:

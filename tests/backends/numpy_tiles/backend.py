@@ -15,7 +15,7 @@ from mirage_dsl.backends.base import Backend, Report
 from mirage_dsl.backends.reference import Evaluated, Function
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import dtype_named, f32
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.evaluate.floats import as_format, numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.tile.lower import programs
@@ -56,7 +56,7 @@ class NumpyTiles(Backend):
 
     def kernels(self, graph: KernelGraph) -> list[Function]:
         """The functions, which the host calls for one block after the other."""
-        scope = {f.__name__: f for f in (span, read, write, rounded, finite)}
+        scope = {f.__name__: f for f in (span, read, write, rounded, finite, as_format)}
         scope |= {"np": np, "rows": {name: op.numpy for name, op in OPERATORS.items()}}
         exec(self.emit(graph), scope)
         return [scope[p.name] for p in programs(graph)]
@@ -73,9 +73,10 @@ def span(start: int, lanes: int, size: int, *ends: int) -> tuple[Any, Any]:
 
 def read(tensor: Any, at: Sequence[Any], inside: Any, beyond: str) -> Any:
     """A tile: 0 outside of `inside`, `beyond` where the tensor has no element."""
-    padded = np.pad(tensor, (0, 1), constant_values=np.float32(beyond))
+    odd = np.float32(beyond) if tensor.dtype.kind == "f" else 107
+    padded = np.pad(tensor, (0, 1), constant_values=odd)
     found = padded[tuple(map(np.minimum, at, tensor.shape))]
-    return np.where(inside, found, np.float32(0))
+    return np.where(inside, found, found.dtype.type(0))
 
 
 def write(tensor: Any, at: Sequence[Any], inside: Any, tile: Any) -> None:
@@ -86,7 +87,8 @@ def write(tensor: Any, at: Sequence[Any], inside: Any, tile: Any) -> None:
 
 def rounded(tile: Any, dtype: str) -> Any:
     """Rounded to a storage format, as f32."""
-    return np.asarray(tile).astype(numpy_dtype(dtype_named(dtype) or f32)).astype("f4")
+    found = np.asarray(tile).astype(numpy_dtype(dtype_named(dtype) or f32))
+    return found if found.dtype.kind in "iu" else found.astype("f4")
 
 
 def finite(row: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from string import ascii_letters
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Axis, Dim, Scalar
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, f32
 from mirage_dsl.ir.graph import BlockGraph, Operand
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Operator
@@ -22,6 +22,7 @@ from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.sizes import Piece, partial_of, pieces_of
 
 CALLED = {"np", "rows", "span", "read", "write", "rounded", "finite", "range", "it"}
+CALLED |= {"as_format"}
 """What a function uses: NumPy, the rows' NumPy facets, what `backend` defines."""
 
 
@@ -31,6 +32,7 @@ class Printer:
     def __init__(self, program: tp.TileProgram) -> None:
         self.program, self.pieces = program, pieces_of(program)
         self.axes = {name: tile.axes for name, tile in tp.tiles_of(program).items()}
+        self.formats = {n: tile.dtype for n, tile in tp.tiles_of(program).items()}
         self._block = BlockGraph(program.grid, program.loop, ())
         self._names, self._lines = dict[str, str](), list[str]()
 
@@ -81,12 +83,15 @@ class Printer:
             return text
         return f"{text}[{', '.join(':' if d in axes else 'None' for d in order)}]"
 
-    def operand(self, operand: Operand, order: tp.Order = ()) -> str:
-        """A constant, or a tile as it broadcasts against others."""
+    def operand(
+        self, operand: Operand, order: tp.Order = (), dtype: DType = f32
+    ) -> str:
+        """A constant of a format, or a tile as it broadcasts against others."""
         if isinstance(operand, str):
             return self.spread(self.name(operand), self.axes[operand], order)
         known = {n: e for n, e in self.program.extents.items() if e is not None}
-        return f"np.float32('{operand.at(known)}')"
+        text = f"np.float32('{operand.at(known)}')"
+        return f"as_format({text}, '{dtype.long_name}')" if dtype.is_integer else text
 
     # -- Places ------------------------------------------------------------------------
 
@@ -149,8 +154,11 @@ class Printer:
         """What a statement makes, or assigns again."""
         match step:
             case tp.Compute(_, tile, op, operands, inner):
-                texts = [self.operand(o, tile.axes) for o in operands]
-                return row(op, row(inner, *texts)) if inner else row(op, *texts)
+                given = (self.formats[o] for o in operands if isinstance(o, str))
+                whole = next((d for d in given if d.is_integer), f32)
+                texts = [self.operand(o, tile.axes, whole) for o in operands]
+                found = row(op, row(inner, *texts)) if inner else row(op, *texts)
+                return f"np.asarray({found}, '{tile.dtype.long_name}')"
             case tp.Cast(_, tile, operand):
                 return f"rounded({self.name(operand)}, '{tile.dtype}')"
             case tp.Finite(_, _, operand):
@@ -161,11 +169,12 @@ class Printer:
                 return f"np.transpose({self.name(operand)}, {turns})"
             case tp.Mask(_, tile, operand, fill, where):
                 inside = self.inside([d for d, _ in where], tile.axes)
-                number = self.operand(Scalar(fill))
+                number = self.operand(Scalar(fill), (), tile.dtype)
                 return f"np.where({inside}, {self.name(operand)}, {number})"
-            case tp.Reduce(_, _, op, operand, over):
+            case tp.Reduce(_, tile, op, operand, over):
                 axes = tuple(self.axes[operand].index(d) for d in over)
-                return row(op, self.name(operand), str(axes))
+                found = row(op, self.name(operand), str(axes))
+                return f"np.asarray({found}, '{tile.dtype.long_name}')"
             case _:
                 return self.other(step)
 
@@ -181,7 +190,9 @@ class Printer:
                 return self.product(step)
             case tp.Start(_, tile, number):
                 shape = [self.pieces[d].width for d in tile.axes]
-                return f"np.full({shape}, {self.operand(Scalar(number))})"
+                return (
+                    f"np.full({shape}, {self.operand(Scalar(number), (), tile.dtype)})"
+                )
             case tp.Rescale(target, scale):
                 return f"{self.name(target)} * {self.operand(scale, self.axes[target])}"
             case tp.Update(target, operand, op) if op.join is not None:

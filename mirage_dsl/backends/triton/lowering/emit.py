@@ -39,12 +39,13 @@ from mirage_dsl.backends.triton.lowering.source import (
     Variable,
     Writer,
     identifier,
+    literal,
     source_comment,
     subscript,
 )
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
-from mirage_dsl.core.types import Scalar, TensorType
+from mirage_dsl.core.types import DType, Scalar, TensorType, f32
 from mirage_dsl.ir.analysis.layouts import built
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Operand
 from mirage_dsl.ops.makers import joining
@@ -327,6 +328,21 @@ def atan2(a, b):
     angle = tl.where(down, -angle, angle)
     return tl.cast(tl.where((x != x) | (y != y), x + y, angle), tl.float32)
 ''',
+        "floor_divide": '''
+@triton.jit
+def floor_divide(a, b):
+    """a / b rounded down, of integers; the GPU rounds towards 0."""
+    below = (a % b != 0) & ((a < 0) != (b < 0))
+    return a // b - below.to((a // b).dtype)
+''',
+        "remainder": '''
+@triton.jit
+def remainder(a, b):
+    """What is left of a by b, with the sign of b; the GPU gives it that of a."""
+    rest = a % b
+    other = (rest != 0) & ((rest < 0) != (b < 0))
+    return tl.where(other, rest + b, rest)
+''',
     }
 )
 """Functions that an emitted module defines when a template calls them."""
@@ -514,10 +530,16 @@ class _Printer:
         tile = statement.tile
         self._variables[statement.result] = Variable(name, tile.axes, tile.dtype)
 
-    def _form(self, operand: Operand, order: Order) -> str:
+    def _format(self, step: Compute) -> DType:
+        """The format of integers that a step computes with, or f32."""
+        operands = (o for o in step.operands if isinstance(o, str))
+        dtypes = (self._variables[o].dtype for o in operands)
+        return next((d for d in dtypes if d.is_integer), f32)
+
+    def _form(self, operand: Operand, order: Order, dtype: DType = f32) -> str:
         """An atomic expression that broadcasts against tiles with axes `order`."""
         if isinstance(operand, Scalar):
-            return self._signature.constant(operand)
+            return self._signature.constant(operand, dtype)
         tile = self._variables[operand]
         return tile.name + subscript(tile.axes, order)
 
@@ -568,7 +590,8 @@ class _Printer:
             self._writer.assign(name, text)
         else:
             address = self._addresses.get(load.result) or self._address(load)
-            self._memory.load(address, axes, name)
+            whole = load.tile.dtype.is_integer
+            self._memory.load(address, axes, name, whole=whole)
         self._name(load, name)
 
     def _store(self, store: Store) -> None:
@@ -585,7 +608,8 @@ class _Printer:
     def _compute(self, step: Compute) -> None:
         order = step.tile.axes
         self._tiles.shape(order)
-        forms = [self._form(o, order) for o in step.operands]
+        dtype = self._format(step)
+        forms = [self._form(o, order, dtype) for o in step.operands]
         if step.inner is SUB:
             # The difference comes first: it is small where both are large, and then it
             # is exact, while products with log2(e) may overflow, or err by more than 1.
@@ -691,7 +715,9 @@ class _Printer:
     def _start(self, step: Start) -> None:
         self._hoist()
         shape = self._tiles.shape(step.tile.axes)
-        text = f"tl.full({shape}, {number(step.value)}, tl.float32)"
+        dtype = step.tile.dtype
+        value, name = literal(step.value, dtype), TRITON_DTYPE[dtype.name]
+        text = f"tl.full({shape}, {value}, {name})"
         self._name(step, self._assign(step.result, text))
 
     def _rescale(self, step: Rescale) -> None:

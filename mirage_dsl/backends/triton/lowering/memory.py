@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mirage_dsl.backends.triton.lowering.plan import Signature, Strides
 from mirage_dsl.backends.triton.lowering.source import (
+    TRITON_DTYPE,
     Identifiers,
     TileCode,
     Variable,
@@ -300,14 +301,17 @@ class Memory:
                 parts.append(name + subscript((dim,), order))
         return " & ".join(parts)
 
-    def load(self, address: Address, order: Order, name: str) -> None:
-        """Load a tile; lanes outside are 0."""
+    def load(
+        self, address: Address, order: Order, name: str, *, whole: bool = False
+    ) -> None:
+        """Load a tile, of integers if they are whole; lanes outside are 0."""
         self._tiles.shape(order)
         pointers = address.first
         if address.step:
             pointers += f" + {address.step}"
         mask = self.mask(order)
-        guard = f", mask={mask}, other=0.0" if mask else ""
+        other = "0" if whole else "0.0"
+        guard = f", mask={mask}, other={other}" if mask else ""
         self._writer.assign(name, f"tl.load({pointers}{guard})")
 
     def store(
@@ -341,8 +345,11 @@ class Memory:
 
     def _spread(self, tile: Variable, order: Order) -> str:
         shape = self._tiles.shape(order)
-        if not tile.axes:
+        if not tile.axes and not tile.dtype.is_integer:
             return f"tl.full({shape}, 0.0, tl.float32) + {tile.name}"
+        if not tile.axes:
+            zero = f"tl.full({shape}, 0, {TRITON_DTYPE[tile.dtype.name]})"
+            return f"{zero} + {tile.name}"
         return f"tl.broadcast_to({tile.name}{subscript(tile.axes, order)}, {shape})"
 
 

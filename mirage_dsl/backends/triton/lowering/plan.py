@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mirage_dsl.backends.library import number
-from mirage_dsl.backends.triton.lowering.source import Identifiers
-from mirage_dsl.core.types import Dim, DType, Scalar, TensorType
+from mirage_dsl.backends.triton.lowering.source import Identifiers, literal
+from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f32
 from mirage_dsl.ir.analysis.layouts import Place
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.tile.program import TileProgram
@@ -287,8 +287,10 @@ class Signature:
             known[name] = extent
         return value.at(known)
 
-    def constant(self, value: Scalar) -> str:
-        """The constant as an atomic expression."""
+    def constant(self, value: Scalar, dtype: DType = f32) -> str:
+        """The constant as an atomic expression, of a format of integers or f32."""
+        if dtype.is_integer and not value.extents:
+            return literal(float(value.value), dtype)
         known = self.constant_value(value)
         if known is not None:
             text = number(known)

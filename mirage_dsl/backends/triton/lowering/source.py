@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from mirage_dsl.backends.library import HELPERS, number
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
-from mirage_dsl.core.types import Dim, DType, f32
+from mirage_dsl.core.types import Dim, DType, f32, u8
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.tile.program import Order
 from mirage_dsl.tile.sizes import Pieces
@@ -104,6 +104,11 @@ TRITON_DTYPE = {
     "bf16": "tl.bfloat16",
     "f32": "tl.float32",
     "bool": "tl.int1",
+    "i8": "tl.int8",
+    "u8": "tl.uint8",
+    "i16": "tl.int16",
+    "i32": "tl.int32",
+    "i64": "tl.int64",
 }
 
 
@@ -213,7 +218,8 @@ class TileCode:
             inside = " & ".join(
                 self.mask_of(d) + subscript((d,), tile.axes) for d in dims
             )
-            self.writer.assign(name, f"tl.where({inside}, {tile.name}, {number(fill)})")
+            other = literal(fill, tile.dtype)
+            self.writer.assign(name, f"tl.where({inside}, {tile.name}, {other})")
             return replace(tile, name=name)
 
         return self._once(("masked", tile.name, fill, dims), make)
@@ -223,6 +229,16 @@ class TileCode:
         return self.writer.assign(
             self.names.fresh(wanted), f"tl.reshape({name}, {shape})"
         )
+
+
+def literal(value: float, dtype: DType) -> str:
+    """A number of a format; integers have no infinity but their last number."""
+    if not dtype.is_integer:
+        return number(value)
+    if value in (float("inf"), float("-inf")):
+        return number(int(dtype.max if value > 0 else dtype.min))
+    # What is below 0 is far above it where there are no signs.
+    return number(int(value) % 2**8 if dtype == u8 else int(value))
 
 
 def subscript(axes: Sequence[Dim], order: Sequence[Dim]) -> str:

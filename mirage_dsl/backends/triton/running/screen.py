@@ -33,7 +33,14 @@ from mirage_dsl.core.hardware import (
 from mirage_dsl.ir.analysis.waiting import launched_in_turn
 from mirage_dsl.ir.graph import KernelGraph
 
-ELEMENT = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "bool": "i1"}
+ELEMENT = {
+    "f16": "fp16",
+    "bf16": "bf16",
+    "f32": "fp32",
+    "bool": "i1",
+    **{name: name for name in ("i8", "u8", "i16", "i32", "i64")},
+}
+"""Triton's names of formats, in signatures."""
 TOLERATED_SPILLS = 64
 """Bytes of stack that cost nothing measurable: a few values parked outside loops."""
 ALIGNED = [["tt.divisibility", 16]]

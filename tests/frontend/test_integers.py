@@ -1,0 +1,168 @@
+"""Integers and float64: dtypes, promotion and values are PyTorch's and NumPy's."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.core.errors import DTypeError, ShapeError
+from mirage_dsl.core.types import DTYPES, INTEGERS, promote
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.text.parser import parse
+
+Function = Callable[..., Any]
+NAMES = [d.long_name for d in INTEGERS]
+
+BOTH: dict[str, Function] = {
+    "sums and products": lambda a, b: (a + b, a - b, a * b, -a, abs(a), a * a * a * a),
+    "divisions": lambda a, b: (a // b, a % b, a // 3, a % 7, 50 // b),
+    "bits": lambda a, b: (a & b, a | b, a ^ b, ~a, a & 15, a << 2, a >> 1),
+    "comparisons": lambda a, b: (a < b, a <= 3, a == b, a != b, a > 10, b <= 2),
+    "floats": lambda a, b: (a / b, a * 0.5, a + 1.5),
+    "numbers": lambda a, b: (a + 1, a * True, 3 - b, a**2),
+    "reductions": lambda a: (a.max(), a.min()),
+    "views": lambda a: (a.T, a[1], a[:, 2:5], a.reshape(-1)),
+}
+TORCH: dict[str, Function] = {
+    "sums": lambda a: (a.sum(), a.sum(1), a.prod(0), a.sum(0, dtype=torch.int32)),
+    "extremes": lambda a: (a.amax(1), a.amin(0), a.clamp(2, 5), torch.relu(a)),
+    "functions": lambda a: (torch.exp(a % 3), torch.sqrt(abs(a)), torch.sigmoid(a % 5)),
+    "named": lambda a, b: (
+        torch.bitwise_and(a, b),
+        torch.bitwise_not(a),
+        torch.remainder(a, b),
+        torch.floor_divide(a, b),
+        torch.div(a, b, rounding_mode="floor"),
+        torch.bitwise_left_shift(a, 1),
+    ),
+    "conversions": lambda a: (a.float(), a.half(), a.long(), a.to(torch.int8)),
+    "conditions": lambda a, b: (
+        torch.where(a > b, a, b),
+        torch.where(a > b, a, 0),
+        torch.where(a > b, 1, 0),
+        a.masked_fill(b > 2, 7),
+        (a > b) + a,
+        (a > b) * b,
+        a.bool(),
+        torch.logical_not(a),
+        (a > 0).sum(1),
+    ),
+    "rank 0": lambda a, b: (a + b[0, 0], a[0, 0] * 2.0),
+    "joined": lambda a, b: (torch.cat([a, b]), torch.stack([a, b], 1)),
+}
+NUMPY: dict[str, Function] = {
+    "functions": lambda a, b: (np.exp(a % 3), np.sqrt(abs(a)), np.maximum(a, b)),
+    "named": lambda a, b: (np.mod(a, b), np.invert(a), np.left_shift(a, 1)),
+    "means": lambda a, b: (a.mean(0), np.mean(b)),
+    "conversions": lambda a: (a.astype(np.float32), a.astype(np.int8), a + 0.5),
+    "conditions": lambda a, b: (np.where(a > b, a, b), (a > b).sum(), (a > b) + a),
+}
+
+
+def given(name: str, function: Function | None = None) -> list[torch.Tensor]:
+    """Numbers of all signs, some of which overflow in products, and divisors.
+
+    As many as a function takes.
+    """
+    count = 2 if function is None else len(inspect.signature(function).parameters)
+    generator = torch.Generator().manual_seed(0)
+    low = 0 if name == "uint8" else -100
+    a = torch.randint(low, 100, (5, 8), generator=generator)
+    b = torch.randint(1, 7, (5, 8), generator=generator)
+    return [x.to(getattr(torch, name)) for x in (a, b)[:count]]
+
+
+def same(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert str(one.dtype) == str(other.dtype)
+        assert tuple(one.shape) == tuple(other.shape)
+        one, other = (np.asarray(v).astype(np.float64) for v in (one, other))
+        np.testing.assert_allclose(one, other, rtol=1e-3 if one.max() < 2 else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("name", [*BOTH, *TORCH])
+def test_as_pytorch(name: str, dtype: str) -> None:
+    function = {**BOTH, **TORCH}[name]
+    tensors = given(dtype, function)
+    same(mirage.kernel(function)(*tensors), function(*tensors))
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("name", [*BOTH, *NUMPY])
+def test_as_numpy(name: str, dtype: str) -> None:
+    function = {**BOTH, **NUMPY}[name]
+    arrays = [t.numpy() for t in given(dtype, function)]
+    with np.errstate(all="ignore"):
+        expected = function(*arrays)
+    same(mirage.kernel(function)(*arrays), expected)
+
+
+def test_promotion_is_that_of_pytorch() -> None:
+    for a, b in itertools.product(DTYPES, repeat=2):
+        names = (getattr(torch, d.long_name) for d in (a, b))
+        assert promote(a, b) == torch.promote_types(*names)
+
+
+PAIRS = list(itertools.permutations([*NAMES, "float32"], 2))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_mixtures_promote(pair: tuple[str, str]) -> None:
+    def mixed(a: Any, b: Any) -> Any:
+        return a + b, a * b, a < b
+
+    a, b = given("int64")
+    tensors = [abs(t).to(getattr(torch, n)) for t, n in zip((a, b), pair, strict=True)]
+    same(mirage.kernel(mixed)(*tensors), mixed(*tensors))
+    arrays = [t.numpy() for t in tensors]
+    same(mirage.kernel(mixed)(*arrays), mixed(*arrays))
+
+
+def test_numpys_own_floats_simply_work() -> None:
+    def function(x: Any, w: Any) -> Any:
+        y = np.exp(x - x.max(1, keepdims=True)) @ w
+        return y, y.mean(0), np.where(x > 0, x, 0.0), x.astype(np.float32)
+
+    random = np.random.default_rng(0)
+    x, w = random.normal(size=(6, 8)), random.normal(size=(8, 4))
+    for one, other in zip(mirage.kernel(function)(x, w), function(x, w), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=1e-13)
+
+
+REFUSED: dict[str, Function] = {
+    "a product": lambda a: a @ a.T,
+    "a mean": lambda a: a.float().sum() + torch.mean(a),
+    "a number beyond the format": lambda a: a + 300,
+    "bits of floats": lambda a: torch.bitwise_and(a.float(), a.float()),
+    "softmax": lambda a: torch.softmax(a, 1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_where(name: str) -> None:
+    with pytest.raises((DTypeError, mirage.UnsupportedError)) as error:
+        mirage.kernel(REFUSED[name])(given("int8")[0])
+    assert error.value.location is not None
+
+
+def test_shifts_out_of_a_format_are_refused() -> None:
+    with pytest.raises(ShapeError, match="8 bits; expected 0 to 7"):
+        mirage.kernel(lambda a: a << 8)(given("int8")[0])
+
+
+@pytest.mark.parametrize("name", [*BOTH, *TORCH])
+def test_programs_are_well_formed_texts(name: str) -> None:
+    function = {**BOTH, **TORCH}[name]
+    count = len(inspect.signature(function).parameters)
+    program = mirage.kernel(function).trace(*[mirage.spec((5, 8), "int32")] * count)
+    check_or_raise(program)
+    assert parse(str(program)) == program
