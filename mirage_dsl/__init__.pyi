@@ -69,14 +69,17 @@ from mirage_dsl.frontend.functions import bitwise_xor as bitwise_xor
 from mirage_dsl.frontend.functions import clamp as clamp
 from mirage_dsl.frontend.functions import clip as clip
 from mirage_dsl.frontend.functions import div as div
+from mirage_dsl.frontend.functions import embedding as embedding
 from mirage_dsl.frontend.functions import equal as equal
 from mirage_dsl.frontend.functions import erf as erf
 from mirage_dsl.frontend.functions import exp as exp
 from mirage_dsl.frontend.functions import exp2 as exp2
 from mirage_dsl.frontend.functions import floor_divide as floor_divide
+from mirage_dsl.frontend.functions import gather as gather
 from mirage_dsl.frontend.functions import gelu as gelu
 from mirage_dsl.frontend.functions import greater as greater
 from mirage_dsl.frontend.functions import greater_equal as greater_equal
+from mirage_dsl.frontend.functions import index_select as index_select
 from mirage_dsl.frontend.functions import less as less
 from mirage_dsl.frontend.functions import less_equal as less_equal
 from mirage_dsl.frontend.functions import linear as linear
@@ -105,6 +108,7 @@ from mirage_dsl.frontend.functions import sqrt as sqrt
 from mirage_dsl.frontend.functions import square as square
 from mirage_dsl.frontend.functions import sub as sub
 from mirage_dsl.frontend.functions import sum as sum
+from mirage_dsl.frontend.functions import take_along_dim as take_along_dim
 from mirage_dsl.frontend.functions import tanh as tanh
 from mirage_dsl.frontend.functions import where as where
 from mirage_dsl.frontend.views import astype as astype

@@ -38,6 +38,13 @@ def prod_of(x, axes, dtype):
         x = torch.prod(x, axis)
     return x.to(dtype)
 ''',
+        "gathered": '''
+def gathered(x, index, axis):
+    """Elements of x at indices along an axis, of which the result has none."""
+    index = index.long()
+    index = torch.where(index < 0, index + x.shape[axis], index)
+    return torch.take_along_dim(x, index, axis).squeeze(axis)
+''',
         "joined": '''
 def joined(parts, axis):
     """Tensors one after the other, repeated where only others have an axis."""
@@ -123,6 +130,8 @@ def expression(
             return _product(template, operands, result)
         case Kind.VIEW:
             return _view(template, node, operands[0], dtype)
+        case Kind.GATHER:
+            return _gather(template, node, operands, result)
         case Kind.CONCAT:
             return _concat(template, node, operands, result)
         case Kind.LIBRARY:
@@ -226,6 +235,24 @@ def _view(template: str, node: Apply, operand: Argument, dtype: DType) -> str:
         fields.update(axis=dims.index(str(attrs["dim"])), start=start)
         fields["count"] = stop - start
     return template.format(name, **fields)
+
+
+def _gather(
+    template: str,
+    node: Apply,
+    operands: Sequence[Argument],
+    result: tuple[str, ...],
+) -> str:
+    """Rows by their numbers, or elements along a dim where other dims are shared."""
+    source, index = operands
+    dim, shared = str(node.attr("dim")), set(source.dims) & set(index.dims)
+    if not shared:
+        rest = tuple(d for d in source.dims if d != dim)
+        rows = aligned(source.text, source.dims, (dim, *rest))
+        return f"{rows}[{index.text}.long()]"
+    order = (*index.dims, dim, *result[len(index.dims) :])
+    texts = [aligned(o.text, o.dims, order) for o in operands]
+    return template.format(*texts, axis=len(index.dims))
 
 
 def _concat(

@@ -299,7 +299,7 @@ def _library_busy(
             most = hardware.library_reduction
             each = most / 4 + max(read) / hardware.library_broadcast
             return math.hypot(busy, min(each, most))
-        case Kind.CONCAT:
+        case Kind.CONCAT | Kind.GATHER:
             return busy
         case Kind.LIBRARY:
             return busy + 2 * hardware.prologue if node.op.on_matrix_units else busy

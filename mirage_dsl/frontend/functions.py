@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_dsl.core.errors import (
+    DTypeError,
     ShapeError,
     UnsupportedError,
     user_location,
@@ -369,6 +370,69 @@ def prod(
     """Product over axes, of all elements by default."""
     x = _counted("prod", x, dtype)
     return reduced(PROD, "prod", x, axis, keepdims)
+
+
+# -- Elements at indices that are data --------------------------------------------
+
+
+def _is_index(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.handle.value.dtype.is_integer
+
+
+def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tensor:
+    x = as_tensor(what, x)
+    if not _is_index(index):
+        raise DTypeError(f"{what} takes an index of integers", user_location())
+    (at,) = shapes.normal_axes(axis, x.ndim, what)
+    recorder = recorder_of(what, (x, index))
+    found = recorder.gather(x.handle, at, index.handle, along=along)
+    return Tensor.made(recorder, found, ())
+
+
+@public
+def index_select(x: Any, axis: Any, index: Any) -> Any:
+    """The slices of an axis at the indices, which may have any number of axes."""
+    return _gathered("index_select", x, axis, index, along=False)
+
+
+@public
+def embedding(index: Any, weight: Any) -> Any:
+    """The rows of a matrix at the indices."""
+    return _gathered("embedding", weight, 0, index, along=False)
+
+
+@public
+def gather(x: Any, axis: Any, index: Any) -> Any:
+    """Elements at indices along an axis; other axes of the index may be shorter."""
+    x = as_tensor("gather", x)
+    if not isinstance(index, Tensor) or index.ndim != x.ndim:
+        raise ShapeError(
+            f"gather of {x!r} by {index!r}: both have as many axes", user_location()
+        )
+    (at,) = shapes.normal_axes(axis, x.ndim, "gather")
+    pairs = zip(x.handle.shape, index.handle.shape, strict=True)
+    for i, (have, want) in enumerate(pairs):
+        if i == at or have == want or have is None or want is None:
+            continue
+        if want > have:
+            raise ShapeError(
+                f"gather of {x!r} by {index!r}: axis {i} of the index is longer",
+                user_location(),
+            )
+        x = views.narrow(x, i, 0, want)
+    return _gathered("gather", x, at, index, along=True)
+
+
+@public
+def take_along_dim(x: Any, index: Any, axis: Any) -> Any:
+    """Elements at indices along an axis; other axes are equal, or 1 in the index."""
+    x = as_tensor("take_along_dim", x)
+    if not isinstance(index, Tensor) or index.ndim != x.ndim:
+        raise ShapeError(
+            f"take_along_dim of {x!r} by {index!r}: both have as many axes",
+            user_location(),
+        )
+    return _gathered("take_along_dim", x, axis, index, along=True)
 
 
 def rowshift(x: Any, axis: Any) -> Tensor:

@@ -358,6 +358,9 @@ _TORCH: dict[str, Function] = {
     "transpose": _torch_transpose,
     "bitwise_left_shift": f.shift_left,
     "bitwise_right_shift": f.shift_right,
+    "index_select": f.index_select,
+    "gather": f.gather,
+    "take_along_dim": f.take_along_dim,
     "lt": f.less,
     "le": f.less_equal,
     "gt": f.greater,
@@ -394,6 +397,12 @@ def _numpy_norm(
     return c.norm_of("np.linalg.norm", x, order, axis, keepdims)
 
 
+def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
+    if axis is None:
+        return f.index_select(x.ravel(), 0, index)
+    return f.index_select(x, axis, index)
+
+
 _NUMPY: dict[str, Function] = {
     **_COMMON,
     **torch_functions.FILLED,
@@ -405,6 +414,8 @@ _NUMPY: dict[str, Function] = {
     "copyto": _numpy_copyto,
     "matrix_transpose": _matrix_transpose,
     "mod": ELEMENTARY["remainder"],
+    "take": _numpy_take,
+    "take_along_axis": f.take_along_dim,
     "invert": f.bitwise_not,
     "left_shift": f.shift_left,
     "right_shift": f.shift_right,

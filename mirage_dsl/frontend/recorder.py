@@ -73,6 +73,7 @@ from mirage_dsl.ops.table import (
     CONCAT,
     CONVERSIONS,
     EQUAL,
+    GATHER,
     INSERT,
     MATMUL,
     MAX,
@@ -81,6 +82,10 @@ from mirage_dsl.ops.table import (
     SLICE,
     SUM,
     WHERE,
+)
+
+_PARTED = UnsupportedError(
+    "an index of an axis that is split or made of several; index before reshaping"
 )
 
 MOST_COPIES = 64
@@ -477,6 +482,37 @@ class Recorder:
                     "depends; take the dim out of dynamic=",
                     user_location(),
                 )
+
+    def gather(self, x: Handle, axis: int, index: Handle, *, along: bool) -> Handle:
+        """The elements at indices along an axis, in whose place are those of the index.
+
+        With `along`, the index has all axes of the tensor, and as long ones but there.
+        """
+
+        def plan(axes: Axes) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
+            if not along:
+                return [], atoms_of((*x.axes, *axes))
+            others = [i for i in range(len(axes)) if i != axis]
+            pairs = [(x.axes[i], axes[i]) for i in others if axes[i] and x.axes[i]]
+            return pairs, atoms_of((*x.axes, axes[axis]))
+
+        index = self._fit(index, plan)
+        place = index.axes[axis : axis + 1] if along else index.axes
+        made = (*x.axes[:axis], *place, *x.axes[axis + 1 :])
+        source, own = self.dims.resolve(x.axes[axis]), self.dims.resolve(x.value.dims)
+        first = next(iter(source), None)
+        if first is None or first not in own:
+            raise UnsupportedError(
+                "an index of an axis with one element, or along which all are equal; "
+                "take that element",
+                user_location(),
+            )
+        if len(source) > 1:
+            raise self._located(_PARTED)
+        rest = tuple(a for a in own if a is not first)
+        dims = tuple(dict.fromkeys((*self.dims.resolve(index.value.dims), *rest)))
+        attrs = (("dim", first.name),)
+        return Handle(self._record(GATHER, (x.value, index.value), dims, attrs), made)
 
     def concat(self, operands: Sequence[Handle], axis: int) -> Handle:
         """Join along one axis; all others must be equal."""
@@ -901,7 +937,9 @@ class Builder:
         for key, kind in node.op.attributes.items():
             value = found[key]
             if kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
-                found[key] = self._dims_of((str(value),))[0]
+                found[key], *others = self._dims_of((str(value),))
+                if others and node.op.kind is Kind.GATHER:
+                    raise UnsupportedError(_PARTED.message, node.location)
             elif isinstance(value, AxisNames):
                 axes = (self._dims_of(axis) for axis in value.axes)
                 found[key] = AxisNames(tuple(axes))

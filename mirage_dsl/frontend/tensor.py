@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.frontend import shapes
@@ -343,6 +343,9 @@ class Tensor(Attributes):
     __invert__ = logical("~")
 
     def __getitem__(self, index: Any) -> Any:
+        chosen = _by_integers(self, index)
+        if chosen is not None:
+            return chosen
         if isinstance(index, Tensor):
             from mirage_dsl.frontend.inplace import Selected
 
@@ -647,6 +650,21 @@ class Tensor(Attributes):
     unbind = method("unbind")
     narrow = method("narrow")
     astype = method("astype")
+
+
+def _by_integers(x: Tensor, index: Any) -> Any:
+    """What an index with one tensor of integers in it selects; None for others."""
+    parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
+    tensors = [i for i in parts if isinstance(i, Tensor)]
+    if len(tensors) != 1 or not tensors[0].handle.value.dtype.is_integer:
+        return None
+    at = next(i for i, part in enumerate(parts) if isinstance(part, Tensor))
+    if any(p is Ellipsis for p in parts):
+        return None
+    if any(not isinstance(p, slice) for p in (*parts[:at], *parts[at + 1 :])):
+        return None
+    plain = tuple(slice(None) if i == at else p for i, p in enumerate(parts))
+    return call("index_select", x[plain], at, tensors[0])
 
 
 def _extreme(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
@@ -466,8 +466,102 @@ _QUESTIONS = (
 )
 
 _DROPOUTS = "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout"
+# -- Labels ----------------------------------------------------------------------------
+
+
+def embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: Any = None,
+    max_norm: Any = None,
+    *_: Any,
+    **__: Any,
+) -> Any:
+    """The rows of a matrix at the indices; padding matters to gradients alone."""
+    del padding_idx
+    if max_norm is not None:
+        raise UnsupportedError(
+            "embedding with max_norm, which changes the weight; normalise it outside",
+            user_location(),
+        )
+    return f.embedding(input, weight)
+
+
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Minus the logarithmic probabilities of labels, of rows that are not ignored."""
+    del size_average, reduce
+
+    def losses(label: Any) -> Any:
+        return -v.squeeze(f.take_along_dim(input, label, 1), 1)
+
+    return _of_labels(losses, (input, target, weight), ignore_index, reduction)
+
+
+def _of_labels(
+    losses: Callable[[Any], Any],
+    given: tuple[Any, Any, Any],
+    ignored: int,
+    reduction: str,
+) -> Any:
+    """Losses of rows by their labels, which are a column; 0 where one is ignored."""
+    x, target, weight = given
+    if weight is not None or x.ndim != 2 or target.ndim != 1:
+        raise UnsupportedError(
+            "nll_loss and cross_entropy of other shapes than (rows, classes) and "
+            "(rows,), or with class weights; reshape, or weight the losses of "
+            "reduction='none'",
+            user_location(),
+        )
+    if reduction not in ("none", "sum", "mean"):
+        raise UnsupportedError(
+            f"reduction={reduction!r}; expected 'none', 'sum' or 'mean'",
+            user_location(),
+        )
+    counted = f.not_equal(target, ignored)
+    label = v.expand_dims(f.where(counted, target, 0), 1)
+    found = f.where(counted, losses(label), 0.0)
+    if reduction == "none":
+        return found
+    total = f.sum(found)
+    return total if reduction == "sum" else total / f.sum(counted, dtype=x.dtype)
+
+
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Minus the logarithm of the softmax at labels."""
+    whole = isinstance(target, Tensor) and target.handle.value.dtype.is_integer
+    if label_smoothing or not whole:
+        raise UnsupportedError(
+            "cross_entropy with label_smoothing or probabilities as targets; write it "
+            "with log_softmax",
+            user_location(),
+        )
+    found = log_softmax(input, 1)
+    return nll_loss(
+        found, target, weight, size_average, ignore_index, reduce, reduction
+    )
+
 
 FUNCTIONS = {
+    "cross_entropy": cross_entropy,
+    "embedding": embedding,
+    "nll_loss": nll_loss,
     **ACTIVATIONS,
     **FILLED,
     **LOSSES,

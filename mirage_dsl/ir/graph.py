@@ -94,7 +94,8 @@ class Apply:
 
         So a generated kernel ends before it, and another one starts behind it.
         """
-        return self.is_view or self.op.kind in (Kind.CONCAT, Kind.LIBRARY)
+        alone = (Kind.CONCAT, Kind.GATHER, Kind.LIBRARY)
+        return self.is_view or self.op.kind in alone
 
     def axes(self, name: str) -> tuple[tuple[str, ...], ...]:
         """The attribute called `name`, which tells axes."""

@@ -170,6 +170,8 @@ def result_dtype(
     found = promote(*(d for d in dtypes if d.is_integer or not whole))
     if op.kind is Kind.VIEW or op.kind is Kind.CONCAT:
         return found
+    if op.kind is Kind.GATHER and isinstance(operands[0], DType):
+        return operands[0]
     if op.truth is Truth.COMPARES:
         return boolean
     if op.gives is not None:
@@ -218,25 +220,31 @@ def apply_type(
             _check_over(node, types)
             return flat_type(dtype, _without(types[0].dims, node.over), space)
         case Kind.CONTRACTION:
-            _check_over(node, types)
-            dims = _without(union_dims(types), node.over)
-            if boolean in (types[0].dtype, types[1].dtype):
-                raise CheckError(
-                    f"{node.op.name} takes numbers, found {types[0].dtype} and "
-                    f"{types[1].dtype}; cast the truth values"
-                )
-            if types[0].dtype != types[1].dtype:
-                raise CheckError(
-                    f"{node.op.name} takes operands of one dtype, "
-                    f"found {types[0].dtype} and {types[1].dtype}; cast one of them"
-                )
-            return flat_type(dtype, dims, space)
+            _check_contraction(node, types)
+            return flat_type(dtype, _without(union_dims(types), node.over), space)
         case Kind.VIEW:
             return _view_type(node, types[0], space)
+        case Kind.GATHER:
+            return _gather_type(node, types[0], types[1], space)
         case Kind.CONCAT:
             return _concat_type(node, types, space)
         case Kind.LIBRARY:
             return _library_type(node, types, space)
+
+
+def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
+    _check_over(node, types)
+    left, right = types[0].dtype, types[1].dtype
+    if boolean in (left, right):
+        raise CheckError(
+            f"{node.op.name} takes numbers, found {left} and {right}; cast the truth "
+            "values"
+        )
+    if left != right:
+        raise CheckError(
+            f"{node.op.name} takes operands of one dtype, found {left} and {right}; "
+            "cast one of them"
+        )
 
 
 def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
@@ -252,6 +260,10 @@ def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
         raise CheckError(
             f"{op.name} of a condition in {operands[0]}; compare it with 0"
         )
+    if op.kind is Kind.GATHER:
+        if not (isinstance(operands[1], DType) and operands[1].is_integer):
+            raise CheckError(f"{op.name} by {operands[1]}, expected integers")
+        return
     if not integers:
         if op.formats is Formats.INTEGERS and dtypes:
             raise CheckError(
@@ -375,6 +387,25 @@ def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorTyp
     dims = tuple(replace(d, name=names.get(d.name, d.name)) for d in source.dims)
     if len({d.name for d in dims}) != len(dims):
         raise CheckError(f"{node.op.name}: two dims of the result have one name")
+    return flat_type(source.dtype, dims, space)
+
+
+def _gather_type(
+    node: Apply, source: TensorType, index: TensorType, space: MemorySpace
+) -> TensorType:
+    if space is not MemorySpace.DEVICE:
+        raise CheckError(
+            f"{node.op.name} in a block: addresses that are data are read by library "
+            "kernels; put it at the kernel level"
+        )
+    dim = str(node.attr("dim"))
+    if dim not in source.names:
+        raise CheckError(f"{node.op.name}: the operand has no dim {dim}")
+    if dim in index.names:
+        raise CheckError(
+            f"{node.op.name}: the index has the dim {dim} too; rename it there"
+        )
+    dims = union_dims((index, flat_type(f32, _without(source.dims, (dim,)), space)))
     return flat_type(source.dtype, dims, space)
 
 

@@ -28,6 +28,10 @@ class Kind(Enum):
     CONTRACTION: two operands; the sum of their product over the shared dims named by
         `over`; the other shared dims are batch dims.
     VIEW: one operand; the same elements under another type, without arithmetic.
+    GATHER: the elements of the first operand whose indices along the dim `dim` are what
+        the second one, of integers, holds.  The result has the dims of the second
+        operand, and those of the first but `dim`; shared ones go by name.  Negative
+        indices count from the end.
     LIBRARY: what only PyTorch computes, of one or two tensors: no block can contain
         it.  Attributes `of` and `by` name the dims of the axes of the first and of the
         second operand as PyTorch is to see them, `gives` those of the result.
@@ -39,6 +43,7 @@ class Kind(Enum):
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     VIEW = "view"
+    GATHER = "gather"
     CONCAT = "concat"
     LIBRARY = "library"
 
@@ -334,7 +339,7 @@ class Operator:
     def without_axes(self, algebra: FieldAlgebra[V], *operands: V) -> V:
         """The field semantics of any kind, in an algebra that asks for no axes."""
         match self.kind:
-            case Kind.ELEMENTWISE | Kind.VIEW:
+            case Kind.ELEMENTWISE | Kind.VIEW | Kind.GATHER:
                 return self.on(algebra, *operands)
             case Kind.REDUCTION:
                 return self.reduced(algebra, operands[0], ())

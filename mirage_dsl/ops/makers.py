@@ -115,6 +115,17 @@ def stable_sigmoid(x: Array) -> Array:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.asarray(x).dtype)
 
 
+def gathered(values: Array, index: Array, axis: int) -> Array:
+    """The elements at indices along an axis, which has the index's extent then.
+
+    Both have as many axes, and broadcast along all others.
+
+    Raises:
+        IndexError: An index is outside.
+    """
+    return np.take_along_axis(values, index.astype(np.int64), axis)
+
+
 def finite(of: Operator) -> Callable[[Array, Axes], Array]:
     """A reduction with a finite number in the place of its neutral element.
 
@@ -537,6 +548,32 @@ def _by_torch(text: str, tensors: Sequence[Any], numbers: Numbers) -> Any:
 
     names = {f"x{i}": x for i, x in enumerate(tensors)}
     return eval(text.format(*names, **numbers), {"torch": torch, **names})
+
+
+def gathering(
+    name: str,
+    numpy: Callable[[Array, Array, int], Array],
+    *,
+    torch: str,
+    field: BinaryField,
+) -> Operator:
+    """A row that takes elements at indices that are data; a library kernel."""
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.GATHER,
+            arity=2,
+            numpy=numpy,
+            field=field,
+            field_note=ON_INTEGERS,
+            term=Term.FUNCTION,
+            triton="",
+            torch=torch,
+            flops=0.5,
+            attributes={"dim": AttributeKind.DIM},
+            formats=Formats.ANY,
+        )
+    )
 
 
 def joining(join: Operator) -> str:

@@ -40,6 +40,7 @@ from mirage_dsl.ops.makers import (
     concatenation,
     contraction,
     conversion,
+    gathering,
     integral,
     library,
     reduction,
@@ -523,6 +524,13 @@ INSERT = row(
         flops=0.0,
         attributes={"to": AttributeKind.NEW_DIM},
     )
+)
+GATHER = gathering(
+    "gather",
+    makers.gathered,
+    torch="gathered({0}, {1}, {axis})",
+    # To algebras that know no elements: one of `a`, and `b` decides which one.
+    field=lambda f, a, b: f.choose(b, a, a),
 )
 CONCAT = concatenation(
     "concat",

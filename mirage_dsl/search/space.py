@@ -336,7 +336,7 @@ class _Reader:
             self.index[node.result] = self.index[node.values[0]]
         elif node.op.kind is Kind.VIEW and self.is_load(node.values[0]):
             self.view(node.result)
-        elif node.op.kind in (Kind.VIEW, Kind.CONCAT, Kind.LIBRARY):
+        elif node.op.kind in (Kind.VIEW, Kind.CONCAT, Kind.GATHER, Kind.LIBRARY):
             raise UnsupportedError(
                 f"a block cannot compute `{node.result}` = {node.op.name} of a "
                 "computed tensor; compute the operand in a kernel of its own",

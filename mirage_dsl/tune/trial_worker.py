@@ -21,6 +21,7 @@ from torch import Tensor
 from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.core.types import DType, Scalar, dtype_named, f32
+from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator
@@ -117,6 +118,13 @@ class TorchDomain:
             number = int(min(max(fill, limits.min), limits.max))
             return torch.where(kept, value, torch.full_like(value, number))
         return torch.where(kept, value, self._full((), fill))
+
+    def gather(self, op: Operator, value: Tensor, index: Tensor, axis: int) -> Tensor:
+        """PyTorch's."""
+        del op
+        rank = max(value.ndim, index.ndim)
+        index = index.reshape(index.shape + (1,) * (rank - index.ndim)).long()
+        return torch.take_along_dim(value, index % value.shape[axis], axis)
 
     def concat(self, values: Sequence[Tensor], axis: int) -> Tensor:
         """Tensors one after the other."""
@@ -241,16 +249,28 @@ class TrialWorker:
 
     def _draw(self, seed: int, scale: float) -> Tensors:
         generator = torch.Generator(self._device).manual_seed(seed)
-        return [self._tensor(s, scale, generator) for s in self._task.inputs]
+        program = self._task.program
+        limits = index_limits(program)
+        pairs = zip(self._task.inputs, program.inputs, strict=True)
+        return [
+            self._tensor(s, scale, generator, limits.get(item.name))
+            for s, item in pairs
+        ]
 
     def _tensor(
-        self, spec: InputSpec, scale: float, generator: torch.Generator
+        self,
+        spec: InputSpec,
+        scale: float,
+        generator: torch.Generator,
+        limit: int | None = None,
     ) -> torch.Tensor:
         dtype = getattr(torch, spec.dtype)
         tensor = torch.empty_strided(
             spec.shape, spec.strides, dtype=dtype, device=self._device
         )
         values = torch.randn(spec.shape, generator=generator, device=self._device)
+        if limit is not None:
+            return tensor.copy_((values.abs() * 2**20).long() % limit)
         if is_whole(tensor):
             limits = torch.iinfo(dtype)
             wide = (values * min(limits.max / 4, 1024)).round()

@@ -313,9 +313,11 @@ class ResidueAlgebra:
         parts = (wide % self.prime(i, rank) for i in range(self.trials.fields))
         return Residue(tuple(parts), exact=exact)
 
-    def any_integers(self, dtype: DType, shape: tuple[int, ...]) -> Residue:
+    def any_integers(
+        self, dtype: DType, shape: tuple[int, ...], limit: int | None = None
+    ) -> Residue:
         """Independent random numbers of a format of integers, or truth values."""
-        drawn = any_integers(self.rng, dtype, (self.trials.count, *shape))
+        drawn = any_integers(self.rng, dtype, (self.trials.count, *shape), limit)
         return self.whole(drawn)
 
     def _number(self, number: Number, primes: IntArray) -> IntArray:
@@ -779,6 +781,34 @@ class ResidueDomain:
             return self.algebra.whole(exact)
         exact = (value.top % (2 * SMALL)).astype(dtype.long_name)
         return replace(self.algebra.whole(exact), flags=value.flags)
+
+    def gather(
+        self,
+        op: Operator,  # noqa: ARG002
+        value: Residue,
+        index: Residue,
+        axis: int,
+    ) -> Residue:
+        """The elements at indices that are known; those outside have no value."""
+        if index.exact is None:
+            raise UnsupportedError("an index of a gather that is not of integers")
+        value, index = align(value, index)
+        assert index.exact is not None
+        extent = value.top.shape[axis + 1]
+        wanted = index.exact.astype(np.int64)
+        inside = (wanted >= -extent) & (wanted < extent)
+        found = value.each(
+            lambda a: np.take_along_axis(
+                np.broadcast_to(a, (len(wanted), *a.shape[1:])),
+                wanted % extent,
+                axis + 1,
+            )
+        )
+        if inside.all():
+            return found
+        outside = np.where(inside, 0, INVALID).astype(np.uint16)
+        outside = np.broadcast_to(outside, found.top.shape)
+        return replace(found, flags=found.all_flags() | outside)
 
     def transpose(self, value: Residue, order: tuple[int, ...]) -> Residue:
         """Axes in another order."""

@@ -21,18 +21,28 @@ _STEPS = 64.0
 
 
 def any_integers(
-    rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]
+    rng: np.random.Generator,
+    dtype: DType,
+    shape: tuple[int, ...],
+    limit: int | None = None,
 ) -> NDArray[Any]:
-    """Random numbers of a format of integers, or truth values.
+    """Random numbers of a format of integers, or truth values; below a limit, if any.
 
     Half of them are small, so that comparisons meet equal ones and products do not wrap
     around; the others are of any size.
     """
-    return of_words(dtype, rng.integers(0, 2**62, shape))
+    return of_words(dtype, rng.integers(0, 2**62, shape), limit)
 
 
-def of_words(dtype: DType, words: NDArray[np.int64]) -> NDArray[Any]:
-    """A number of a format for each random number from 0 on."""
+def of_words(
+    dtype: DType, words: NDArray[np.int64], limit: int | None = None
+) -> NDArray[Any]:
+    """A number of a format for each random number from 0 on.
+
+    With a limit they are indices: from 0 on, below it.
+    """
+    if limit is not None:
+        return (words % limit).astype(dtype.long_name)
     if dtype == boolean:
         return words % 2 == 1
     least = max(int(dtype.min), -SMALL)
@@ -40,7 +50,7 @@ def of_words(dtype: DType, words: NDArray[np.int64]) -> NDArray[Any]:
     return np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
 
 
-def fitted(dtype: DType, values: Array) -> Array:
+def fitted(dtype: DType, values: Array, limit: int | None = None) -> Array:
     """Random floats as values that an input may have, near them if it can be.
 
     Floats are left as they are: rounding them is up to whoever runs a graph.
@@ -48,6 +58,8 @@ def fitted(dtype: DType, values: Array) -> Array:
     if dtype.is_float:
         return values
     steps = np.rint(np.abs(values) * _STEPS)
+    if limit is not None:
+        return (steps % limit).astype(dtype.long_name)
     if dtype == boolean:
         return np.asarray(steps % 2, values.dtype)
     signed = np.where(values < 0, -steps, steps)

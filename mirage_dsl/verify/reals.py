@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
+from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Array, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
@@ -192,9 +193,10 @@ def _drawn(program: KernelGraph, seed: int) -> _Draws:
     generic = list(_generic(rng, shapes))
     special = list(_special(rng, shapes))
     runs = zip(*generic, *special, strict=True)
+    limits = index_limits(program)
     # Three decimals read well in a counterexample.
     inputs = [
-        fitted(item.type.dtype, np.round(np.stack(values), 3))
+        fitted(item.type.dtype, np.round(np.stack(values), 3), limits.get(item.name))
         for item, values in zip(program.inputs, runs, strict=True)
     ]
     return _Draws(inputs, np.arange(len(generic) + len(special)) < len(generic))

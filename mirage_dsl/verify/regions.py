@@ -96,7 +96,9 @@ class Thinning:
             if name not in partial and kept is not None:
                 found[name] = kept
         views = [
-            n for n in applications(graph) if n.op.kind in (Kind.VIEW, Kind.CONCAT)
+            n
+            for n in applications(graph)
+            if n.op.kind in (Kind.VIEW, Kind.CONCAT, Kind.GATHER)
         ]
         viewed = {dim for node in views for dim in _viewed_dims(node)}
         for name, (base, block) in partial.items():
@@ -106,7 +108,7 @@ class Thinning:
             elif self.kept(extents[name]) is not None:
                 raise UnsupportedError(f"{name} has too many parts")
         for node in views:
-            cuts = node.op.kind is Kind.CONCAT or "start" in dict(node.attrs)
+            cuts = node.op.kind is not Kind.VIEW or "start" in dict(node.attrs)
             if cuts and not found.keys().isdisjoint(_viewed_dims(node)):
                 raise UnsupportedError(
                     f"{node.result} takes a part of a long dim, or joins it to another"
@@ -191,6 +193,9 @@ def operand_regions(
     if node.op.kind is Kind.VIEW and "dtype" not in attrs:
         region = _viewed(node, region)
     whole = {d: _all_of(d, extents, thinned) for d in node.over}
+    if node.op.kind is Kind.GATHER:
+        gathered = str(attrs["dim"])
+        whole[gathered] = np.arange(extents[gathered])
     return [{d: whole[d] if d in whole else region[d] for d in own} for own in names]
 
 

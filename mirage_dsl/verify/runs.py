@@ -21,9 +21,13 @@ from mirage_dsl.ops.definition import Array, Numbers, Operator
 
 @dataclass(frozen=True)
 class RunsDomain(NumpyDomain):
-    """`NumpyDomain` for several runs, at the small sizes of trials."""
+    """`NumpyDomain` for several runs, at the small sizes of trials.
+
+    What is gathered from outside is NaN.
+    """
 
     stand_ins: bool = True
+    checked: bool = False
 
     def shape(self, value: Array) -> tuple[int, ...]:
         """That of one run."""
@@ -83,6 +87,10 @@ class RunsDomain(NumpyDomain):
     def pad(self, value: Array, axis: int, count: int) -> Array:
         """NaN after an axis of a run."""
         return super().pad(value, axis + 1, count)
+
+    def gather(self, op: Operator, value: Array, index: Array, axis: int) -> Array:
+        """Along an axis of a run."""
+        return super().gather(op, value, index, axis + 1)
 
     def concat(self, values: Sequence[Array], axis: int) -> Array:
         """Arrays one after the other, in each run."""

@@ -21,6 +21,7 @@ import numpy as np
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim, Scalar
+from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Inside,
@@ -266,7 +267,8 @@ class _Side:
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], index, trials.primes[-1][0])
-            exact = of_words(item.type.dtype, words)
+            limit = index_limits(self.graph).get(item.name)
+            exact = of_words(item.type.dtype, words, limit)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
             return Named(algebra.whole(exact), names)
         parts = (

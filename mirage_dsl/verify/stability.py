@@ -26,6 +26,7 @@ import numpy as np
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import DType, boolean
+from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.evaluate.floats import numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph, Return
 from mirage_dsl.ops.definition import Array, Term
@@ -453,10 +454,11 @@ def _formatted(
     """Inputs, the first axis over the draws; their rounding is nobody's error."""
     stacked = [np.stack(values) for values in zip(*drawn, strict=True)]
     found: list[Array] = []
+    limits = index_limits(program)
     for item, drawn_values in zip(program.inputs, stacked, strict=True):
         values, dtype = drawn_values, item.type.dtype
         if dtype.is_integer:
-            found.append(fitted(dtype, values))
+            found.append(fitted(dtype, values, limits.get(item.name)))
             continue
         if dtype == boolean:
             values = values > _middle(values)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
+from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (
@@ -110,7 +111,10 @@ class Field:
         trials = draw_trials(self.chain, count, rng)
         algebra = ResidueAlgebra(trials, Order(), rng)
         program = self.shrunk.program
-        return trials, [_drawn(algebra, program, i) for i in program.inputs]
+        limits = index_limits(program)
+        return trials, [
+            _drawn(algebra, program, i, limits.get(i.name)) for i in program.inputs
+        ]
 
     def evaluate(
         self, side: int, trials: Trials, inputs: Sequence[Residue], *stream: int
@@ -129,11 +133,13 @@ class Field:
         return Evaluation(outputs, algebra)
 
 
-def _drawn(algebra: ResidueAlgebra, program: KernelGraph, item: Input) -> Residue:
+def _drawn(
+    algebra: ResidueAlgebra, program: KernelGraph, item: Input, limit: int | None
+) -> Residue:
     shape, dtype = input_shape(program, item), item.type.dtype
     if dtype.is_float:
         return algebra.uniform(shape)
-    return algebra.any_integers(dtype, shape)
+    return algebra.any_integers(dtype, shape, limit)
 
 
 def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:

@@ -35,7 +35,7 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
 from mirage_dsl.ops.definition import Kind, Operator, Truth
-from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.ops.table import GATHER, OPERATORS
 from tests.backends.running import allowed, as_array, compare, random_inputs
 from tests.ops.kinds import is_of_floats
 from tests.programs import windows
@@ -301,6 +301,7 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "masked rows", Case(_masked_rows())
     yield "casts", Case(_casts())
     yield "truth", Case(_truth())
+    yield "gathers", Case(_gathers())
     yield "beside", Case(_beside())
     yield "joined operands", Case(_joined_operands(), tolerance=2e-2)
     yield "joined iterations", Case(_joined_iterations())
@@ -400,6 +401,18 @@ def _truth() -> KernelGraph:
         first = b.store(both, "m/grid, k", dtype=boolean)
         second = b.store(b.where(kept, t, 0.5), "m/grid, k", dtype=f32)
     return g.returns(first, second).build()
+
+
+def _gathers() -> KernelGraph:
+    """Elements at indices that are data: rows, columns, and one of each row."""
+    g = KernelBuilder("gathers", m=6, k=10, n=7, c=4)
+    x, w = g.input("x", f32, "m, k"), g.input("w", f16, "k, c")
+    rows, ids = g.input("rows", i32, "n"), g.input("ids", i64, "m")
+    some = g.apply(GATHER, x, rows, dim="m")
+    with g.block(grid={"n": 4}) as b:
+        out = b.store(b.exp(b.load(some, "n/grid, k")), "n/grid, k")
+    shared = g.apply(GATHER, x, ids, dim="k")
+    return g.returns(out, shared, g.apply(GATHER, w, ids, dim="k")).build()
 
 
 def _beside() -> KernelGraph:

@@ -82,6 +82,10 @@ class Domain(Protocol[V]):
         """`fill` where `keep`, broadcast to the value, is False."""
         ...
 
+    def gather(self, op: Operator, value: V, index: V, axis: int) -> V:
+        """Apply a gather along an axis to arrays that broadcast along all others."""
+        ...
+
     def concat(self, values: Sequence[V], axis: int) -> V: ...
 
 
@@ -262,6 +266,23 @@ class NamedArrays(Generic[V]):
         shape = tuple(math.prod(sizes[n] for n in group) for group in groups)
         return self.domain.reshape(moved.value, shape)
 
+    def gather(
+        self, op: Operator, source: Named[V], index: Named[V], dim: str
+    ) -> Named[V]:
+        """The elements at the indices along `dim`."""
+        rest = [n for n in source.labels if n != dim and n not in index.labels]
+        labels = (*index.labels, dim, *rest)
+        value = self.domain.gather(
+            op,
+            self._aligned(source, labels),
+            self._aligned(index, labels),
+            len(index.labels),
+        )
+        sizes = {n: self.extent(o, n) for o in (source, index) for n in o.labels}
+        made = (*index.labels, *rest)
+        found = self.domain.reshape(value, tuple(sizes[n] for n in made))
+        return Named(found, made)
+
     def concat(
         self, operands: Sequence[Named[V]], joined: Sequence[str], to: str
     ) -> Named[V]:
@@ -357,6 +378,9 @@ class NamedArrays(Generic[V]):
                 return self.contract(node.op, operands[0], operands[1], node.over)
             case Kind.VIEW:
                 return self.view(node, operands[0])
+            case Kind.GATHER:
+                source, index = operands
+                return self.gather(node.op, source, index, str(node.attr("dim")))
             case Kind.CONCAT:
                 joined, to = node.attr("dims"), str(node.attr("to"))
                 assert isinstance(joined, tuple)

@@ -39,11 +39,14 @@ class NumpyDomain:
         stand_ins: Evaluate, in the place of a library operator, a function of a few
             elements of its operands at random places: at the small sizes of trials
             extents are none that its windows would make.
+        checked: Refuse indices outside of what is gathered, whose elements are NaN
+            otherwise.
     """
 
     compute: Compute = np.float64
     round_casts: bool = False
     stand_ins: bool = False
+    checked: bool = True
 
     def shape(self, value: Array) -> tuple[int, ...]:
         """The array's shape."""
@@ -155,6 +158,28 @@ class NumpyDomain:
         """`fill` where `keep` is False."""
         return np.where(keep, value, as_format(np.asarray(fill), value.dtype))
 
+    def gather(self, op: Operator, value: Array, index: Array, axis: int) -> Array:
+        """The row's NumPy semantics.
+
+        Raises:
+            ShapeError: An index is outside.
+        """
+        rank = max(value.ndim, index.ndim)
+        index = index.reshape(index.shape + (1,) * (rank - index.ndim))
+        extent = value.shape[axis]
+        low, high = int(index.min()), int(index.max())
+        if -extent <= low and high < extent:
+            return np.asarray(op.numpy(value, index, axis))
+        if self.checked:
+            raise ShapeError(
+                f"{op.name}: indices from {low} to {high} of a dim of extent {extent}; "
+                f"expected {-extent} to {extent - 1}"
+            )
+        inside = (index >= -extent) & (index < extent)
+        found = op.numpy(value, np.where(inside, index, 0), axis)
+        fill = np.nan if found.dtype.kind == "f" else _ODD
+        return np.where(inside, found, np.asarray(fill, found.dtype))
+
     def concat(self, values: Sequence[Array], axis: int) -> Array:
         """Arrays one after the other."""
         return np.concatenate(list(values), axis)
@@ -216,6 +241,7 @@ def evaluate_numpy(
     compute: Compute = np.float64,
     round_casts: bool = False,
     stand_ins: bool = False,
+    checked: bool = True,
 ) -> list[Array]:
     """Evaluate a program or μGraph on NumPy arrays.
 
@@ -225,6 +251,7 @@ def evaluate_numpy(
         compute: The format of all arithmetic, and of the results.
         round_casts: Round to storage formats where a real run does.
         stand_ins: As `NumpyDomain` says, for the sizes of trials.
+        checked: Refuse indices that are outside of what is gathered.
 
     Returns:
         One array per output, axes as the returned type says.
@@ -232,10 +259,10 @@ def evaluate_numpy(
     Raises:
         CheckError: The graph is not well formed.
         DTypeError: An array of complex numbers or of no numbers.
-        ShapeError: Arrays that do not fit the input types.
+        ShapeError: Arrays that do not fit the input types; indices outside.
     """
     graph = graph_of(graph)
-    domain = NumpyDomain(compute, round_casts, stand_ins)
+    domain = NumpyDomain(compute, round_casts, stand_ins, checked)
     values = [_numbers(a, compute) for a in arrays]
     try:
         return evaluate(graph, values, domain)

@@ -310,7 +310,9 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
     arrays: list[Array] = [
         rng.uniform(0.5, 1.5, input_shape(small, i)) for i in small.inputs
     ]
-    first, second = (evaluate(probe, arrays, _Shifted(seed=s)) for s in (1, 2))
+    first, second = (
+        evaluate(probe, arrays, _Shifted(seed=s, checked=False)) for s in (1, 2)
+    )
     return frozenset(
         name
         for name, a, b in zip(names, first, second, strict=True)

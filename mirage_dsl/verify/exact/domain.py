@@ -313,6 +313,16 @@ class ExactDomain:
         pairs = zip(value.ravel().tolist(), flags, strict=True)
         return array_of([v if k else other for v, k in pairs], value.shape)
 
+    def gather(
+        self,
+        op: Operator,
+        value: Values,  # noqa: ARG002
+        index: Values,  # noqa: ARG002
+        axis: int,  # noqa: ARG002
+    ) -> Values:
+        """Refused: which element it is, is not known."""
+        raise UnsupportedError(f"{op.name}: indices that are data are not decided")
+
     def concat(self, values: Sequence[Values], axis: int) -> Values:
         return np.concatenate(list(values), axis)
 

@@ -1,0 +1,208 @@
+"""Elements at indices that are data: embeddings, labels, block tables.
+
+They are library kernels of a program; what is before and after them is searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.core.errors import CheckError, MirageError, ShapeError
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
+
+Function = Callable[..., Any]
+SEEDS = range(20)
+
+
+def indices(high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(high)
+    return torch.randint(0, high, shape, generator=generator).to(dtype)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+W, IDS = normal(50, 16), indices(50, 24)
+LABELS = indices(40, 24)
+LABELS[3] = -100
+CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "rows": (lambda w, i: (w[i], F.embedding(i, w), w.index_select(0, i)), [W, IDS]),
+    "indices of two axes": (
+        lambda w, i: (w[i], F.embedding(i, w) * 2),
+        [W, indices(50, 3, 8, dtype=torch.int32)],
+    ),
+    "columns": (lambda w, i: (w[:, i], w.T[i], w[2:, i]), [W, indices(16, 7)]),
+    "negative indices": (lambda w, i: w[i - 50], [W, IDS]),
+    "of rank 3": (lambda x, i: (x[:, i], x[i]), [normal(5, 6, 4), indices(5, 3)]),
+    "along an axis": (
+        lambda x, i: (torch.gather(x, 1, i), x.gather(1, i), x.take_along_dim(i, 1)),
+        [W, indices(16, 50, 5)],
+    ),
+    "of fewer rows": (lambda x, i: torch.gather(x, 1, i), [W, indices(16, 20, 5)]),
+    "one of each row": (lambda x, i: x.take_along_dim(i, 1), [W, indices(16, 50, 1)]),
+    "integers": (lambda i, j: i[j], [IDS, indices(24, 9)]),
+    "by itself": (lambda i: i[i % 24], [IDS]),
+    "cross entropy": (
+        lambda x, y: (
+            F.cross_entropy(x, y),
+            F.cross_entropy(x, y, reduction="none"),
+            F.cross_entropy(x, y, reduction="sum"),
+        ),
+        [normal(24, 40), LABELS],
+    ),
+    "nll_loss": (
+        lambda x, y: (F.nll_loss(x, y), F.nll_loss(x, y, reduction="sum")),
+        [normal(24, 40), LABELS],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_pytorch(name: str) -> None:
+    function, tensors = CASES[name]
+    found, expected = mirage.kernel(function)(*tensors), function(*tensors)
+    if not isinstance(expected, tuple):
+        found, expected = (found,), (expected,)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_as_numpy() -> None:
+    def function(w: Any, i: Any) -> Any:
+        return w[i], np.take(w, i, 0), np.take_along_axis(w, i[:, None] % 16, 1)
+
+    w, i = normal(24, 16).numpy(), indices(24, 24).numpy()
+    for one, other in zip(mirage.kernel(function)(w, i), function(w, i), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_an_index_outside_is_an_error() -> None:
+    with pytest.raises(ShapeError, match="extent 50; expected -50 to 49"):
+        mirage.kernel(lambda w, i: w[i])(W, IDS + 30)
+
+
+REFUSED: dict[str, Function] = {
+    "an index of floats": lambda w, i: torch.index_select(w, 0, i.float()),
+    "fewer axes": lambda w, i: torch.gather(w, 0, i),
+    "two indices": lambda w, i: w[i, i],
+    "smoothed labels": lambda w, i: F.cross_entropy(w, i, label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_where(name: str) -> None:
+    with pytest.raises(MirageError) as error:
+        mirage.kernel(REFUSED[name])(W, IDS)
+    assert error.value.location is not None
+
+
+def embedding_norm(w: Any, ids: Any, gain: Any) -> Any:
+    return F.rms_norm(F.embedding(ids, w), (w.shape[1],), gain)
+
+
+def loss(x: Any, labels: Any) -> Any:
+    return F.cross_entropy(x, labels)
+
+
+SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
+    "embedding and norm": (embedding_norm, [W, IDS, normal(16)], 1),
+    "cross entropy": (loss, [normal(24, 40), LABELS], 2),
+}
+
+
+def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
+    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
+    specs = [
+        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
+    ]
+    return mirage.kernel(function).trace(*specs)
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_all_but_the_gather_is_generated(name: str) -> None:
+    function, tensors, kernels = SEARCHED[name]
+    program = traced(function, tensors)
+    assert check(program) == []
+    assert parse(str(program)) == program
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    assert best.certificate.ok
+    library = [n.op.name for n in best.mugraph.applies if not n.is_view]
+    assert library == ["gather"]
+    assert len(best.mugraph.blocks) <= kernels
+    found = TritonExecutable(best.mugraph, interpret=True)(*tensors)[0]
+    torch.testing.assert_close(found, function(*tensors), rtol=1e-5, atol=1e-5)
+
+
+# -- What must not be accepted -------------------------------------------------------
+
+WRONG: dict[str, tuple[Function, Function]] = {
+    "the next row": (lambda w, i: w[i], lambda w, i: w[(i + 1) % 12]),
+    "another index": (lambda w, i, j: w[i] + j[0], lambda w, i, j: w[j] + i[0]),
+    "the other axis": (lambda w, i: w[i], lambda w, i: w.T[i]),
+    "without an index": (lambda w, i: w[i], lambda w, i: w + (i[:, None] - i).float()),
+    "from the end": (lambda w, i: w[i], lambda w, i: w[-i]),
+    "of another row": (
+        lambda w, i: torch.take_along_dim(w, i[:, None], 1),
+        lambda w, i: torch.take_along_dim(w.T, i[:, None], 1),
+    ),
+    "ignored labels counted": (
+        lambda w, i: F.cross_entropy(w, i, ignore_index=0),
+        lambda w, i: F.cross_entropy(w, i, ignore_index=1),
+    ),
+}
+
+
+def _square(function: Function) -> KernelGraph:
+    given = [mirage.spec((12, 12), "float32"), *[mirage.spec((12,), "int64")] * 2]
+    return mirage.kernel(function).trace(*given[: function.__code__.co_argcount])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_element_is_never_accepted(name: str) -> None:
+    right, wrong = map(_square, WRONG[name])
+    for seed in SEEDS:
+        found = mirage.verify(wrong, right, seed=seed, stability=False)
+        assert not found.equivalent, seed
+
+
+RIGHT: dict[str, tuple[Function, Function]] = {
+    "before and after": (lambda w, i: torch.exp(w[i]), lambda w, i: torch.exp(w)[i]),
+    "of an index": (lambda w, i, j: w[i][j], lambda w, i, j: w[i[j]]),
+    "rows and columns": (lambda w, i: w[i].T, lambda w, i: w.T[:, i]),
+    "labels": (
+        lambda w, i: F.cross_entropy(w, i),
+        lambda w, i: F.nll_loss(F.log_softmax(w, 1), i),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_holds_of_indices_is_accepted(name: str) -> None:
+    one, other = map(_square, RIGHT[name])
+    found = mirage.verify(other, one, stability=False)
+    assert found.equivalent, found.reason
+
+
+def test_graphs_that_are_not_well_formed() -> None:
+    head = "mirage 1\nmugraph f(x: f32[m, k], i: {}) -> f32[n, k] "
+    tail = "where m = 6, k = 4, n = 3 {{\n  y = gather x, i dim({})\n  return y\n}}"
+    text = head + tail
+    assert check(parse(text.format("i32[n]", "m"))) == []
+    for dtype, dim, message in (
+        ("f32[n]", "m", "expected integers"),
+        ("i32[n, m]", "m", "the index has the dim m too"),
+    ):
+        with pytest.raises((CheckError, mirage.ParseError), match=message):
+            parse(text.format(dtype, dim))
