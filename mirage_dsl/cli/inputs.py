@@ -83,8 +83,8 @@ def parse_spec(text: str) -> TensorSpec:
     dtype = dtype_named(found["dtype"]) if found else None
     if found is None or dtype is None:
         raise click.BadParameter(
-            f"{text!r}: expected a dtype (f16, bf16, f32) and a shape, as in "
-            "f16[16,4096]",
+            f"{text!r}: expected a dtype (f16, bf16, f32, i32, bool, ...) and a shape, "
+            "as in f16[16,4096]",
             param_hint="--spec",
         )
     shape: list[int | str] = []

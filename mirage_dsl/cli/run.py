@@ -21,7 +21,8 @@ from mirage_dsl.cli.output import (
 )
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.hardware import DEFAULT, EARLIEST
-from mirage_dsl.core.types import DType, boolean
+from mirage_dsl.core.types import boolean
+from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph
 
@@ -96,22 +97,24 @@ def shape_of(item: Input, graph: KernelGraph) -> tuple[int, ...]:
 
 
 def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
-    """Normal numbers in the inputs' dtypes; truth values where they are above 0."""
+    """Normal numbers in the inputs' dtypes; truth values where they are above 0.
+
+    Integers are spread over what their format holds, up to thousands; indices lie in
+    what is indexed.
+    """
     generator = np.random.default_rng(seed)
-    drawn = [(i, generator.standard_normal(shape_of(i, graph))) for i in graph.inputs]
-    return [
-        (v > 0 if i.type.dtype == boolean else _scaled(v, i.type.dtype)).astype(
-            numpy_dtype(i.type.dtype)
-        )
-        for i, v in drawn
-    ]
-
-
-def _scaled(values: Array, dtype: DType) -> Array:
-    """Normal numbers; integers spread over what their format holds, up to thousands."""
-    if not dtype.is_integer:
-        return values
-    return np.clip(np.abs(values) * min(dtype.max, 4096) / 4, 0, dtype.max)
+    limits = index_limits(graph)
+    found: list[Array] = []
+    for item in graph.inputs:
+        dtype = item.type.dtype
+        drawn = generator.standard_normal(shape_of(item, graph))
+        if dtype.is_integer:
+            most = limits.get(item.name, 4096)
+            drawn = np.abs(drawn) * 1024 % min(most, dtype.max)
+        elif dtype == boolean:
+            drawn = drawn > 0
+        found.append(drawn.astype(numpy_dtype(dtype)))
+    return found
 
 
 def relative_error(found: Array, expected: Array) -> float:
@@ -143,6 +146,8 @@ def _execute(
 def _to_torch(array: Array) -> torch.Tensor:
     import torch
 
+    if array.dtype.kind in "iu":
+        return torch.as_tensor(array)
     exact = torch.as_tensor(array.astype(np.float32))
     return exact.to(getattr(torch, array.dtype.name))
 

@@ -113,6 +113,27 @@ def test_one_kernel_that_computes_what_pytorch_does(name: str) -> None:
             assert torch.equal(one, other)
 
 
+def constants(a: Any) -> Any:
+    return a // 3, a % -7, a.amin(1), a.amax(0), a.prod(1, dtype=a.dtype), -a - 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_kernels_of_integers_run_and_compile(dtype: str) -> None:
+    """Ragged tiles, whose lanes outside hold the ends of the format."""
+    low = 0 if dtype == "uint8" else -100
+    a = numbers(low, 100, 13, 21, dtype=getattr(torch, dtype))
+    divided = (
+        constants if dtype != "uint8" else lambda a: (a // 3, a.amin(1), a.amax(0))
+    )
+    mugraph = searched(divided, [a]).best.mugraph
+    found = TritonExecutable(mugraph, interpret=True)(a)
+    for one, other in zip(found, divided(a), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    assert mugraph.blocks
+    assert mirage.compile_only(mugraph)
+
+
 # -- What must not be accepted -------------------------------------------------------
 
 
