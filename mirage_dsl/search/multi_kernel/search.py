@@ -57,7 +57,7 @@ from mirage_dsl.search.space import MOST_LAYERS, Space
 PROOF_EFFORT = 1.0
 """Most work for the proof, by the solver's measure: about half a second."""
 
-MOST_ENODES = 4_000
+MOST_ENODES = 8_000
 """Kernels enter the union at more points as long as it stays smaller than this."""
 
 TRIED = 3

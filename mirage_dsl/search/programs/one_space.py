@@ -32,8 +32,8 @@ class Several:
     Attributes:
         plans: The best ones.
         proof: What is proved of them.
-        covers: Whether chains of longer segments have not been seen to give anything
-            better: the products are few.
+        covers: Whether there may be a kernel for each product, so that chains of longer
+            segments rarely give anything better.
     """
 
     plans: list[Plan] = field(default_factory=list[Plan])
@@ -76,7 +76,8 @@ def several(
     proof = None if found.cost is None else Proof(found.cost, found.bound)
     progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
     kinds = [n.op.kind for n in program.nodes if isinstance(n, Apply)]
-    covers = not found.own and kinds.count(Kind.CONTRACTION) <= MOST_LAYERS
+    enough = min(max_kernels or MOST_KERNELS, MOST_LAYERS)
+    covers = not found.own and kinds.count(Kind.CONTRACTION) <= enough
     return Several(found.plans, proof, bool(found.plans) and covers)
 
 

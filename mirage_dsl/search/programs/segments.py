@@ -205,9 +205,8 @@ _log = logging.getLogger("mirage_dsl.search.segments")
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
 
-MOST_SPLIT = 2
-"""Structures of a segment whose loops are split over the grid, the best ones: sums in
-parts are values of the search for several kernels, too."""
+MOST_SPLIT = 6
+"""Structures of a segment whose loops are split over the grid, the best ones."""
 
 
 @dataclass(frozen=True)
