@@ -9,9 +9,9 @@ A kernel takes a start, what it waits for, and memory and arithmetic, which over
                 operations; operands that change threads
     pace        the way of the loop's tiles, which stages divide
 
-Pre-defined kernels are priced by their roofline and what libraries add to it; views are
-free.  The constants are in `hardware`; `docs/cost-model.md` says how well the
-model ranks measured kernels.
+Pre-defined kernels are priced by their roofline and what libraries add to it, operators
+that PyTorch computes by one call as that call; views are free.  The constants are in
+`hardware`; `docs/cost-model.md` says how well the model ranks measured kernels.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mirage_dsl.core.types import TensorType, f32
 from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import footprint_of, size_of, tensor_bytes
+from mirage_dsl.ir.analysis.calls import Call, calls
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
@@ -44,6 +45,13 @@ where tiles of 64 x 64 leave multiprocessors idle, and join the parts."""
 CONVOLUTION_SHARE = 0.5
 """Share of the matrix units' rate that convolutions of libraries are taken to reach; a
 guess, which is not measured."""
+
+
+ATTENTION_SHARE = 0.5
+"""Share of its roofline that a library's attention reaches.  [M] H200, FlashAttention
+through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
+are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
+at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class KernelCost:
         registers: Registers of a thread.
         in_flight: Bytes in stage buffers of the whole GPU.
         limit: Why a block does not fit on the GPU; None where it does.
+        call: The function of PyTorch's that several operators are; "" for one.
         covered: What of it the next kernel's loop covers, which does not wait for it;
             the estimate is without it.
         unknown: Why there is no estimate, where no tile program expresses the block: of
@@ -91,6 +100,7 @@ class KernelCost:
     limit: str | None = None
     covered: float = 0.0
     unknown: str | None = None
+    call: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,8 @@ def estimate(
     parts: list[KernelCost] = []
     placed = places(graph, types, extents)
     running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
+    together = calls(graph, types)
+    within = {v for call in together.values() for v in call.inner}
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             part = _block_kernel(node, types, extents, inside, hardware)
@@ -145,8 +157,13 @@ def estimate(
                 parts[-1] = _covered(parts[-1], part, hardware)
             parts.append(part)
             made = node.results
+        elif node.result in within:
+            continue
         else:
-            if not _is_free(node, placed):
+            if node.result in together:
+                call = together[node.result]
+                parts.append(_call_kernel(call, graph, extents, inside, hardware))
+            elif not _is_free(node, placed):
                 parts.append(
                     library_kernel(
                         node, types, extents, inside, hardware, placed.keys()
@@ -187,13 +204,19 @@ def _covered(ahead: KernelCost, behind: KernelCost, hardware: Hardware) -> Kerne
 
 
 def launched(graph: KernelGraph) -> list[int]:
-    """Indices of the nodes that are kernels: views and such are none."""
+    """Indices of the nodes that are kernels: views and such are none.
+
+    Of operators that are one call it is the last one.
+    """
     extents = derived_extents(graph, graph.extent_of)
-    placed = places(graph, laid_out(graph, kernel_types(graph), extents), extents)
+    types = laid_out(graph, kernel_types(graph), extents)
+    placed = places(graph, types, extents)
+    within = {v for call in calls(graph, types).values() for v in call.inner}
     return [
         at
         for at, node in enumerate(graph.nodes)
-        if isinstance(node, BlockGraph) or not _is_free(node, placed)
+        if isinstance(node, BlockGraph)
+        or not (node.result in within or _is_free(node, placed))
     ]
 
 
@@ -238,6 +261,51 @@ def library_kernel(
         1e6 * memory,
         1e6 * arithmetic,
     )
+
+
+def _call_kernel(
+    call: Call,
+    graph: KernelGraph,
+    extents: Mapping[str, int | None],
+    inside: AbstractSet[str],
+    hardware: Hardware,
+) -> KernelCost:
+    """The cost of several operators that are one call: their work, and its tensors."""
+    types, own = call.types, call.inner | {call.result}
+    nodes = [n for n in graph.applies if n.result in own]
+    read = set(call.values)
+    written = tensor_bytes(types[call.result], extents)
+    through = sum(tensor_bytes(types[v], extents) for v in read) + written
+    dram = sum(tensor_bytes(types[v], extents) for v in read - inside) + written
+    works = [_library_work(n, types, extents, hardware) for n in nodes]
+    tensor, flops, arithmetic = (sum(w[i] for w in works) for i in range(3))
+    memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+    busy = max(memory, arithmetic)
+    products = [n for n in nodes if n.op.kind is Kind.CONTRACTION]
+    if products:
+        joining = sum(_joining(n, types, extents, hardware) for n in products)
+        busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
+    if len(products) > 1:
+        busy = math.hypot(busy / ATTENTION_SHARE, hardware.library_reduction)
+    elif not products:
+        rows = size_of(types[call.value("x")].names, extents)
+        busy = math.hypot(busy, _row_latency(rows, hardware))
+    return KernelCost(
+        1e6 * (busy + hardware.launch + hardware.ramp),
+        dram,
+        through,
+        tensor,
+        flops,
+        1e6 * memory,
+        1e6 * arithmetic,
+        call=call.name,
+    )
+
+
+def _row_latency(elements: float, hardware: Hardware) -> float:
+    """Seconds that a library's reduction of so many elements waits."""
+    most = hardware.library_reduction
+    return min(most / 4 + elements / hardware.library_broadcast, most)
 
 
 def _library_work(
@@ -296,9 +364,7 @@ def _library_busy(
             joining = _joining(node, types, extents, hardware)
             return busy + 2 * hardware.prologue + joining
         case Kind.REDUCTION:
-            most = hardware.library_reduction
-            each = most / 4 + max(read) / hardware.library_broadcast
-            return math.hypot(busy, min(each, most))
+            return math.hypot(busy, _row_latency(max(read), hardware))
         case Kind.CONCAT | Kind.GATHER:
             return busy
         case Kind.LIBRARY:

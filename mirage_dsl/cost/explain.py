@@ -104,7 +104,8 @@ def _kernel(
     hardware: Hardware,
 ) -> list[str]:
     if isinstance(node, Apply):
-        head = f"kernel {number}: {node.op.name} -> {node.result} (library)"
+        name = part.call or node.op.name
+        head = f"kernel {number}: {name} -> {node.result} (library)"
     else:
         head = f"kernel {number}: block graph -> {', '.join(node.results)}"
     if part.unknown is not None:

@@ -9,7 +9,9 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import f16, f32
+from mirage_dsl.cost.estimate import estimate, launched
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from tests.backends.running import check
@@ -26,6 +28,22 @@ def attended(q: Any, k: Any, v: Any) -> Any:
 
 def attended_where(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return mirage.scaled_dot_product_attention(q, k, v, mask, scale=1.0)
+
+
+def attended_in_batches(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return mirage.scaled_dot_product_attention(q, k, v, mask)
+
+
+def attended_in_groups(q: Any, k: Any, v: Any) -> Any:
+    return mirage.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def attended_backwards(q: Any, k: Any, v: Any) -> Any:
+    return mirage.einsum("nq,ne->eq", mirage.softmax(k @ q.T, axis=0), v)
+
+
+def with_bias(x: Any, w: Any, b: Any) -> Any:
+    return x @ w.T + b
 
 
 def by_columns(x: Any) -> Any:
@@ -67,15 +85,42 @@ def turned(x: Any, w: Any, b: Any) -> Any:
     return (x @ w + b).T
 
 
+_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+
+
 @pytest.mark.parametrize(
     ("function", "shapes", "call"),
     [
-        (attended, ((2, 4, 8), (2, 8, 6), (2, 6, 5)), "torch.softmax(matmul1, 2)"),
+        (attended, ((2, 4, 8), (2, 8, 6), (2, 6, 5)), f"{_ATTENTION}(q.reshape"),
+        (attended, ((4, 8), (8, 6), (6, 5)), f"{_ATTENTION}(q.reshape((1, 1, 4, 8))"),
         (
             attended_where,
             ((2, 4, 8), (2, 6, 8), (2, 6, 5), (4, 6)),
-            "torch._safe_softmax(add1, 2)",
+            "attn_mask=mask[None, :, :].reshape((1, 1, 4, 6)), scale=1.0)",
         ),
+        (
+            attended_in_batches,
+            ((2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 5), (2, 1, 4, 6)),
+            "(q, k, v, attn_mask=",
+        ),
+        (
+            attended_in_batches,
+            ((2, 3, 2, 4, 8), (2, 3, 2, 6, 8), (2, 3, 2, 6, 5), (3, 1, 4, 6)),
+            ".expand((2, 3, 2, 4, 6)).reshape((2 * 3, 2, 4, 6))",
+        ),
+        (
+            attended_in_groups,
+            ((2, 4, 3, 8), (2, 2, 6, 8), (2, 2, 6, 5)),
+            "(2, 2, 2 * 3, 8)",
+        ),
+        (
+            attended,
+            ((2, 1, 8), (2, 8, 6), (2, 6, 5)),
+            "q.reshape((2, 8)).reshape((1, 2, 1, 8))",
+        ),
+        (attended_backwards, ((4, 8), (6, 8), (6, 5)), _ATTENTION),
+        (with_bias, ((2, 3, 8), (5, 8), (5,)), ".linear(x, w, b)"),
+        (with_bias, ((8,), (5, 8), (5,)), ".linear(x, w, b)"),
         (by_columns, ((6, 8),), "torch.rms_norm(x.permute(1, 0), (6,), None, 1e-06)"),
         (by_columns_first, ((6, 8),), "torch.softmax(x, 0)"),
         (mirrored, ((6, 8), (8,)), "torch.rms_norm(x, (8,), w, 1e-05)"),
@@ -135,6 +180,61 @@ def test_other_operators_are_called_singly(
     graph = traced(function, *shapes)
     assert "torch.rms_norm(" not in emit(graph)
     check(graph)
+
+
+def weights_too(q: Any, k: Any, v: Any) -> Any:
+    weights = mirage.softmax(q @ k.T)
+    return weights @ v, weights
+
+
+def masked_by_rows_of_groups(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    logits = mirage.einsum("gqd,nd->gqn", q, k) + mask
+    return mirage.einsum("gqn,ne->gqe", mirage.softmax(logits), v)
+
+
+def over_two_dims(q: Any, k: Any, v: Any) -> Any:
+    logits = mirage.einsum("qab,nab->qn", q, k)
+    return mirage.softmax(logits) @ v
+
+
+def other_rows(q: Any, k: Any, v: Any) -> Any:
+    logits = mirage.einsum("qd,nd->qn", q, k)
+    return mirage.einsum("qn,qe->ne", mirage.softmax(logits), v)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (weights_too, ((4, 8), (6, 8), (6, 5))),
+        (masked_by_rows_of_groups, ((2, 4, 8), (6, 8), (6, 5), (2, 4, 6))),
+        (over_two_dims, ((4, 2, 8), (6, 2, 8), (6, 5))),
+        (other_rows, ((4, 8), (6, 8), (4, 5))),
+    ],
+)
+def test_other_attention_is_called_in_parts(
+    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    graph = traced(function, *shapes)
+    assert _ATTENTION not in emit(graph)
+    check(graph)
+
+
+def test_a_call_is_priced_as_one() -> None:
+    shapes = ((2, 8, 512, 64),) * 3
+
+    def attended(q: Any, k: Any, v: Any) -> Any:
+        return mirage.scaled_dot_product_attention(q, k, v)
+
+    def seen(q: Any, k: Any, v: Any) -> Any:
+        weights = mirage.softmax(mirage.einsum("abqd,abnd->abqn", q, k))
+        return mirage.einsum("abqn,abne->abqe", weights, v), weights
+
+    one, parts = (estimate(traced(f, *shapes), H100) for f in (attended, seen))
+    assert [k.call for k in one.kernels] == ["scaled_dot_product_attention"]
+    assert [k.call for k in parts.kernels] == ["", "softmax", ""]
+    assert one.launches == len(launched(traced(attended, *shapes))) == 1
+    assert one.bytes == 4 * 2 * 8 * 512 * 64 * 2
+    assert one.microseconds < parts.microseconds
 
 
 def test_a_weight_of_rows_stays_apart() -> None:

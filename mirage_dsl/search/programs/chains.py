@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.cost.estimate import launched
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.maps import derived_extents
@@ -50,6 +51,8 @@ class Chains:
     keep: int
     progress: Progress
     found: PartsOf = field(default_factory=PartsOf)
+    calls: PartsOf = field(default_factory=PartsOf)
+    """Library kernels that are several atoms, by their results."""
 
     def cheapest(
         self, enough: float = math.inf, *, with_products: int = MOST_ATOMS
@@ -132,8 +135,19 @@ class Chains:
     def _ways(self, run: Sequence[Atom], with_products: int) -> list[Parts]:
         """Ways to compute successive atoms, as one segment."""
         if len(run) <= with_products or not any(a.is_product for a in run):
-            return self._searched(run)
-        return [(self._library(run[0]),)] if len(run) == 1 else []
+            return [*self._searched(run), *self._one_call(run)]
+        return [(self._library(run[0]),)] if len(run) == 1 else self._one_call(run)
+
+    def _one_call(self, run: Sequence[Atom]) -> list[Parts]:
+        """The library kernel that several atoms are together, if they are one."""
+        if len(run) == 1 or any(a.library for a in run):
+            return []
+        key = frozenset(n.result for n in _nodes_of(run))
+        if key not in self.calls:
+            plan = self._library(Atom(tuple(_nodes_of(run))))
+            single = len(launched(plan.graph)) == 1
+            self.calls[key] = [(plan,)] if single else []
+        return self.calls[key]
 
     def _searched(self, run: Sequence[Atom]) -> list[Parts]:
         key = frozenset(n.result for n in _nodes_of(run))

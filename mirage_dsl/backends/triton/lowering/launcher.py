@@ -8,8 +8,8 @@ from mirage_dsl.backends.library import (
     HELPERS,
     Argument,
     aligned,
+    call_text,
     expression,
-    fused_calls,
     number,
     torch_dtype,
 )
@@ -21,6 +21,7 @@ from mirage_dsl.backends.triton.lowering.source import (
 )
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Scalar, TensorType
+from mirage_dsl.ir.analysis.calls import calls
 from mirage_dsl.ir.analysis.layouts import built
 from mirage_dsl.ir.graph import (
     Apply,
@@ -53,7 +54,7 @@ class Launcher:
         self._extents = around.extents
         self._placed = around.placed
         self._built = built(around.placed)
-        self._fused = fused_calls(graph, around.types)
+        self._fused = calls(graph, around.types)
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
         self._given = around.given
         self._outs: list[str] = []
@@ -300,7 +301,8 @@ class Launcher:
     def _call(self, node: Apply) -> str:
         match = self._fused.get(node.result)
         if match is not None:
-            return match.text({v: self._value(v) for v in match.values}, self.size)
+            values = {v: self._value(v) for v in match.values}
+            return call_text(match, values, self.size)
         kind = self._types[node.result]
         operands = [self._value(o) for o in node.operands]
         return expression(node, operands, kind.names, kind.dtype, self.size)

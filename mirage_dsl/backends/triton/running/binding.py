@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.library import fused_calls
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
 from mirage_dsl.backends.triton.running.c_launcher import (
     POINTER,
@@ -35,6 +34,7 @@ from mirage_dsl.backends.triton.running.dry_run import (
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import number_of
+from mirage_dsl.ir.analysis.calls import calls
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.tile.sizes import ALIGNMENT
 
@@ -96,7 +96,7 @@ def _visible(
     plan: ModulePlan, dry_run: DryRun
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Results of library calls and views that must happen; values that are tensors."""
-    fused = fused_calls(plan.graph, plan.around.types)
+    fused = calls(plan.graph, plan.around.types)
     given = plan.around.given or {}
     emitted: set[str] = set()
     visible = {

@@ -1,0 +1,347 @@
+"""Operators that one of PyTorch's functions computes together, as eager calls it.
+
+Where operators between them compute just what one function does, and nobody sees what
+lies between, a library kernel is that function: softmax, a norm, attention, a product
+with a term added.  `FUNCTIONS` says what each of them computes, as a pattern of rows of
+the operator table; equality is that of the operators, which verification knows.  How
+it is called is `backends.library`'s, what it takes `cost.estimate`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_dsl.core.types import Scalar, TensorType
+from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
+from mirage_dsl.ir.walk import makers, users
+from mirage_dsl.ops.definition import Kind
+
+# -- Patterns --------------------------------------------------------------------------
+
+EPS, ONE_OVER_N, SCALE = "eps", "1/n", "scale"
+"""Leaves that stand for constants: any number; one over what is summed; a factor."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """An operator of patterns; a leaf is a name, the same value wherever it stands."""
+
+    op: str
+    operands: tuple[Pattern | str, ...]
+
+
+Bound = Mapping[Pattern | str, Operand | tuple[str, ...]]
+"""What stands for each part of a pattern; the reduced dims go by the name `over`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Operators that are one call.
+
+    Attributes:
+        name: Of the function.
+        bound: What stands for what.
+        types: Of all values.
+        result: Its result.
+        inner: Results of operators of it that nobody else sees.
+    """
+
+    name: str
+    bound: Bound
+    types: Mapping[str, TensorType]
+    result: str
+    inner: frozenset[str] = frozenset()
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What is computed from."""
+        return tuple(
+            value
+            for leaf, value in self.bound.items()
+            if isinstance(leaf, str) and leaf != "over" and isinstance(value, str)
+        )
+
+    def value(self, leaf: str) -> str:
+        """The value that a leaf stands for."""
+        found = self.bound[leaf]
+        assert isinstance(found, str)
+        return found
+
+    def constant(self, leaf: str) -> Scalar:
+        """The constant that a leaf stands for."""
+        found = self.bound[leaf]
+        assert isinstance(found, Scalar)
+        return found
+
+    def dims(self, value: str) -> tuple[str, ...]:
+        """The dims of a value."""
+        return self.types[value].names
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """The dims that are reduced."""
+        found = self.bound.get("over", ())
+        assert isinstance(found, tuple)
+        return found
+
+
+def _applied(op: str, *operands: Pattern | str) -> Pattern:
+    return Pattern(op, operands)
+
+
+def _mean(of: Pattern | str) -> Pattern:
+    return _applied("mul", _applied("sum", of), ONE_OVER_N)
+
+
+def _over_root_mean_square(of: Pattern | str, square: Pattern) -> Pattern:
+    return _applied("div", of, _applied("sqrt", _applied("add", _mean(square), EPS)))
+
+
+def _softmax_of(x: Pattern | str, *, safe: bool) -> Pattern:
+    powers = _applied("exp", _applied("sub", x, _applied("rowshift", x)))
+    total = _applied("sum", powers)
+    return _applied("div", powers, _applied("or_one", total) if safe else total)
+
+
+_CENTRED = _applied("sub", "x", _mean("x"))
+_SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
+
+
+# -- What must hold beside the pattern -------------------------------------------------
+
+
+def _is_norm(call: Call) -> bool:
+    """Over the last axes, or over others that are turned there."""
+    over, dims = call.over, call.dims(call.result)
+    mean = Scalar(1, tuple(sorted((d, -1) for d in over)))
+    parameters = [p for p in ("weight", "bias") if p in call.bound]
+    return (
+        call.constant(ONE_OVER_N) == mean
+        and set(call.dims(call.value("x"))) == set(dims)
+        and all(call.dims(call.value(p)) == over for p in parameters)
+    )
+
+
+def _is_softmax(call: Call) -> bool:
+    same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
+    return len(call.over) == 1 and same
+
+
+def factors(
+    a: tuple[str, ...], b: tuple[str, ...], result: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...], bool] | None:
+    """The axes of two matrices, or batches of them, whose product a result is.
+
+    They are put so that the result has its axes in order without a copy; last, whether
+    they are exchanged for that.  None where they are no such matrices.
+    """
+    summed = set(a) - set(result)
+    batch = tuple(d for d in result if d in a and d in b)
+    rest = result[len(batch) :]
+    exchanged = bool(rest) and rest[0] not in a
+    if exchanged:
+        a, b = b, a
+    wanted = (*batch, *rest[:1], *summed), (*batch, *summed, *rest[1:])
+    sets = set(a) == set(wanted[0]), set(b) == set(wanted[1])
+    if len(rest) != 2 or len(summed) != 1 or not all(sets):
+        return None
+    return (*wanted, exchanged)
+
+
+def _is_sum_of_product(call: Call) -> bool:
+    dims = call.dims(call.result)
+    a, b = (call.dims(call.value(leaf)) for leaf in "ab")
+    return len(dims) == 2 and factors(a, b, dims) is not None
+
+
+def linear_axes(call: Call) -> tuple[str, str] | None:
+    """The summed dim, and the one that a linear layer makes of it; or None."""
+    a, b, c = (call.dims(call.value(leaf)) for leaf in "abc")
+    dims = call.dims(call.result)
+    summed = [d for d in b if d not in dims]
+    if len(b) != 2 or len(c) != 1 or len(summed) != 1 or c[0] not in b:
+        return None
+    rows = {d for d in dims if d != c[0]}
+    return (summed[0], c[0]) if set(a) == {*rows, *summed} else None
+
+
+@dataclass(frozen=True)
+class AttentionAxes:
+    """The dims of attention: what all operands share, and what each has of its own."""
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: str
+    features: str
+    made: str
+
+
+def attention_axes(call: Call) -> AttentionAxes | None:
+    """The dims of an attention; None where its operands are no such matrices."""
+    q, k, v = (call.dims(call.value(leaf)) for leaf in "qkv")
+    (columns,) = call.over if len(call.over) == 1 else ("",)
+    batch = tuple(d for d in q if d in k and d in v)
+    features = [d for d in q if d in k and d not in v]
+    made = [d for d in v if d not in batch and d != columns]
+    rows = tuple(d for d in q if d not in batch and d not in features)
+    fits = (
+        len(features) == len(made) == 1
+        and set(k) == {*batch, columns, *features}
+        and set(v) == {*batch, columns, *made}
+        and set(call.dims(call.result)) == {*batch, *rows, *made}
+    )
+    if not fits or ("mask" in call.bound and len(rows) > 1):
+        return None
+    found = AttentionAxes(batch, rows, columns, features[0], made[0])
+    return found if _mask_fits(call, found) else None
+
+
+def _mask_fits(call: Call, axes: AttentionAxes) -> bool:
+    """Whether the mask, if there is one, is of rows and columns, of batches too."""
+    known = {*axes.batch, *axes.rows, axes.columns}
+    return "mask" not in call.bound or known >= set(call.dims(call.value("mask")))
+
+
+def _is_attention(call: Call) -> bool:
+    plain = SCALE not in call.bound or not call.constant(SCALE).extents
+    return plain and attention_axes(call) is not None
+
+
+def _is_linear(call: Call) -> bool:
+    return linear_axes(call) is not None
+
+
+Function = tuple[str, Pattern, Callable[[Call], bool]]
+
+
+def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
+    """The norms, given how squares are computed."""
+    layer = _over_root_mean_square(_CENTRED, square(_CENTRED))
+    scaled = _applied("mul", layer, "weight")
+    root_mean_square = _over_root_mean_square("x", square("x"))
+    yield "layer_norm", _applied("add", scaled, "bias"), _is_norm
+    yield "layer_norm", scaled, _is_norm
+    yield "layer_norm", layer, _is_norm
+    yield "rms_norm", _applied("mul", root_mean_square, "weight"), _is_norm
+    yield "rms_norm", root_mean_square, _is_norm
+
+
+def _attentions() -> Iterator[Function]:
+    """Attention: with and without a factor, with and without a mask."""
+    plain = _applied("matmul", "q", "k")
+    for logits in (_applied("mul", plain, SCALE), plain):
+        for safe in (True, False):
+            for x in (_applied("add", logits, "mask"), logits):
+                weights = _softmax_of(x, safe=safe)
+                name = "scaled_dot_product_attention"
+                yield name, _applied("matmul", weights, "v"), _is_attention
+
+
+FUNCTIONS: Sequence[Function] = (
+    *_attentions(),
+    *_norms(lambda x: _applied("square", x)),
+    *_norms(lambda x: _applied("mul", x, x)),
+    ("_safe_softmax", _softmax_of("x", safe=True), _is_softmax),
+    ("softmax", _softmax_of("x", safe=False), _is_softmax),
+    ("addmm", _SUM_OF_PRODUCT, _is_sum_of_product),
+    ("linear", _SUM_OF_PRODUCT, _is_linear),
+)
+"""Functions by what they compute; those of more operators first."""
+
+
+# -- Matching --------------------------------------------------------------------------
+
+
+def calls(graph: KernelGraph, types: Mapping[str, TensorType]) -> dict[str, Call]:
+    """The calls that stand for several operators, by their result."""
+    if sum(not n.is_view for n in graph.applies) < 2:
+        return {}
+    search = _Matching(graph, types)
+    found: dict[str, Call] = {}
+    taken: set[str] = set()
+    for node in reversed(graph.nodes):
+        if isinstance(node, Apply) and node.result not in taken:
+            call = search.best(node)
+            if call is not None and not call.inner & taken:
+                found[node.result] = call
+                taken |= {node.result, *call.inner}
+    return found
+
+
+class _Matching:
+    """Looks for patterns in one graph."""
+
+    def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
+        self._types = types
+        self._made = makers(graph)
+        # Those who see each value; the blocks and the caller have no name.
+        self._users = {
+            value: {n.result if isinstance(n, Apply) else "" for n in nodes}
+            for value, nodes in users(graph.nodes).items()
+        }
+        for item in graph.returns:
+            self._users.setdefault(item.value, set()).add("")
+
+    def best(self, node: Apply) -> Call | None:
+        """The call of most operators that ends with a node."""
+        for name, pattern, fits in FUNCTIONS:
+            if pattern.op != node.op.name:
+                continue
+            for bound in self._matches(pattern, node.result, {}):
+                inner = {
+                    v
+                    for p, v in bound.items()
+                    if isinstance(p, Pattern) and isinstance(v, str)
+                } - {node.result}
+                call = Call(name, bound, self._types, node.result, frozenset(inner))
+                if self._hidden(call) and self._alike(bound) and fits(call):
+                    return call
+        return None
+
+    def _hidden(self, call: Call) -> bool:
+        """Whether nobody but these operators sees the values between them."""
+        own = call.inner | {call.result}
+        return all(self._users[v] <= own for v in call.inner)
+
+    def _alike(self, bound: Bound) -> bool:
+        """Whether all values have one format, as these functions want them."""
+        values = [v for v in bound.values() if isinstance(v, str)]
+        return len({self._types[v].dtype for v in values}) == 1
+
+    def _matches(
+        self, pattern: Pattern | str, operand: Operand, bound: Bound
+    ) -> Iterator[Bound]:
+        """Ways in which an operand is what a pattern says."""
+        if pattern in bound:
+            if bound[pattern] == operand:
+                yield bound
+        elif isinstance(pattern, str):
+            constant = pattern in {EPS, ONE_OVER_N, SCALE}
+            if constant == isinstance(operand, Scalar):
+                yield {**bound, pattern: operand}
+        else:
+            node = self._made.get(operand) if isinstance(operand, str) else None
+            if node is not None and node.op.name == pattern.op:
+                yield from self._of_node(pattern, node, bound)
+
+    def _of_node(self, pattern: Pattern, node: Apply, bound: Bound) -> Iterator[Bound]:
+        if node.op.kind is Kind.REDUCTION:
+            if bound.get("over", node.over) != node.over:
+                return
+            bound = {**bound, "over": node.over}
+        bound = {**bound, pattern: node.result}
+        orders = [node.operands]
+        if node.op.commutative and len(node.operands) == 2:
+            orders.append(node.operands[::-1])
+        for operands in orders:
+            yield from self._all(pattern.operands, operands, bound)
+
+    def _all(
+        self, patterns: Sequence[Pattern | str], operands: Sequence[Operand], b: Bound
+    ) -> Iterator[Bound]:
+        if not patterns:
+            yield b
+            return
+        for bound in self._matches(patterns[0], operands[0], b):
+            yield from self._all(patterns[1:], operands[1:], bound)
