@@ -17,7 +17,7 @@ from mirage_dsl.core.types import DType, boolean, f64
 from mirage_dsl.ir.analysis.calls import (
     EPS,
     SCALE,
-    Call,
+    FusedCall,
     attention_axes,
     factors,
     linear_axes,
@@ -323,7 +323,7 @@ Values = Mapping[str, Argument]
 Size = Callable[[str], str]
 
 
-def call_text(call: Call, values: Values, size: Size) -> str:
+def call_text(call: FusedCall, values: Values, size: Size) -> str:
     """The expression of a call.
 
     Args:
@@ -344,7 +344,7 @@ def call_text(call: Call, values: Values, size: Size) -> str:
             return _attention(call, values, size)
 
 
-def _norm(call: Call, values: Values, size: Size) -> str:
+def _norm(call: FusedCall, values: Values, size: Size) -> str:
     dims, over = call.dims(call.result), call.over
     order = (*(d for d in dims if d not in over), *over)
     given = values[call.value("x")]
@@ -357,13 +357,13 @@ def _norm(call: Call, values: Values, size: Size) -> str:
     return aligned(f"torch.{call.name}({', '.join(arguments)})", order, dims)
 
 
-def _softmax(call: Call, values: Values) -> str:
+def _softmax(call: FusedCall, values: Values) -> str:
     given = values[call.value("x")]
     text = f"torch.{call.name}({given.text}, {given.dims.index(call.over[0])})"
     return aligned(text, given.dims, call.dims(call.result))
 
 
-def _sum_of_product(call: Call, values: Values) -> str:
+def _sum_of_product(call: FusedCall, values: Values) -> str:
     a, b, c = (values[call.value(leaf)] for leaf in "abc")
     dims = call.dims(call.result)
     found = product(a, b, dims)
@@ -371,7 +371,7 @@ def _sum_of_product(call: Call, values: Values) -> str:
     return f"torch.addmm({aligned(c.text, c.dims, dims)}, {', '.join(found)})"
 
 
-def _linear(call: Call, values: Values) -> str:
+def _linear(call: FusedCall, values: Values) -> str:
     axes = linear_axes(call)
     assert axes is not None
     summed, made = axes
@@ -384,7 +384,7 @@ def _linear(call: Call, values: Values) -> str:
     return aligned(text, (*rows, made), dims)
 
 
-def _attention(call: Call, values: Values, size: Size) -> str:
+def _attention(call: FusedCall, values: Values, size: Size) -> str:
     """Attention of four axes, as PyTorch's fused kernels want it."""
     axes = attention_axes(call)
     assert axes is not None

@@ -27,7 +27,7 @@ from mirage_dsl.core.types import TensorType, f32
 from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import footprint_of, size_of, tensor_bytes
-from mirage_dsl.ir.analysis.calls import Call, calls
+from mirage_dsl.ir.analysis.calls import FusedCall, calls
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
@@ -149,7 +149,7 @@ def estimate(
     placed = places(graph, types, extents)
     running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
     together = calls(graph, types)
-    within = {v for call in together.values() for v in call.inner}
+    within = _within(together)
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             part = _block_kernel(node, types, extents, inside, hardware)
@@ -164,11 +164,9 @@ def estimate(
                 call = together[node.result]
                 parts.append(_call_kernel(call, graph, extents, inside, hardware))
             elif not _is_free(node, placed):
-                parts.append(
-                    library_kernel(
-                        node, types, extents, inside, hardware, placed.keys()
-                    )
-                )
+                there = placed.keys()
+                part = library_kernel(node, types, extents, inside, hardware, there)
+                parts.append(part)
             elif node.values[0] not in inside:
                 continue
             made = (node.result,)
@@ -179,6 +177,11 @@ def estimate(
             if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
         )
     return _total(parts)
+
+
+def _within(together: Mapping[str, FusedCall]) -> frozenset[str]:
+    """What is computed inside of calls, and is no kernel of its own."""
+    return frozenset[str]().union(*(call.inner for call in together.values()))
 
 
 def _total(parts: Sequence[KernelCost]) -> Cost:
@@ -211,7 +214,7 @@ def launched(graph: KernelGraph) -> list[int]:
     extents = derived_extents(graph, graph.extent_of)
     types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
-    within = {v for call in calls(graph, types).values() for v in call.inner}
+    within = _within(calls(graph, types))
     return [
         at
         for at, node in enumerate(graph.nodes)
@@ -264,7 +267,7 @@ def library_kernel(
 
 
 def _call_kernel(
-    call: Call,
+    call: FusedCall,
     graph: KernelGraph,
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],

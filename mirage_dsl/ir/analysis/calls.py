@@ -36,7 +36,7 @@ Bound = Mapping[Pattern | str, Operand | tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Call:
+class FusedCall:
     """Operators that are one call.
 
     Attributes:
@@ -111,7 +111,7 @@ _SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
 # -- What must hold beside the pattern -------------------------------------------------
 
 
-def _is_norm(call: Call) -> bool:
+def _is_norm(call: FusedCall) -> bool:
     """Over the last axes, or over others that are turned there."""
     over, dims = call.over, call.dims(call.result)
     mean = Scalar(1, tuple(sorted((d, -1) for d in over)))
@@ -123,7 +123,7 @@ def _is_norm(call: Call) -> bool:
     )
 
 
-def _is_softmax(call: Call) -> bool:
+def _is_softmax(call: FusedCall) -> bool:
     same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
     return len(call.over) == 1 and same
 
@@ -149,13 +149,13 @@ def factors(
     return (*wanted, exchanged)
 
 
-def _is_sum_of_product(call: Call) -> bool:
+def _is_sum_of_product(call: FusedCall) -> bool:
     dims = call.dims(call.result)
     a, b = (call.dims(call.value(leaf)) for leaf in "ab")
     return len(dims) == 2 and factors(a, b, dims) is not None
 
 
-def linear_axes(call: Call) -> tuple[str, str] | None:
+def linear_axes(call: FusedCall) -> tuple[str, str] | None:
     """The summed dim, and the one that a linear layer makes of it; or None."""
     a, b, c = (call.dims(call.value(leaf)) for leaf in "abc")
     dims = call.dims(call.result)
@@ -177,7 +177,7 @@ class AttentionAxes:
     made: str
 
 
-def attention_axes(call: Call) -> AttentionAxes | None:
+def attention_axes(call: FusedCall) -> AttentionAxes | None:
     """The dims of an attention; None where its operands are no such matrices."""
     q, k, v = (call.dims(call.value(leaf)) for leaf in "qkv")
     (columns,) = call.over if len(call.over) == 1 else ("",)
@@ -197,22 +197,22 @@ def attention_axes(call: Call) -> AttentionAxes | None:
     return found if _mask_fits(call, found) else None
 
 
-def _mask_fits(call: Call, axes: AttentionAxes) -> bool:
+def _mask_fits(call: FusedCall, axes: AttentionAxes) -> bool:
     """Whether the mask, if there is one, is of rows and columns, of batches too."""
     known = {*axes.batch, *axes.rows, axes.columns}
     return "mask" not in call.bound or known >= set(call.dims(call.value("mask")))
 
 
-def _is_attention(call: Call) -> bool:
+def _is_attention(call: FusedCall) -> bool:
     plain = SCALE not in call.bound or not call.constant(SCALE).extents
     return plain and attention_axes(call) is not None
 
 
-def _is_linear(call: Call) -> bool:
+def _is_linear(call: FusedCall) -> bool:
     return linear_axes(call) is not None
 
 
-Function = tuple[str, Pattern, Callable[[Call], bool]]
+Function = tuple[str, Pattern, Callable[[FusedCall], bool]]
 
 
 def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
@@ -253,12 +253,12 @@ FUNCTIONS: Sequence[Function] = (
 # -- Matching --------------------------------------------------------------------------
 
 
-def calls(graph: KernelGraph, types: Mapping[str, TensorType]) -> dict[str, Call]:
+def calls(graph: KernelGraph, types: Mapping[str, TensorType]) -> dict[str, FusedCall]:
     """The calls that stand for several operators, by their result."""
     if sum(not n.is_view for n in graph.applies) < 2:
         return {}
     search = _Matching(graph, types)
-    found: dict[str, Call] = {}
+    found: dict[str, FusedCall] = {}
     taken: set[str] = set()
     for node in reversed(graph.nodes):
         if isinstance(node, Apply) and node.result not in taken:
@@ -283,7 +283,7 @@ class _Matching:
         for item in graph.returns:
             self._users.setdefault(item.value, set()).add("")
 
-    def best(self, node: Apply) -> Call | None:
+    def best(self, node: Apply) -> FusedCall | None:
         """The call of most operators that ends with a node."""
         for name, pattern, fits in FUNCTIONS:
             if pattern.op != node.op.name:
@@ -294,12 +294,14 @@ class _Matching:
                     for p, v in bound.items()
                     if isinstance(p, Pattern) and isinstance(v, str)
                 } - {node.result}
-                call = Call(name, bound, self._types, node.result, frozenset(inner))
+                call = FusedCall(
+                    name, bound, self._types, node.result, frozenset(inner)
+                )
                 if self._hidden(call) and self._alike(bound) and fits(call):
                     return call
         return None
 
-    def _hidden(self, call: Call) -> bool:
+    def _hidden(self, call: FusedCall) -> bool:
         """Whether nobody but these operators sees the values between them."""
         own = call.inner | {call.result}
         return all(self._users[v] <= own for v in call.inner)
