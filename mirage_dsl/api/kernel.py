@@ -8,12 +8,13 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, overload
 
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.dynamic import rounded, typical
 from mirage_dsl.api.reads import ReadList, Reads, own_function
+from mirage_dsl.api.short_calls import CONSTANTS, short_call, tensor_places
 from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.core.modes import in_mode
@@ -22,11 +23,12 @@ from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import (
     Arguments,
     bind_arguments,
+    items_of,
     leaves_of,
-    places_of,
     refuse_modes,
     same_containers,
 )
+from mirage_dsl.frontend.modules import ModuleFunction, is_module
 from mirage_dsl.frontend.operands import call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
@@ -70,67 +72,74 @@ def require_traceable(function: object) -> None:
 
 # -- Prepared calls --------------------------------------------------------------------
 
-CONSTANTS = (type(None), bool, int, float, str)
-"""Types of arguments, beside tensors, of calls that are prepared."""
-
 
 def call_key(
+    function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    out: Sequence[Any] | None,
-    places: tuple[str, ...],
+    out: Any,
 ) -> Hashable | None:
     """What a prepared call depends on; None where none is prepared.
 
-    Calls are prepared for plain CUDA tensors and constants.
+    Calls are prepared for plain CUDA tensors and constants, and containers of them.
 
     Args:
+        function: What is called.
         args: Arguments by position.
         kwargs: Arguments by name.
-        out: Tensors for the results.
-        places: Where these are in what was given for `out`.
+        out: Tensors for the results, in the containers in which they were given.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    plain = (torch.Tensor, torch.nn.Parameter)
-    tensors: list[Any] = []
-    parts: list[object] = [len(args), tuple(kwargs), places]
-    given: tuple[Any, ...] = (*args, *kwargs.values(), *(out or ()))
-    for value in given:
-        if type(value) in plain:
-            # Tensors on several devices are refused where calls are prepared.
-            if not tensors and not value.is_cuda:
-                return None
-            if value.requires_grad and torch.is_grad_enabled():
-                return None
-            tensors.append(value)
-            parts.append(None)
-        elif type(value) in CONSTANTS:
-            # 0.0 and -0.0 are equal, NaN is not itself, and True is 1.
-            number = type(value) is float
-            parts.append((type(value).__name__, repr(value) if number else value))
-        else:
+    found = _Seen(torch, [len(args), tuple(kwargs)])
+    if not all(map(found.add, (*args, *kwargs.values(), out))):
+        return None
+    if isinstance(function, ModuleFunction):
+        state = function.tensors()
+        slots = function.slots()
+        found.parts += [tuple((s.name, s.tensor is None) for s in slots), tuple(state)]
+        if not all(map(found.add, state.values())):
             return None
     try:
-        return out is None, *parts, *signature(tensors)
+        return out is None, *found.parts, *signature(found.tensors)
     except RuntimeError:
         # Some layouts have no strides; such a tensor is refused where it is traced.
         return None
 
 
-def tensor_places(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[int]:
-    """Where the tensors of a call are among its arguments, in the parameters' order.
+class _Seen:
+    """What a key is made of: what was seen of a call so far."""
 
-    Arguments are counted first by position, then by keyword.
-    """
-    given = (*args, *kwargs.values())
-    names = {name: len(args) + at for at, name in enumerate(kwargs)}
-    bound = inspect.signature(function).bind(*range(len(args)), **names)
-    places = leaves_of(list(bound.arguments.values()))
-    return [at for at in places if type(given[at]) not in CONSTANTS]
+    def __init__(self, torch: Any, parts: list[Hashable]) -> None:
+        self.parts = parts
+        self.tensors: list[Any] = []
+        self._plain = torch.Tensor, torch.nn.Parameter
+        self._gradients = bool(torch.is_grad_enabled())
+
+    def add(self, value: Any) -> bool:
+        """Whether there may be a prepared call, as far as one value goes."""
+        if type(value) in self._plain:
+            # Tensors on several devices are refused where calls are prepared.
+            if not self.tensors and not value.is_cuda:
+                return False
+            self.tensors.append(value)
+            self.parts.append(None)
+            return not (self._gradients and value.requires_grad)
+        if type(value) in CONSTANTS:
+            # 0.0 and -0.0 are equal, NaN is not itself, and True is 1.
+            number = type(value) is float
+            self.parts.append((type(value).__name__, repr(value) if number else value))
+            return True
+        items = items_of(value)
+        if items is None:
+            return False
+        # Keys that print alike may differ.
+        given: Any = value
+        keys = tuple(map(repr, given)) if isinstance(value, dict) else ()
+        children = [child for _, child in items]
+        self.parts.append((given.__class__, keys, len(children)))
+        return all(map(self.add, children))
 
 
 # -- Kernels ---------------------------------------------------------------------------
@@ -163,7 +172,9 @@ class Kernel:
         """By specs, constants and what the function reads."""
         self._reads: Reads | None = None
         self._watched: Reads | None = None
-        own = own_function(function)
+        own = own_function(
+            function.reads if isinstance(function, ModuleFunction) else function
+        )
         # A callable without code of its own is always the same.
         self._coded = own if isinstance(own, FunctionType) else require_traceable
         self._code = self._coded.__code__
@@ -177,29 +188,25 @@ class Kernel:
         changed = watched is not None and watched.changed()
         if changed or self._coded.__code__ is not self._code:
             self._read()
-        last = self._calls.last
-        if last is not None and not kwargs and len(args) == last.count:
-            found = last.call(*args)
+        calls = self._calls
+        last = calls.named.get(tuple(kwargs)) if kwargs else calls.last
+        if last is not None and len(args) == last.count:
+            found = last.call(*args, *kwargs.values())
             if found is not None:
                 return found
         if in_mode():
             refuse_modes(leaves_of((args, kwargs)))
-        out = kwargs.pop("out", None) if kwargs and self._takes_out else None
-        taken = None if out is None else leaves_of(out)
-        key = call_key(args, kwargs, taken, () if out is None else places_of(out))
+        given = kwargs
+        kwargs, out = self._without_out(kwargs)
+        key = call_key(self.function, args, kwargs, out)
         call = None if key is None else self._calls.find(key)
         if call is not None:
-            return call.run(*args, *kwargs.values(), *(taken or ()))
+            return call.run(*args, *given.values())
         leaves = leaves_of((args, kwargs))
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             _refuse_out(out)
             return self.function(*args, **kwargs)
-        if any(isinstance(leaf, TensorSpec) for leaf in leaves):
-            raise TraceError(
-                f"{self._name} was called with a spec, which has no data; use "
-                f"{self._name}.bind or .trace",
-                user_location(),
-            )
+        self._refuse_specs(leaves)
         refuse_modes(leaves)
         arguments = bind_arguments(self.function, args, kwargs)
         _refuse_gradients(arguments)
@@ -208,34 +215,68 @@ class Kernel:
         bound = self._bind(arguments)
         result = bound.run(arguments.tensors, out)
         if key is not None:
-            call = self._prepared(args, kwargs, taken, bound, arguments.tensors)
+            call = self._prepared(args, kwargs, given, bound, arguments.tensors)
             if call is not None:
                 self._calls.keep(key, call, age)
         return result
+
+    def _without_out(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Arguments by keyword without tensors for results, and those."""
+        if "out" not in kwargs or not self._takes_out:
+            return kwargs, None
+        return {n: v for n, v in kwargs.items() if n != "out"}, kwargs["out"]
+
+    def _refuse_specs(self, leaves: Sequence[Any]) -> None:
+        if any(isinstance(leaf, TensorSpec) for leaf in leaves):
+            raise TraceError(
+                f"{self._name} was called with a spec, which has no data; use "
+                f"{self._name}.bind or .trace",
+                user_location(),
+            )
 
     def _prepared(
         self,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        out: Sequence[Any] | None,
+        named: Mapping[str, Any],
         bound: BoundKernel,
         tensors: Sequence[Any],
     ) -> Call[Guarded] | None:
-        """The call for arguments like these, and tensors for results behind them."""
+        """The call for arguments like these.
+
+        Args:
+            args: Arguments by position.
+            kwargs: Those by keyword that the function takes.
+            named: All by keyword, that for results among them.
+            bound: What runs them.
+            tensors: Their tensors, in the order of the program's inputs.
+        """
+        given = (*args, *named.values())
+        leaves = leaves_of(given)
+        # As the function's own arguments are counted, without that for results.
+        numbers = [n for n, own in _of_function(args, named, kwargs) if own]
+        results = [n for n, own in _of_function(args, named, kwargs) if not own]
         places = tensor_places(self.function, args, kwargs)
-        if len(places) != len(tensors):
+        state = len(tensors) - len(places)
+        function = self.function
+        held = function.tensors if isinstance(function, ModuleFunction) else _no_tensors
+        if state != len(held()):
             return None
-        call = bound.prepared(tensors, out or ())
-        count = len(args) + len(kwargs)
-        places += range(count, count + len(out or ()))
-        if places != list(range(len(places))) or len(places) < count:
+        order = [numbers[at] for at in places]
+        order += range(len(leaves), len(leaves) + state)
+        order += [at for at in results if type(leaves[at]) not in CONSTANTS]
+        out = [leaves[at] for at in order[len(tensors) :]]
+        call = bound.prepared(tensors, out)
+        guarded = call.guarded
+        if guarded is not None and (order != list(range(len(given))) or named):
+            names = tuple(named)
+            guarded = short_call(given, names, order, self.function, guarded)
 
-            def run(*given: Any) -> Any:
-                return call.run(*[given[at] for at in places])
+        def run(*given: Any) -> Any:
+            flat: list[Any] = [*leaves_of(given), *held().values()]
+            return call.run(*[flat[at] for at in order])
 
-            return Call(run)
-        # Without a key, only tensors by position are looked at.
-        return call if out is None and not kwargs else Call(call.run)
+        return Call(run, guarded)
 
     def _read(self) -> Reads:
         """What the function reads besides its arguments, now."""
@@ -248,7 +289,9 @@ class Kernel:
         """Look anew at what the function reads."""
         self._code = self._coded.__code__
         vars(self).pop("_takes_out", None)
-        self._reads = Reads(self.function, Kernel)
+        own = self.function
+        module = isinstance(own, ModuleFunction)
+        self._reads = Reads(own.reads if module else own, Kernel, arguments=module)
         # Where there is nothing to watch, calls do not look.
         self._watched = self._reads if self._reads.watching else None
         return self._reads
@@ -344,7 +387,11 @@ class _Method(Kernel):
         bound = functools.partial(kernel.function, instance)
         functools.update_wrapper(bound, kernel.function)
         vars(bound).pop("__wrapped__")
-        super().__init__(bound, kernel.options)
+        self.__self__ = instance
+        method = bound
+        if is_module(instance):
+            method = ModuleFunction(instance, kernel.function)
+        super().__init__(method, kernel.options)
         self._place = instance, kernel.attribute
 
     def __reduce__(self) -> Any:
@@ -411,11 +458,20 @@ def kernel(
 
         def decorate(decorated: Function) -> Kernel:
             require_traceable(decorated)
-            return Kernel(decorated, options)
+            return Kernel(_of_module(decorated), options)
 
         return decorate
     require_traceable(function)
-    return Kernel(function, options)
+    return Kernel(_of_module(function), options)
+
+
+def _of_module(function: Function) -> Function:
+    """A module, or a method of one, with its parameters and buffers as arguments."""
+    if is_module(function):
+        return ModuleFunction(function)
+    if isinstance(function, MethodType) and is_module(function.__self__):
+        return ModuleFunction(function.__self__, function.__func__)
+    return function
 
 
 def _same(a: Trace, b: Trace) -> bool:
@@ -424,6 +480,21 @@ def _same(a: Trace, b: Trace) -> bool:
     Named tuples of one length are equal, and so are the keys True, 1 and 1.0.
     """
     return a == b and same_containers(a.structure, b.structure)
+
+
+def _no_tensors() -> dict[str, Any]:
+    """Those of a function that is no module's."""
+    return {}
+
+
+def _of_function(
+    args: Sequence[Any], named: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> list[tuple[int, bool]]:
+    """The numbers of the leaves of a call, and whether each is the function's own."""
+    own = [True] * len(leaves_of(args))
+    for name, value in named.items():
+        own += [name in kwargs] * len(leaves_of(value))
+    return list(enumerate(own))
 
 
 def _refuse_out(out: object) -> None:

@@ -393,9 +393,13 @@ class _Walk:
         function: The function.
         kernel: The class of kernels, which are looked into like functions.
         named: What the code named in the look before.
+        arguments: Whether parameters and buffers of modules are arguments.
     """
 
-    def __init__(self, function: object, kernel: type, named: _Named) -> None:
+    def __init__(
+        self, function: object, kernel: type, named: _Named, *, arguments: bool = False
+    ) -> None:
+        self._arguments = arguments
         self._kernel = kernel
         self._wanted = named.attributes | named.by_text
         self._last = named
@@ -785,7 +789,9 @@ class _Walk:
         """What a module of PyTorch has beside its own attributes."""
         parts: list[object] = []
         kind = _type_of(layer)
-        forward = getattr(kind, "forward", None)
+        forward: Any = getattr(kind, "forward", None)
+        if isinstance(forward, self._kernel):
+            forward = getattr(forward, "function")  # noqa: B009
         if isinstance(forward, FunctionType) and not _of_library(forward):
             parts.append(self._visit(forward, f"{path}.forward", depth))
         elif _of_library(kind):
@@ -796,7 +802,7 @@ class _Walk:
                     read = partial(space.get, name, _GONE)
                     at = f"{path}.{name}", depth + 1
                     parts.append(self._edge(space, name, read, at))
-        for kept in ("_parameters", "_buffers"):
+        for kept in () if self._arguments else ("_parameters", "_buffers"):
             inner: dict[str, Any] = space.get(kept) or {}
             for name in sorted(inner.keys() & self._wanted):
                 read, at = (
@@ -804,9 +810,20 @@ class _Walk:
                     (f"{path}.{name}", depth + 1),
                 )
                 parts.append(self._edge(inner, name, read, at))
+        parts += self._hooks(space, path, depth)
         if space["_modules"]:
             parts.append(self._visit(space["_modules"], f"{path}._modules", depth))
         return tuple(parts)
+
+    def _hooks(self, space: dict[str, Any], path: str, depth: int) -> list[object]:
+        """The hooks of a module of PyTorch, and whether there come others."""
+        parts: list[object] = []
+        for name in ("_forward_pre_hooks", "_forward_hooks"):
+            held: Any = space.get(name, ())
+            self._compare(held, "#", held.__len__, len(held))
+            if held:
+                parts.append(self._visit(held, f"{path}.{name}", depth))
+        return parts
 
     def _of_class(
         self,
@@ -960,14 +977,17 @@ class Reads:
     Args:
         function: The function.
         kernel: The class of kernels, which are looked into like functions.
+        arguments: Whether parameters and buffers of modules are arguments.
     """
 
-    def __init__(self, function: object, kernel: type) -> None:
+    def __init__(
+        self, function: object, kernel: type, *, arguments: bool = False
+    ) -> None:
         named, walk = _Named(), None
         # What code is found depends on the names that the code found has.
         while walk is None or walk.named != named:
             named = _Named() if walk is None else walk.named
-            walk = _Walk(function, kernel, named)
+            walk = _Walk(function, kernel, named, arguments=arguments)
         self.key = ReadsKey(walk.key)
         self.entries = ReadList(walk.look.entries)
         self._own = own_function(function)

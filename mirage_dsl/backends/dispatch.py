@@ -46,15 +46,18 @@ class Guarded:
     """A call for tensors of one kind that tells by itself whether it is meant.
 
     Attributes:
-        count: How many tensors it takes.
-        call: Returns None, and does nothing, for tensors of another kind.
+        count: How many arguments it takes by position.
+        call: Takes these, and those by keyword behind them; returns None, and does
+            nothing, for tensors of another kind.
+        names: The keywords.
     """
 
     count: int
     call: Callable[..., Any]
+    names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Direct(Guarded):
     """A generated function that launches kernels: `call` returns the list of outputs.
 
@@ -87,11 +90,13 @@ class Dispatch(Generic[G]):
 
     Attributes:
         last: What served last, to be asked first.
+        named: What served last of calls with some keywords, by these.
         age: How often all calls were forgotten.
     """
 
     def __init__(self) -> None:
         self.last: G | None = None
+        self.named: dict[tuple[str, ...], G] = {}
         self.age = 0
         self._calls: dict[Hashable, Call[G]] = {}
 
@@ -99,8 +104,14 @@ class Dispatch(Generic[G]):
         """The call for a signature; from now on it is asked first."""
         found = self._calls.get(key)
         if found is not None and found.guarded is not None:
-            self.last = found.guarded
+            self._ask_first(found.guarded)
         return found
+
+    def _ask_first(self, guarded: G) -> None:
+        if guarded.names:
+            self.named[guarded.names] = guarded
+        else:
+            self.last = guarded
 
     def keep(self, key: Hashable, call: Call[G], age: int = 0) -> Call[G]:
         """Remember a call, which has served last.
@@ -114,13 +125,16 @@ class Dispatch(Generic[G]):
         if age != self.age:
             return call
         if len(self._calls) >= MOST_CALLS:
+            self.named.clear()
             self._calls.clear()
         self._calls[key] = call
-        self.last = call.guarded or self.last
+        if call.guarded is not None:
+            self._ask_first(call.guarded)
         return call
 
     def forget(self) -> None:
         """Prepare all calls anew."""
         self.age += 1
         self.last = None
+        self.named.clear()
         self._calls.clear()

@@ -9,13 +9,15 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeGuard, cast
 
 import numpy as np
 
 from mirage_dsl.core.errors import (
+    LIBRARIES,
     CompileError,
     DTypeError,
     ShapeError,
@@ -44,6 +46,7 @@ from mirage_dsl.core.types import (
     is_name,
     packed,
 )
+from mirage_dsl.frontend.modules import STATE, ModuleFunction
 from mirage_dsl.ir.graph import KernelGraph
 
 # -- Containers ------------------------------------------------------------------------
@@ -65,7 +68,22 @@ def items_of(node: object) -> Iterator[tuple[str, Any]] | None:
     if issubclass(type(node), dict):
         entries = cast(dict[Any, Any], node)
         return ((str(key), child) for key, child in entries.items())
+    if is_record(node):
+        return ((name, getattr(node, name)) for name in fields_of(node))
     return None
+
+
+def is_record(node: object) -> bool:
+    """Whether a value is a dataclass of the user's, which holds what its fields do."""
+    kind = type(node)
+    if not hasattr(kind, "__dataclass_fields__"):
+        return False
+    return kind.__module__.partition(".")[0] not in LIBRARIES
+
+
+def fields_of(node: Any) -> list[str]:
+    """The fields of a dataclass that have a value."""
+    return [f.name for f in fields(node) if hasattr(node, f.name)]
 
 
 def leaves_of(node: object) -> list[Any]:
@@ -151,6 +169,12 @@ def map_leaves(
     ]
     if isinstance(node, dict):
         return dict(zip(node, done, strict=True))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if is_record(node):
+        made = copy(node)
+        for name, value in zip(fields_of(node), done, strict=True):
+            # Also where it is frozen.
+            object.__setattr__(made, name, value)
+        return made
     if hasattr(node, "_fields"):
         return type(node)(*done)
     return type(node)(done)
@@ -519,6 +543,8 @@ def bind_arguments(
     bound.apply_defaults()
     binder = _Binder(location, AnnotationCheck(location), annotations_of(function))
     values = {name: binder.bind(name, value) for name, value in bound.arguments.items()}
+    if isinstance(function, ModuleFunction):
+        values[STATE] = binder.bind("", function.tensors())
     return Arguments(
         values,
         tuple(binder.names),

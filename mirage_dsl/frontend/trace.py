@@ -29,6 +29,7 @@ from mirage_dsl.frontend.arguments import (
 )
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
+from mirage_dsl.frontend.modules import STATE, ModuleFunction
 from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.graph import KernelGraph
@@ -51,7 +52,11 @@ class Trace:
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """The returned structure with the given outputs."""
-        return map_leaves(self.structure, lambda _, leaf: outputs[leaf.index])
+
+        def found(_: str, leaf: Any) -> Any:
+            return outputs[leaf.index] if isinstance(leaf, Leaf) else leaf
+
+        return map_leaves(self.structure, found)
 
     def alike(self, outputs: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
         """Outputs in the class that PyTorch gives to what it computes of the inputs."""
@@ -112,9 +117,14 @@ def trace_call(
         return leaf
 
     values = {n: map_leaves(v, symbol) for n, v in arguments.values.items()}
+    copied = None
+    if isinstance(function, ModuleFunction):
+        copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
     returned = _call(function, values, name)
     _refuse_changed(name, given, _contents(values), location)
+    if copied is not None:
+        copied.refuse_changes(location)
     outputs, structure = _outputs(returned, name, recorder, location)
     recorder.closed = True
     try:
@@ -231,6 +241,18 @@ def _layout(given: TensorSpec) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(shape))) else order
 
 
+def _require_tensor(
+    found: Any, path: str, name: str, location: SourceLocation | None
+) -> None:
+    if not isinstance(found, Tensor):
+        place = f" at [{path.replace('_', '][')}]" if path else ""
+        raise TraceError(
+            f"{name} returns {type(found).__name__}{place}, which is no tensor; return "
+            "tensors that depend on its arguments, or tuples, lists and dicts of them",
+            location,
+        )
+
+
 def _outputs(
     returned: Any, name: str, recorder: Recorder, location: SourceLocation | None
 ) -> tuple[list[Handle], Any]:
@@ -242,15 +264,11 @@ def _outputs(
         )
     handles: list[Handle] = []
 
-    def leaf(path: str, found: Any) -> Leaf:
-        if not isinstance(found, Tensor):
-            place = f" at [{path.replace('_', '][')}]" if path else ""
-            raise TraceError(
-                f"{name} returns {type(found).__name__}{place}, which is no tensor; "
-                "return tensors that depend on its arguments, or tuples, lists and "
-                "dicts of them",
-                location,
-            )
+    def leaf(path: str, found: Any) -> Any:
+        if path and found is None:
+            # As weights of attention that nobody asked for.
+            return None
+        _require_tensor(found, path, name, location)
         if found.recorder is not recorder:
             raise TraceError(
                 f"{name} returns a tensor of another trace; do not keep symbolic "
@@ -267,6 +285,10 @@ def _outputs(
         return Leaf(len(handles) - 1)
 
     structure = map_leaves(returned, leaf)
+    if not handles:
+        raise TraceError(
+            f"{name} returns no tensor; return the tensors that it computes", location
+        )
     return handles, structure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
 from mirage_dsl.api import bound as bound_kernel
+from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import binding, c_launcher, direct
@@ -252,6 +254,165 @@ def test_a_lazy_negation_is_carried_out(
     with pytest.raises(UnsupportedError, match="negated"):
         kernel(x, w1, w2, out=torch._neg_view(place))
     assert not on_gpu.launches
+
+
+@dataclasses.dataclass
+class Given:
+    x: Any
+    scale: float
+
+
+CONTAINERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "dict": (
+        lambda x, p: gated_mlp(x, p["w1"], p["w2"]),
+        lambda x, w1, w2: (x, {"w1": w1, "w2": w2}),
+    ),
+    "in another order": (
+        lambda p, x: gated_mlp(x, p["w1"], p["w2"]),
+        lambda x, w1, w2: ({"w2": w2, "w1": w1}, x),
+    ),
+    "tuple in a list": (
+        lambda x, p: gated_mlp(x, *p[0]),
+        lambda x, w1, w2: (x, [(w1, w2)]),
+    ),
+    "dataclass": (
+        lambda g, w1, w2: gated_mlp(g.x, w1, w2),
+        lambda x, w1, w2: (Given(x, 2.0), w1, w2),
+    ),
+    "constants": (
+        lambda x, n, w1, name, flag, w2: gated_mlp(x, w1, w2),  # noqa: ARG005
+        lambda x, w1, w2: (x, 3, w1, "a", True, w2),
+    ),
+}
+
+
+def refuse_preparations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a second call is prepared")
+
+    for owner, name in (
+        (kernel_module, "call_key"),
+        (mirage.Kernel, "_bind"),
+        (bound_kernel.BoundKernel, "run"),
+    ):
+        monkeypatch.setattr(owner, name, refused)
+
+
+@pytest.mark.parametrize("keywords", [False, True])
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers_keep_the_short_call(
+    on_gpu: Driver, monkeypatch: pytest.MonkeyPatch, name: str, keywords: bool
+) -> None:
+    function, make = CONTAINERS[name]
+    # As the program names its inputs, whatever they lie in.
+    kernel = mirage.kernel(effort="none")(function)
+    names = list(inspect.signature(function).parameters)
+
+    def call(*given: torch.Tensor, **more: Any) -> Any:
+        args = make(*given)
+        if keywords:
+            return kernel(**dict(zip(names, args, strict=True)), **more)
+        return kernel(*args, **more)
+
+    x, w1, w2 = (torch.randn_like(t) for t in tensors())
+    place = torch.zeros(8, 96).half()
+    expected = call(x, w1, w2)
+    call(x, w1, w2, out=place)
+    with monkeypatch.context() as patch:
+        refuse_preparations(patch)
+        call(x, w1, w2, out=place.zero_())
+        assert torch.equal(place, expected)
+    call(x, w1, w2)
+    with monkeypatch.context() as patch:
+        refuse_preparations(patch)
+        for given in ((x, w1, w2), (x, w2, w1), (w1.T[:8, :64] * 0 + x, w1, w2)):
+            found = call(*(t.contiguous() for t in given))
+            torch.testing.assert_close(found, gated_eager(*given), rtol=1e-2, atol=1e-2)
+    del on_gpu
+
+
+def gated_eager(x: Any, w1: Any, w2: Any) -> Any:
+    return torch.nn.functional.silu(x @ w1) * (x @ w2)
+
+
+def test_other_containers_are_prepared_anew(on_gpu: Driver) -> None:
+    def scaled(p: Any, factor: Any = 1.0) -> Any:
+        values = p.values() if isinstance(p, dict) else p
+        first, *rest = values
+        return (first - rest[0]) * factor
+
+    kernel = mirage.kernel(effort="none")(scaled)
+    x, y = torch.randn(8, 64).half(), torch.randn(8, 64).half()
+    calls: list[tuple[Any, ...]] = [
+        ({"a": x, "b": y},),
+        ({"b": x, "a": y},),
+        ({1: x, "b": y},),
+        ({True: x, "b": y},),
+        ([x, y],),
+        ((x, y),),
+        ((x, y, x),),
+        ((x, y), 2),
+        ((x, y), 2.0),
+        ((x, y), 0.0),
+        ((x, y), -0.0),
+        ((x, y), True),
+    ]
+    for given in [*calls, *reversed(calls), *(c for c in calls for _ in range(2))]:
+        found, expected = kernel(*given), scaled(*given)
+        assert torch.equal(found, expected)
+        assert torch.equal(torch.signbit(found), torch.signbit(expected))
+    del on_gpu
+
+
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        _, w1, w2 = tensors()
+        self.up = torch.nn.Parameter(torch.randn_like(w1))
+        self.inner = torch.nn.Linear(64, 96, bias=False).half()
+        self.register_buffer("unused", torch.zeros(2, dtype=torch.int64))
+        del w2
+
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.silu(x @ self.up) * self.inner(x)
+
+
+@torch.no_grad()
+def test_modules_keep_the_short_call_and_see_their_parameters(
+    on_gpu: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Gated()
+    kernel = mirage.kernel(effort="none")(module)
+    x = torch.randn(8, 64).half()
+
+    def check(short: bool) -> None:
+        with monkeypatch.context() as patch:
+            if short:
+                refuse_preparations(patch)
+            torch.testing.assert_close(kernel(x), module(x), rtol=1e-2, atol=1e-2)
+
+    check(short=False)
+    check(short=True)
+    module.up.mul_(2)
+    check(short=True)
+    module.up = torch.nn.Parameter(torch.randn(64, 96).half())
+    check(short=True)
+    module.up.data = torch.randn(64, 96).half()
+    check(short=True)
+    module.inner.weight = torch.nn.Parameter(torch.randn(96, 64).half())
+    check(short=True)
+    module.inner = torch.nn.Linear(64, 96, bias=True).half()
+    check(short=False)
+    check(short=True)
+    module.inner.bias = None
+    check(short=False)
+    check(short=True)
+    module.inner.weight = torch.nn.Parameter(module.up.T)
+    check(short=False)
+    check(short=True)
+    module.inner.register_forward_hook(lambda *given: given[-1] * 2)
+    check(short=False)
+    del on_gpu
 
 
 def test_another_mugraph_is_prepared_anew(on_gpu: Driver) -> None:

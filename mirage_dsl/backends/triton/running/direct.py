@@ -90,7 +90,7 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
     scope = writer.scope(tensors)
     exec("\n".join(lines), scope)
     exec("\n".join([*lines[:-1], writer.first]).replace("def call", "def first"), scope)
-    return Direct(len(tensors), scope["call"], scope["first"])
+    return Direct(len(tensors), scope["call"], first=scope["first"])
 
 
 def _allocator() -> Any:

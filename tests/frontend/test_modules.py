@@ -1,0 +1,497 @@
+"""Modules of PyTorch as kernels: traced with their tensors, and never touched.
+
+Each is compared with its own result in eager mode.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.core.errors import TraceError, UnsupportedError
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+class RMSNorm(nn.Module):
+    """As models write it."""
+
+    def __init__(self, size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(size) + 0.5)
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states: Any) -> Any:
+        dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+        return self.weight * hidden_states.to(dtype)
+
+
+def rotated(x: Any) -> Any:
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, size: int, heads: int, groups: int) -> None:
+        super().__init__()
+        self.head_dim = size // heads
+        self.repeats = heads // groups
+        self.q_proj = nn.Linear(size, heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(size, groups * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(size, groups * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(size, size, bias=False)
+
+    def forward(self, x: Any, cos: Any, sin: Any) -> tuple[Any, None]:
+        shape = (*x.shape[:-1], -1, self.head_dim)
+        q = self.q_proj(x).view(shape).transpose(1, 2)
+        k = self.k_proj(x).view(shape).transpose(1, 2)
+        v = self.v_proj(x).view(shape).transpose(1, 2)
+        q, k = q * cos + rotated(q) * sin, k * cos + rotated(k) * sin
+        k = k.repeat_interleave(self.repeats, dim=1)
+        v = v.repeat_interleave(self.repeats, dim=1)
+        scores = q @ k.transpose(2, 3) / math.sqrt(self.head_dim)
+        shares = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+        found = (shares @ v).transpose(1, 2).reshape(*x.shape[:-1], -1).contiguous()
+        return self.o_proj(found), None
+
+
+class MLP(nn.Module):
+    def __init__(self, size: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(size, inner, bias=False)
+        self.up_proj = nn.Linear(size, inner, bias=False)
+        self.down_proj = nn.Linear(inner, size, bias=False)
+        self.act_fn = nn.SiLU()
+
+    def forward(self, x: Any) -> Any:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn = Attention(16, 4, 2)
+        self.mlp = MLP(16, 24)
+        self.input_layernorm = RMSNorm(16)
+        self.post_attention_layernorm = RMSNorm(16)
+
+    def forward(self, x: Any, *, position_embeddings: tuple[Any, Any]) -> tuple[Any]:
+        cos, sin = position_embeddings
+        attended, _ = self.self_attn(self.input_layernorm(x), cos, sin)
+        x = x + attended
+        return (x + self.mlp(self.post_attention_layernorm(x)),)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, *, need_weights: bool) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.need_weights = need_weights
+
+    def forward(self, x: Any, keys: Any = None, mask: Any = None) -> Any:
+        return self.inner(
+            *(x, x, x, keys), need_weights=self.need_weights, attn_mask=mask
+        )
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(16, 16, bias=False)
+        self.b = nn.Linear(16, 16, bias=False)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.b(torch.relu(self.a(x)))
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Any) -> Any:
+        return weight * 2
+
+
+def parametrized() -> nn.Module:
+    layer = nn.Linear(16, 4)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    return layer
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(16, 4)
+    layer.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+    layer.register_forward_hook(lambda _, args, result: result * 2 + args[0][..., :4])
+    return layer
+
+
+X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
+COS, SIN = torch.cos(X[0, :, :4]), torch.sin(X[0, :, :4])
+PADDED = torch.zeros(2, 6)
+PADDED[0, 4:] = float("-inf")
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any]]] = {
+    "linear": (lambda: nn.Linear(16, 4), (X,), {}),
+    "linear by keyword": (lambda: nn.Linear(16, 4), (), {"input": X}),
+    "norm and linear": (
+        lambda: nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4)),
+        (X,),
+        {},
+    ),
+    "rms norm": (lambda: RMSNorm(16), (X,), {}),
+    "its rms norm": (lambda: nn.RMSNorm(16), (X,), {}),
+    "group norm": (lambda: nn.GroupNorm(2, 6), (X,), {}),
+    "batch norm": (lambda: nn.BatchNorm1d(6), (X,), {}),
+    "mlp": (lambda: MLP(16, 24), (X,), {}),
+    "decoder": (DecoderLayer, (X,), {"position_embeddings": (COS, SIN)}),
+    "attention": (lambda: SelfAttention(need_weights=False), (X,), {}),
+    "weights": (lambda: SelfAttention(need_weights=True), (X,), {}),
+    "padded": (lambda: SelfAttention(need_weights=False), (X, PADDED), {}),
+    "padded truths": (lambda: SelfAttention(need_weights=True), (X, PADDED < 0), {}),
+    "masked": (
+        lambda: SelfAttention(need_weights=False),
+        (X, None, torch.randn(6, 6)),
+        {},
+    ),
+    "unbatched": (lambda: SelfAttention(need_weights=True), (X[0],), {}),
+    "encoder": (
+        lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+        (X,),
+        {},
+    ),
+    "encoder, norms first": (
+        lambda: nn.TransformerEncoderLayer(
+            16, 4, 32, batch_first=True, norm_first=True, activation="gelu"
+        ),
+        (X,),
+        {},
+    ),
+    "dropout in eval mode": (
+        lambda: nn.Sequential(nn.Linear(16, 4), nn.Dropout(0.5)),
+        (X,),
+        {},
+    ),
+    "tied": (Tied, (X,), {}),
+    "parametrized": (parametrized, (X,), {}),
+    "weight norm": (lambda: parametrizations.weight_norm(nn.Linear(16, 4)), (X,), {}),
+    "spectral norm": (
+        lambda: parametrizations.spectral_norm(nn.Linear(16, 4)),
+        (X,),
+        {},
+    ),
+    "hooks": (hooked, (X,), {}),
+    "a copy": (lambda: copy.deepcopy(MLP(16, 24)), (X,), {}),
+}
+
+
+def assert_like(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, tuple):
+        assert len(found) == len(expected)
+        for mine, right in zip(found, expected, strict=True):
+            assert_like(mine, right)
+    elif expected is not None:
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_do_as_in_eager_mode(name: str) -> None:
+    make, args, kwargs = MODULES[name]
+    module = make().eval()
+    held = {n: (t, t.clone()) for n, t in module.state_dict(keep_vars=True).items()}
+    attributes = {n: dict(vars(m)) for n, m in module.named_modules()}
+    expected = module(*args, **kwargs)
+    kernel = mirage.kernel(effort="none")(module)
+    for _ in range(2):
+        assert_like(kernel(*args, **kwargs), expected)
+    bound = kernel.bind(*args, **kwargs)
+    tensors = [*bound_tensors(args, kwargs), *unique(module)]
+    executable = TritonExecutable(bound.mugraph, interpret=True)
+    outputs = bound.trace.rebuild(executable(*tensors))
+    assert_like(outputs, expected)
+    # All is as it was.
+    for n, t in module.state_dict(keep_vars=True).items():
+        assert t is held[n][0]
+        assert torch.equal(t, held[n][1])
+    assert attributes == {n: dict(vars(m)) for n, m in module.named_modules()}
+
+
+def bound_tensors(args: Any, kwargs: Any) -> list[Any]:
+    flat: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        flat += value if isinstance(value, tuple) else [value]
+    return [t for t in flat if t is not None]
+
+
+def unique(module: nn.Module) -> list[torch.Tensor]:
+    """Parameters and buffers in the order of kernels, which is that of modules."""
+    found: dict[int, torch.Tensor] = {}
+    for layer in module.modules():
+        own = (*layer._parameters.values(), *layer._buffers.values())
+        found.update({id(t): t for t in own if t is not None and t.is_floating_point()})
+    return list(found.values())
+
+
+def test_names_of_parameters_are_those_of_the_module() -> None:
+    program = mirage.kernel(nn.Sequential(nn.LayerNorm(16), Tied())).trace(X)
+    names = [i.name for i in program.inputs]
+    assert names == ["input", "x0_weight", "x0_bias", "x1_a_weight"]
+    assert [i.name for i in mirage.kernel(MLP(16, 8)).trace(X).inputs] == [
+        *("x", "gate_proj_weight", "up_proj_weight", "down_proj_weight"),
+    ]
+
+
+class InClass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.scale = 2.0
+
+    @mirage.kernel(effort="none")
+    def forward(self, x: Any) -> Any:
+        return self.inner(x) * self.scale
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = InClass(), InClass()
+
+    def forward(self, x: Any) -> Any:
+        return self.a(x) - self.b(x)
+
+
+def by_hand(layer: InClass, x: Any) -> Any:
+    return F.linear(x, layer.inner.weight, layer.inner.bias) * layer.scale
+
+
+def test_a_method_in_the_class() -> None:
+    layer = InClass()
+    assert_like(layer(X), by_hand(layer, X))
+    other = copy.deepcopy(layer)
+    other.inner.weight.mul_(3)
+    assert_like(other(X), by_hand(other, X))
+    assert_like(layer(X), by_hand(layer, X))
+    outer = Outer()
+    for run in (outer, mirage.kernel(effort="none")(outer)):
+        assert_like(run(X), by_hand(outer.a, X) - by_hand(outer.b, X))
+    assert isinstance(outer.a.inner.weight, nn.Parameter)
+    assert "_Method" in type(outer.a.forward).__name__
+
+
+def test_a_bound_method() -> None:
+    layer = nn.Linear(16, 4)
+    kernel = mirage.kernel(effort="none")(layer.forward)
+    assert_like(kernel(X), layer(X))
+
+
+def test_what_is_changed_is_seen() -> None:
+    layer = InClass()
+    kernel = mirage.kernel(effort="none")(Outer())
+    kernel.function.module.b = layer
+
+    def check() -> None:
+        outer = kernel.function.module
+        for _ in range(2):
+            assert_like(layer(X), by_hand(layer, X))
+            assert_like(kernel(X), by_hand(outer.a, X) - by_hand(outer.b, X))
+
+    check()
+    layer.inner.weight.mul_(2)
+    check()
+    layer.inner.weight.data = torch.randn(16, 16)
+    check()
+    layer.inner.weight = nn.Parameter(torch.randn(16, 16))
+    check()
+    layer.inner = nn.Linear(16, 16)
+    check()
+    layer.inner.bias = None
+    check()
+    layer.scale = 5.0
+    check()
+    layer.inner.bias = nn.Parameter(torch.randn(16))
+    check()
+    layer.load_state_dict(InClass().state_dict())
+    check()
+    layer.inner.weight = kernel.function.module.a.inner.weight
+    check()
+
+
+def test_functional_call_inside() -> None:
+    layer = MLP(16, 24)
+    kernel = mirage.kernel(effort="none")(
+        lambda x, weights: torch.func.functional_call(layer, weights, (x,))
+    )
+    weights = {n: torch.randn_like(p) for n, p in layer.named_parameters()}
+    expected = torch.func.functional_call(layer, weights, (X,))
+    assert_like(kernel(X, weights), expected)
+    assert all(isinstance(p, nn.Parameter) for p in layer.parameters())
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.seen = 0, list[Any]()
+        self.register_buffer("total", torch.zeros(16))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+
+class SetsAttribute(Counting):
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x + self.total
+
+
+class FillsList(Counting):
+    def forward(self, x: Any) -> Any:
+        self.seen.append(x)
+        return x + self.total
+
+
+class SetsBuffer(Counting):
+    def forward(self, x: Any) -> Any:
+        self.total = self.total + x[0, 0]
+        return x
+
+
+class WritesBuffer(Counting):
+    def forward(self, x: Any) -> Any:
+        self.total += x[0, 0]
+        return x
+
+
+class Counts(Counting):
+    def forward(self, x: Any) -> Any:
+        self.steps.add_(1)
+        return x + self.total
+
+
+class Fails(Counting):
+    def forward(self, x: Any) -> Any:
+        self.total = x
+        raise ValueError("mine")
+
+
+WRITING: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+    "attribute": (SetsAttribute, TraceError, "sets calls while"),
+    "list": (FillsList, TraceError, "sets seen while"),
+    "buffer": (SetsBuffer, TraceError, "sets buffer"),
+    "in place": (WritesBuffer, TraceError, "changes an argument"),
+    "counter": (Counts, TraceError, "changes its buffer steps"),
+    "error": (Fails, ValueError, "mine"),
+    "batch norm": (lambda: nn.BatchNorm1d(6), UnsupportedError, "running statistics"),
+    "dropout": (lambda: nn.Dropout(0.5), UnsupportedError, "no random numbers"),
+    "old weight norm": (
+        lambda: nn.utils.weight_norm(nn.Linear(16, 4)),  # pyright: ignore[reportDeprecated]
+        TraceError,
+        "sets weight",
+    ),
+    "lazy": (lambda: nn.LazyLinear(3), TraceError, "no shape yet"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", WRITING)
+def test_what_a_module_writes_to_itself_is_refused_and_not_done(name: str) -> None:
+    make, error, message = WRITING[name]
+    module = make().train()
+    before = {n: dict(vars(m)) for n, m in module.named_modules()}
+    state = {n: repr(t) for n, t in module.state_dict().items()}
+    with pytest.raises(error, match=message):
+        mirage.kernel(module)(X)
+    assert before == {n: dict(vars(m)) for n, m in module.named_modules()}
+    assert state == {n: repr(t) for n, t in module.state_dict().items()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_has_no_python_code_is_refused() -> None:
+    with pytest.raises(TraceError, match="TorchScript"):
+        mirage.kernel(torch.jit.script(nn.Linear(16, 4)))
+
+
+def test_gradients_are_refused() -> None:
+    kernel = mirage.kernel(nn.Linear(16, 4))
+    with (
+        torch.enable_grad(),
+        pytest.raises(UnsupportedError, match=r"weight requires grad.*no_grad"),
+    ):
+        kernel(X)
+
+
+def test_other_threads_see_the_module_as_it_is() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(16, 4)
+
+        def forward(self, x: Any) -> Any:
+            started.set()
+            assert ended.wait(20)
+            return self.inner(x)
+
+    module = Slow()
+    found: list[Any] = []
+
+    def trace() -> None:
+        with torch.no_grad():
+            found.append(mirage.kernel(effort="none")(module)(X))
+
+    thread = threading.Thread(target=trace)
+    expected = module.inner(X)
+    thread.start()
+    assert started.wait(20)
+    assert_like(module.inner(X), expected)
+    ended.set()
+    thread.join()
+    assert_like(found[0], expected)
+
+
+@dataclass
+class Weights:
+    w: Any
+    scale: float = 1.0
+    bias: Any = None
+
+
+@dataclass(frozen=True)
+class Result:
+    y: Any
+    rest: Any
+
+
+def test_dataclasses_as_arguments_and_results() -> None:
+    def program(x: Any, p: Weights) -> Result:
+        y = x @ p.w * p.scale
+        return Result(y if p.bias is None else y + p.bias, (x, None))
+
+    kernel = mirage.kernel(effort="none")(program)
+    for p in (
+        Weights(torch.randn(16, 4)),
+        Weights(torch.randn(16, 4), 3.0),
+        Weights(torch.randn(16, 4), 3.0, torch.randn(4)),
+    ):
+        found, expected = kernel(X, p), program(X, p)
+        assert type(found) is Result
+        assert_like(found.y, expected.y)
+        assert found.rest[1] is None
