@@ -302,8 +302,8 @@ def fmod(a, b):
         left = left - tl.floor(left / size) * size
         left = tl.where(left < 0, left + size, left)
     found = tl.where(x < 0, -left, left)
-    found = tl.where((y == float("inf")) & (tl.abs(x) < y), x, found)
-    return tl.cast(found, tl.float32)
+    beyond = tl.where(y == float("inf"), x, found)
+    return tl.cast(tl.where(tl.abs(x) < y, beyond, found), tl.float32)
 ''',
         "atan2": '''
 @triton.jit
@@ -313,7 +313,7 @@ def atan2(a, b):
     rise, run = tl.abs(y), tl.abs(x)
     less, more = tl.where(rise > run, run, rise), tl.where(rise > run, rise, run)
     slope = less / tl.where(more == 0, 1.0, more)
-    slope = tl.where((less == more) & (more > 0), 1.0, slope)
+    slope = tl.where(less == more, tl.where(more > 0, 1.0, slope), slope)
     # An eighth of the angle, whose series ends soon.
     for _ in tl.static_range(3):
         slope = slope / (1.0 + tl.sqrt(1.0 + slope * slope))
@@ -322,11 +322,13 @@ def atan2(a, b):
     series = 1.0 - z * (1.0 / 3.0 - z * (1.0 / 5.0 - z * (1.0 / 7.0 - tail)))
     angle = 8.0 * slope * series
     angle = tl.where(rise > run, 1.5707963267948966 - angle, angle)
-    left = (x < 0) | ((x == 0) & (1.0 / x < 0))
-    angle = tl.where(left, 3.141592653589793 - angle, angle)
-    down = (y < 0) | ((y == 0) & (1.0 / y < 0))
-    angle = tl.where(down, -angle, angle)
-    return tl.cast(tl.where((x != x) | (y != y), x + y, angle), tl.float32)
+    # What is below 0, or is -0, whose reciprocal is.
+    left = tl.where(x == 0, 1.0 / x, x)
+    angle = tl.where(left < 0, 3.141592653589793 - angle, angle)
+    down = tl.where(y == 0, 1.0 / y, y)
+    angle = tl.where(down < 0, -angle, angle)
+    angle = tl.where(x != x, x, tl.where(y != y, y, angle))
+    return tl.cast(angle, tl.float32)
 ''',
         "floor_divide": '''
 @triton.jit
