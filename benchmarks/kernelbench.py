@@ -279,6 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not found:
         print(f"no problem of {folder} fits --levels and --only")
         return 2
+    # What tracing imports takes seconds, which are no problem's.
+    trace(torch.nn.Softmax(-1), [torch.zeros(2, 2)])
     rows: list[Row] = []
     for level, file in found:
         rows.append(tried(level, file, given.seconds))
