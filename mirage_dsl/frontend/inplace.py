@@ -213,8 +213,8 @@ def _refuse_argument(what: str) -> NoReturn:
     raise TraceError(
         f"{what} changes an argument of the function, or what may be a view of one: "
         "kernels change no arguments; clone() it first, or compute a new tensor, and "
-        "return that; a call with out= stores it where the argument is; of a module that "
-        "keeps statistics in training, as batch norm does, make a kernel after eval()",
+        "return that; a call with out= stores it where the argument is; of a module "
+        "that keeps statistics in training, as batch norm does, use it after eval()",
         user_location(),
     )
 
