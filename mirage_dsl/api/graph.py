@@ -21,7 +21,7 @@ from functools import partial
 from math import prod
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from mirage_dsl.api.block_builder import ThreadblockGraph, power_of_two
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
@@ -44,6 +44,7 @@ from mirage_dsl.ir.graph import Input, KernelGraph
 
 if TYPE_CHECKING:
     from mirage_dsl.api.compatibility import Mugraphs
+    from mirage_dsl.search.driver import EveryMugraph
     from mirage_dsl.search.result import SearchResult
     from mirage_dsl.search.sizes.constraints import Constraints
 
@@ -532,6 +533,14 @@ def _triples(
     return tuple(found)
 
 
+@overload
+def superoptimize(
+    program: Any, *, all: Literal[True], **options: Any
+) -> EveryMugraph: ...
+@overload
+def superoptimize(
+    program: Any, *, all: Literal[False] = False, **options: Any
+) -> Mugraphs: ...
 def superoptimize(
     program: Any,
     *,
@@ -542,8 +551,9 @@ def superoptimize(
     fmaps: Sequence[int] | None = None,
     franges: Sequence[int] | None = None,
     previous_checkpoint: str | Path | None = None,
+    all: bool = False,
     **options: Any,
-) -> Mugraphs:
+) -> Mugraphs | EveryMugraph:
     """Search for μGraphs of a program, verified and cheapest first.
 
     Args:
@@ -555,12 +565,15 @@ def superoptimize(
         fmaps: Allowed axes of the loop.
         franges: Allowed numbers of iterations.
         previous_checkpoint: A file with the result, as for `Graph.superoptimize`.
+        all: List every μGraph of the space that fits the GPU; each is verified when it
+            is taken.  Of the options there are then max_kernels, hardware, seed and
+            progress.
         **options: Arguments of `mirage_dsl.store.superoptimize.superoptimize`: effort,
             budget_seconds, max_kernels, use_cache, executor, progress and others.
 
     Returns:
         The candidates, which can be listed, and the best of which runs when the result
-        is called with tensors.
+        is called with tensors; with `all` an iterable of candidates with a length.
     """
     from mirage_dsl.api.compatibility import Mugraphs
     from mirage_dsl.store.superoptimize import superoptimize as run
@@ -574,6 +587,8 @@ def superoptimize(
         program = program.program
     limits = constraints(griddims, blockdims, imaps, omaps, fmaps, franges)
     _add(options, "constraints", limits, "griddims and the other limits")
+    if all:
+        return _every(program, previous_checkpoint, options)
     check_options("superoptimize", options)
     search = partial(run, program)
     result, known = _resumed(previous_checkpoint, search, options, program)
@@ -581,6 +596,30 @@ def superoptimize(
     if known:
         found.kernel.bound.use(result.best.mugraph)
     return found
+
+
+LISTED = ("constraints", "hardware", "max_kernels", "progress", "seed")
+"""Arguments of a search that lists all it finds."""
+
+
+def _every(
+    program: KernelGraph, previous: object, options: dict[str, Any]
+) -> EveryMugraph:
+    """All μGraphs of a program.
+
+    Raises:
+        UnsupportedError: An argument means nothing where all are listed.
+    """
+    from mirage_dsl.core.hardware import DEFAULT
+    from mirage_dsl.search.driver import every_mugraph
+
+    unknown = {n: v for n, v in options.items() if n not in LISTED}
+    if previous is not None:
+        unknown["previous_checkpoint"] = previous
+    _refuse_unknown("superoptimize with all=True", unknown, ", ".join(LISTED))
+    options.setdefault("hardware", DEFAULT)
+    options.setdefault("max_kernels", 2)
+    return every_mugraph(program, **options)
 
 
 def _add(options: dict[str, Any], name: str, value: Any, source: str) -> None:

@@ -12,8 +12,9 @@ a candidate.
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -168,6 +169,90 @@ def search(
     if driver.needs_its_maxima(found):
         found = driver.candidates(driver.with_its_maxima(plans))
     return driver.result(found)
+
+
+MOST_SEVERAL = 32
+"""μGraphs of several kernels, where all are listed."""
+
+MOST_STRUCTURES = 4096
+"""Of a configuration, where all are listed.  The largest that was seen has 48."""
+
+
+class EveryMugraph:
+    """All μGraphs of the space of a program, cheapest first: `len()`, and an iterator.
+
+    They are the structures of one kernel, each with the best sizes that fit the GPU,
+    and what the search finds of several.  Each is verified when it is taken, and left
+    out if it is wrong or less accurate; what was verified once is not again.
+
+    Attributes:
+        program: What they compute.
+        complete: Whether the space of one kernel was exhausted.
+        ledger: What was looked at, and what was cut by what.
+    """
+
+    def __init__(self, driver: _Driver) -> None:
+        self._driver = driver
+        cheapest: dict[str, Plan] = {}
+        for plan in driver.plans():
+            cheapest.setdefault(_structure(plan), plan)
+        self._plans = list(cheapest.values())
+        self.program = driver.program
+        self.complete = driver.segments.complete
+        self.ledger = driver.ledger
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        for plan in self._plans:
+            candidate = self._driver.judge(plan.graph)
+            if candidate is not None:
+                yield _finished(candidate, self._driver.segments.hardware)
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else "incomplete"
+        return f"<{len(self)} μGraphs of {self.program.name}, {state}>"
+
+
+def every_mugraph(
+    program: KernelGraph,
+    hardware: Hardware,
+    *,
+    seed: int = 0,
+    max_kernels: int | None = 1,
+    constraints: Constraints | None = None,
+    progress: Progress | None = None,
+) -> EveryMugraph:
+    """List the space of a program; see `search` for the arguments.
+
+    Raises:
+        SearchError: An extent is unknown, or the constraints are contradictory.
+    """
+    _require_extents(program)
+    times = Times(time.monotonic(), None)
+    found = structural_search(
+        hardware, seed, None, None, per_configuration=MOST_STRUCTURES
+    )
+    segments = Remembering(
+        found,
+        hardware,
+        constraints or Constraints(),
+        keep=1,
+        enough=sys.maxsize,
+        split=max_kernels != 1,
+        seed=seed,
+    )
+    k = MOST_SEVERAL
+    return EveryMugraph(
+        _Driver(
+            program, segments, times, k, seed, max_kernels, True, progress or silent
+        )
+    )
+
+
+def _structure(plan: Plan) -> str:
+    return canonical_hash(plan.graph, sizes=False)
 
 
 @dataclass(frozen=True)
@@ -368,7 +453,7 @@ class _Driver:
         quick.fuse(program)
         for plan in self._allowed(quick.plans):
             with self.segments.interruptible(self.times.over):
-                candidate = self._judged(plan.graph)
+                candidate = self.judge(plan.graph)
                 if candidate is not None:
                     self.secured.append(candidate)
 
@@ -490,7 +575,7 @@ class _Driver:
             if len(kept) == self.k or self._ends(kept):
                 self.ledger.cut["cost rank"] += len(plans) - at
                 break
-            structure = canonical_hash(plan.graph, sizes=False)
+            structure = _structure(plan)
             if structure in seen:
                 self.ledger.cut["duplicate"] += 1
                 continue
@@ -498,7 +583,7 @@ class _Driver:
             best = kept[0].cost.microseconds if kept else None
             with self.segments.interruptible():
                 self.progress("verify", len(kept), self.k, best)
-                candidate = self._judged(plan.graph)
+                candidate = self.judge(plan.graph)
                 if candidate is not None:
                     kept.append(candidate)
                     self.segments.deadline = self.times.verified
@@ -516,7 +601,7 @@ class _Driver:
         cost = estimate(self.program, self.segments.hardware)
         return Candidate(self.program, cost, certificate)
 
-    def _judged(self, graph: KernelGraph) -> Candidate | None:
+    def judge(self, graph: KernelGraph) -> Candidate | None:
         """`_candidate`, once for each μGraph."""
         if graph not in self.judged:
             self.judged[graph] = self._candidate(graph)

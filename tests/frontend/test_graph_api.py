@@ -399,3 +399,27 @@ def test_a_drawing_names_every_kernel(tmp_path: Path) -> None:
     assert drawn.count("{") == drawn.count("}")
     rms_linear().visualize(tmp_path / "program")
     assert "matmul" in (tmp_path / "program.dot").read_text()
+
+
+def test_all_mugraphs_are_listed_and_verified_when_taken() -> None:
+    listed = mirage.superoptimize(rms_linear(), all=True, max_kernels=1)
+    best = mirage.superoptimize(rms_linear(), max_kernels=1, use_cache=False)
+    assert len(listed) > len(best)
+    assert listed.complete
+    assert listed.ledger.found["verified"] == 0
+    first = next(iter(listed))
+    assert first.cost.microseconds == best.best.cost.microseconds
+    verified = listed.ledger.found["verified"]
+    assert 0 < verified <= 2
+    taken = list(listed)
+    assert all(c.certificate is not None and c.certificate.ok for c in taken)
+    assert len({str(c.mugraph) for c in taken}) == len(taken) <= len(listed)
+    assert {str(c.mugraph) for c in best if c.mugraph.blocks} <= {
+        str(c.mugraph) for c in taken
+    }
+    with pytest.raises(UnsupportedError, match="effort="):
+        mirage.superoptimize(rms_linear(), all=True, effort="full")
+    narrow = mirage.superoptimize(rms_linear(), all=True, griddims=[(2, 1, 1)])
+    for candidate in narrow:
+        for block in candidate.mugraph.blocks:
+            assert [s.tile for s in block.grid] in ([16], [32])

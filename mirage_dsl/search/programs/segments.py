@@ -556,6 +556,7 @@ def structural_search(
     deadline: float | None,
     *,
     own: bool = False,
+    per_configuration: int = 8,
 ) -> Structures:
     """The closure search of a segment without the shifts that keep it in range.
 
@@ -566,7 +567,13 @@ def structural_search(
     def run(segment: KernelGraph) -> Found:
         plain = strip_shifts(segment)
         found = structures(
-            plain, hardware, threads=threads, deadline=deadline, seed=seed, own=own
+            plain,
+            hardware,
+            per_configuration=per_configuration,
+            threads=threads,
+            deadline=deadline,
+            seed=seed,
+            own=own,
         )
         return Found(
             tuple(s.block for s in found.structures),
