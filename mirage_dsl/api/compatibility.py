@@ -57,7 +57,7 @@ class Mugraphs(SearchResult):
 
 def optimize(graph: Graph, **options: Any) -> Mugraphs:
     """What `superoptimize` is called in the first releases of Mirage."""
-    return superoptimize(graph, **options)
+    return superoptimize(graph, all=False, **options)
 
 
 def generate_triton_program(
