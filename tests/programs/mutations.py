@@ -7,6 +7,7 @@ still compute the same function (a dropped factor that was 1): the caller has to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -325,7 +326,7 @@ _CONSTANTS: tuple[tuple[str, Callable[[Scalar], Scalar]], ...] = (
 
 def _other_constants(node: Apply) -> Iterator[Change]:
     for i, operand in enumerate(node.operands):
-        if isinstance(operand, str):
+        if isinstance(operand, str) or not math.isfinite(operand.value):
             continue
         for what, change in _CONSTANTS:
             if what == "without extents" and not operand.extents:

@@ -94,6 +94,8 @@ DOORS = {
     "search/why_not.py",
     "backends/triton/running/screen.py",
     "api/bound.py",
+    "api/graph.py",
+    "api/mirage_json.py",
     "cli/environment.py",
     "cli/graphs.py",
     "cli/run.py",

@@ -71,6 +71,6 @@ def test_parameters_are_arguments_during_the_trace_alone() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)).eval()
     before = dict(model.named_parameters())
     program = trace(model, [torch.zeros(2, 4)])
-    # The tensor, weight and bias of both, mean and variance; no counter of batches.
-    assert len(program.inputs) == 7
+    # The tensor, weight and bias of both, mean, variance, and the counter of batches.
+    assert len(program.inputs) == 8
     assert all(before[name] is p for name, p in model.named_parameters())

@@ -130,6 +130,9 @@ def test_every_row_has_a_shape_preserving_field_semantics(op: Operator) -> None:
     elif op.kind is Kind.VIEW:
         value = f.uniform((3,))
         assert op.field(f, value) is value
+    elif op.kind is Kind.GATHER:
+        values, index = f.uniform((3, 4)), f.uniform((3, 4))
+        assert op.field(f, values, index).top.shape == (TRIALS, 3, 4)
     elif op.kind is Kind.LIBRARY:
         operands = [f.uniform((3, 4)) for _ in range(op.arity)]
         assert same(op.field(f, *operands), op.field(f, *operands))
