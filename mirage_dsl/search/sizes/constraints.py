@@ -69,7 +69,10 @@ class Constraints:
         grids = self.griddims
 
         def allowed(parts: tuple[int, ...]) -> bool:
-            return any(_placed(parts, p) in (grids or ()) for p in places)
+            # One part is no split, and structures without it are searched too.
+            return 1 not in parts and any(
+                _placed(parts, p) in (grids or ()) for p in places
+            )
 
         counts = sorted({g for grid in grids or () for g in grid})
 

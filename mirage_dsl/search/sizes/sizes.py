@@ -291,11 +291,12 @@ class _Sweep:
                 if split.dim == block.loop.dim:
                     keep &= tiles[:, column] >= rows[:, -1]
         grids, iterations = structure.allowed.grids, structure.allowed.iterations
-        # One part is no split, and structures without it are searched too.
-        keep &= (parts > 1).all(axis=1)
         if grids is not None:
             allowed = [grids(tuple(int(p) for p in row)) for row in parts]
             keep &= np.array(allowed, dtype=bool)
+        else:
+            # One part is no split, and structures without it are searched too.
+            keep &= (parts > 1).all(axis=1)
         points = _points(rows, [(4, 2, False)])
         found = Footprint(self.facts.plain, points, self.hardware).iterations
         if iterations is not None:
