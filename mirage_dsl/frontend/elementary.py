@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.operands import apply, is_condition
+from mirage_dsl.frontend.operands import apply, is_condition, is_float
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 
@@ -35,11 +37,10 @@ def _row(name: str) -> Callable[..., Any]:
 atan2 = _row("atan2")
 cos = _row("cos")
 expm1 = _row("expm1")
-floor = _row("floor")
-fmod = _row("fmod")
 log1p = _row("log1p")
 log2 = _row("log2")
 sin = _row("sin")
+rint = _row("round")
 
 
 # -- Signs, and numbers without a fraction ---------------------------------------------
@@ -63,9 +64,18 @@ def numpy_sign(x: Any) -> Any:
 def copysign(x: Any, y: Any) -> Any:
     """The size of one tensor with the sign of the other."""
     size = f.abs(x) if isinstance(x, Tensor) else abs(x)
+    if f.holds_integers(x) or (is_float(y) and _promotes(x, y)):
+        # Promoted as a product is; of floats there are two zeros.
+        below = _below_zero(y) if _varies(y) else math.copysign(1, y) < 0
+        signs = f.where(below, -1.0, 1.0) if _varies(y) else 1.0 - 2.0 * below
+        return size * (v.to(signs, y) if is_float(y) else signs)
     if not isinstance(y, Tensor):
         return size if math.copysign(1, y) > 0 else -size
     return f.where(_below_zero(y), -size, size)
+
+
+def _promotes(x: Any, y: Tensor) -> bool:
+    return isinstance(x, Tensor) and x.handle.value.dtype != y.handle.value.dtype
 
 
 def heaviside(x: Any, values: Any) -> Any:
@@ -73,13 +83,20 @@ def heaviside(x: Any, values: Any) -> Any:
     return f.where(f.equal(x, 0), values, v.to(f.greater(x, 0), x))
 
 
+def floor(x: Any) -> Any:
+    """The next whole number that is not above x."""
+    return x.clone() if f.holds_integers(x) else apply(OPERATORS["floor"], x)
+
+
 def ceil(x: Any) -> Any:
     """The next whole number that is not below x."""
-    return -floor(-x)
+    return x.clone() if f.holds_integers(x) else -floor(-x)
 
 
 def trunc(x: Any) -> Any:
     """The whole number next to x on the side of 0."""
+    if f.holds_integers(x):
+        return x.clone()
     return f.where(f.less(x, 0), ceil(x), floor(x))
 
 
@@ -90,15 +107,39 @@ def frac(x: Any) -> Any:
 
 def round(x: Any, decimals: int = 0) -> Any:
     """The nearest whole number, of two the even one, or so many decimals."""
+    if f.holds_integers(x):
+        if decimals < 0:
+            raise UnsupportedError(
+                f"round of integers to decimals={decimals}; convert them to floats",
+                user_location(),
+            )
+        return x.clone()
     if not decimals:
-        return apply(OPERATORS["round"], x)
+        return rint(x)
     factor = 10.0 ** abs(decimals)
     if decimals > 0:
-        return apply(OPERATORS["round"], x * factor) / factor
-    return apply(OPERATORS["round"], x / factor) * factor
+        return rint(x * factor) / factor
+    return rint(x / factor) * factor
 
 
 # -- Division with a rest --------------------------------------------------------------
+
+
+def fmod(a: Any, b: Any) -> Any:
+    """What is left of a after whole numbers of b, with the sign of a."""
+    if not _are_integers(a, b):
+        return apply(OPERATORS["fmod"], a, b)
+    rest = f.remainder(a, b)
+    return f.where(_beyond(a, b, rest), rest - b, rest)
+
+
+def _beyond(a: Any, b: Any, rest: Any) -> Any:
+    """Where a quotient of integers that is rounded down is away from 0."""
+    return f.mul(f.not_equal(rest, 0), f.not_equal(_negative(a), _negative(b)))
+
+
+def _negative(x: Any) -> Any:
+    return f.less(x, 0) if _varies(x) else bool(x < 0)
 
 
 def remainder(a: Any, b: Any) -> Any:
@@ -120,11 +161,7 @@ def _against(rest: Any, b: Any) -> Any:
 
 
 def _are_integers(*operands: Any) -> bool:
-    return all(isinstance(x, int) or _holds_integers(x) for x in operands)
-
-
-def _holds_integers(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.handle.value.dtype.is_integer
+    return all(isinstance(x, int | np.integer) or f.is_whole(x) for x in operands)
 
 
 def _varies(x: Any) -> bool:
@@ -327,6 +364,9 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
             f"div: rounding_mode={rounding_mode!r}; expected None, 'floor' or 'trunc'",
             user_location(),
         )
+    if _are_integers(a, b):
+        whole = f.floor_divide(a, b)
+        return f.where(_beyond(a, b, f.remainder(a, b)), whole + 1, whole)
     return trunc(f.div(a, b))
 
 
@@ -339,7 +379,7 @@ ELEMENTARY: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("atan2", "arctan2"), atan2),
     **dict.fromkeys(("atanh", "arctanh"), atanh),
     **dict.fromkeys(("fix", "trunc"), trunc),
-    **dict.fromkeys(("rint", "round", "around"), round),
+    **dict.fromkeys(("round", "around"), round),
     "ceil": ceil,
     "copysign": copysign,
     "cos": cos,
@@ -362,6 +402,7 @@ ELEMENTARY: Mapping[str, Callable[..., Any]] = {
     "positive": positive,
     "rad2deg": rad2deg,
     "remainder": remainder,
+    "rint": rint,
     "sign": sign,
     "sin": sin,
     "sinc": sinc,

@@ -11,7 +11,7 @@ import builtins
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -227,7 +227,15 @@ def pow(a: Any, b: Any) -> Any:
     also of what is infinite or no number.
     """
     if not isinstance(b, builtins.int | builtins.float | Fraction) or b != b:
+        if builtins.all(isinstance(x, builtins.int) or is_whole(x) for x in (a, b)):
+            _refuse_power("a power of integers, whose exponents are data")
         return apply(OPERATORS["power"], a, b)
+    if holds_integers(a) and not isinstance(b, builtins.int):
+        a = a * 1.0
+    elif holds_integers(a) and b:
+        if b < 0:
+            _refuse_power(f"the power {b} of integers")
+        return _power(a, b) if b > 1 else a.clone()
     if builtins.abs(b) == 0.5:
         return sqrt(a) if b > 0 else rsqrt(a)
     if builtins.abs(b) > _MAX_POWER or b != int(b):
@@ -242,6 +250,20 @@ def pow(a: Any, b: Any) -> Any:
         return as_tensor("pow", a).clone()
     result = _power(a, builtins.abs(int(b)))
     return result if b > 0 else 1 / result
+
+
+def holds_integers(x: Any) -> bool:
+    """Whether it is a tensor of integers."""
+    return isinstance(x, Tensor) and x.handle.value.dtype.is_integer
+
+
+def is_whole(x: Any) -> bool:
+    """Whether it is a tensor of integers, or of truth values, which count as some."""
+    return holds_integers(x) or is_condition(x)
+
+
+def _refuse_power(what: str) -> NoReturn:
+    raise DTypeError(f"{what}, is not possible; convert to floats", user_location())
 
 
 def _power(a: Any, exponent: int) -> Any:

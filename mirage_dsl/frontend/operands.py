@@ -117,6 +117,8 @@ def _of_integers(
     operands: list[Operand],
 ) -> Tensor:
     """An operator in the format that PyTorch or NumPy computes in."""
+    if op is SUB and _without_numbers(recorder, op, operands):
+        _refuse_truth(op, "cannot be traced", "use ~, & and |")
     if op is RELU:
         given, operands = [*given, 0], [*operands, scalar(0)]
         return _of_integers(recorder, MAXIMUM, given, operands)

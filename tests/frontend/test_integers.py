@@ -42,6 +42,22 @@ TORCH: dict[str, Function] = {
         torch.div(a, b, rounding_mode="floor"),
         torch.bitwise_left_shift(a, 1),
     ),
+    "rests": lambda a, b: (
+        torch.fmod(a, b),
+        a.fmod(-b),
+        torch.fmod(a, 7),
+        torch.div(a, b, rounding_mode="trunc"),
+        torch.div(a, 7, rounding_mode="trunc"),
+        (b > 3) % b,
+        a // (b > 0),
+    ),
+    "whole numbers": lambda a: (a.floor(), a.ceil(), a.trunc(), a.round()),
+    "powers": lambda a, b: (a**3, a**1, b**20, b**2.0, 2.0**b, (abs(a) + 1) ** 0.5),
+    "signs": lambda a, b: (
+        torch.copysign(a, 3 - b),
+        torch.copysign(a, -1),
+        torch.copysign(a, b.half() - 3),
+    ),
     "conversions": lambda a: (a.float(), a.half(), a.long(), a.to(torch.int8)),
     "conditions": lambda a, b: (
         torch.where(a > b, a, b),
@@ -61,6 +77,9 @@ NUMPY: dict[str, Function] = {
     "functions": lambda a, b: (np.exp(a % 3), np.sqrt(abs(a)), np.maximum(a, b)),
     "named": lambda a, b: (np.mod(a, b), np.invert(a), np.left_shift(a, 1)),
     "means": lambda a, b: (a.mean(0), np.mean(b)),
+    "rests": lambda a, b: (np.fmod(a, b), a % np.int64(3), a // np.int32(3)),
+    "whole numbers": lambda a: (np.floor(a), np.round(a, 1), np.trunc(a), np.rint(a)),
+    "powers": lambda a, b: (a**3, b**2.0),
     "conversions": lambda a: (a.astype(np.float32), a.astype(np.int8), a + 0.5),
     "conditions": lambda a, b: (np.where(a > b, a, b), (a > b).sum(), (a > b) + a),
 }
