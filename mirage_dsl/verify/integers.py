@@ -39,10 +39,10 @@ def of_words(
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 
-    With a limit they are indices: from 0 on, below it.
+    With a limit they are indices below it, half of them counted from the end.
     """
     if limit is not None:
-        return (words % limit).astype(dtype.long_name)
+        return _indices(dtype, words, limit)
     if dtype == boolean:
         return words % 2 == 1
     least = max(int(dtype.min), -SMALL)
@@ -59,11 +59,20 @@ def fitted(dtype: DType, values: Array, limit: int | None = None) -> Array:
         return values
     steps = np.rint(np.abs(values) * _STEPS)
     if limit is not None:
-        return (steps % limit).astype(dtype.long_name)
+        return _indices(dtype, steps, limit)
     if dtype == boolean:
         return np.asarray(steps % 2, values.dtype)
     signed = np.where(values < 0, -steps, steps)
     return np.clip(signed, dtype.min, min(dtype.max, 2.0**62)).astype(dtype.long_name)
+
+
+def _indices(dtype: DType, words: Array, limit: int) -> Array:
+    """Indices of an axis, which count from its end where they are negative."""
+    if not dtype.min:
+        return (words % limit).astype(dtype.long_name)
+    least = max(-limit, int(dtype.min))
+    most = min(limit - 1, int(dtype.max))
+    return (words % (most - least + 1) + least).astype(dtype.long_name)
 
 
 __all__ = ["SMALL", "any_integers", "fitted", "of_words"]

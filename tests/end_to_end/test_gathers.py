@@ -153,6 +153,8 @@ WRONG: dict[str, tuple[Function, Function]] = {
     "the other axis": (lambda w, i: w[i], lambda w, i: w.T[i]),
     "without an index": (lambda w, i: w[i], lambda w, i: w + (i[:, None] - i).float()),
     "from the end": (lambda w, i: w[i], lambda w, i: w[-i]),
+    "from the start": (lambda w, i: w[i], lambda w, i: w[abs(i)]),
+    "none from the end": (lambda w, i: w[i], lambda w, i: w[torch.clamp(i, 0, 11)]),
     "of another row": (
         lambda w, i: torch.take_along_dim(w, i[:, None], 1),
         lambda w, i: torch.take_along_dim(w.T, i[:, None], 1),
