@@ -230,12 +230,10 @@ def pow(a: Any, b: Any) -> Any:
         if builtins.all(isinstance(x, builtins.int) or is_whole(x) for x in (a, b)):
             _refuse_power("a power of integers, whose exponents are data")
         return apply(OPERATORS["power"], a, b)
-    if holds_integers(a) and not isinstance(b, builtins.int):
+    if holds_integers(a) and b:
+        if isinstance(b, builtins.int):
+            return _integral_power(a, b)
         a = a * 1.0
-    elif holds_integers(a) and b:
-        if b < 0:
-            _refuse_power(f"the power {b} of integers")
-        return _power(a, b) if b > 1 else a.clone()
     if builtins.abs(b) == 0.5:
         return sqrt(a) if b > 0 else rsqrt(a)
     if builtins.abs(b) > _MAX_POWER or b != int(b):
@@ -264,6 +262,12 @@ def is_whole(x: Any) -> bool:
 
 def _refuse_power(what: str) -> NoReturn:
     raise DTypeError(f"{what}, is not possible; convert to floats", user_location())
+
+
+def _integral_power(a: Any, exponent: int) -> Any:
+    if exponent < 0:
+        _refuse_power(f"the power {exponent} of integers")
+    return _power(a, exponent) if exponent > 1 else a.clone()
 
 
 def _power(a: Any, exponent: int) -> Any:
