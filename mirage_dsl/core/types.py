@@ -174,11 +174,12 @@ def packed(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 class MemorySpace(Enum):
-    """The memory that a value lives in."""
+    """The memory that a value lives in; an index value lives in none."""
 
     DEVICE = "device"
     SHARED = "shared"
     REGISTER = "register"
+    NOWHERE = "no"
 
 
 @dataclass(frozen=True, order=True)
@@ -224,6 +225,8 @@ def is_name(text: str) -> bool:
 
 MAX_EXTENT = 2**63 - 1
 """The largest extent, and the most bytes that a tensor has."""
+LARGEST_INDEX = 2**30
+"""The most positions along an axis: blocks count in 32 bits, lanes beyond it too."""
 
 
 def shown_integer(number: int) -> str:

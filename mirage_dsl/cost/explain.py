@@ -91,7 +91,7 @@ def roofline(program: KernelGraph, hardware: Hardware) -> float:
     """µs of reading every input and writing every output once."""
     types = kernel_types(program)
     extents = derived_extents(program, program.extent_of)
-    names = {i.name for i in program.inputs} | {r.value for r in program.returns}
+    names = {i.name for i in program.given} | {r.value for r in program.returns}
     moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))
     return 1e6 * (moved / hardware.dram_rate + hardware.launch + hardware.ramp)
 

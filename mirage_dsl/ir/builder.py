@@ -36,6 +36,7 @@ from mirage_dsl.ir.graph import (
     AttrValue,
     BlockGraph,
     BlockNode,
+    Index,
     Input,
     KernelGraph,
     KernelNode,
@@ -210,6 +211,7 @@ class KernelBuilder(_Builder):
         self.name = name
         self._extents: dict[str, int | None] = dict(extents)
         self._inputs: list[Input] = []
+        self._indices: list[Index] = []
         self._nodes: list[KernelNode] = []
         self._returns: list[Return] = []
 
@@ -231,6 +233,14 @@ class KernelBuilder(_Builder):
         self._inputs.append(Input(self._fresh(name), kind))
         self._types[name] = kind
         return name
+
+    def index(self, name: str, axis: str) -> str:
+        """Add the positions along an axis, as `k` or `(h k)`.  Returns their name."""
+        (dims,) = axes_from(axis)
+        found = Index(self._fresh(name), dims)
+        self._indices.append(found)
+        self._types[found.name] = found.type
+        return found.name
 
     def block(
         self,
@@ -288,6 +298,7 @@ class KernelBuilder(_Builder):
             tuple(self._nodes),
             tuple(self._returns),
             tuple(sorted(self._extents.items())),
+            tuple(self._indices),
         )
         return graph.with_extents(derived_extents(graph, self._extents))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
+from itertools import chain
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
@@ -30,7 +31,7 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.maps import partial_base
-from mirage_dsl.ir.walk import post_order, results_of
+from mirage_dsl.ir.walk import operands_of, post_order, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind
 
 _VERSION = "mirage-dsl graph 1"
@@ -90,6 +91,9 @@ class _Canonical:
         self.values: dict[str, str] = {
             i.name: _hash("input", at) for at, i in enumerate(graph.inputs)
         }
+        for item in graph.indices:
+            if all(d.name in self.numbers for d in item.axis):
+                self.values[item.name] = _hash("index", self.axes((item.axis,)))
 
     def digest(self) -> str:
         nodes = [self.kernel(node) for node in self.graph.nodes]
@@ -231,10 +235,13 @@ def _number_dims(graph: KernelGraph) -> dict[str, str]:
     for item in graph.inputs:
         for name in item.type.names:
             visit(name)
+    counted = {i.name: i.type.names for i in graph.indices}
     for node in _backwards(graph):
+        counting = (counted.get(value, ()) for value in operands_of(node))
+        own = _attribute_dims(node) if isinstance(node, Apply) else ()
+        for name in chain(*counting, own):
+            visit(name)
         if isinstance(node, Apply):
-            for name in _attribute_dims(node):
-                visit(name)
             continue
         for name in _block_dims(node):
             base = partial_base(name, node)

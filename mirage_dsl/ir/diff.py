@@ -46,7 +46,7 @@ def _aligned(a: KernelGraph, b: KernelGraph) -> KernelGraph:
         names_a, names_b = canonical_names(a), canonical_names(b)
     except (KeyError, ValueError):
         return b
-    inputs = {i.name for i in b.inputs}
+    inputs = {i.name for i in b.given}
     values = _renaming(names_a.values, names_b.values, inputs)
     dims = _missing_only(names_a.dims, names_b.dims)
     renamed = Renaming(dims, values).graph(b)
@@ -98,6 +98,8 @@ def _changes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
     yield from _mapping("input", *inputs)
     if inputs[0] == inputs[1] and list(inputs[0]) != list(inputs[1]):
         yield f"inputs: {', '.join(inputs[0])} -> {', '.join(inputs[1])}"
+    indices = [{i.name: str(i.type) for i in g.indices} for g in (a, b)]
+    yield from _mapping("index", *indices)
     yield from _mapping("extent", _extents(a), _extents(b))
     yield from _nodes(a, b)
     returns = [", ".join(f"{r.value}: {r.type}" for r in g.returns) for g in (a, b)]

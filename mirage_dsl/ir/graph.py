@@ -27,8 +27,10 @@ from mirage_dsl.core.types import (
     Dim,
     DType,
     Integers,
+    MemorySpace,
     Scalar,
     TensorType,
+    i64,
 )
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
@@ -51,6 +53,24 @@ class Input:
     name: str
     type: TensorType
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index value: a tensor that equals the position along its one axis.
+
+    It is known everywhere and lies in no memory: a block that loads a tile of it
+    counts.  An axis of several dims counts them row-major, as a tensor's axis does.
+    """
+
+    name: str
+    axis: Axis
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def type(self) -> TensorType:
+        """Integers along the axis."""
+        return TensorType(i64, (self.axis,), MemorySpace.NOWHERE)
 
 
 @dataclass(frozen=True)
@@ -353,6 +373,7 @@ class KernelGraph:
         nodes: Kernels in launch order.
         returns: Outputs in the caller's order.
         extents: Extent of every dim by name, sorted; None where it is symbolic.
+        indices: Index values, which nobody passes.
     """
 
     name: str
@@ -360,6 +381,12 @@ class KernelGraph:
     nodes: tuple[KernelNode, ...]
     returns: tuple[Return, ...]
     extents: tuple[tuple[str, int | None], ...]
+    indices: tuple[Index, ...] = ()
+
+    @property
+    def given(self) -> tuple[Input | Index, ...]:
+        """What no node makes: the caller's tensors, and index values."""
+        return (*self.inputs, *self.indices)
 
     @cached_property
     def extent_of(self) -> Mapping[str, int | None]:

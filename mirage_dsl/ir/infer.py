@@ -569,6 +569,8 @@ def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
         found = ", ".join(map(axis_text, whole))
         raise CheckError(f"load {node.source}[{found}], but {node.source} is {source}")
     _check_in_block(f"load {node.source}", source.dtype)
+    if source.space is MemorySpace.NOWHERE:
+        return TensorType(source.dtype, node.axes, MemorySpace.REGISTER)
     return TensorType(source.dtype, node.axes, MemorySpace.SHARED)
 
 
@@ -619,7 +621,7 @@ def kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
 
 
 def _kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
-    types = {i.name: i.type for i in graph.inputs}
+    types = {i.name: i.type for i in graph.given}
     for node in graph.nodes:
         match node:
             case Apply():

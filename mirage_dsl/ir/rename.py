@@ -27,7 +27,7 @@ class FreshNames:
     """Names that neither a graph nor its blocks use."""
 
     def __init__(self, graph: KernelGraph) -> None:
-        self._used = {i.name for i in graph.inputs}
+        self._used = {i.name for i in graph.given}
         for node in graph.nodes:
             nodes = (node,) if isinstance(node, Apply) else node.nodes
             self._used.update(n.result for n in nodes)
@@ -83,6 +83,10 @@ class Renaming:
             inputs=tuple(
                 replace(i, name=_new(self.values, i.name), type=self.type(i.type))
                 for i in graph.inputs
+            ),
+            indices=tuple(
+                replace(i, name=_new(self.values, i.name), axis=self.axes((i.axis,))[0])
+                for i in graph.indices
             ),
             nodes=tuple(
                 self.block(n, next(blocks))

@@ -111,7 +111,7 @@ class _Parts:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
-        self.taken = {i.name for i in self.program.inputs} | self.makers.keys()
+        self.taken = {i.name for i in self.program.given} | self.makers.keys()
 
     def keep(self, node: Apply, dim: str | None) -> None:
         """Write a node; if it sums a concatenated dim, the sum of its parts."""

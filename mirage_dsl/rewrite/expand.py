@@ -48,7 +48,7 @@ def expand(graph: KernelGraph) -> KernelGraph:
 
     Operators inside of block graphs are expanded too; the blocks stay.
     """
-    taken = {i.name for i in graph.inputs}
+    taken = {i.name for i in graph.given}
     taken.update(r for n in graph.nodes for r in results_of(n))
     rewriter = _Rewriter(taken, reorder=not graph.blocks, identities=True)
 

@@ -98,7 +98,7 @@ class _Sharer:
             looks = _looks_of(node)
             if looks:
                 self.views.setdefault((node.values[0], looks), node)
-        self.taken = {i.name for i in program.inputs} | self.places.keys()
+        self.taken = {i.name for i in program.given} | self.places.keys()
         self.moved = False
 
     def nodes(self) -> Iterator[Apply]:
@@ -168,7 +168,7 @@ class _Sinker:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
-        self.taken = {i.name for i in self.program.inputs} | self.makers.keys()
+        self.taken = {i.name for i in self.program.given} | self.makers.keys()
 
     def seen(self, name: str, looks: Looks) -> str:
         """The name of `name` as `looks` see it, made if it is not there yet."""

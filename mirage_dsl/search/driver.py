@@ -550,7 +550,7 @@ class _Driver:
         """µs of reading the inputs and writing the outputs once, with one launch."""
         types = kernel_types(self.program)
         extents = derived_extents(self.program, self.program.extent_of)
-        names = {i.name for i in self.program.inputs}
+        names = {i.name for i in self.program.given}
         names |= {r.value for r in self.program.returns}
         hardware = self.segments.hardware
         moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))

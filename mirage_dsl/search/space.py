@@ -278,7 +278,7 @@ def space_of(program: KernelGraph) -> Space:
                 f"`{name}` is f64, and blocks compute in f32; it stays with library "
                 "kernels: use f32 where that is precise enough"
             )
-    for item in program.inputs:
+    for item in program.given:
         reader.view(item.name)
     for node in program.nodes:
         if not isinstance(node, Apply):

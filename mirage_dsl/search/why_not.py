@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import DEFAULT, Hardware
-from mirage_dsl.core.types import TensorType
+from mirage_dsl.core.types import MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check_or_raise
@@ -19,6 +19,7 @@ from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
     BlockNode,
+    Index,
     Input,
     KernelGraph,
     Load,
@@ -266,8 +267,14 @@ def with_program_names(
             return None
         dims.update(zip(ours.type.names, theirs.type.names, strict=True))
         values[ours.name] = theirs.name
+    for own in mugraph.indices:
+        axis = Renaming(dims).axes((own.axis,))[0]
+        twin = next((i for i in program.indices if i.axis == axis), None)
+        if twin is None:
+            return None
+        values[own.name] = twin.name
     # Other values may not take the names of the program's.
-    taken = {i.name for i in program.inputs} | {n.result for n in program.applies}
+    taken = {i.name for i in program.given} | {n.result for n in program.applies}
     for node in mugraph.nodes:
         names = results_of(node)
         values.update({n: f"{n}'" for n in names if n in taken and n not in values})
@@ -415,9 +422,12 @@ def without_casts(block: BlockGraph) -> BlockGraph:
 
 
 def _hash(block: BlockGraph, outer: dict[str, TensorType]) -> str:
-    inputs = tuple(Input(n, outer[n]) for n in block.sources)
+    known = [n for n in block.sources if outer[n].space is MemorySpace.NOWHERE]
+    indices = tuple(Index(n, outer[n].axes[0]) for n in known)
+    inputs = tuple(Input(n, outer[n]) for n in block.sources if n not in known)
     returns = tuple(Return(n, outer[n]) for n in block.results)
-    return canonical_hash(KernelGraph("", inputs, (block,), returns, ()), sizes=False)
+    graph = KernelGraph("", inputs, (block,), returns, (), indices)
+    return canonical_hash(graph, sizes=False)
 
 
 # -- Reasons ---------------------------------------------------------------------------

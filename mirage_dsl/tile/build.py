@@ -19,11 +19,13 @@ from mirage_dsl.core.types import (
     Axis,
     Dim,
     DType,
+    MemorySpace,
     Scalar,
     TensorType,
     axis_text,
     dtype_named,
     f32,
+    i64,
 )
 from mirage_dsl.ir.analysis.waiting import after_wait, asked_ahead
 from mirage_dsl.ir.graph import (
@@ -69,6 +71,7 @@ from mirage_dsl.tile.program import (
     Notes,
     Order,
     Pick,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -94,6 +97,7 @@ Announced = Literal["", "start", "loop"]
 
 Making = (
     Load
+    | Positions
     | Compute
     | Cast
     | Finite
@@ -207,7 +211,11 @@ class _Builder:
             block.grid,
             block.loop,
             loops_inside_grid(block),
-            {n: t for n, t in outer.types.items() if n in kept},
+            {
+                n: t
+                for n, t in outer.types.items()
+                if n in kept and t.space is not MemorySpace.NOWHERE
+            },
             dict(outer.extents),
             block.schedule,
             self._sizes.dims,
@@ -402,6 +410,11 @@ class _Builder:
 
     def _load(self, node: BlockLoad) -> None:
         """The tile that products read, and the one that other operators read."""
+        if self._outer.types[node.source].space is MemorySpace.NOWHERE:
+            order = self._layout.order_of_load(node.result)
+            positions = Positions(node.result, Tile(i64, order), node.axes[0])
+            self._values[node.result] = self._make(positions)
+            return
         in_body = self._wiring.stages[node.result] == "body"
         twice = self._wiring.is_loaded_twice(node) if in_body else False
         first, second = self._buffers(node) if in_body else (0, 0)

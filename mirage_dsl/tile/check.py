@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32
+from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i64
 from mirage_dsl.ir.check.view import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator, Truth
@@ -37,6 +37,7 @@ from mirage_dsl.tile.program import (
     Merge,
     Order,
     Pick,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -337,12 +338,17 @@ def _result_axes(view: _View, statement: Statement) -> Order | None:
         case Merge():
             return tuple(d for side in statement.sides for d in side)
         case Load():
-            units = view.program.units
-            read = {d for d in dims_of(statement.at) if d not in units}
-            axes = statement.tile.axes
-            return axes if set(axes) == read else tuple(sorted(read))
+            return _read_axes(view, statement.tile.axes, dims_of(statement.at))
+        case Positions():
+            return _read_axes(view, statement.tile.axes, statement.at)
         case _:
             return None
+
+
+def _read_axes(view: _View, axes: Order, pieces: Order) -> Order:
+    """The axes of what is read of a tensor, in the order of its tile if they fit."""
+    read = {d for d in pieces if d not in view.program.units}
+    return axes if set(axes) == read else tuple(sorted(read))
 
 
 def all_axes_kept(view: _View) -> Iterator[Problem]:
@@ -392,12 +398,22 @@ def formats_fit(view: _View) -> Iterator[Problem]:
                     yield statement, what, "say tf32 or ieee for f32, for it alone"
             case _:
                 pass
-        computed = isinstance(statement, Compute | Reduce | Product | Start | Largest)
-        if computed and statement.tile.dtype != f32:
+        yield from _wrongly_made(statement)
+
+
+def _wrongly_made(statement: Statement) -> Iterator[Problem]:
+    """What computes makes f32 or integers, what counts i64."""
+    match statement:
+        case Positions() if statement.tile.dtype != i64:
+            yield statement, f"makes {statement.tile.dtype}", "positions are i64"
+        case Compute() | Reduce() | Product() | Start() | Largest():
             whole = statement.tile.dtype.is_integer
-            if not whole or isinstance(statement, Product | Largest):
+            alone = not whole or isinstance(statement, Product | Largest)
+            if statement.tile.dtype != f32 and alone:
                 what = f"makes {statement.tile.dtype}, arithmetic is in f32"
                 yield statement, what, "cast the result"
+        case _:
+            pass
 
 
 def _mixed_integers(

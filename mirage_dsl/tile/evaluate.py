@@ -30,7 +30,8 @@ from mirage_dsl.ir.evaluate.domain import (
     NamedArrays,
     grid_label,
 )
-from mirage_dsl.ir.graph import Operand, dims_of
+from mirage_dsl.ir.evaluate.graph import index_values
+from mirage_dsl.ir.graph import Index, Operand, dims_of
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -48,6 +49,7 @@ from mirage_dsl.tile.program import (
     Merge,
     Order,
     Pick,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -131,6 +133,8 @@ class _Evaluation(Generic[V]):
         match statement:
             case Load():
                 self._load(statement)
+            case Positions():
+                self._positions(statement)
             case Store():
                 named = self.get(statement.operand)
                 cast = self.domain.cast(named.value, statement.dtype)
@@ -202,7 +206,9 @@ class _Evaluation(Generic[V]):
         return self.values[name]
 
     def _put(
-        self, statement: Start | Load | Product | Largest | _Made, named: Named[V]
+        self,
+        statement: Start | Load | Positions | Product | Largest | _Made,
+        named: Named[V],
     ) -> None:
         self._assign(statement.result, statement.tile.axes, named)
 
@@ -411,34 +417,48 @@ class _Evaluation(Generic[V]):
             axes = self.orders.get(statement.instead, statement.tile.axes)
             self._assign(statement.result, axes, self.get(statement.instead))
             return
-        named = self._cut(statement)
-        if LOOP in named.labels:
-            if self.iteration is None:
-                raise CheckError(
-                    f"{statement.result} loads the part of an iteration outside of the "
-                    "loop"
-                )
-            named = self._iteration_of(named, self.iteration)
+        named = self._in_iteration(statement, self._cut(statement))
         axes = statement.tile.axes
         box = statement.via == "descriptor"
         dims = axes if box else statement.guarded
         masks = [self._lanes_inside(d, tensor=box) for d in dims]
         self._put(statement, self._lanes(self._masked(named, masks, 0.0), axes))
 
+    def _positions(self, statement: Positions) -> None:
+        kind = Index("", tuple(d.whole for d in statement.at)).type
+        found = index_values(self.arrays, kind, self.extents)
+        named = self._in_iteration(statement, self._pieces("", found, (statement.at,)))
+        self._put(statement, self._lanes(named, statement.tile.axes))
+
+    def _in_iteration(self, statement: Load | Positions, named: Named[V]) -> Named[V]:
+        """What of a cut tensor the iteration sees."""
+        if LOOP not in named.labels:
+            return named
+        if self.iteration is None:
+            raise CheckError(
+                f"{statement.result} loads the part of an iteration outside of the loop"
+            )
+        return self._iteration_of(named, self.iteration)
+
     def _cut(self, statement: Load) -> Named[V]:
         """The tensor as blocks and iterations see it, with arbitrary padding."""
-        key = (statement.source, statement.at)
+        if statement.source not in self.outer:
+            raise CheckError(f"load {statement.source}: no such tensor")
+        return self._pieces(
+            statement.source, self.outer[statement.source], statement.at
+        )
+
+    def _pieces(self, source: str, whole: Named[V], at: tuple[Axis, ...]) -> Named[V]:
+        key = (source, at)
         if key not in self.loaded:
-            if statement.source not in self.outer:
-                raise CheckError(f"load {statement.source}: no such tensor")
-            named = replace(self.outer[statement.source], masks={})
-            dims = dims_of(statement.at)
+            named = replace(whole, masks={})
+            dims = dims_of(at)
             for dim in dims:
                 if dim.name not in named.labels and self.extents[dim.name] == 1:
                     named = self.arrays.repeated(named, dim.name, 1)
             if {d.name for d in dims} != set(named.labels):
                 raise CheckError(
-                    f"load {statement.source}: it has the dims "
+                    f"load {source}: it has the dims "
                     f"{', '.join(map(str, named.labels))}, found "
                     f"{', '.join(map(str, dims))}"
                 )

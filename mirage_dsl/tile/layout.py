@@ -138,6 +138,10 @@ class Layout:
         """The axes of a value's tile, in the order of its type."""
         return self._sizes.axes(self._types[value].dims)
 
+    def order_of_load(self, value: str) -> Order:
+        """The axes of the one copy of a load that needs no second one."""
+        return self.register_orders.get(value) or self.orders[value]
+
     def is_asynchronous(self, value: str) -> Number:
         """Whether a product may be one whose tiles the matrix unit reads by itself.
 

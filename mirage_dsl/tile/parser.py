@@ -56,6 +56,7 @@ from mirage_dsl.tile.program import (
     Notes,
     Order,
     Pick,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -140,6 +141,7 @@ def _require_version(source: Source) -> None:
 _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "load": ("by", "guarded", "buffers", "when", "instead"),
+        "positions": (),
         "pick": ("when",),
         "cast": (),
         "finite": ("fill",),
@@ -567,6 +569,7 @@ class _Assigned:
     def _makers(self) -> Mapping[str, Callable[[_Details], Statement]]:
         return {
             "load": self._load,
+            "positions": self._positions,
             "pick": self._pick,
             "cast": lambda _: Cast(*self._plain()),
             "finite": self._finite,
@@ -597,6 +600,10 @@ class _Assigned:
             details.name("instead"),
             self._notes,
         )
+
+    def _positions(self, _: _Details) -> Positions:
+        (axis,) = self._of.resolver.axes(self._action.axes, pieces=True)
+        return Positions(self._result, self._tile, axis, self._notes)
 
     def _finite(self, details: _Details) -> Finite:
         fill = details.word("fill")

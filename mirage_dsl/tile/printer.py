@@ -29,6 +29,7 @@ from mirage_dsl.tile.program import (
     Mask,
     Merge,
     Pick,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -177,6 +178,7 @@ def statement_text(statement: Statement) -> str:
 
 _Made = (
     Load
+    | Positions
     | Compute
     | Cast
     | Finite
@@ -196,6 +198,8 @@ def _action(statement: _Made) -> str:
     match statement:
         case Load():
             return f"load {_read(statement)}"
+        case Positions():
+            return f"positions [{axis_text(statement.at)}]"
         case Compute():
             return _application(statement)
         case Pick():
@@ -227,6 +231,8 @@ def _details(statement: _Made | Ask) -> Iterator[str]:
             yield f"sides({'; '.join(groups)})"
         case Reduce():
             yield _clause("over", statement.over)
+        case Positions():
+            pass
         case _:
             yield from _few_details(statement)
 

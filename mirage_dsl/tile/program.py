@@ -134,6 +134,22 @@ class Ask:
     notes: Notes = field(default=(), compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class Positions:
+    """The position of each lane along an axis, counted from 0: a load without memory.
+
+    Attributes:
+        result: Its name.
+        tile: Its type, in i64.
+        at: The axis: which piece of each of its dims; several count row-major.
+    """
+
+    result: str
+    tile: Tile
+    at: Axis
+    notes: Notes = field(default=(), compare=False, repr=False)
+
+
 # -- One element at a time -------------------------------------------------------------
 
 
@@ -412,6 +428,7 @@ Statement = (
     Load
     | Store
     | Ask
+    | Positions
     | Compute
     | Cast
     | Finite
@@ -506,7 +523,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
             return (statement.target, statement.operand)
         case Largest():
             return (statement.state, statement.operand)
-        case Start() | Ask() | Wait() | Announce() | Loop():
+        case Start() | Positions() | Ask() | Wait() | Announce() | Loop():
             return ()
         case _:
             assert_never(statement)

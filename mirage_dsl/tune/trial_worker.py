@@ -52,6 +52,10 @@ class TorchDomain:
         """The number at the given extents."""
         return self._full((), number.at(extents))
 
+    def index(self, count: int) -> Tensor:
+        """The positions along an axis."""
+        return torch.arange(count, device=self.device)
+
     def elementwise(self, op: Operator, operands: Sequence[Tensor]) -> Tensor:
         """The row's expression; constants beside integers are of their format."""
         found = next((v.dtype for v in operands if is_whole(v)), None)

@@ -136,6 +136,8 @@ class Residue:
         positive: It is a positive constant.
         exact: Of integers and truth values that are known: themselves, in their format.
         number: Of a constant that is an integer: that.
+        fixed: What is known is the same in all trials, as positions are: what follows
+            from it is no choice that a trial may miss.
     """
 
     parts: tuple[IntArray | None, ...]
@@ -143,6 +145,7 @@ class Residue:
     positive: bool = False
     exact: NDArray[Any] | None = None
     number: int | None = None
+    fixed: bool = False
 
     @property
     def top(self) -> IntArray:
@@ -161,7 +164,7 @@ class Residue:
         parts = tuple(None if a is None else move(a) for a in self.parts)
         flags = None if self.flags is None else move(self.flags)
         exact = None if self.exact is None else move(self.exact)
-        return Residue(parts, flags, self.positive, exact, self.number)
+        return Residue(parts, flags, self.positive, exact, self.number, self.fixed)
 
     def all_flags(self) -> FlagArray:
         """The flags as an array, zeros where there are none."""
@@ -187,6 +190,11 @@ def align(*values: Residue) -> tuple[Residue, ...]:
     """The values with equal ranks; only those of rank 0 change."""
     rank = max(v.rank for v in values)
     return tuple(_lift(v, rank) for v in values)
+
+
+def all_fixed(values: Sequence[Residue]) -> bool:
+    """Whether all are the same integers in every trial."""
+    return all(v.fixed or v.number is not None for v in values)
 
 
 def without_zeros(flags: NDArray[Any]) -> FlagArray | None:
@@ -302,16 +310,22 @@ class ResidueAlgebra:
         if not isinstance(number, Number):
             return self._infinity(number)
         parts = tuple(self._number(number, p) for p in self.trials.primes)
-        whole = int(value.value) if not value.extents else None
-        if whole is not None and whole != value.value:
+        written = number.rational if value.extents else value.value
+        whole = int(written)
+        if number.square is not None or not whole == written == number.rational:
             whole = None
         return Residue(parts, None, number.sign > 0, number=whole)
 
-    def whole(self, exact: NDArray[Any]) -> Residue:
+    def whole(self, exact: NDArray[Any], *, fixed: bool = False) -> Residue:
         """Integers or truth values, the first axis over the trials."""
         wide, rank = exact.astype(np.int64), exact.ndim - 1
         parts = (wide % self.prime(i, rank) for i in range(self.trials.fields))
-        return Residue(tuple(parts), exact=exact)
+        return Residue(tuple(parts), exact=exact, fixed=fixed)
+
+    def positions(self, values: IntArray) -> Residue:
+        """Integers that are the same in all trials; their shape has no trial axis."""
+        spread = np.broadcast_to(values[None], (self.trials.count, *values.shape))
+        return self.whole(spread, fixed=True)
 
     def any_integers(
         self, dtype: DType, shape: tuple[int, ...], limit: int | None = None
@@ -452,7 +466,7 @@ class ResidueAlgebra:
         keyed_on: Sequence[Residue],
     ) -> Residue:
         """`a` where `take`, else `b`; touched wherever the choice is."""
-        self.choices += 1
+        self.choices += not all_fixed(keyed_on)
         parts = tuple(
             None if x is None or y is None else np.where(take, x, y)
             for x, y in zip(a.parts, b.parts, strict=True)
@@ -561,10 +575,11 @@ class ResidueAlgebra:
         exact = None
         if len(known) == len(operands) and len({a.dtype for a in known}) == 1:
             exact = np.concatenate(known, axis + 1)
+        fixed = all_fixed(operands)
         if all(v.flags is None for v in operands):
-            return Residue(parts, exact=exact)
+            return Residue(parts, exact=exact, fixed=fixed)
         flags = np.concatenate([v.all_flags() for v in operands], axis + 1)
-        return Residue(parts, flags, exact=exact)
+        return Residue(parts, flags, exact=exact, fixed=fixed)
 
     def _hash(self, name: str, operands: Sequence[Residue]) -> NDArray[np.uint64]:
         tops = [v.top for v in operands]
@@ -705,6 +720,10 @@ class ResidueDomain:
         """A rank-0 constant."""
         return self.algebra.constant(number, extents)
 
+    def index(self, count: int) -> Residue:
+        """Positions, which are integers in every trial."""
+        return self.algebra.positions(np.arange(count))
+
     def elementwise(self, op: Operator, operands: Sequence[Residue]) -> Residue:
         """The row's field semantics; on integers that are known, its own."""
         operands = align(*operands)
@@ -713,14 +732,16 @@ class ResidueDomain:
             found = op.on(self.algebra, *operands)
             return found if op.gives is None else self.cast(found, op.gives)
         truth = all(a.dtype == bool for a in exact) and op.gives is None
-        self.algebra.choices += op.chooses or op.truth is Truth.COMPARES
+        fixed = all_fixed(operands)
+        chosen = op.chooses or op.truth is Truth.COMPARES
+        self.algebra.choices += chosen and not all_fixed(operands[: op.chooses or None])
         with np.errstate(all="ignore"):
             computed = np.asarray(op.numpy(*exact))
         if truth or op.truth is Truth.COMPARES:
             computed = computed.astype(bool)
         elif op.gives is not None and not op.gives.is_integer:
             return replace(self.algebra.whole(exact[0]), exact=None)
-        found = self.algebra.whole(computed)
+        found = self.algebra.whole(computed, fixed=fixed)
         if not op.chooses or operands[0].flags is None:
             return found
         flags = self.algebra.keyed_flags(operands[0])
@@ -731,9 +752,10 @@ class ResidueDomain:
         truth = value.exact is not None and value.exact.dtype == bool
         if value.exact is None or (truth and op.truth is None):
             return op.reduced(self.algebra, value, axes)
-        self.algebra.choices += op.selects
+        self.algebra.choices += op.selects and not value.fixed
         found = op.numpy(value.exact, tuple(x + 1 for x in axes))
-        return self.algebra.whole(np.asarray(found).astype(value.exact.dtype))
+        exact = np.asarray(found).astype(value.exact.dtype)
+        return self.algebra.whole(exact, fixed=value.fixed)
 
     def contract(self, op: Operator, a: Residue, b: Residue) -> Residue:
         """The row's field semantics."""
@@ -829,7 +851,7 @@ class ResidueDomain:
         shape = self.shape(value)
         more = (*shape[:axis], count, *shape[axis + 1 :])
         if value.exact is not None:
-            extra = self._any_like(value.exact, more)
+            extra = self._any_like(value, more)
             return self.algebra.concat(axis, value, extra)
         extra = self.algebra.uniform(more)
         kept = tuple(
@@ -838,17 +860,21 @@ class ResidueDomain:
         )
         return self.algebra.concat(axis, value, Residue(kept))
 
-    def _any_like(self, exact: NDArray[Any], shape: tuple[int, ...]) -> Residue:
-        dtype = dtype_named(exact.dtype.name)
+    def _any_like(self, value: Residue, shape: tuple[int, ...]) -> Residue:
+        assert value.exact is not None
+        dtype = dtype_named(value.exact.dtype.name)
         assert dtype is not None
-        return self.algebra.any_integers(dtype, shape)
+        drawn = self.algebra.any_integers(dtype, shape)
+        # They must not matter: no choice follows from them.
+        return replace(drawn, fixed=value.fixed)
 
     def padded(self, value: Residue, inside: NDArray[np.bool_]) -> Residue:
         """Random elements where `inside`, broadcast to the value, is False."""
         if value.exact is not None:
-            other = self._any_like(value.exact, self.shape(value))
+            other = self._any_like(value, self.shape(value))
             assert other.exact is not None
-            return self.algebra.whole(np.where(inside, value.exact, other.exact))
+            found = np.where(inside, value.exact, other.exact)
+            return self.algebra.whole(found, fixed=value.fixed)
         noise = self.algebra.uniform(self.shape(value))
         parts = tuple(
             None if a is None or b is None else np.where(inside, a, b)
@@ -861,7 +887,8 @@ class ResidueDomain:
         """`fill` where `keep` is False."""
         if value.exact is not None:
             other = as_format(np.asarray(fill), value.exact.dtype)
-            masked = self.algebra.whole(np.where(keep, value.exact, other))
+            found = np.where(keep, value.exact, other)
+            masked = self.algebra.whole(found, fixed=value.fixed)
             return replace(masked, flags=value.flags)
         rank = len(self.shape(value))
         other = self.algebra.constant(scalar(fill)).each(

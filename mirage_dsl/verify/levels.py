@@ -123,7 +123,7 @@ def graph_depth(graph: KernelGraph) -> Depth:
     The chain must serve every value: a random function starts anew with its result,
     but first reads an operand that may lie deep.
     """
-    values = {i.name: Depth() for i in graph.inputs}
+    values = {i.name: Depth() for i in graph.given}
     deepest = 0
     for node in graph.nodes:
         match node:

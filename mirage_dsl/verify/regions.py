@@ -290,7 +290,7 @@ class Demands:
                 for value, need in zip(node.values, needs, strict=True):
                     if need is not None:
                         self._need(value, need)
-        for item in graph.inputs:
+        for item in graph.given:
             if item.name in self.regions:
                 self.work += _size(self.regions[item.name])
                 self.elements += _size(self.regions[item.name])

@@ -37,6 +37,10 @@ class RunsDomain(NumpyDomain):
         """The same number in every run."""
         return super().constant(number, extents)[None]
 
+    def index(self, count: int) -> Array:
+        """The same positions in every run."""
+        return super().index(count)[None]
+
     def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
         """Numbers go with arrays of any rank."""
         rank = max(v.ndim for v in operands)

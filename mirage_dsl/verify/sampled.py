@@ -31,7 +31,15 @@ from mirage_dsl.ir.evaluate.domain import (
     grid_label,
 )
 from mirage_dsl.ir.evaluate.graph import BlockEvaluation
-from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, Load, dims_of
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Index,
+    Input,
+    KernelGraph,
+    Load,
+    dims_of,
+)
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.verify import fields
@@ -56,6 +64,7 @@ from mirage_dsl.verify.trials import (
     differences,
     invalid_trials,
     touched,
+    without_value,
 )
 
 _MUCH_WORK = 4e6
@@ -199,6 +208,9 @@ def sample_axes(
         for axis in item.type.axes:
             extents = [program.extent_of[d.name] or 1 for d in axis]
             chosen = [math.prod(extents) - 1, 0, _between(rng, extents, thinning)]
+            if program.indices:
+                # What is masked is neither of the first nor of the last.
+                chosen = chosen[::-1]
             axes.append(np.unique(chosen[:count]))
         found.append(axes)
     return found
@@ -249,21 +261,22 @@ class _Side:
         for item, key in zip(self.graph.inputs, keys, strict=True):
             if item.name in self.demands.regions:
                 values[item.name] = self._drawn(item, key, trials)
+        for item in self.graph.indices:
+            if item.name in self.demands.regions:
+                places = domain.algebra.positions(self._places(item)[0])
+                values[item.name] = Named(places, item.type.names)
         for node in self.graph.nodes:
             look()
             if isinstance(node, BlockGraph):
                 values.update(self._block(node, values, domain))
             elif node.result in self.demands.regions:
                 values[node.result] = self._apply(node, values, NamedArrays(domain))
-        return tuple(self._picked(i, values) for i in range(len(self.axes)))
+        found = [self._picked(i, values) for i in range(len(self.axes))]
+        return tuple(without_value(found) if self.graph.indices else found)
 
     def _drawn(self, item: Input, keys: IntArray, trials: Trials) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
-        region, names = self.demands.regions[item.name], item.type.names
-        index = np.zeros((1,) * (len(names) + 1), np.int64)
-        for at, name in enumerate(names):
-            along = (-1,) + (1,) * (len(names) - 1 - at)
-            index = index * self.extents[name] + region[name].reshape(along)
+        index, names = self._places(item), item.type.names
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], index, trials.primes[-1][0])
@@ -276,6 +289,15 @@ class _Side:
             for key, p in zip(keys, trials.primes, strict=True)
         )
         return Named(Residue(tuple(parts)), names)
+
+    def _places(self, item: Input | Index) -> IntArray:
+        """The row-major places of what is needed of a tensor, for one trial."""
+        region, names = self.demands.regions[item.name], item.type.names
+        found = np.zeros((1,) * (len(names) + 1), np.int64)
+        for at, name in enumerate(names):
+            along = (-1,) + (1,) * (len(names) - 1 - at)
+            found = found * self.extents[name] + region[name].reshape(along)
+        return found
 
     def _region(self, name: str) -> Region:
         return self.demands.regions[name]

@@ -36,6 +36,7 @@ from mirage_dsl.ir.maps import (
 from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.verify.interface import corresponding_axes
+from mirage_dsl.verify.literals import brought_together, literals, with_literals
 
 # -- How the extents of two graphs hang together ---------------------------------------
 # Dims of both graphs fall into classes of equal extent: dims of corresponding axes, and
@@ -184,6 +185,8 @@ _TWICE = (18, 27, 24, 30, 36, 45, 42)
 _RAGGED = (5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20)
 _TINY = (5, 6, 7, 8, 9, 10, 11, 12)
 _TINY_TWICE = (13, 14, 15, 16, 17, 18)
+_WIDEST_GAP = 3
+"""How far numbers beside positions are apart at most."""
 _RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
 
 
@@ -313,7 +316,11 @@ class _Shrinking:
         """Both graphs, where no segment is as long as among `other` sizes."""
         self._choose_sizes(other)
         shrunk = [self._resized(side) for side in (0, 1)]
-        return Shrunk(shrunk[0], shrunk[1])
+        most = int(self.rng.integers(1, _WIDEST_GAP + 1))
+        found = literals(shrunk[0]) | literals(shrunk[1])
+        numbers = brought_together(found, most)
+        program, candidate = (with_literals(graph, numbers) for graph in shrunk)
+        return Shrunk(program, candidate)
 
     # -- Sizes of segments ----------------------------------------------------------
 

@@ -21,6 +21,7 @@ from mirage_dsl.tile.evaluate import evaluate_tiles
 from mirage_dsl.tile.lower import launches, programs
 from mirage_dsl.tile.program import TileProgram
 from mirage_dsl.tile.sizes import pieces_of
+from mirage_dsl.verify.literals import with_numbers_of
 
 V = TypeVar("V")
 
@@ -54,6 +55,7 @@ def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | N
         candidate: The candidate.
         small: The same at the sizes of a trial.
     """
+    candidate = with_numbers_of(candidate, small)
     most = {n: _MOST for n, e in candidate.extents if e is None}
     try:
         found = programs(candidate, sized=False, most=most)

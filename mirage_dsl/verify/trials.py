@@ -130,6 +130,8 @@ class Field:
         blocks = self.blocks if side == CANDIDATE else evaluate_block
         domain = ResidueDomain(algebra)
         outputs = evaluate(self.graph(side), inputs, domain, blocks)
+        if self.graph(side).indices:
+            outputs = without_value(outputs)
         return Evaluation(outputs, algebra)
 
 
@@ -150,6 +152,26 @@ def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
         tops = (a.exact, b.exact)
     differ = (tops[0] != tops[1]) & (one == 0) | (one != other)
     return np.asarray(differ, dtype=np.bool_)
+
+
+def without_value(outputs: Sequence[Residue]) -> list[Residue]:
+    """Outputs whose elements that never have a value count as equal to each other.
+
+    A mask that is made of positions leaves the same rows empty in every trial, and what
+    is divided by the sum of an empty row has no residue.  Such an element is both
+    infinities from here on.  Where no element has a value, all stay as they are.
+    """
+    never = [np.asarray(v.flagged(INVALID).all(axis=0)) for v in outputs]
+    if all(n.all() for n in never):
+        return list(outputs)
+    return [_marked(v, n) for v, n in zip(outputs, never, strict=True)]
+
+
+def _marked(value: Residue, never: NDArray[np.bool_]) -> Residue:
+    if not never.any():
+        return value
+    flags = np.where(never, np.uint16(MASKED | RAISED), value.all_flags())
+    return Residue(value.parts, flags)
 
 
 def invalid_trials(outputs: Sequence[Residue]) -> NDArray[np.bool_]:

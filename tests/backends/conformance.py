@@ -494,6 +494,9 @@ def _kernels() -> Iterator[tuple[str, Case]]:
     yield "several kernels", Case(_chain(), low=0.1, tolerance=1e-2)
     yield "joins between", Case(_joins())
     yield "library alone", Case(_library())
+    yield "positions", Case(_positions(m=5, k=21))
+    ragged = [{"m": m, "k": k} for m, k in ((5, 21), (1, 8))]
+    yield "symbolic positions", Case(_positions(m=None, k=None), sizes=ragged)
     symbolic = [{"m": m, "k": k} for m, k in ((5, 33), (1, 8), (9, 21))]
     yield "symbolic", Case(_symbolic(), sizes=symbolic)
 
@@ -527,6 +530,21 @@ def _joins() -> KernelGraph:
         t = b.accumulate(b.max(b.load(whole, "j/loop, m/grid"), over="j"), "max")
         out = b.store(t, "m/grid")
     return g.returns(whole, out, renamed).build()
+
+
+def _positions(**extents: int | None) -> KernelGraph:
+    """Positions along an axis of two dims and in the loop, and for the library."""
+    g = KernelBuilder("positions", h=3, **extents)
+    x = g.input("x", f32, "(m h), k")
+    i, j = g.index("i", "(m h)"), g.index("j", "k")
+    late = g.where(g.less(j, 4), x, 0.0)
+    with g.block(grid={"m": 2}, loop=("k", 4)) as b:
+        rows, columns = b.load(i, "(m/grid h)"), b.load(j, "k/loop")
+        seen = b.less_equal(columns, b.mul(rows, 2))
+        t = b.where(seen, b.load(late, "k/loop, m/grid, h"), b.to_f32(columns))
+        summed = b.sum(b.accumulate(t), over="k")
+        total = b.store(summed, "m/grid, h", dtype=f32)
+    return g.returns(total).build()
 
 
 def _library() -> KernelGraph:

@@ -73,6 +73,7 @@ BROKEN = (
     ("all_axes_kept", "sum v_squares over(d)", "sum v_squares over(m/grid)"),
     ("formats_fit", "exp(masked - shift)", "exp(narrow_ - shift)"),
     ("formats_fit", "over(d)\n    masked", "over(d) precision(tf32)\n    masked"),
+    ("formats_fit", "  wait\n", "  wait\n  at: f32[m/grid] = positions [m/grid]\n"),
     (
         "made_where_read",
         "mask logits fill(-inf) where(n/loop: loose(n/loop))",

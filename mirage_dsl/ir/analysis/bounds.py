@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import prod
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, dtype_named, f32
 from mirage_dsl.ir.graph import (
@@ -411,6 +412,11 @@ class GraphBounds:
         for item in graph.inputs:
             most = min(item.type.dtype.max, LARGEST_INPUT)
             self.kernel[item.name] = Bound({ALL: {ONE: most}})
+        for item in graph.indices:
+            extents = [self._extents.get(d.name) for d in item.axis]
+            known = [e for e in extents if e is not None]
+            count = prod(known) if len(known) == len(extents) else math.inf
+            self.kernel[item.name] = Bound({ALL: {ONE: count}}, {ONE: 0.0})
         for number, node in enumerate(graph.nodes):
             if isinstance(node, Apply):
                 self._apply(node)

@@ -14,10 +14,12 @@ from math import prod
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import (
+    LARGEST_INDEX,
     MAX_EXTENT,
     MemorySpace,
     Scalar,
     TensorType,
+    axis_text,
     bounded,
     is_name,
     shown_integer,
@@ -46,7 +48,7 @@ class KernelView:
     @cached_property
     def inferred(self) -> tuple[dict[str, TensorType], list[Diagnostic]]:
         """Types of kernel-level values as far as they follow, and what broke them."""
-        types = {i.name: i.type for i in self.graph.inputs}
+        types = {i.name: i.type for i in self.graph.given}
         problems: list[Diagnostic] = []
         for node in self.graph.nodes:
             if isinstance(node, BlockGraph):
@@ -89,7 +91,7 @@ KernelRule = Callable[[KernelView], Iterator[Diagnostic]]
 
 def _unique_names(view: KernelView) -> Iterator[Diagnostic]:
     graph = view.graph
-    names = [i.name for i in graph.inputs]
+    names = [i.name for i in graph.given]
     names += [r for n in graph.nodes for r in results_of(n)]
     for name, count in Counter(names).items():
         if count > 1:
@@ -102,7 +104,7 @@ def _unique_names(view: KernelView) -> Iterator[Diagnostic]:
 
 
 def _defined(view: KernelView) -> Iterator[Diagnostic]:
-    known = {i.name for i in view.graph.inputs}
+    known = {i.name for i in view.graph.given}
     later = {r for n in view.graph.nodes for r in results_of(n)}
     for i, node in enumerate(view.graph.nodes):
         block = i if isinstance(node, BlockGraph) else None
@@ -153,6 +155,29 @@ def _inputs(view: KernelView) -> Iterator[Diagnostic]:
                 f"input {item.name} lives in {item.type.space.value} memory",
                 item.name,
                 "expected device memory",
+                location=item.location,
+            )
+
+
+def _indices(view: KernelView) -> Iterator[Diagnostic]:
+    """The positions along an axis are below `LARGEST_INDEX`."""
+    for item in view.graph.indices:
+        if any(d.grid or d.loop for d in item.axis) or not item.axis:
+            yield Diagnostic(
+                "index",
+                f"the index value {item.name} counts {axis_text(item.axis)}",
+                item.name,
+                "expected an axis of whole dims; write /grid and /loop in loads",
+                location=item.location,
+            )
+        extents = [view.graph.extent_of.get(d.name) for d in item.axis]
+        count = prod(e for e in extents if e is not None)
+        if count > LARGEST_INDEX:
+            yield Diagnostic(
+                "index",
+                f"the index value {item.name} has {shown_integer(count)} positions",
+                item.name,
+                f"expected at most {LARGEST_INDEX} (2**30)",
                 location=item.location,
             )
 
@@ -309,7 +334,7 @@ def _returns(view: KernelView) -> Iterator[Diagnostic]:
             view.graph.name,
             "return at least one value",
         )
-    known = {i.name for i in view.graph.inputs}
+    known = {i.name for i in view.graph.given}
     known.update(r for n in view.graph.nodes for r in results_of(n))
     for item in view.graph.returns:
         if item.value not in known:
@@ -372,6 +397,7 @@ KERNEL_RULES: tuple[KernelRule, ...] = (
     _unique_names,
     _defined,
     _inputs,
+    _indices,
     _types,
     _constants,
     _extents_known,

@@ -29,6 +29,10 @@ class Domain(Protocol[V]):
         """A rank-0 array."""
         ...
 
+    def index(self, count: int) -> V:
+        """The integers from 0 to before `count`, exactly."""
+        ...
+
     def elementwise(self, op: Operator, operands: Sequence[V]) -> V:
         """Apply `op` to arrays of equal rank that broadcast (rank 0 goes with any)."""
         ...

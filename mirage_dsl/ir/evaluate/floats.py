@@ -56,6 +56,10 @@ class NumpyDomain:
         """The number at the given extents."""
         return np.asarray(number.at(extents), dtype=self.compute)
 
+    def index(self, count: int) -> Array:
+        """The positions along an axis."""
+        return np.arange(count, dtype=np.int64)
+
     def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
         """The row's NumPy semantics; constants beside integers are of their format."""
         found = next((v.dtype for v in operands if v.dtype.kind in "iu"), None)

@@ -31,7 +31,6 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
-    Input,
     KernelGraph,
     Load,
     Return,
@@ -359,7 +358,9 @@ def evaluate(
     arrays = NamedArrays(domain)
     values: dict[str, Named[V]] = {}
     for item, value in zip(graph.inputs, inputs, strict=True):
-        values[item.name] = _from_caller(arrays, item, value, extents)
+        values[item.name] = _from_caller(arrays, item.type, value, extents)
+    for item in graph.indices:
+        values[item.name] = index_values(arrays, item.type, extents)
     for node in graph.nodes:
         look()
         match node:
@@ -380,11 +381,19 @@ def _lookup(values: Mapping[str, Named[V]], name: str) -> Named[V]:
 
 
 def _from_caller(
-    arrays: NamedArrays[V], item: Input, value: V, extents: Mapping[str, int]
+    arrays: NamedArrays[V], kind: TensorType, value: V, extents: Mapping[str, int]
 ) -> Named[V]:
-    names = item.type.names
-    flat = arrays.domain.reshape(value, tuple(extents[n] for n in names))
-    return Named(arrays.domain.cast(flat, item.type.dtype), names)
+    flat = arrays.domain.reshape(value, tuple(extents[n] for n in kind.names))
+    return Named(arrays.domain.cast(flat, kind.dtype), kind.names)
+
+
+def index_values(
+    arrays: NamedArrays[V], kind: TensorType, extents: Mapping[str, int]
+) -> Named[V]:
+    """The positions along an axis of a type."""
+    shape = tuple(extents[n] for n in kind.names)
+    counted = arrays.domain.index(math.prod(shape))
+    return Named(arrays.domain.reshape(counted, shape), kind.names)
 
 
 def _apply(

@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
+    Index,
     Input,
     KernelGraph,
     KernelNode,
@@ -40,6 +41,7 @@ from mirage_dsl.ir.text.forms import (
     BlockForm,
     ClauseForm,
     GraphForm,
+    IndexForm,
     LoadForm,
     ReturnForm,
     RunningForm,
@@ -69,6 +71,7 @@ class _Kernel:
         taken = dict.fromkeys(re.findall(r"[^\W\d]\w*", source.text), 0)
         self.scope = Scope(self.resolver, taken, targets=_targets(form.statements))
         self.nodes: list[KernelNode] = []
+        self.indices: list[Index] = []
         self.returns: tuple[Return, ...] | None = None
         self.result_dtypes = self._result_dtypes()
 
@@ -92,7 +95,12 @@ class _Kernel:
                 self.form.name, f"{self.form.name} has no `return` at its end"
             )
         graph = KernelGraph(
-            self.form.name.text, tuple(inputs), tuple(self.nodes), self.returns, ()
+            self.form.name.text,
+            tuple(inputs),
+            tuple(self.nodes),
+            self.returns,
+            (),
+            tuple(self.indices),
         )
         return complete_extents(graph, self.resolver.extents)
 
@@ -115,6 +123,8 @@ class _Kernel:
         match statement.right:
             case BlockForm() as form:
                 self._block(statement, form)
+            case IndexForm() as form:
+                self._index(_only_target(statement, self.source), form)
             case LoadForm() | AccumulateForm() | RunningForm():
                 raise self.source.wrong(
                     statement.targets[0].name,
@@ -126,6 +136,16 @@ class _Kernel:
                 self.scope.assign(target.name, target.type, right)
                 self.nodes += (n for n in self.scope.nodes if isinstance(n, Apply))
                 self.scope.nodes.clear()
+
+    def _index(self, target: TargetForm, form: IndexForm) -> None:
+        if target.type is not None:
+            raise self.source.wrong(
+                target.type.dtype, "an index value has no type; write `i = index n`"
+            )
+        (axis,) = self.resolver.axes((form.axis,), pieces=False)
+        found = Index(target.name.text, axis, self.source.at(target.name))
+        self.scope.define(target.name, found.type)
+        self.indices.append(found)
 
     def _returned(self, form: ReturnForm) -> tuple[Return, ...]:
         # Nodes make dims, so what the header returns is resolved after them.
@@ -271,6 +291,11 @@ class _Block:
         match statement.right:
             case BlockForm():
                 raise self.source.wrong(name, "a block cannot hold another block")
+            case IndexForm() as form:
+                raise self.source.wrong(
+                    form.keyword,
+                    "`index` stands outside of blocks; load a tile of it here",
+                )
             case LoadForm() as form:
                 scope.add(self._load(form, statement), name, target.type)
             case AccumulateForm() as form:

@@ -94,15 +94,25 @@ def counted(number: int, noun: str) -> str:
 
 
 _NAMES = frozenset(
-    {"NAME", "FUNCTION", "LOAD", "STORE", "RETURN", "BLOCK", "ACCUMULATE", "RUNNING"}
+    {
+        "NAME",
+        "FUNCTION",
+        "INDEX",
+        "LOAD",
+        "STORE",
+        "RETURN",
+        "BLOCK",
+        "ACCUMULATE",
+        "RUNNING",
+    }
 )
 INFIX = frozenset(
     {"PLUS", "MINUS", "STAR", "SLASH", "AT"}
     | {"LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL"}
 )
 KEYWORDS = (
-    *("mugraph", "where", "layout", "block", "load", "store", "return"),
-    *("accumulate", "running", "rescale", "concat"),
+    *("mugraph", "where", "layout", "block", "index", "load", "store"),
+    *("return", "accumulate", "running", "rescale", "concat"),
 )
 """Words of `.mu` texts that a slip may have been meant as."""
 _LINE = "the end of the line"

@@ -82,6 +82,14 @@ ExprForm = NameForm | ConstantForm | InfixForm | ApplyForm
 
 
 @dataclass(frozen=True)
+class IndexForm:
+    """`index n`, `index (h d)`."""
+
+    keyword: Word
+    axis: AxisForm
+
+
+@dataclass(frozen=True)
 class LoadForm:
     """`load x[m, k/loop]`."""
 
@@ -126,7 +134,7 @@ class AssignForm:
     """`a: f32[m] = ...`."""
 
     targets: tuple[TargetForm, ...]
-    right: BlockForm | LoadForm | AccumulateForm | RunningForm | ExprForm
+    right: BlockForm | IndexForm | LoadForm | AccumulateForm | RunningForm | ExprForm
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,9 @@ _INDENT = "  "
 
 def to_text(graph: KernelGraph) -> str:
     """The graph as `.mu` text, ending in a newline."""
-    types = {i.name: i.type for i in graph.inputs}
+    types = {i.name: i.type for i in graph.given}
     lines = [f"mirage {VERSION}", "", *_header(graph)]
+    lines += [f"{_INDENT}{i.name} = index {axis_text(i.axis)}" for i in graph.indices]
     for node in graph.nodes:
         match node:
             case Apply():

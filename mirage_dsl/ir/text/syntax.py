@@ -27,6 +27,7 @@ from mirage_dsl.ir.text.forms import (
     DimForm,
     ExprForm,
     GraphForm,
+    IndexForm,
     InfixForm,
     LoadForm,
     NameForm,
@@ -138,6 +139,9 @@ class _Forms(TypeForms):
 
     def load(self, source: NameForm, axes: Any) -> LoadForm:
         return LoadForm(source.name, axes)
+
+    def index(self, keyword: Token, axis: AxisForm) -> IndexForm:
+        return IndexForm(word(keyword), axis)
 
     def accumulate(
         self, operand: ExprForm, kind: Token | None, rescale: NameForm | None

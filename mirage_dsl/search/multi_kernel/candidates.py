@@ -294,7 +294,7 @@ class _Definer:
         self.space, self.plain = space, plain
         self.nodes = [*halved.applies]
         self.types = dict(kernel_types(halved))
-        self.taken = {i.name for i in halved.inputs}
+        self.taken = {i.name for i in halved.given}
         self.taken |= {n.result for n in self.nodes}
         self.known: dict[int, str | Scalar] = {}
         for output, nodes in zip(space.outputs, plain.roots, strict=True):

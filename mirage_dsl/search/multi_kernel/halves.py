@@ -79,8 +79,9 @@ def with_halves(program: KernelGraph, cut: Iterable[Halves]) -> KernelGraph:
         for n in program.nodes
     )
     returns = tuple(Return(r.value, _cut_type(r.type, names)) for r in program.returns)
+    indices = tuple(replace(i, axis=_cut_axis(i.axis, names)) for i in program.indices)
     return KernelGraph(
-        program.name, inputs, nodes, returns, tuple(sorted(extents.items()))
+        program.name, inputs, nodes, returns, tuple(sorted(extents.items())), indices
     )
 
 

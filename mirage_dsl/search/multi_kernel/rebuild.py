@@ -58,7 +58,7 @@ def opened(program: KernelGraph) -> Opened:
     """Part a program of operators only."""
     types = kernel_types(program)
     origin = uncast(program)
-    there = {i.name for i in program.inputs}
+    there = {i.name for i in program.given}
     opaque: list[Apply] = []
     kept: list[Apply] = []
     for node in program.nodes:
@@ -136,7 +136,7 @@ class Rebuilder:
     def graph(self, dag: Dag) -> KernelGraph:
         """The kernel graph of a DAG."""
         written: list[KernelNode] = []
-        there: set[str] = {i.name for i in self.program.inputs}
+        there: set[str] = {i.name for i in self.program.given}
         for kind, number, use in self._uses(dag):
             if kind == LIBRARY:
                 node: KernelNode | None = self.calls[number]

@@ -242,7 +242,7 @@ class _Search:
 
     def _unread(self) -> Iterator[str]:
         """Inputs and views of them that opaque nodes read, perhaps no kernel."""
-        there = {i.name for i in self.program.inputs}
+        there = {i.name for i in self.program.given}
         there.update(
             n.result
             for n in self.parted.program.nodes

@@ -184,7 +184,7 @@ class Chains:
 
     def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, unless they are too large."""
-        own = {i.name for i in self.cutter.program.inputs}
+        own = {i.name for i in self.cutter.program.given}
         extents = derived_extents(segment, segment.extent_of)
         most = self.segments.hardware.l2_bytes / 2
         return frozenset(

@@ -81,7 +81,7 @@ class Cutter:
     @cached_property
     def free(self) -> dict[str, Apply]:
         """Views of inputs: every segment makes those that it needs."""
-        there = {i.name for i in self.program.inputs}
+        there = {i.name for i in self.program.given}
         found: dict[str, Apply] = {}
         for node in self.program.nodes:
             assert isinstance(node, Apply)
@@ -104,7 +104,7 @@ class Cutter:
     @cached_property
     def _rearranged(self) -> frozenset[str]:
         """Concatenations and views of them that nothing is computed for."""
-        there = {i.name for i in self.program.inputs} | self.free.keys()
+        there = {i.name for i in self.program.given} | self.free.keys()
         for node in self._early:
             moves = node.op.kind is Kind.CONCAT or node.is_view
             if moves and there.issuperset(node.values):
@@ -121,7 +121,7 @@ class Cutter:
         return tuple(sorted(depth_first, key=lambda n: places[n.result]))
 
     def _depth_first(self) -> tuple[Apply, ...]:
-        there = {i.name for i in self.program.inputs} | self.free.keys()
+        there = {i.name for i in self.program.given} | self.free.keys()
         made = {v: n for v, n in makers(self.program).items() if v not in there}
         return tuple(post_order(made, (r.value for r in self.program.returns)))
 
@@ -216,6 +216,7 @@ class Cutter:
             (*views, *nodes),
             tuple(returns),
             self.program.extents,
+            tuple(i for i in self.program.indices if i.name in read),
         )
 
     def _views(self, names: set[str]) -> tuple[Apply, ...]:
@@ -235,7 +236,7 @@ class Cutter:
         nodes: list[KernelNode] = []
         extents = dict(self.program.extents)
         made: set[str] = set()
-        own = {i.name for i in self.program.inputs} | self.types.keys()
+        own = {i.name for i in self.program.given} | self.types.keys()
         wanted = {r.value for r in self.program.returns}
         views = self._views(wanted)
         for part in (*parts, replace(self.program, nodes=views)):

@@ -34,7 +34,7 @@ def names_of(program: KernelGraph) -> Names:
     known = canonical_names(program)
     applies = [n.result for n in program.applies]
     ordered = sorted(applies, key=lambda name: known.values[name])
-    inputs = (i.name for i in program.inputs)
+    inputs = (i.name for i in program.given)
     return Names((*inputs, *ordered), tuple(known.dims))
 
 

@@ -149,7 +149,7 @@ class _Writer:
         self.nodes: list[BlockNode] = []
         self.names: dict[int, str] = {}
         program = space.program
-        self.taken = {i.name for i in program.inputs}
+        self.taken = {i.name for i in program.given}
         self.taken |= {n.result for n in program.applies}
         self.roots = [next(n for n in some if n in edges) for some in saturation.roots]
         self.fuse_sums()

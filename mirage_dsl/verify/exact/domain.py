@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
 from itertools import product
 from math import prod
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, scalar
 from mirage_dsl.ops.definition import Axes, Numbers, Operator
+from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.exact.ring import (
     ONE,
@@ -55,6 +57,16 @@ def _each(function: Callable[..., Element], *operands: Values) -> Values:
     spread = np.broadcast_arrays(*operands)
     flat = zip(*(v.ravel().tolist() for v in spread), strict=True)
     return array_of([function(*v) for v in flat], spread[0].shape)
+
+
+def _numbers(values: Sequence[Element]) -> list[Fraction] | None:
+    """The rational numbers that values are; None where one is something else."""
+    known = [
+        Fraction(v.get((), 0))
+        for v in values
+        if not isinstance(v, Masked) and is_number(v)
+    ]
+    return known if len(known) == len(values) else None
 
 
 def _plain(value: Element) -> Poly:
@@ -152,6 +164,9 @@ class ExactAlgebra:
         finite = [v for v in values if v != MINUS_INFINITY]
         if not finite:
             return MINUS_INFINITY
+        known = _numbers(finite)
+        if known is not None:
+            return number(max(known))
         return self.ring.largest(_plain(v) for v in finite)
 
     def sum(self, a: Values, axes: tuple[int, ...]) -> Values:
@@ -211,9 +226,12 @@ class ExactAlgebra:
         return _each(function, *operands)
 
     def indicator(self, name: str, *operands: Values) -> Values:
-        """An unknown function with the values 0 and 1."""
+        """An unknown function with the values 0 and 1; of numbers the operator."""
 
         def function(*values: Element) -> Element:
+            known = _numbers(values)
+            if known is not None:
+                return number(int(OPERATORS[name].numpy(*map(np.asarray, known))))
             return self.ring.function(name, *map(_plain, values), binary=True)
 
         return _each(function, *operands)
@@ -254,6 +272,9 @@ class ExactDomain:
 
     def constant(self, number: Scalar, extents: Mapping[str, int]) -> Values:
         return self.algebra.constant(number, extents)
+
+    def index(self, count: int) -> Values:
+        return array_of([number(i) for i in range(count)], (count,))
 
     def elementwise(self, op: Operator, operands: Sequence[Values]) -> Values:
         return op.on(self.algebra, *operands)

@@ -126,6 +126,15 @@ class Printer:
                 found.append(f"np.minimum({self.name(f'{base} id')}, {last})")
         return f"{self.name(f'{tensor} tensor')}, [{', '.join(found)}]"
 
+    def counted(self, axis: Axis, order: tp.Order) -> str:
+        """The row-major positions of a tile's lanes along an axis."""
+        text = "0"
+        for dim in axis:
+            own = (dim,) if dim in order else ()
+            at = self.spread(self.name(f"{dim} at"), own, order)
+            text = f"({text}) * {self.program.extents[dim.name]} + {at}"
+        return text
+
     # -- Statements --------------------------------------------------------------------
 
     def lines(self, step: tp.Statement) -> list[str]:
@@ -181,6 +190,8 @@ class Printer:
     def other(self, step: tp.Statement) -> str:
         """The same of what is read, multiplied, or carried by the loop."""
         match step:
+            case tp.Positions(_, tile, at):
+                return f"np.int64({self.counted(at, tile.axes)})"
             case tp.Load(_, tile, source, at, via, guarded):
                 # Beyond a tensor boxes have zeros; of pointers nothing is known.
                 beyond = "0" if via == "descriptor" else "nan"

@@ -68,6 +68,7 @@ from mirage_dsl.tile.program import (
     Merge,
     Notes,
     Order,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -433,6 +434,7 @@ class _Printer:
             Load: self._load,
             Store: self._store,
             Ask: self._ask,
+            Positions: self._positions,
             Compute: self._compute,
             Cast: self._cast,
             Finite: self._finite,
@@ -525,7 +527,14 @@ class _Printer:
 
     def _name(
         self,
-        statement: Compute | Cast | Reduce | Product | Start | Largest | Load,
+        statement: Compute
+        | Cast
+        | Reduce
+        | Product
+        | Start
+        | Largest
+        | Load
+        | Positions,
         name: str,
     ) -> None:
         """Note the name of a statement's result."""
@@ -600,6 +609,13 @@ class _Printer:
         pointer, strides = self._signature.access(store.result)
         tile = self._variables[store.operand]
         self._memory.store(store, pointer, strides, tile)
+
+    def _positions(self, step: Positions) -> None:
+        text = self._memory.positions(step.at, step.tile.axes)
+        shape = self._tiles.shape(step.tile.axes)
+        cast = f"({text}).to(tl.int64)" if step.tile.axes else ""
+        text = cast or f"tl.full({shape}, {text or 0}, tl.int64)"
+        self._name(step, self._bind(step.result, text))
 
     def _ask(self, asked: Ask) -> None:
         code = Prefetcher(self._tiles, self._places, self._memory, self._signature)

@@ -32,6 +32,7 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.maps import sums
+from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 
 
@@ -82,6 +83,7 @@ class Launcher:
         device = f"{first}.device" if first else '"cuda"'
         self._writer.line(f"device = {device}")
         self._bind_sizes()
+        self._count()
         left = iter(kernels)
         for node in self._graph.nodes:
             if isinstance(node, Apply):
@@ -94,6 +96,17 @@ class Launcher:
             results = self._outs
         self._writer.line(f"return [{', '.join(results)}]")
         return self._writer.lines
+
+    def _count(self) -> None:
+        """Index values as tensors, where library kernels read them, or the caller."""
+        read = read_by(n for n in self._graph.applies if n.result not in self._inner)
+        read |= {r.value for r in self._graph.returns}
+        for item in self._graph.indices:
+            if item.name in read:
+                text = f"torch.arange({self._axis_size(item.axis)}, device=device)"
+                self._variables[item.name] = self._writer.assign(
+                    self._names.fresh(item.name), text
+                )
 
     # -- Sizes ---------------------------------------------------------------------
 

@@ -266,6 +266,16 @@ class Memory:
                 factors = [*factors, self._size(dim.name) if extent is None else extent]
         return Address(" + ".join(first), " + ".join(step))
 
+    def positions(self, axis: Axis, order: Sequence[Dim]) -> str:
+        """The row-major positions along an axis; nothing for 0."""
+        found, factors = list[str](), list[str | int]()
+        for dim in reversed(axis):
+            index, moved = self._index(dim, order, {})
+            found += [times(text, factors) for text in (index, moved) if text]
+            extent = self._extents.get(dim.name)
+            factors = [*factors, self._size(dim.name) if extent is None else extent]
+        return " + ".join(found)
+
     def _index(
         self, dim: Dim, order: Sequence[Dim], starts: Mapping[Dim, str]
     ) -> tuple[str, str]:

@@ -1,0 +1,153 @@
+"""Numbers that positions are compared with, at sizes at which they tell things apart.
+
+A window of 1024 masks nothing where a dim has 7 elements, so a wrong window would pass
+there.  In trials at small sizes the numbers in sums and comparisons of positions are
+brought together, in both graphs alike: they stay in order, and the distance between two
+neighbours is that in truth, or a few if it is more.  So 1023 and 1024 stay one apart.
+Numbers that follow from extents follow them by themselves, and factors stay.  At the
+true extents, where samples are compared too, the numbers are the true ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from mirage_dsl.core.types import Scalar
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    Operand,
+)
+from mirage_dsl.ir.walk import map_blocks, map_nodes
+from mirage_dsl.ops.definition import Kind, Term, Truth
+from mirage_dsl.ops.table import MAXIMUM, MINIMUM, WHERE
+
+Numbers = Mapping[Fraction, Fraction]
+"""What stands for each number."""
+
+
+def _is_beside(node: Apply) -> bool:
+    """Whether numbers of an operator are compared with or added to its operands."""
+    if node.op.kind is not Kind.ELEMENTWISE:
+        return False
+    sums = node.op.term in (Term.ADD, Term.SUB)
+    return (
+        sums or node.op.truth is Truth.COMPARES or node.op in (MAXIMUM, MINIMUM, WHERE)
+    )
+
+
+class _Walk:
+    """The operators that compute with positions, at both levels of a graph."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph = graph
+        self._positions = {i.name for i in graph.indices}
+
+    def kernel(self) -> Iterator[Apply]:
+        """Those with numbers beside positions, in order."""
+        for node in self._graph.nodes:
+            if isinstance(node, Apply):
+                yield from self._apply(node, self._positions)
+            else:
+                yield from self._block(node)
+
+    def _block(self, block: BlockGraph) -> Iterator[Apply]:
+        own = {n.result for n in block.loads if n.source in self._positions}
+        for node in block.applies:
+            yield from self._apply(node, own)
+
+    @staticmethod
+    def _apply(node: Apply, positions: set[str]) -> Iterator[Apply]:
+        values = node.values[node.op is WHERE :]
+        if not values or not positions.issuperset(values):
+            return
+        if node.op.kind is Kind.VIEW or node.op.kind is Kind.ELEMENTWISE:
+            if node.op.truth is not Truth.COMPARES:
+                positions.add(node.result)
+            if _is_beside(node):
+                yield node
+
+
+def literals(graph: KernelGraph) -> set[Fraction]:
+    """The integers beside positions, without their signs."""
+    found = (_literal(o) for n in _Walk(graph).kernel() for o in n.operands)
+    return {abs(number) for number in found if number is not None}
+
+
+def _literal(operand: Operand) -> Fraction | None:
+    """The integer that an operand is; None for what is none, or follows extents."""
+    if isinstance(operand, str) or operand.extents:
+        return None
+    value = operand.value
+    whole = isinstance(value, Fraction) and value.denominator == 1
+    return Fraction(value) if whole else None
+
+
+def brought_together(numbers: Iterable[Fraction], most: int) -> Numbers:
+    """Each number with one as far from the one before, or so far at most."""
+    found: dict[Fraction, Fraction] = {}
+    last = now = Fraction(0)
+    for number in sorted(numbers):
+        now += min(number - last, Fraction(most))
+        found[number], last = now, number
+    return found
+
+
+def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
+    """The graph with other numbers beside positions."""
+    if not graph.indices:
+        return graph
+    beside = {id(n) for n in _Walk(graph).kernel()}
+
+    def changed(operand: Operand) -> Operand:
+        number = _literal(operand)
+        if number is None:
+            return operand
+        return Scalar((-1 if number < 0 else 1) * numbers[abs(number)])
+
+    def operands(node: Apply) -> tuple[Operand, ...]:
+        return (
+            tuple(map(changed, node.operands)) if id(node) in beside else node.operands
+        )
+
+    def moved(node: BlockNode) -> BlockNode:
+        return (
+            replace(node, operands=operands(node)) if isinstance(node, Apply) else node
+        )
+
+    nodes: list[KernelNode] = []
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            nodes.append(map_nodes(node, moved))
+        else:
+            nodes.append(replace(node, operands=operands(node)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def with_numbers_of(graph: KernelGraph, small: KernelGraph) -> KernelGraph:
+    """The graph with the numbers that it has at the sizes of a trial.
+
+    Args:
+        graph: A graph at its own sizes.
+        small: The same at small ones.
+    """
+    if not graph.indices:
+        return graph
+    blocks = iter(small.blocks)
+
+    def renumbered(block: BlockGraph) -> BlockGraph:
+        pairs = zip(block.nodes, next(blocks).nodes, strict=True)
+        nodes = (
+            replace(own, operands=other.operands)
+            if isinstance(own, Apply) and isinstance(other, Apply)
+            else own
+            for own, other in pairs
+        )
+        return replace(block, nodes=tuple(nodes))
+
+    return map_blocks(graph, renumbered)
