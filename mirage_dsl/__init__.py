@@ -30,6 +30,7 @@ _VIEWS = (
     "narrow permute repeat_interleave reshape split squeeze stack swapaxes "
     "transpose unbind unflatten unsqueeze"
 )
+_CONSTRUCTORS = "arange eye full ones tril triu zeros"
 _COMPOSITES = (
     "batch_norm group_norm layer_norm norm rms_norm softmax std var "
     "scaled_dot_product_attention"
@@ -61,6 +62,7 @@ _HOME = {
     "frontend.functions": _FUNCTIONS,
     "frontend.views": _VIEWS,
     "frontend.composites": _COMPOSITES,
+    "frontend.constructors": _CONSTRUCTORS,
     "frontend.einsum": "einsum",
     "frontend.arguments": "spec",
     "api.kernel": "kernel Kernel",

@@ -57,6 +57,13 @@ from mirage_dsl.frontend.composites import (
 from mirage_dsl.frontend.composites import softmax as softmax
 from mirage_dsl.frontend.composites import std as std
 from mirage_dsl.frontend.composites import var as var
+from mirage_dsl.frontend.constructors import arange as arange
+from mirage_dsl.frontend.constructors import eye as eye
+from mirage_dsl.frontend.constructors import full as full
+from mirage_dsl.frontend.constructors import ones as ones
+from mirage_dsl.frontend.constructors import tril as tril
+from mirage_dsl.frontend.constructors import triu as triu
+from mirage_dsl.frontend.constructors import zeros as zeros
 from mirage_dsl.frontend.einsum import einsum as einsum
 from mirage_dsl.frontend.functions import abs as abs
 from mirage_dsl.frontend.functions import add as add

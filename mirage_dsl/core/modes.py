@@ -12,7 +12,9 @@ called, or compute something else beside it, would go on as if nothing had happe
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -36,6 +38,24 @@ def plain_torch(value: object, torch: Any) -> bool:
     return kind is torch.Tensor or kind is torch.nn.Parameter
 
 
+class _Own(threading.local):
+    count = 0
+
+
+_OWN = _Own()
+
+
+@contextmanager
+def own_mode(mode: Any) -> Generator[None]:
+    """Enter a function mode of ours, in which kernels can be called."""
+    _OWN.count += 1
+    try:
+        with mode:
+            yield
+    finally:
+        _OWN.count -= 1
+
+
 @cache
 def _questions() -> tuple[Callable[[], Any], ...]:
     """What is true while some mode may be active; each takes some 30 ns."""
@@ -44,7 +64,7 @@ def _questions() -> tuple[Callable[[], Any], ...]:
 
     return (
         torch._C._len_torch_dispatch_stack,
-        torch._C._len_torch_function_stack,
+        lambda: torch._C._len_torch_function_stack() > _OWN.count,
         torch._C._get_tracing_state,
         torch._C._functorch.peek_interpreter_stack,
         torch._C._is_any_autocast_enabled,
@@ -258,6 +278,7 @@ __all__ = [
     "autocast_refusal",
     "in_mode",
     "memory_refusal",
+    "own_mode",
     "plain_torch",
     "refusal",
     "result_class",

@@ -12,6 +12,7 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.constructors import positions
 from mirage_dsl.frontend.operands import apply, is_condition, public
 from mirage_dsl.ops.table import OR_ONE
 
@@ -257,23 +258,28 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(q @ k^T * scale + mask) @ value, PyTorch's attention."""
+    """softmax(q @ k^T * scale + mask) @ value, PyTorch's attention.
+
+    Args:
+        q: Queries, (..., heads, queries, features).
+        k: Keys, (..., heads, keys, features).
+        value: Values, (..., heads, keys, features).
+        attn_mask: Added to the logits; or where a query may look at a key.  A query
+            that may look at none gives 0.
+        dropout_p: Must be 0.
+        is_causal: Query i looks at keys 0 to i.
+        scale: Of the logits; one over the root of the features by default.
+        enable_gqa: Several heads of queries share one of keys and values.
+    """
     if dropout_p:
         raise UnsupportedError(
             f"attention with dropout_p={dropout_p}: kernels have no random numbers; "
             "leave it at 0",
             user_location(),
         )
-    if is_causal:
+    if is_causal and attn_mask is not None:
         raise UnsupportedError(
-            "attention with is_causal=True; pass attn_mask, an argument with 0 where a "
-            "query may look and -inf elsewhere",
-            user_location(),
-        )
-    if is_condition(attn_mask):
-        raise UnsupportedError(
-            "attention with a condition as attn_mask; pass where(condition, 0.0, "
-            "float('-inf')), which is added to the logits",
+            "attention with is_causal=True and an attn_mask; PyTorch takes one of them",
             user_location(),
         )
     if enable_gqa:
@@ -282,10 +288,16 @@ def scaled_dot_product_attention(
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     logits = f.matmul(q, v.swapaxes(k, -1, -2)) * factor
     # PyTorch's fused attention has the heads inside of the rows.
+    if is_causal:
+        attn_mask = f.less_equal(positions(logits, -1), positions(logits, -2))
     if attn_mask is None:
         return f.matmul(softmax(logits), value).with_unknown_strides()
-    # A wider mask makes for wider logits, and leaves the result as it is.
-    weights = v.to(_masked_softmax(logits + attn_mask), value)
+    if is_condition(attn_mask):
+        masked = f.where(attn_mask, logits, -math.inf)
+    else:
+        # A wider mask makes for wider logits, and leaves the result as it is.
+        masked = logits + attn_mask
+    weights = v.to(_masked_softmax(masked), value)
     return f.matmul(weights, value).with_unknown_strides()
 
 

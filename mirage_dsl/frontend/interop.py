@@ -29,6 +29,7 @@ from mirage_dsl.frontend import shapes, torch_functions
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import is_array, leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
+from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
@@ -325,6 +326,7 @@ _TORCH: dict[str, Function] = {
     **_COMMON,
     **PYTORCH_ONLY,
     **OF_PYTORCH,
+    **TRIANGLES,
     **{name: _converting(dtype) for name, dtype in _CONVERTING.items()},
     "clone": _copied,
     "detach": _detached,
@@ -405,6 +407,8 @@ def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
 
 _NUMPY: dict[str, Function] = {
     **_COMMON,
+    **TRIANGLES,
+    **NUMPY_CONSTRUCTORS,
     **torch_functions.FILLED,
     "split": _numpy_split,
     "array_split": _numpy_split,

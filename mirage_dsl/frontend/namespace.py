@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
-from mirage_dsl.frontend import composites, einsum, functions, views
+from mirage_dsl.frontend import composites, constructors, einsum, functions, views
 from mirage_dsl.frontend.operands import complement, is_condition, is_float, public
 
-_HOMES = (composites, einsum, functions, views)
+_HOMES = (composites, constructors, einsum, functions, views)
 _ALL: dict[str, Callable[..., Any]] = {
     name: value
     for home in _HOMES

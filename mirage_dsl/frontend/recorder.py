@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -27,6 +28,8 @@ from mirage_dsl.core.errors import (
     user_location,
 )
 from mirage_dsl.core.types import (
+    LARGEST_INDEX,
+    Axis,
     AxisNames,
     DType,
     Integers,
@@ -34,6 +37,7 @@ from mirage_dsl.core.types import (
     TensorType,
     boolean,
     f32,
+    i64,
     promote,
     scalar,
 )
@@ -61,6 +65,7 @@ from mirage_dsl.ir.graph import (
     Attrs,
     AttrValue,
     BlockGraph,
+    Index,
     Input,
     KernelGraph,
     KernelNode,
@@ -69,6 +74,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import apply_type, check_numbers, result_dtype
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
 from mirage_dsl.ops.table import (
+    ADD,
     CAST,
     CONCAT,
     CONVERSIONS,
@@ -115,6 +121,14 @@ class Recorder:
         repr=False,
     )
     """Tensors that were written to in part: their axes, which one, and its parts."""
+    counted: dict[Traced, DimVars] = field(
+        default_factory=dict[Traced, DimVars], repr=False
+    )
+    """Index values: the axis along which each is the position."""
+    positional: dict[Traced, _Step] = field(
+        default_factory=dict[Traced, "_Step"], repr=False
+    )
+    """What is computed of index values and numbers alone, and how."""
     _single: dict[Traced, tuple[Traced, DimVars]] = field(
         default_factory=dict[Traced, tuple[Traced, DimVars]], repr=False
     )
@@ -134,6 +148,25 @@ class Recorder:
         atoms = atoms_of(found)
         self.dims.unify(group=atoms)
         return Handle(self.dims.value(atoms, dtype), found)
+
+    def index(self, axis: DimVars) -> Handle:
+        """The positions along an axis; along one of extent 1 they are 0."""
+        if not axis:
+            return Handle(self._constant(scalar(0), i64), ((),))
+        return Handle(self._counting(axis), (axis,))
+
+    def _counting(self, axis: DimVars) -> Traced:
+        count = product(self.dims.resolve(axis))
+        if count is not None and count > LARGEST_INDEX:
+            raise UnsupportedError(
+                f"{count} positions along an axis; expected at most {LARGEST_INDEX} "
+                "(2**30)",
+                user_location(),
+            )
+        value = self.dims.value(axis, i64)
+        self.counted[value] = axis
+        self.positional[value] = _Step(None, (), (), i64)
+        return value
 
     def elementwise(self, op: Operator, operands: Sequence[Operand]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
@@ -743,6 +776,8 @@ class Recorder:
                 self.constants.get(o, o) if isinstance(o, Traced) else o
                 for o in operands
             )
+        if op in (RENAME, SLICE) and operands[0] in self.positional:
+            return self._moved(op, operands[0], attrs)
         try:
             check_numbers(op, _formats(operands))
         except CheckError as error:
@@ -750,10 +785,126 @@ class Recorder:
         if dtype is None:
             dtype = _dtype_of(op, operands)
         result = self.dims.value(dims, dtype)
+        self._note_positions(result, op, operands, attrs)
         names = tuple(o.name if isinstance(o, Traced) else o for o in operands)
         self.nodes.append(Apply(result.name, op, names, attrs, location))
         self.made[result.name] = result
         return result
+
+    # -- What is known of positions ------------------------------------------------
+    # A view of a value that is computed of positions alone is the same computation on
+    # positions along other dims: nothing has to lie in memory to be looked at.
+
+    def _note_positions(
+        self,
+        result: Traced,
+        op: Operator,
+        operands: tuple[Traced | Scalar, ...],
+        attrs: Attrs,
+    ) -> None:
+        plain = [o for o in operands if isinstance(o, Traced)]
+        known = plain and all(o in self.positional for o in plain)
+        if not known or not (op.kind is Kind.ELEMENTWISE or op is CAST):
+            return
+        self.positional[result] = _Step(op, operands, attrs, result.dtype)
+
+    def _moved(self, op: Operator, operand: Traced | Scalar, attrs: Attrs) -> Traced:
+        """A value computed of positions, along other dims or from a start on."""
+        told = dict(attrs)
+        if op is RENAME:
+            old, new = told["dims"], told["to"]
+            assert isinstance(old, tuple)
+            assert isinstance(new, tuple)
+            moves = {
+                a: (b, 0)
+                for one, other in zip(old, new, strict=True)
+                for a, b in zip(
+                    self.dims.named(one), self.dims.named(other), strict=True
+                )
+            }
+        else:
+            start = told["start"]
+            assert isinstance(start, int)
+            lead, *behind = self.dims.named(str(told["dim"]))
+            first = start // (product(behind) or 1)
+            moves = {lead: (self.dims.named(str(told["to"]))[0], first)}
+        assert isinstance(operand, Traced)
+        found = self._replayed(operand, moves, {})
+        assert isinstance(found, Traced)
+        return found
+
+    def _replayed(
+        self,
+        value: Traced | Scalar,
+        moves: Mapping[DimVar, tuple[DimVar, int]],
+        done: dict[Traced, Traced],
+    ) -> Traced | Scalar:
+        if not isinstance(value, Traced) or value in self.constants:
+            return value
+        own = self.dims.resolve(value.dims)
+        if moves.keys().isdisjoint(own):
+            return value
+        if value not in done:
+            step = self.positional[value]
+            dims = tuple(moves[a][0] if a in moves else a for a in own)
+            if step.op is None:
+                done[value] = self._counted_on(own, dims, moves)
+            else:
+                operands = tuple(self._replayed(o, moves, done) for o in step.operands)
+                done[value] = self._record(
+                    step.op, operands, dims, step.attrs, step.dtype
+                )
+        return done[value]
+
+    def _counted_on(
+        self,
+        own: DimVars,
+        dims: DimVars,
+        moves: Mapping[DimVar, tuple[DimVar, int]],
+    ) -> Traced:
+        """Positions along an axis that is renamed, or of which a part is seen."""
+        starts = [moves[a][1] if a in moves else 0 for a in own]
+        sizes = [(a.extent, b.extent) for a, b in zip(own, dims, strict=True)]
+        if all(before == now for before, now in sizes[1:]):
+            total, behind = self._counting(dims), product(own[1:])
+            assert behind is not None or not starts[0]
+            first = starts[0] * (behind or 1)
+            return self._record(ADD, (total, scalar(first)), dims) if first else total
+        total = None
+        for at, atom in enumerate(dims):
+            behind = product(own[at + 1 :])
+            assert behind is not None
+            term = self._counting((atom,))
+            if starts[at]:
+                term = self._record(ADD, (term, scalar(starts[at])), (atom,))
+            if behind != 1:
+                term = self._record(MUL, (term, scalar(behind)), (atom,))
+            if total is not None:
+                term = self._record(ADD, (total, term), (*total.dims, atom))
+            total = term
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class _Step:
+    """How a value is computed of positions; an index value itself has no operator.
+
+    Attributes:
+        op: The operator.
+        operands: What it is applied to.
+        attrs: Its attributes.
+        dtype: Of the result.
+    """
+
+    op: Operator | None
+    operands: tuple[Traced | Scalar, ...]
+    attrs: Attrs
+    dtype: DType
+
+
+RECORDING: ContextVar[Recorder | None] = ContextVar("recording", default=None)
+"""The trace that is being recorded, to which what no argument holds belongs."""
 
 
 def _dtype_of(op: Operator, operands: Sequence[Traced | Scalar]) -> DType:
@@ -865,6 +1016,7 @@ class Builder:
         self._untyped: list[Apply] = []
         self._dims = names.dims
         self._values: dict[str, str] = {}
+        self._indices: dict[Axis, str] = {}
         self._taken = set(names.taken)
 
     def input(self, traced: TracedInput) -> Input:
@@ -877,6 +1029,17 @@ class Builder:
         self._taken.add(traced.name)
         self._types[traced.name] = kind
         return Input(traced.name, kind)
+
+    def index(self, value: Traced, axis: DimVars) -> Index | None:
+        """The index value, under a fresh name; None if there is one along its axis."""
+        (dims,) = self.names.axes(Handle(value, (axis,)))
+        known = self._indices.get(dims)
+        if known is not None:
+            self._values[value.name] = known
+            return None
+        found = Index(self.define(value.name, "index"), dims)
+        self._indices[dims], self._types[found.name] = found.name, found.type
+        return found
 
     def apply(self, node: Apply) -> Apply | None:
         """The node under its names; None if it changes nothing."""
@@ -1006,6 +1169,11 @@ def build_graph(
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
         names.visit(atoms_of(traced.handle.axes))
+    read = {v for node in live for v in sources_of(node)}
+    read |= {o.value.name for o in outputs}
+    counted = [(v, a) for v, a in recorder.counted.items() if v.name in read]
+    for _, axis in counted:
+        names.visit(axis)
     for node in live:
         if isinstance(node, Apply):
             names.visit(recorder.made[node.result].dims)
@@ -1013,11 +1181,14 @@ def build_graph(
             node.visit(names)
     builder = Builder(names)
     declared = tuple(builder.input(i) for i in inputs)
+    found = (builder.index(v, axis) for v, axis in counted)
+    indices = [i for i in found if i is not None]
     for node in live:
         builder.add(node)
     returns = tuple(builder.output(o) for o in outputs)
     extents = tuple(sorted(names.extents().items()))
-    return KernelGraph(name, declared, tuple(builder.nodes), returns, extents)
+    nodes = tuple(builder.nodes)
+    return KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
 
 
 def _live(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from mirage_dsl.core.errors import (
@@ -14,7 +16,7 @@ from mirage_dsl.core.errors import (
     location_of_function,
     user_location,
 )
-from mirage_dsl.core.modes import result_class
+from mirage_dsl.core.modes import own_mode, result_class
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import (
     Arguments,
@@ -27,10 +29,16 @@ from mirage_dsl.frontend.arguments import (
     order_of,
     placed_leaves,
 )
+from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.modules import STATE, ModuleFunction
-from mirage_dsl.frontend.recorder import Recorder, TracedInput, build_graph
+from mirage_dsl.frontend.recorder import (
+    RECORDING,
+    Recorder,
+    TracedInput,
+    build_graph,
+)
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
@@ -121,7 +129,8 @@ def trace_call(
     if isinstance(function, ModuleFunction):
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
-    returned = _call(function, values, name)
+    with _recorded_by(recorder):
+        returned = _call(function, values, name)
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
@@ -132,6 +141,61 @@ def trace_call(
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
     return Trace(program, structure)
+
+
+# -- PyTorch's constructors ------------------------------------------------------------
+
+
+@contextmanager
+def _recorded_by(recorder: Recorder) -> Generator[None]:
+    """Let what no argument holds belong to a trace: PyTorch's constructors make it."""
+    token = RECORDING.set(recorder)
+    try:
+        if recorder.origin.torch is None:
+            yield
+        else:
+            with own_mode(_mode()()):
+                yield
+    finally:
+        RECORDING.reset(token)
+
+
+@cache
+def _mode() -> type[Any]:
+    """PyTorch's mode in which its constructors make traced tensors."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    found = {getattr(torch, name): make for name, make in CONSTRUCTORS.items()}
+
+    class TracedConstructors(TorchFunctionMode):
+        """Constructors make values of the program; all else is as it is."""
+
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Any,
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            make, told = found.get(func), kwargs or {}
+            if make is None:
+                return func(*args, **told)
+            if told.get("out") is not None:
+                raise UnsupportedError(
+                    f"torch.{func.__name__}: out= is not possible; use the result",
+                    user_location(),
+                )
+            return make(*args, **{n: o for n, o in told.items() if n not in _SILENT})
+
+    return TracedConstructors
+
+
+_SILENT = (
+    *("layout", "memory_format", "out", "pin_memory", "requires_grad", "names"),
+    "generator",
+)
+"""Arguments of constructors that say nothing of the values."""
 
 
 def _argument(recorder: Recorder, given: TracedInput) -> Tensor:

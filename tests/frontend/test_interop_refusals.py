@@ -63,18 +63,11 @@ REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
     ),
     "is_causal": (
         UnsupportedError,
-        [lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)],
+        [lambda x: F.scaled_dot_product_attention(x, x, x, x @ x.mT, is_causal=True)],
     ),
     "dropout_p": (
         UnsupportedError,
         [lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)],
-    ),
-    "a condition": (
-        UnsupportedError,
-        [
-            lambda x: F.scaled_dot_product_attention(x, x, x, x[:, :3] > 0),
-            lambda x: F.scaled_dot_product_attention(x, x, x, ~(x[:, :3] > 0)[None]),
-        ],
     ),
     "operator &": (UnsupportedError, [lambda x: x & (x > 0)]),
     "operator ~": (UnsupportedError, [lambda x: ~x]),

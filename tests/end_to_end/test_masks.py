@@ -1,0 +1,254 @@
+"""Masks made of positions, down the whole road: traced, searched, verified, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.search.driver import search
+from mirage_dsl.verify.verifier import verify
+from tests.backends.running import check
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+B, N, M, D = 2, 24, 24, 16
+HEADS = [(B, N, D), (B, M, D), (B, M, D)]
+
+
+def softmax(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return torch.softmax(q @ k.transpose(-1, -2) * 0.25 + bias, -1) @ v
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def window(q: Any, k: Any, v: Any) -> Any:
+    i = torch.arange(q.shape[-2], device=q.device)[:, None]
+    j = torch.arange(k.shape[-2], device=q.device)[None, :]
+    near = (j <= i) & (i - j < 5)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=near)
+
+
+def alibi(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    i = torch.arange(q.shape[-2])
+    distance = i[None, :] - i[:, None]
+    bias = distance * slopes[:, None, None]
+    triangle = torch.triu(torch.full((q.shape[-2], k.shape[-2]), float("-inf")), 1)
+    return softmax(q, k, v, bias + triangle)
+
+
+def prefix(q: Any, k: Any, v: Any) -> Any:
+    i, j = torch.arange(N).view(-1, 1), torch.arange(M).view(1, -1)
+    seen = (j <= i) | (j < 7)
+    logits = (q @ k.mT * 0.25).masked_fill(~seen, float("-inf"))
+    return logits.softmax(-1) @ v
+
+
+def documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
+    mask = torch.tril(torch.ones(N, M, dtype=torch.bool))
+    mask = mask & (ids[:, None] == ids[None, :])
+    return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+def blocks(q: Any, k: Any, v: Any) -> Any:
+    i = torch.arange(N).to(torch.int32)[:, None]
+    same = i // 5 == torch.arange(M, dtype=torch.int32) // 5
+    return F.scaled_dot_product_attention(q, k, v, same)
+
+
+def as_a_model_has_it(q: Any, k: Any, v: Any) -> Any:
+    buffer = torch.tril(torch.ones(64, 64)).view(1, 64, 64)
+    logits = q @ k.transpose(-2, -1) * 0.25
+    seen = buffer[:, : q.shape[-2], : k.shape[-2]]
+    return F.softmax(logits.masked_fill(seen == 0, float("-inf")), dim=-1) @ v
+
+
+def after_a_cache(q: Any, k: Any, v: Any) -> Any:
+    i = torch.arange(8, 8 + q.shape[-2])
+    seen = torch.arange(k.shape[-2]) <= i.unsqueeze(-1)
+    return softmax(q, k, v, torch.where(seen, 0.0, float("-inf")))
+
+
+SLOPES, IDS = [(B,)], [(N,)]
+LATE = [(B, 16, D), (B, M, D), (B, M, D)]
+WIDE = [(1, 4, N, D), (1, 2, M, D), (1, 2, M, D)]
+PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "causal": (causal, HEADS),
+    "fewer queries": (causal, LATE),
+    "fewer keys": (causal, [(B, N, D), (B, 16, D), (B, 16, D)]),
+    "grouped": (grouped, WIDE),
+    "window": (window, HEADS),
+    "alibi": (alibi, HEADS + SLOPES),
+    "prefix": (prefix, HEADS),
+    "documents": (documents, HEADS + IDS),
+    "numbered documents": (documents, HEADS + IDS),
+    "blocks": (blocks, HEADS),
+    "as a model has it": (as_a_model_has_it, HEADS),
+    "after a cache": (after_a_cache, LATE),
+}
+
+
+def arguments(shapes: list[tuple[int, ...]]) -> list[Any]:
+    torch.manual_seed(0)
+    drawn = [torch.randn(s) for s in shapes]
+    return [torch.round(x * 2).abs() if x.ndim == 1 else x for x in drawn]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_masks_cost_no_kernel(name: str) -> None:
+    function, shapes = PROGRAMS[name]
+    given = arguments(shapes)
+    if name == "numbered documents":
+        given[-1] = given[-1].long()
+    kernel = mirage.kernel(function)
+    expected = function(*given)
+    torch.testing.assert_close(kernel.reference(*given), expected, rtol=1e-5, atol=1e-5)
+    program = kernel.trace(*(mirage.spec(tuple(x.shape), x.dtype) for x in given))
+    assert mirage.parse(str(program)) == program
+    found = search(program, H100, k=3, budget_seconds=20)
+    best = found[0].mugraph
+    assert not any(isinstance(n, Apply) and not n.is_view for n in best.nodes)
+    assert mirage.parse(str(best)) == best
+    (result,) = check(best, given)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_constructors_as_pytorch() -> None:
+    def function(x: Any) -> tuple[Any, ...]:
+        n, m = x.shape
+        i = torch.arange(1, 2 * n + 1, 2, device=x.device)
+        grid = i[:, None] - torch.arange(m)
+        return (
+            x + torch.eye(n, m),
+            torch.triu(x, -1),
+            x.tril(2),
+            x * torch.arange(m),
+            x + torch.where(grid > 0, grid, 0),
+            torch.where(grid[1:, 2:] == 3, x[1:, 2:], -1.0),
+            x * (i / 2)[:, None],
+            torch.maximum(x, torch.zeros(n, m) + torch.tensor(0.5)),
+            x + (i[2] + i[:, None].float().sqrt()),
+            x + (i.to(torch.int32) // 2 % 3)[:, None],
+            torch.where(grid.long() < 2, x, grid),
+            torch.zeros(n, m, dtype=torch.int32) + torch.arange(m, dtype=torch.int32),
+        )
+
+    x = torch.randn(5, 7)
+    for found, right in zip(
+        mirage.kernel(function).reference(x), function(x), strict=True
+    ):
+        assert found.dtype == right.dtype
+        torch.testing.assert_close(found, right)
+
+
+def test_constructors_of_numpy() -> None:
+    def function(x: Any) -> Any:
+        i = np.arange(x.shape[0], like=x)
+        return np.where(i[:, None] >= i[None, :], x, 0) + np.tril(x, -1)
+
+    x = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
+    right = np.where(np.arange(6)[:, None] >= np.arange(6), x, 0) + np.tril(x, -1)
+    np.testing.assert_allclose(mirage.kernel(function).reference(x), right, rtol=1e-6)
+
+
+# -- Verification ----------------------------------------------------------------------
+
+PROGRAM = """
+mirage 1
+mugraph masked(q: f16[n, h], k: f16[d, h], v: f16[d, p]) -> f16[n, p]
+where n = 2048, h = 64, d = 2048, p = 64 {
+  j = index d
+  i = index n
+  s = matmul(q, k) over(h)
+  far = less_equal(j + 1024, i)
+  w = where(j <= i, where(far, -inf, s), -inf)
+  top = rowshift w over(d)
+  e = exp(w - top)
+  y = matmul(e, v) over(d)
+  l = sum e over(d)
+  o = y / or_one(l)
+  return o
+}
+"""
+CANDIDATE = """
+mirage 1
+mugraph masked(q: f16[n, h], k: f16[d, h], v: f16[d, p]) -> f16[n, p]
+where n = 2048, h = 64, d = 2048, p = 64 {
+  j = index d
+  i = index n
+  features = index h
+  o = block grid(n / 128) loop(d / 64) {
+    qt = load q[n/grid, h]
+    it = load i[n/grid]
+    kt = load k[d/loop, h]
+    vt = load v[d/loop, p]
+    jt = load j[d/loop]
+    s = matmul(qt, kt) over(h)
+    far = less_equal(jt + 1024, it)
+    near = jt <= it
+    w = where(near, where(far, -inf, s), -inf)
+    t = max w over(d)
+    top = running max t
+    e = exp(w - top)
+    e16 = cast e dtype(f16)
+    y = matmul(e16, vt) over(d)
+    ya = accumulate y rescale top
+    l = sum e over(d)
+    la = accumulate l rescale top
+    o = ya / or_one(la)
+    store o: f16[n/grid, p] = o
+  }
+  return o
+}
+"""
+MUTANTS = {
+    "strict": ("near = jt <= it", "near = jt < it"),
+    "swapped": ("near = jt <= it", "near = it <= jt"),
+    "one more": ("near = jt <= it", "near = jt <= it + 1"),
+    "one less": ("near = jt <= it", "near = jt + 1 <= it"),
+    "shifted by the tile": ("near = jt <= it", "near = jt <= it + 128"),
+    "window one longer": ("jt + 1024", "jt + 1025"),
+    "window one shorter": ("jt + 1024", "jt + 1023"),
+    "window not strict": ("less_equal(jt", "less(jt"),
+    "no window": ("where(far, -inf, s)", "s"),
+    "no triangle": ("where(near, where(far, -inf, s), -inf)", "where(far, -inf, s)"),
+    "another dim": (
+        "near = jt <= it",
+        "f = load features[h]\n    g = max f over(h)\n    near = jt <= it * 0 + g",
+    ),
+    "0 for -inf": ("where(far, -inf, s), -inf)", "where(far, -inf, s), 0)"),
+}
+
+
+def parsed(text: str) -> KernelGraph:
+    return mirage.parse(text.lstrip())
+
+
+def test_a_mask_is_verified() -> None:
+    found = verify(parsed(CANDIDATE), parsed(PROGRAM))
+    assert found.equivalent, str(found)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_no_wrong_mask_is_accepted(name: str) -> None:
+    before, after = MUTANTS[name]
+    assert before in CANDIDATE
+    text = CANDIDATE.replace(before, after)
+    candidate = parsed(text)
+    program = parsed(PROGRAM)
+    assert not any(
+        verify(candidate, program, seed=seed, stability=False).equivalent
+        for seed in range(20)
+    )
