@@ -744,6 +744,7 @@ class _Question:
             block.nodes,
             tuple((s.dim, s.beside) for s in block.grid),
             block.loop and block.loop.dim,
+            block.bounds,
             tried or _distinct_tiles(block),
             replace(schedule, num_warps=1, num_stages=1, swap_operands=False),
             tuple(outer.get(s) for s in block.sources),

@@ -6,6 +6,7 @@ hundreds of sizes of a structure; one graph is a batch of one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -240,14 +241,40 @@ class Footprint:
 
     @cached_property
     def iterations(self) -> Numbers:
-        """Iterations of a block."""
+        """Iterations of a block: as many as it visits, over all blocks the mean."""
         program = self.facts.program
         if program.loop is None:
             return np.ones(len(self.points))
         span = np.full(len(self.points), self._extent(program.loop.dim))
         if program.within_grid and program.loop.dim in self._tiles:
             span = np.minimum(span, self._tiles[program.loop.dim])
-        return np.ceil(span / self.points.loop)
+        count = np.ceil(span / self.points.loop)
+        if not program.bounds:
+            return count
+        found = [self._visited(at, int(n)) for at, n in enumerate(count)]
+        return np.maximum(np.array(found), 1.0)
+
+    def _visited(self, point: int, count: int) -> float:
+        """How many of so many iterations a block visits, over all blocks the mean."""
+        program = self.facts.program
+        assert program.loop is not None
+        name, tile = program.loop.dim, int(self.points.loop[point])
+        at = np.arange(count) * tile
+        if program.within_grid:
+            width = int(self._tiles[name][point])
+            parts = np.arange(math.ceil(self._extent(name) / width)) * width
+            at = (parts[:, None] + at).ravel()
+        met = np.ones((1, len(at)), np.bool_)
+        for bound in program.bounds:
+            width = int(self._tiles[bound.dim][point])
+            blocks = math.ceil(self._extent(bound.dim) / width)
+            first = np.arange(blocks)[:, None] * width
+            # Bounds by one dim hold together; of several dims the product is near.
+            own = bound.met(at, tile, first, width)
+            alike = own.shape[0] == met.shape[0] or 1 in (own.shape[0], met.shape[0])
+            met = met & own if alike else met[:, None] & own[None]
+            met = met.reshape(-1, len(at))
+        return float(met.mean()) * count
 
 
 def footprints(

@@ -131,6 +131,10 @@ class _Canonical:
         tile = split.tile if self.sizes else None
         return (self.dim(split.dim), tile, *([True] if split.beside else []))
 
+    def bounds(self, block: BlockGraph) -> Part:
+        found = ((self.dim(b.dim), b.upper, b.offset) for b in block.bounds)
+        return tuple(sorted(found))
+
     # -- Nodes -----------------------------------------------------------------------
 
     def kernel(self, node: KernelNode) -> str:
@@ -162,6 +166,7 @@ class _Canonical:
             self.split(block.loop) if block.loop else None,
             tuple(sorted(digests)),
             schedule,
+            *([self.bounds(block)] if block.bounds else []),
         )
         return whole, stores
 

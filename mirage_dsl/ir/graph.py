@@ -20,6 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import (
     Axis,
@@ -275,6 +278,34 @@ def grid_axes(grid: Iterable[Split]) -> tuple[tuple[Split, ...], ...]:
 
 
 @dataclass(frozen=True)
+class LoopBound:
+    """Which iterations a block visits, by its place along a dim of the grid.
+
+    Those whose tile of the loop's dim has a position up to (`upper`), or from, that of
+    an element of the block's tile of `dim`, plus `offset`.
+    """
+
+    dim: str
+    upper: bool
+    offset: int = 0
+
+    def met(
+        self, at: NDArray[np.int64], tile: int, first: NDArray[np.int64], width: int
+    ) -> NDArray[np.bool_]:
+        """Whether iterations are visited.
+
+        Args:
+            at: Where their tiles of the loop's dim begin.
+            tile: The length of these.
+            first: Where the block's tile of `dim` begins.
+            width: The length of that.
+        """
+        if self.upper:
+            return np.asarray(at <= first + (width - 1 + self.offset))
+        return np.asarray(at + (tile - 1) >= first + self.offset)
+
+
+@dataclass(frozen=True)
 class BlockGraph:
     """A graph-defined kernel: what one block computes.
 
@@ -285,6 +316,8 @@ class BlockGraph:
         nodes: In an order that respects operands.  Stages (before the loop, body,
             after the loop) follow from the wiring.
         schedule: Parameters of the lowering.
+        bounds: What iterations have to meet, all of them, to be visited.  One that is
+            left out adds the neutral element to every accumulator.
         location: Where a text begins it.
     """
 
@@ -292,6 +325,7 @@ class BlockGraph:
     loop: Split | None
     nodes: tuple[BlockNode, ...]
     schedule: Schedule = Schedule()
+    bounds: tuple[LoopBound, ...] = ()
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -143,7 +143,8 @@ class Renaming:
         grid = tuple(replace(s, dim=_new(self.dims, s.dim)) for s in block.grid)
         loop = block.loop and replace(block.loop, dim=_new(self.dims, block.loop.dim))
         nodes = tuple(self.block_node(n, inner) for n in block.nodes)
-        return replace(block, grid=grid, loop=loop, nodes=nodes)
+        bounds = tuple(replace(b, dim=_new(self.dims, b.dim)) for b in block.bounds)
+        return replace(block, grid=grid, loop=loop, nodes=nodes, bounds=bounds)
 
     def block_node(self, node: BlockNode, inner: Names) -> BlockNode:
         """One node of a block graph."""

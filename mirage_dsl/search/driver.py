@@ -390,6 +390,16 @@ class _Driver:
         if self.segments.cut_short and not self.segments.interrupted:
             self._hurry(quick, forms)
         plans += self._allowed(quick.plans)
+        return self._ranked(plans)
+
+    def _ranked(self, plans: list[Plan]) -> list[Plan]:
+        """The plans, best first, without iterations that are masked wholly."""
+        skip = REWRITES["skip-tiles"]
+        for at, plan in enumerate(plans if self.program.indices else ()):
+            graph = skip(plan.graph)
+            if graph != plan.graph:
+                cost = estimate(graph, self.segments.hardware).microseconds
+                plans[at] = min(plan, Plan(cost, graph), key=lambda p: p.microseconds)
         return sorted(plans, key=lambda p: p.microseconds)
 
     def _search_forms(self, plans: list[Plan]) -> None:
@@ -427,7 +437,7 @@ class _Driver:
         more = list(plans)
         with self.segments.interruptible(self.times.joined):
             self._search_cut(more)
-        return sorted(more, key=lambda p: p.microseconds)
+        return self._ranked(more)
 
     def needs_its_maxima(self, found: Sequence[Candidate]) -> bool:
         """Whether no kernel with a shift in place of a maximum is of use.
@@ -446,7 +456,7 @@ class _Driver:
             self.forms = [self.written]
             with self.segments.interruptible(self.times.joined):
                 self._search_forms(more)
-        return sorted(more, key=lambda p: p.microseconds)
+        return self._ranked(more)
 
     def _secure(self, quick: Quick, program: KernelGraph) -> None:
         """Have an answer to a long program before its search, and verify it."""

@@ -20,6 +20,7 @@ from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.rewrite.skip import skip_tiles
 from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.verify.shifts import reductions_as_shifts
@@ -169,6 +170,13 @@ _ROWS = (
         (Use.KERNEL_FORM,),
         "sums of products of sums term by term: fewer sums wait for each other",
         _multiplied_out,
+    ),
+    Rewrite(
+        "skip-tiles",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "iterations whose mask is wholly false are left out, by bounds of the loop",
+        skip_tiles,
     ),
     Rewrite(
         "split-loop",

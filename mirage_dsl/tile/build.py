@@ -228,6 +228,7 @@ class _Builder:
             self._layout.warps,
             tuple(self._body),
             self._noted(),
+            block.bounds,
         )
 
     def _ask(self) -> None:

@@ -31,7 +31,7 @@ from mirage_dsl.ir.evaluate.domain import (
     grid_label,
 )
 from mirage_dsl.ir.evaluate.graph import index_values
-from mirage_dsl.ir.graph import Index, Operand, dims_of
+from mirage_dsl.ir.graph import Index, LoopBound, Operand, dims_of
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -59,6 +59,7 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
+    walk,
 )
 from mirage_dsl.tile.program import Mask as MaskStatement
 from mirage_dsl.tile.sizes import Pieces, pieces_of
@@ -115,10 +116,48 @@ class _Evaluation(Generic[V]):
             if isinstance(statement, Loop):
                 for number in range(self._iterations()):
                     self.iteration = number
+                    before = dict(self.values)
                     self._region(statement.body)
+                    self._leave_out(before, number)
                 self.iteration = None
             else:
                 self._statement(statement)
+
+    def _leave_out(self, before: Mapping[str, Named[V]], number: int) -> None:
+        """What the loop carries is as before in blocks that do not visit an iteration.
+
+        Args:
+            before: All values before the iteration.
+            number: Of the iteration.
+        """
+        kept = [self._visits(bound, number) for bound in self.program.bounds]
+        started = [s for s, _ in walk(self.program.body) if isinstance(s, Start)]
+        for statement in started if kept else ():
+            name, axes = statement.result, statement.tile.axes
+            one = Named(self.domain.take(self.domain.index(2), 0, 1, 2), ("one",))
+            count = self._masked(self._without(one, "one"), kept, 0.0)
+            none = Named(self.domain.constant(scalar(0), {}), ())
+            left_out = self.arrays.elementwise(table.EQUAL, [count, none])
+            both = [left_out, before[name], self.values[name]]
+            self._assign(name, axes, self._elementwise(table.WHERE, both, axes))
+
+    def _visits(self, bound: LoopBound, number: int) -> Inside:
+        loop, within = self.program.loop, self.program.within_grid
+        assert loop is not None
+        piece = self.pieces[Dim(loop.dim, grid=within, loop=True)]
+        width = min(
+            next(s.tile for s in self.program.grid if s.dim == bound.dim),
+            self.extents[bound.dim],
+        )
+        tile = piece.loop_tile
+        assert tile is not None
+        first = np.arange(parts(self.extents[bound.dim], width)) * width
+        labels, at = [grid_label(bound.dim)], np.asarray(number * tile)
+        if piece.grid_tile is not None:
+            count = parts(self.extents[loop.dim], piece.grid_tile)
+            labels.append(grid_label(loop.dim))
+            first, at = first[:, None], np.arange(count) * piece.grid_tile + at
+        return Inside(tuple(labels), bound.met(at, tile, first, width))
 
     def _iterations(self) -> int:
         loop = self.program.loop

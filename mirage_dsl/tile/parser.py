@@ -15,7 +15,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import ParseError
 from mirage_dsl.core.types import Dim, is_name
-from mirage_dsl.ir.graph import Operand, Schedule, Split
+from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
 from mirage_dsl.ir.text.applications import Resolver
 from mirage_dsl.ir.text.errors import Source, Word, counted, suggest
 from mirage_dsl.ir.text.forms import ClauseForm, DimForm, GraphForm, TypeForm
@@ -275,6 +275,7 @@ class _Program:
             tuple(heads.sides),
             heads.warps,
             body,
+            bounds=heads.bounds,
         )
 
     # -- Words ---------------------------------------------------------------------
@@ -446,6 +447,7 @@ class _Heads:
         self.grid: tuple[Split, ...] = ()
         self.loop: Split | None = None
         self.within_grid = False
+        self.bounds: tuple[LoopBound, ...] = ()
         self.schedule = Schedule()
         self.pieces: Order = ()
         self.units: frozenset[Dim] = frozenset()
@@ -488,6 +490,10 @@ class _Heads:
                     self.grid = self._splits(clause)
                 case "loop":
                     self.loop = self._loop(clause)
+                case "while":
+                    resolver = self._program.resolver
+                    found = (resolver.bound(b, self.loop) for b in clause.bounds)
+                    self.bounds = tuple(found)
                 case "within_grid":
                     self.within_grid = self._parameter(clause, default=False)
                 case _:

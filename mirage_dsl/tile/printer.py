@@ -13,6 +13,7 @@ from typing import assert_never
 
 from mirage_dsl.core.types import Axis, axis_text, is_name, scalar
 from mirage_dsl.ir.graph import Operand, Schedule, Split
+from mirage_dsl.ir.text.printer import bounds_text
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import SUM
 from mirage_dsl.tile.formula import Number
@@ -118,6 +119,8 @@ def _block(program: TileProgram) -> Iterator[str]:
         yield f"grid({_splits(program.grid)})"
     if program.loop is not None:
         yield f"loop({_splits((program.loop,))})"
+        if program.bounds:
+            yield bounds_text(program.bounds, program.loop.dim)
     if program.within_grid:
         yield "within_grid(true)"
     default = Schedule()

@@ -26,7 +26,7 @@ import numpy as np
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import Axis, Dim, DType, TensorType
 from mirage_dsl.ir.evaluate.floats import as_format
-from mirage_dsl.ir.graph import Operand, Schedule, Split
+from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile.formula import Number
 
@@ -468,6 +468,7 @@ class TileProgram:
         warps: Warps of a block: the schedule's, or more where a product has many rows.
         body: The statements in order.
         closing: Lines from which nothing follows, at the end.
+        bounds: What iterations have to meet to be visited.
     """
 
     name: str
@@ -483,6 +484,7 @@ class TileProgram:
     warps: Number
     body: tuple[Statement, ...]
     closing: Notes = field(default=(), compare=False, repr=False)
+    bounds: tuple[LoopBound, ...] = ()
 
 
 # -- Questions -------------------------------------------------------------------------

@@ -139,6 +139,9 @@ class _Forms(TypeForms):
     ) -> ActionForm:
         return ActionForm(word(token), (source,), axes, details=details)
 
+    def positions(self, token: Token, axes: tuple[AxisForm, ...]) -> ActionForm:
+        return ActionForm(word(token), (), axes)
+
     def pick(
         self, token: Token, operand: Word, other: Word, *details: DetailForm
     ) -> ActionForm:

@@ -21,6 +21,7 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     KernelGraph,
     KernelNode,
+    LoopBound,
     Operand,
 )
 from mirage_dsl.ir.walk import map_blocks, map_nodes
@@ -76,7 +77,8 @@ class _Walk:
 def literals(graph: KernelGraph) -> set[Fraction]:
     """The integers beside positions, without their signs."""
     found = (_literal(o) for n in _Walk(graph).kernel() for o in n.operands)
-    return {abs(number) for number in found if number is not None}
+    beside = {abs(number) for number in found if number is not None}
+    return beside | {Fraction(abs(b.offset)) for k in graph.blocks for b in k.bounds}
 
 
 def _literal(operand: Operand) -> Fraction | None:
@@ -100,7 +102,7 @@ def brought_together(numbers: Iterable[Fraction], most: int) -> Numbers:
 
 def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
     """The graph with other numbers beside positions."""
-    if not graph.indices:
+    if not literals(graph):
         return graph
     beside = {id(n) for n in _Walk(graph).kernel()}
 
@@ -120,10 +122,15 @@ def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
             replace(node, operands=operands(node)) if isinstance(node, Apply) else node
         )
 
+    def bound(given: LoopBound) -> LoopBound:
+        number = int(numbers[Fraction(abs(given.offset))])
+        return replace(given, offset=-number if given.offset < 0 else number)
+
     nodes: list[KernelNode] = []
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
-            nodes.append(map_nodes(node, moved))
+            bounds = tuple(map(bound, node.bounds))
+            nodes.append(replace(map_nodes(node, moved), bounds=bounds))
         else:
             nodes.append(replace(node, operands=operands(node)))
     return replace(graph, nodes=tuple(nodes))
@@ -136,18 +143,19 @@ def with_numbers_of(graph: KernelGraph, small: KernelGraph) -> KernelGraph:
         graph: A graph at its own sizes.
         small: The same at small ones.
     """
-    if not graph.indices:
+    if not literals(graph):
         return graph
     blocks = iter(small.blocks)
 
     def renumbered(block: BlockGraph) -> BlockGraph:
-        pairs = zip(block.nodes, next(blocks).nodes, strict=True)
+        twin = next(blocks)
+        pairs = zip(block.nodes, twin.nodes, strict=True)
         nodes = (
             replace(own, operands=other.operands)
             if isinstance(own, Apply) and isinstance(other, Apply)
             else own
             for own, other in pairs
         )
-        return replace(block, nodes=tuple(nodes))
+        return replace(block, nodes=tuple(nodes), bounds=twin.bounds)
 
     return map_blocks(graph, renumbered)

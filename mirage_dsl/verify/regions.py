@@ -423,6 +423,15 @@ class SampledPieces:
             inside &= np.isin(found, kept)
         return np.where(inside, found, -1)
 
+    def numbers(self, dim: Dim) -> IntArray:
+        """The numbers of the iterations over a looped piece."""
+        extent = self.extents[dim.name]
+        start = np.zeros((), np.int64)
+        if dim.grid:
+            start = self.sample.coordinates[dim.name] * self.grid_tile(dim.name)
+        width = self._loop_tile(self.grid_tile(dim.name) if dim.grid else extent)
+        return self._iterations(dim.name, start, width)
+
     def _loop_tile(self, span: int) -> int:
         assert self.block.loop is not None
         whole = self.extents[self.block.loop.dim]

@@ -41,6 +41,7 @@ from mirage_dsl.ir.graph import (
     dims_of,
 )
 from mirage_dsl.ir.infer import kernel_types, operand_axes
+from mirage_dsl.ir.maps import loops_inside_grid
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
@@ -424,6 +425,12 @@ class SampledBlock(BlockEvaluation[Residue]):
     def coordinates(self, name: str) -> IntArray:
         """Those of the sampled blocks."""
         return self.pieces.sample.coordinates[name]
+
+    def iteration_numbers(self) -> IntArray:
+        """Those that are evaluated."""
+        loop = self.block.loop
+        assert loop is not None
+        return self.pieces.numbers(Dim(loop.dim, loops_inside_grid(self.block), True))
 
     def masks_of(self, dim: Dim) -> dict[Label, Inside]:
         """Masks of what is no element: beyond the end, or thinned out."""

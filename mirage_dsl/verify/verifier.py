@@ -18,6 +18,7 @@ from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.rewrite.skip import unproven
 from mirage_dsl.verify.algebra import OrderModel
 from mirage_dsl.verify.certificate import (
     Certificate,
@@ -175,7 +176,7 @@ class _Verification:
         if sampled.difference is not None:
             reason = f"not equivalent: {sampled}"
             return self._certificate(reason, "different", sampled=sampled)
-        printed = self._printed(fields[-1], reading)
+        printed = self._left_out() or self._printed(fields[-1], reading)
         if printed is not None:
             return self._certificate(printed, sampled=sampled)
         domains = domain_difference(first, self.seed)
@@ -196,6 +197,16 @@ class _Verification:
             trials=trials,
             stability=verdict,
             sampled=sampled,
+        )
+
+    def _left_out(self) -> str | None:
+        """What iterations are left out that may be needed; None if none are."""
+        bound = unproven(self.candidate)
+        if bound is None:
+            return None
+        return (
+            f"could not decide: {bound} may leave out iterations that are needed; no "
+            "comparison of positions in the block says that they add nothing"
         )
 
     def _printed(self, where: Field, reading: Reading) -> str | None:

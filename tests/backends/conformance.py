@@ -34,6 +34,7 @@ from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind, Operator, Truth
 from mirage_dsl.ops.table import GATHER, OPERATORS
 from tests.backends.running import allowed, as_array, compare, random_inputs
@@ -494,6 +495,7 @@ def _kernels() -> Iterator[tuple[str, Case]]:
     yield "several kernels", Case(_chain(), low=0.1, tolerance=1e-2)
     yield "joins between", Case(_joins())
     yield "library alone", Case(_library())
+    yield "bounded", Case(parse(_BOUNDED.lstrip()))
     yield "positions", Case(_positions(m=5, k=21))
     ragged = [{"m": m, "k": k} for m, k in ((5, 21), (1, 8))]
     yield "symbolic positions", Case(_positions(m=None, k=None), sizes=ragged)
@@ -545,6 +547,35 @@ def _positions(**extents: int | None) -> KernelGraph:
         summed = b.sum(b.accumulate(t), over="k")
         total = b.store(summed, "m/grid, h", dtype=f32)
     return g.returns(total).build()
+
+
+_BOUNDED = """
+mirage 1
+mugraph sums(x: f32[n, d]) -> f32[n], f32[d#, n] where n = 37, d = 53 {
+  j = index d
+  i = index n
+  y = block grid(n / 4) loop(d / 8) while(d <= n + 2, d >= n - 9) {
+    xt = load x[n/grid, d/loop]
+    it = load i[n/grid]
+    jt = load j[d/loop]
+    s = where(jt <= it + 2, where(it <= jt + 9, xt, 0), 0)
+    t = sum s over(d)
+    a = accumulate t
+    store y: f32[n/grid] = a
+  }
+  z = block grid(n / 16, d / 20) loop(d / 8) while(d >= n + 3) {
+    xt = load x[n/grid, d/grid/loop]
+    it = load i[n/grid]
+    jt = load j[d/grid/loop]
+    s = where(it + 3 <= jt, exp(xt), 0)
+    a = accumulate s
+    t = sum a over(d)
+    store z: f32[d#/grid, n/grid] = t
+  }
+  return y, z
+}
+"""
+"""Iterations that a block's place leaves out, of the whole dim and of its part."""
 
 
 def _library() -> KernelGraph:

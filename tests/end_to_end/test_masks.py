@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,15 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.graph import Apply, KernelGraph, LoopBound
+from mirage_dsl.ir.walk import map_blocks
+from mirage_dsl.rewrite.skip import skip_tiles
 from mirage_dsl.search.driver import search
+from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.parser import parse_all
+from mirage_dsl.tile.printer import to_text
 from mirage_dsl.verify.verifier import verify
 from tests.backends.running import check
 
@@ -252,3 +260,58 @@ def test_no_wrong_mask_is_accepted(name: str) -> None:
         verify(candidate, program, seed=seed, stability=False).equivalent
         for seed in range(20)
     )
+
+
+# -- Iterations that are left out ------------------------------------------------------
+
+
+def skipped() -> KernelGraph:
+    found = skip_tiles(parsed(CANDIDATE))
+    assert found is not None
+    return found
+
+
+def test_masked_iterations_are_left_out() -> None:
+    found = skipped()
+    assert "loop(d / 64) while(d >= n - 1023, d <= n)" in str(found)
+    assert mirage.parse(str(found)) == found
+    assert verify(found, parsed(PROGRAM)).equivalent
+    before, after = (estimate(g, H100).flops for g in (parsed(CANDIDATE), found))
+    # Rows 1024 and later see 1024 keys, those before 512 in the mean, and some more.
+    assert 0.375 < after / before < 0.45
+    (tiles,) = programs(found)
+    assert parse_all(to_text(tiles)) == (tiles,)
+    assert canonical_hash(found) != canonical_hash(parsed(CANDIDATE))
+
+
+SKIPPED_TOO_MUCH = (
+    LoopBound("n", True, -1),
+    LoopBound("n", True, -130),
+    LoopBound("n", False, -1022),
+    LoopBound("n", False, -900),
+    LoopBound("n", False, 0),
+)
+
+
+@pytest.mark.parametrize("bound", SKIPPED_TOO_MUCH, ids=str)
+def test_no_needed_iteration_may_be_left_out(bound: LoopBound) -> None:
+    wrong = map_blocks(parsed(CANDIDATE), lambda b: replace(b, bounds=(bound,)))
+    program = parsed(PROGRAM)
+    assert not any(
+        verify(wrong, program, seed=seed, stability=False).equivalent
+        for seed in range(20)
+    )
+
+
+def test_a_loop_may_visit_more_than_it_needs() -> None:
+    more = (LoopBound("n", True, 5), LoopBound("n", False, -1024))
+    found = map_blocks(parsed(CANDIDATE), lambda b: replace(b, bounds=more))
+    assert verify(found, parsed(PROGRAM)).equivalent
+
+
+def test_the_search_leaves_tiles_out() -> None:
+    kernel = mirage.kernel(causal)
+    program = kernel.trace(*[mirage.spec((32, 1024, 64), "float16")] * 3)
+    found = search(program, H100, k=2, budget_seconds=60)
+    assert any(b.bounds for b in found[0].mugraph.blocks)
+    assert len(found[0].mugraph.nodes) == 1

@@ -501,8 +501,33 @@ def _unused(view: BlockView) -> Iterator[Diagnostic]:
 NAME_RULES: tuple[BlockRule, ...] = (_unique_names, _defined)
 """Rules without which the others cannot be asked."""
 
+
+def _bounds(view: BlockView) -> Iterator[Diagnostic]:
+    block = view.block
+    for bound in block.bounds:
+        fits = block.loop is not None and block.loop.dim != bound.dim
+        if not fits or block.grid_split(bound.dim) is None:
+            yield view.problem(
+                "bounds",
+                None,
+                f"iterations are bounded by the block's place along {bound.dim}",
+                "bound a loop over another dim, by a dim that the grid splits",
+                bound.dim,
+            )
+    if block.bounds:
+        for node in block.nodes:
+            if isinstance(node, Accumulate) and node.reduction is None:
+                yield view.problem(
+                    "bounds",
+                    node,
+                    "joins iterations, of which some are left out",
+                    "visit all of them",
+                )
+
+
 BLOCK_RULES: tuple[BlockRule, ...] = (
     _grid,
+    _bounds,
     _tiles,
     _loop,
     _pieces,

@@ -208,9 +208,8 @@ class BlockEvaluation(Generic[V]):
         return self.arrays.domain.constant(number, self.extents)
 
     def running_max(self, node: RunningMax) -> Named[V]:
-        named = self.masked_iterations(
-            self.in_body(node.operand, "running_max"), -math.inf
-        )
+        named = self.visited(self.in_body(node.operand, "running_max"), -math.inf)
+        named = self.masked_iterations(named, -math.inf)
         largest = self.arrays.domain.running_max(named.value, named.axis(LOOP))
         return replace(named, value=largest)
 
@@ -218,6 +217,34 @@ class BlockEvaluation(Generic[V]):
         """`fill` where an element exists in other iterations only."""
         varying = [n for n, m in named.masks.items() if LOOP in m.labels]
         return self.arrays.masked(named, varying, fill)
+
+    def iteration_numbers(self) -> NDArray[np.int64]:
+        """Those of the iterations."""
+        return np.arange(iterations(self.block, self.extents))
+
+    def visited(self, named: Named[V], fill: float) -> Named[V]:
+        """`fill` in the iterations that a bound leaves out."""
+        loop = self.block.loop
+        for bound in self.block.bounds:
+            assert loop is not None
+            tile, width = self.loop_tile(loop.dim), self.grid_tile(bound.dim)
+            labels: list[Label] = [grid_label(bound.dim), LOOP]
+            at = self.iteration_numbers() * tile
+            first = self.coordinates(bound.dim)[:, None] * width
+            if loops_inside_grid(self.block):
+                labels.insert(1, grid_label(loop.dim))
+                part = self.coordinates(loop.dim) * self.grid_tile(loop.dim)
+                at, first = part[:, None] + at, first[..., None]
+            keep = Inside(tuple(labels), bound.met(at, tile, first, width))
+            for axis, label in enumerate(keep.labels):
+                if label not in named.labels:
+                    count = keep.keep.shape[axis]
+                    named = self.arrays.repeated(named, label, count)
+            value = self.arrays.domain.mask(
+                named.value, keep.aligned(named.labels), fill
+            )
+            named = replace(named, value=value)
+        return named
 
     # -- Accumulators --------------------------------------------------------------
 
@@ -231,6 +258,7 @@ class BlockEvaluation(Generic[V]):
         if node.rescale is not None:
             named = self.rescaled(named, self.in_body(node.rescale, "rescale by"))
         assert reduction.neutral is not None
+        named = self.visited(named, reduction.neutral)
         named = self.masked_iterations(named, reduction.neutral)
         return self.after_loop(self.arrays.reduce(reduction, named, [LOOP]))
 

@@ -30,7 +30,9 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,
     Load,
+    LoopBound,
     Operand,
+    Split,
     ValueNode,
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type
@@ -38,6 +40,7 @@ from mirage_dsl.ir.text.errors import Source, Word, closest, counted, suggest
 from mirage_dsl.ir.text.forms import (
     ApplyForm,
     AxisForm,
+    BoundForm,
     ClauseForm,
     ConstantForm,
     DimForm,
@@ -126,6 +129,18 @@ class Resolver:
                 f"{form.name}/{given[0]}; write {form.name}",
             )
         return Dim(self.dim_name(form.name), "grid" in given, "loop" in given)
+
+    def bound(self, form: BoundForm, loop: Split | None) -> LoopBound:
+        """What iterations have to meet."""
+        if loop is None or self.dim_name(form.loop) != loop.dim:
+            what = "nothing" if loop is None else loop.dim
+            raise self.source.wrong(
+                form.loop, f"found {form.loop}, but the loop before it is over {what}"
+            )
+        offset = 0 if form.offset is None else self.integer(form.offset, 0)
+        if form.offset_sign is not None and form.offset_sign.text == "-":
+            offset = -offset
+        return LoopBound(self.dim_name(form.dim), form.sign.text == "<=", offset)
 
     def axes(self, forms: Iterable[AxisForm], *, pieces: bool) -> tuple[Axis, ...]:
         """Axes; without `pieces` every dim must be whole."""

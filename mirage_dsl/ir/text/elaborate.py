@@ -224,6 +224,9 @@ class _Block:
         match clause.name.text:
             case "grid":
                 return replace(block, grid=self._splits(clause))
+            case "while":
+                bounds = (self.resolver.bound(b, block.loop) for b in clause.bounds)
+                return replace(block, bounds=tuple(bounds))
             case "loop":
                 splits = self._splits(clause)
                 if len(splits) != 1:

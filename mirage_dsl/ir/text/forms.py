@@ -33,17 +33,30 @@ class TypeForm:
 
 
 @dataclass(frozen=True)
+class BoundForm:
+    """`d <= n - 5`."""
+
+    loop: Word
+    sign: Word
+    dim: Word
+    offset_sign: Word | None
+    offset: Word | None
+
+
+@dataclass(frozen=True)
 class ClauseForm:
     """`over(k)`, `grid(m / 16, n / 64)`: names or numbers, some with a divisor.
 
     A merged axis, `(h d)`, is one word.
 
-    `beside` has the positions of values that `&` joins to the value before.
+    `beside` has the positions of values that `&` joins to the value before, `bounds`
+    what stands in `while(d <= n)`.
     """
 
     name: Word
     values: tuple[tuple[Word, Word | None], ...]
     beside: tuple[int, ...] = ()
+    bounds: tuple[BoundForm, ...] = ()
 
 
 @dataclass(frozen=True)

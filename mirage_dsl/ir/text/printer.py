@@ -18,6 +18,7 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     KernelGraph,
     Load,
+    LoopBound,
     RunningMax,
     Schedule,
     Split,
@@ -107,6 +108,8 @@ def block_header(block: BlockGraph) -> str:
         words.append(f"grid({', '.join(axes)})")
     if block.loop is not None:
         words.append(f"loop({_split(block.loop)})")
+    if block.bounds and block.loop is not None:
+        words.append(bounds_text(block.bounds, block.loop.dim))
     words += _schedule(block.schedule)
     return " ".join(words)
 
@@ -118,6 +121,17 @@ def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
         type_ = type_text(node, block, types, outer)
         lines.append(_INDENT + block_node_text(node, type_))
     return [*lines, "}"]
+
+
+def bounds_text(bounds: Iterable[LoopBound], dim: str) -> str:
+    """`while(d <= n, d >= n - 1023)`."""
+    shown: list[str] = []
+    for bound in bounds:
+        text = f"{dim} {'<=' if bound.upper else '>='} {bound.dim}"
+        if bound.offset:
+            text += f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}"
+        shown.append(text)
+    return f"while({', '.join(shown)})"
 
 
 def _split(split: Split) -> str:

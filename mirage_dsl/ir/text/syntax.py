@@ -22,6 +22,7 @@ from mirage_dsl.ir.text.forms import (
     AssignForm,
     AxisForm,
     BlockForm,
+    BoundForm,
     ClauseForm,
     ConstantForm,
     DimForm,
@@ -95,6 +96,14 @@ class TypeForms(Transformer[Token, Any]):
         places = [at for group in given for at in range(len(group))]
         beside = tuple(i for i, at in enumerate(places) if at > 0)
         return ClauseForm(word(name), values, beside)
+
+    def bound(self, loop: Token, sign: Token, dim: Token, *offset: Any) -> BoundForm:
+        words = [word(t) for t in offset if t is not None]
+        plus, number = words or (None, None)
+        return BoundForm(word(loop), word(sign), word(dim), plus, number)
+
+    def while_clause(self, name: Token, *bounds: BoundForm) -> ClauseForm:
+        return ClauseForm(word(name), (), (), bounds)
 
 
 # It changes the class; as a decorator it would hide its type from subclasses.

@@ -55,12 +55,28 @@ class Printer:
                 whole = looped[0].grid_tile or looped[0].extent or 1
                 count = parts(whole, looped[0].loop_tile or 1)
                 self.line(depth, f"for it in range({count}):")
+                self.bounds(depth + 1, looped[0])
                 self.positions(depth + 1, looped, " + it * {}")
                 self.region(step.body, depth + 1)
                 # From now on lanes are those of the first iteration.
                 self.positions(depth, looped)
             for text in self.lines(step):
                 self.line(depth, text)
+
+    def bounds(self, depth: int, looped: Piece) -> None:
+        """Leave out the iterations that the block does not visit."""
+        tile, begin = looped.loop_tile or 1, "0"
+        if looped.grid_tile is not None:
+            begin = f"{self.name(f'{looped.dim.name} id')} * {looped.grid_tile}"
+        for bound in self.program.bounds:
+            width = next(s.tile for s in self.program.grid if s.dim == bound.dim)
+            place = f"{self.name(f'{bound.dim} id')} * {width} + {bound.offset}"
+            at = f"{begin} + it * {tile}"
+            gone = f"{at} + {tile - 1} < {place}"
+            if bound.upper:
+                gone = f"{at} > {place} + {width - 1}"
+            self.line(depth, f"if {gone}:")
+            self.line(depth + 1, "continue")
 
     # -- Text --------------------------------------------------------------------------
 

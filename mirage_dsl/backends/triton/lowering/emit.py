@@ -493,7 +493,8 @@ class _Printer:
         self._hoist()
         count = self._signature.iterations(self._program)
         stages = self._program.schedule.num_stages
-        self._writer.line(f"for it in tl.range(0, {count}, num_stages={stages}):")
+        first, end = self._visited(count)
+        self._writer.line(f"for it in tl.range({first}, {end}, num_stages={stages}):")
         self._writer.indent()
         self._tiles.enter()
         before = len(self._writer.lines)
@@ -504,6 +505,28 @@ class _Printer:
         self._tiles.leave()
         self._writer.dedent()
         self._places.end_loop()
+
+    def _visited(self, count: str) -> tuple[str, str]:
+        """The first iteration that the block visits, and the one behind the last."""
+        program, first, end = self._program, "0", count
+        loop = program.loop
+        assert loop is not None
+        begin = ""
+        if program.within_grid:
+            begin = f" - {self._places.part(loop.dim)}"
+        for bound in program.bounds:
+            part = self._places.part(bound.dim)
+            width = next(s.tile for s in program.grid if s.dim == bound.dim)
+            # Integers are divided towards 0, so what is below comes to 0 first.
+            shift = bound.offset + (width - 1 + loop.tile if bound.upper else 0)
+            place = f"tl.maximum({part} + {shift}{begin}, 0) // {loop.tile}"
+            if bound.upper:
+                place = f"tl.minimum({place}, {end})"
+                end = self._assign("it_end", f"({place}).to(tl.int32)")
+            else:
+                place = place if first == "0" else f"tl.maximum({place}, {first})"
+                first = self._assign("it_first", f"({place}).to(tl.int32)")
+        return first, end
 
     def _wait(self, _: Wait) -> None:
         self._if_early("gdc_wait()  # until the kernel before is done")

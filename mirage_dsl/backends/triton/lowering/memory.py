@@ -110,6 +110,12 @@ class Places:
         first = self._first(self._pieces[dim])
         return f"{first} + {text}" if first else text
 
+    def part(self, name: str) -> str:
+        """The first position of the block's part of a dim that the grid splits."""
+        tile = next(s.tile for a in self._axes for s in a if s.dim == name)
+        identifier = self.ids[name]
+        return identifier if tile == 1 else f"{identifier} * {tile}"
+
     def start(self, dim: Dim) -> str:
         """Positions in the first iteration: a vector, a scalar, or nothing for 0."""
         return self._starts[dim]

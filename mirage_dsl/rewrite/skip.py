@@ -1,0 +1,240 @@
+"""Iterations whose mask is wholly false are left out.
+
+A block bounds its loop by its own place along a dim of the grid.  Before → after, where
+nothing is accumulated of what is masked:
+
+    loop(d / 64) {                       loop(d / 64) while(d <= n) {
+      c = jt <= it                         c = jt <= it
+      w = where(c, s, -inf)        →       w = where(c, s, -inf)
+      ...                                  ...
+
+A comparison of the positions along the loop's dim and along one of the grid's is taken
+to fail, or to hold, all over a tile.  What follows from constants then is followed
+through the block; where every accumulator gets its neutral element, only iterations in
+which it may be otherwise are visited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    LoopBound,
+    RunningMax,
+    Store,
+    dims_of,
+)
+from mirage_dsl.ir.text.printer import bounds_text
+from mirage_dsl.ir.walk import map_blocks
+from mirage_dsl.ops.definition import Formats, Kind, Term
+from mirage_dsl.ops.table import OPERATORS, WHERE
+
+_LESS, _LESS_EQUAL = OPERATORS["less"], OPERATORS["less_equal"]
+
+
+def skip_tiles(graph: KernelGraph) -> KernelGraph | None:
+    """The μGraph whose blocks leave out what is masked; None where nothing is."""
+    axes = _axes(graph)
+    made = map_blocks(graph, lambda block: _bounded(block, axes))
+    return None if made == graph else made
+
+
+def unproven(graph: KernelGraph) -> str | None:
+    """A bound of a loop that may leave out more than what is masked; None if none may.
+
+    Trials at a few sizes of tiles do not see an iteration that only others need.
+    """
+    axes = _axes(graph)
+    for block in graph.blocks:
+        known = tuple(_bounds(block, axes)) if block.bounds else ()
+        for bound in block.bounds:
+            if not any(_is_within(bound, other) for other in known):
+                assert block.loop is not None
+                return bounds_text((bound,), block.loop.dim)
+    return None
+
+
+def _is_within(bound: LoopBound, other: LoopBound) -> bool:
+    """Whether a bound leaves out no more than another one."""
+    more = bound.offset - other.offset
+    alike = (bound.dim, bound.upper) == (other.dim, other.upper)
+    return alike and (more >= 0 if bound.upper else more <= 0)
+
+
+def _axes(graph: KernelGraph) -> dict[str, str]:
+    """The dim of each index value that has one."""
+    return {i.name: i.axis[0].name for i in graph.indices if len(i.axis) == 1}
+
+
+def _bounded(block: BlockGraph, axes: Mapping[str, str]) -> BlockGraph:
+    if block.loop is None or block.bounds:
+        return block
+    found = dict.fromkeys(_bounds(block, axes))
+    return replace(block, bounds=tuple(found)) if found else block
+
+
+def _bounds(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[LoopBound]:
+    places = _places(block, axes)
+    for node in block.applies:
+        if node.op not in (_LESS, _LESS_EQUAL):
+            continue
+        difference = _difference(node, places, int(node.op is _LESS))
+        for held in (False, True) if difference is not None else ():
+            bound = _bound_of(difference or {}, block, held=held)
+            if bound is not None and _is_neutral(block, {node.result: float(held)}):
+                yield bound
+
+
+# -- Comparisons of positions ----------------------------------------------------------
+
+Place = Mapping[str, int]
+"""A sum of positions: how often each dim is in it; a whole number by the name ``."""
+
+
+def _places(block: BlockGraph, axes: Mapping[str, str]) -> dict[str, Place]:
+    """The values of a block that are sums of positions and whole numbers."""
+    found: dict[str, Place] = {}
+    for node in block.nodes:
+        if isinstance(node, Load) and node.source in axes:
+            found[node.result] = {axes[node.source]: 1}
+        elif isinstance(node, Apply) and node.op.term in (Term.ADD, Term.SUB):
+            total = _difference(node, found, 0, -1 if node.op.term is Term.SUB else 1)
+            if total is not None:
+                found[node.result] = total
+    return found
+
+
+def _difference(
+    node: Apply, places: Mapping[str, Place], more: int, sign: int = -1
+) -> Place | None:
+    """The first operand less the second one, or their sum, and so much more."""
+    total = {"": more}
+    for operand, factor in zip(node.operands, (1, sign), strict=True):
+        if isinstance(operand, str):
+            place = places.get(operand)
+        else:
+            value = operand.value
+            whole = isinstance(value, Fraction) and value.denominator == 1
+            place = {"": int(value)} if whole and not operand.extents else None
+        if place is None:
+            return None
+        for name, count in place.items():
+            total[name] = total.get(name, 0) + factor * count
+    return {n: c for n, c in total.items() if c or not n}
+
+
+def _bound_of(difference: Place, block: BlockGraph, *, held: bool) -> LoopBound | None:
+    """Where `difference <= 0` is not `held` somewhere in a tile; None if unknown."""
+    assert block.loop is not None
+    looped, offset = block.loop.dim, difference[""]
+    others = [n for n in difference if n not in ("", looped)]
+    if len(others) != 1 or looped not in difference:
+        return None
+    (dim,) = others
+    signs = difference[looped], difference[dim]
+    if signs not in ((1, -1), (-1, 1)) or block.grid_split(dim) is None:
+        return None
+    if not _is_in_part(block, dim):
+        return None
+    if signs[0] > 0:
+        # d - n + offset <= 0, or more than 0.
+        return LoopBound(dim, held is False, -offset if not held else 1 - offset)
+    return LoopBound(dim, held, offset if not held else offset - 1)
+
+
+def _is_in_part(block: BlockGraph, dim: str) -> bool:
+    """Whether all that the block sees of a dim is its part."""
+    pieces = {d for n in block.loads for d in dims_of(n.axes) if d.name == dim}
+    return all(d.grid and not d.loop for d in pieces)
+
+
+# -- What follows ----------------------------------------------------------------------
+
+
+def _is_neutral(block: BlockGraph, known: dict[str, float]) -> bool:
+    """Whether every accumulator gets its neutral element, given some values."""
+    known = dict(known)
+    for node in block.nodes:
+        match node:
+            case Apply() if node.result not in known:
+                value = _value(node, known)
+                if value is not None:
+                    known[node.result] = value
+            case RunningMax():
+                if known.get(node.operand) != -math.inf:
+                    return False
+                known[node.result] = math.nan
+            case Accumulate():
+                if not _adds_nothing(node, known):
+                    return False
+            case Apply() | Load() | Store():
+                pass
+    return True
+
+
+def _adds_nothing(node: Accumulate, known: Mapping[str, float]) -> bool:
+    reduction, value = node.reduction, known.get(node.operand)
+    if reduction is None:
+        return False
+    # A running maximum stays what it was.
+    return value is not None and (math.isnan(value) or value == reduction.neutral)
+
+
+def _value(node: Apply, known: Mapping[str, float]) -> float | None:
+    """What an operator gives all over a tile, where that follows."""
+    values = [
+        known.get(o) if isinstance(o, str) else (None if o.extents else float(o.value))
+        for o in node.operands
+    ]
+    values = [None if v is None or math.isnan(v) else v for v in values]
+    op = node.op
+    if op is WHERE:
+        return _chosen(*values)
+    if op.kind is Kind.VIEW or op.kind is Kind.REDUCTION:
+        kept = op.kind is Kind.VIEW or values[0] == op.neutral
+        return values[0] if kept else None
+    if op.kind is Kind.CONTRACTION:
+        return 0.0 if 0.0 in values else None
+    if op.kind is not Kind.ELEMENTWISE or op.formats is Formats.INTEGERS:
+        return None
+    if all(v is not None for v in values):
+        with np.errstate(all="ignore"):
+            return float(op.numpy(*(np.asarray(v, np.float64) for v in values)))
+    return _partly(node, values)
+
+
+def _chosen(
+    condition: float | None, first: float | None, second: float | None
+) -> float | None:
+    if condition is None:
+        return first if first == second else None
+    return first if condition else second
+
+
+def _partly(node: Apply, values: list[float | None]) -> float | None:
+    """What follows of one operand alone, the others being finite."""
+    low = values[0] == -math.inf
+    match node.op.term:
+        case Term.MUL:
+            return 0.0 if 0.0 in values else None
+        case Term.DIV:
+            return 0.0 if values[0] == 0.0 else None
+        case Term.ADD:
+            return -math.inf if -math.inf in values else None
+        case Term.SUB:
+            return -math.inf if low else None
+        case _:
+            return None
+
+
+__all__ = ["skip_tiles", "unproven"]
