@@ -15,6 +15,7 @@ def index_limits(graph: KernelGraph) -> dict[str, int]:
     """
     types = kernel_types(graph)
     reach: dict[str, set[str]] = {i.name: {i.name} for i in graph.inputs}
+    reach.update((i.name, set()) for i in graph.indices)
     limits: dict[str, int] = {}
     for node in graph.nodes:
         if not isinstance(node, Apply):
