@@ -129,8 +129,7 @@ def trace_call(
     if isinstance(function, ModuleFunction):
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
-    with _recorded_by(recorder):
-        returned = _call(function, values, name)
+    returned = _call(recorder, function, values, name)
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
@@ -215,7 +214,9 @@ def _require_tensors(
         )
 
 
-def _call(function: Function, values: Mapping[str, Any], name: str) -> Any:
+def _call(
+    recorder: Recorder, function: Function, values: Mapping[str, Any], name: str
+) -> Any:
     """Call with arguments by parameter, spreading *args and **kwargs."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
@@ -233,7 +234,8 @@ def _call(function: Function, values: Mapping[str, Any], name: str) -> Any:
             case _:
                 positional.append(value)
     try:
-        return function(*positional, **keywords)
+        with _recorded_by(recorder):
+            return function(*positional, **keywords)
     except RecursionError:
         raise TraceError(
             f"{name} calls itself without end: while it is traced, only Python's own "
