@@ -33,6 +33,12 @@ BACKENDS["numpy_tiles"] = "tests.backends.numpy_tiles.backend:NumpyTiles"
 EACH = pytest.mark.parametrize("name", BACKENDS)
 
 
+@pytest.fixture(autouse=True)
+def whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own convolutions would round f32 operands to TF32 on a GPU."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @EACH
 @pytest.mark.parametrize("case", CASES)
 def test_it_computes_what_the_evaluator_does(name: str, case: str) -> None:

@@ -187,4 +187,5 @@ def test_rows_of_special_numbers(name: str) -> None:
 @pytest.mark.parametrize("name", [*OF_EDGES, "sin", "cos"])
 def test_rows_compile(name: str) -> None:
     (report,) = compile_only(of_rows(name), "sm_90")
-    assert not report.spills
+    # CUDA's sine keeps the digits of pi that large numbers need in local memory.
+    assert not report.spills or name in ("sin", "cos")

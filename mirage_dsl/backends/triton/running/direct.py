@@ -141,6 +141,7 @@ class _Writer(Launcher):
         writer.indent()
         self._check(dict(self._variables))
         self._bind_sizes()
+        self._count()
         if self._binding.space:
             writer.line(f"space = empty(({self._binding.space},), (1,), torch.uint8)")
             self._addresses[""] = "space.data_ptr()"
