@@ -436,6 +436,13 @@ class GraphKernel:
         layout = dtensor.type.layout
         return packed(shape, range(len(shape)) if layout is None else layout)
 
+    def get_input_dtensor_shape_and_stride(
+        self, dtensor: Input
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape of an input, and its strides in elements."""
+        shape = self._shapes[self.get_input_dtensors().index(dtensor)]
+        return tuple(map(int, shape)), self.get_input_dtensor_layout(dtensor)
+
     def to_triton_code(self) -> str:
         """Its Triton source."""
         return self.bound.to_triton_code()

@@ -293,6 +293,10 @@ def test_the_arguments_of_mirages_superoptimize(tmp_path: Path) -> None:
     assert [kernel.cygraph.get_input_dtensor_layout(d) for d in kernel.cygraph
             .get_input_dtensors()] == [(64, 1), (32, 1)]  # fmt: skip
 
+    first = kernel.get_input_dtensors()[0]
+    shape, strides = kernel.get_input_dtensor_shape_and_stride(first)
+    assert (shape, strides) == ((1, 64), (64, 1))
+
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
