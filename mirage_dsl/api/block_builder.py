@@ -531,11 +531,12 @@ class ThreadblockGraph:
         """The sum of the parts of an axis that have `reduction_dimx` elements.
 
         Raises:
-            ShapeError: The axis has no whole number of such parts.
+            ShapeError: There is no such axis, or no whole number of such parts.
         """
         shape = tuple(map(int, stensor.shape))
-        dim = range(len(shape))[dim] if -len(shape) <= dim < len(shape) else -1
-        extent = shape[dim] if shape else 0
+        known = -len(shape) <= dim < len(shape)
+        dim = dim % len(shape) if known else dim
+        extent = shape[dim] if known else 0
         if extent < self._dimx or extent % self._dimx:
             raise ShapeError(
                 f"the parts of {shape_text(stensor.handle)} are added up: expected an "

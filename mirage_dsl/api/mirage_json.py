@@ -83,17 +83,16 @@ def from_json(
     for number, operators in enumerate(graphs):
         try:
             mugraph = read(operators).program
+            # As they were written their exponents have no running maxima.
+            for form in dict.fromkeys([stabilise(mugraph) or mugraph, mugraph]):
+                certificate = verify(form, wanted)
+                if certificate.ok:
+                    cost = estimate(form, hardware)
+                    candidates.append(Candidate(form, cost, certificate))
+                    break
+                refused.append(f"μGraph {number}: {certificate}")
         except MirageError as error:
             refused.append(f"μGraph {number}: {error}")
-            continue
-        # As they were written their exponents have no running maxima.
-        for form in dict.fromkeys([stabilise(mugraph) or mugraph, mugraph]):
-            certificate = verify(form, wanted)
-            if certificate.ok:
-                cost = estimate(form, hardware)
-                candidates.append(Candidate(form, cost, certificate))
-                break
-            refused.append(f"μGraph {number}: {certificate}")
     if not candidates:
         listed = "\n".join(refused[:3]) or "there is none"
         raise EquivalenceError(f"{path}: no μGraph computes the program; {listed}")

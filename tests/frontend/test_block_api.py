@@ -369,6 +369,8 @@ def test_parts_are_added_up_to_what_is_left_of_an_axis() -> None:
     agrees(g.compile().mugraph, attended(*arrays), *arrays)
     with pytest.raises(ShapeError, match="multiple of reduction_dimx=16"):
         tb.forloop_accum(s, "sum_todimx")
+    with pytest.raises(ShapeError, match="at 7"):
+        tb.reduction_to_dimx(y, 7)
 
 
 def test_values_of_all_iterations_side_by_side() -> None:
