@@ -8,12 +8,12 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any, overload
 
 from mirage_dsl.api.bound import BoundKernel, Options, check_options
 from mirage_dsl.api.dynamic import rounded, typical
-from mirage_dsl.api.reads import ReadList, Reads, own_function
+from mirage_dsl.api.reads import ReadList, Reads
 from mirage_dsl.api.short_calls import CONSTANTS, short_call, tensor_places
 from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
@@ -171,29 +171,33 @@ class Kernel:
         self._bound: dict[tuple[object, ...], BoundKernel] = {}
         """By specs, constants and what the function reads."""
         self._reads: Reads | None = None
-        self._watched: Reads | None = None
-        own = own_function(
-            function.reads if isinstance(function, ModuleFunction) else function
-        )
-        # A callable without code of its own is always the same.
-        self._coded = own if isinstance(own, FunctionType) else require_traceable
-        self._code = self._coded.__code__
+        # Nothing was read yet that could change.
+        self._unchanged: Callable[[], bool] = _nothing_read
         self._of_classes: dict[type, Kernel] = {}
         # What a kernel keeps is no attribute of the function that wraps it.
         functools.update_wrapper(self, function, updated=())
         self.attribute = self._name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        watched = self._watched
-        changed = watched is not None and watched.changed()
-        if changed or self._coded.__code__ is not self._code:
+        if not self._unchanged():
             self._read()
-        calls = self._calls
-        last = calls.named.get(tuple(kwargs)) if kwargs else calls.last
-        if last is not None and len(args) == last.count:
-            found = last.call(*args, *kwargs.values())
-            if found is not None:
-                return found
+        # The two ways differ by what it costs to put arguments together.
+        if kwargs:
+            last = self._calls.named.get(tuple(kwargs))
+            if last is not None and len(args) == last.count:
+                found = last.call(*args, *kwargs.values())
+                if found is not None:
+                    return found
+        else:
+            last = self._calls.last
+            if last is not None and len(args) == last.count:
+                found = last.call(*args)
+                if found is not None:
+                    return found
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that is not like the last one."""
         if in_mode():
             refuse_modes(leaves_of((args, kwargs)))
         given = kwargs
@@ -287,13 +291,11 @@ class Kernel:
 
     def _look(self) -> Reads:
         """Look anew at what the function reads."""
-        self._code = self._coded.__code__
         vars(self).pop("_takes_out", None)
         own = self.function
         module = isinstance(own, ModuleFunction)
         self._reads = Reads(own.reads if module else own, Kernel, arguments=module)
-        # Where there is nothing to watch, calls do not look.
-        self._watched = self._reads if self._reads.watching else None
+        self._unchanged = self._reads.unchanged
         return self._reads
 
     @property
@@ -480,6 +482,11 @@ def _same(a: Trace, b: Trace) -> bool:
     Named tuples of one length are equal, and so are the keys True, 1 and 1.0.
     """
     return a == b and same_containers(a.structure, b.structure)
+
+
+def _nothing_read() -> bool:
+    """What is not read yet has not changed."""
+    return True
 
 
 def _no_tensors() -> dict[str, Any]:

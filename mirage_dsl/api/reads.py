@@ -25,6 +25,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache, partial
+from keyword import iskeyword
 from operator import attrgetter, is_, itemgetter, methodcaller
 from pathlib import PurePath
 from threading import local
@@ -39,7 +40,7 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -994,14 +995,13 @@ class Reads:
         self._code = getattr(self._own, "__code__", None)
         self._readers = [read for _, read, _ in walk.look.edges.values()]
         self._spreads = [spread for _, spread, _ in walk.look.boxes]
+        self._boxes = [items for _, _, items in walk.look.boxes]
         self._seen = [value for _, _, value in walk.look.edges.values()]
-        for _, _, items in walk.look.boxes:
+        for items in self._boxes:
             self._seen += [_GONE, *items]
-
-    @property
-    def watching(self) -> bool:
-        """Whether there is anything to compare but the function's own code."""
-        return bool(self._seen)
+        self._scope: dict[str, Any] = {}
+        self.unchanged = self._comparison()
+        """Whether all of it is as it was: `not changed()`, and quick if so."""
 
     def other_code(self) -> bool:
         """Whether the function was given another code."""
@@ -1029,7 +1029,72 @@ class Reads:
         if len(now) != len(self._seen) or not all(map(_alike, now, self._seen)):
             return False
         self._seen = now
+        at = len(self._readers)
+        self._scope |= _numbered("seen", now[:at])
+        for items in self._boxes:
+            items[:] = now[at + 1 : at + 1 + len(items)]
+            at += 1 + len(items)
         return True
+
+    def _comparison(self) -> Callable[[], bool]:
+        """All comparisons in one generated function, asked before each call."""
+        tests = ["own.__code__ is code"] if hasattr(self._own, "__code__") else []
+        holders: list[object] = []
+        seen = self._seen[: len(self._readers)]
+        for at, (read, value) in enumerate(zip(self._readers, seen, strict=True)):
+            text, holder = _reading(read, f"holder{at}", value)
+            tests.append(f"{text} is seen{at}")
+            holders.append(holder)
+        boxes = range(len(self._boxes))
+        tests += [f"same(spread{at}(), items{at})" for at in boxes]
+        self._scope |= {
+            "own": self._own,
+            "code": self._code,
+            "changed": self.changed,
+            "same": _same_items,
+            **_numbered("seen", seen),
+            **_numbered("holder", holders),
+            **_numbered("spread", self._spreads),
+            **_numbered("items", self._boxes),
+        }
+        lines = [
+            "def unchanged():",
+            " try:",
+            f"  if {' and '.join(tests) or True}: return True",
+            # What cannot be read any more has changed.
+            " except Exception: pass",
+            " return not changed()",
+        ]
+        exec("\n".join(lines), self._scope)
+        return self._scope["unchanged"]
+
+
+def _reading(read: Callable[[], Any], name: str, value: object) -> tuple[str, object]:
+    """An expression for what a reader gives, and what its name in there stands for.
+
+    Python's own attributes and items are several times as fast as a call.
+    """
+    if isinstance(read, partial) and value is not _GONE:
+        if read.func is getattr:
+            holder, key = read.args[:2]
+            if key.isidentifier() and not iskeyword(key):
+                return f"{name}.{key}", holder
+        else:
+            # Of a dict's own `get`.
+            space, key = getattr(read.func, "__self__", None), read.args[0]
+            if type(space) is dict and type(key) is str:
+                return f"{name}[{key!r}]", cast(object, space)
+    return f"{name}()", cast(object, read)
+
+
+def _same_items(items: Iterable[Any], seen: Sequence[Any]) -> bool:
+    """Whether a container has these items, by identity."""
+    now = list(items)
+    return len(now) == len(seen) and all(map(is_, now, seen))
+
+
+def _numbered(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    return {f"{name}{at}": value for at, value in enumerate(values)}
 
 
 def _alike(new: Any, old: Any) -> bool:

@@ -30,7 +30,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.api import kernel as kernel_module
-from mirage_dsl.api.reads import MAX_DEPTH, MAX_ITEMS, Read
+from mirage_dsl.api.reads import MAX_DEPTH, MAX_ITEMS, Read, Reads
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 
@@ -890,7 +890,6 @@ def test_what_reads_nothing_is_not_looked_at() -> None:
         kernel(torch.from_numpy(X))
         assert kernel.reads == ()
         assert repr(kernel.reads) == "<reads nothing>"
-        assert kernel._watched is None
 
 
 def test_a_program_that_is_the_same_is_compiled_once(traces: list[int]) -> None:
@@ -1169,17 +1168,46 @@ def test_looking_costs_little() -> None:
     names = " + ".join(f"cfg.c{i}" for i in range(20))
     kernel = mirage.kernel(eval(f"lambda x: x * ({names})", {"cfg": cfg}))
     kernel(X)
-    reads = kernel._watched
-    assert reads is not None
     count = sum(read.watched for read in kernel.reads)
     assert count == 20
     seconds: list[float] = []
     for _ in range(3):
         start = time.process_time()
         for _ in range(2000):
-            reads.changed()
+            kernel._unchanged()
         seconds.append((time.process_time() - start) / 2000)
-    assert min(seconds) / count < 1e-6
+    assert min(seconds) / count < 5e-7
+
+
+def test_what_is_equal_is_compared_by_identity_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cfg = types.SimpleNamespace(scale=1e3, table=[1e3, 2e3], **{"class": 1e3})
+    kernel = mirage.kernel(
+        lambda x: x * cfg.scale + cfg.table[1] + getattr(cfg, "class")
+    )
+    kernel(X)
+    slow: list[bool] = []
+    changed = Reads.changed
+
+    def counting(reads: Reads) -> bool:
+        slow.append(changed(reads))
+        return slow[-1]
+
+    monkeypatch.setattr(Reads, "changed", counting)
+    kernel = mirage.kernel(kernel.function)
+    kernel(X)
+    slow.clear()
+    assert kernel._unchanged()
+    assert not slow
+    cfg.scale, cfg.table[1] = float("1e3"), float("2e3")
+    assert kernel._unchanged()
+    assert slow == [False]
+    assert kernel._unchanged()
+    assert slow == [False]
+    vars(cfg)["class"] = 2.0
+    assert not kernel._unchanged()
+    assert slow == [False, True]
 
 
 def test_other_code_of_the_function_itself() -> None:
