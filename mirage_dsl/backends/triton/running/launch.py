@@ -14,7 +14,10 @@ from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
-from mirage_dsl.backends.triton.running.screen import for_architecture
+from mirage_dsl.backends.triton.running.screen import (
+    for_architecture,
+    refuse_miscompiled,
+)
 from mirage_dsl.core.errors import CompileError, MirageError, ShapeError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.core.types import packed
@@ -172,6 +175,7 @@ class TritonExecutable:
         module = self._modules[made.source]
         if self.interpret:
             return vars(module)["run"]
+        refuse_miscompiled(made)
         return prepared_run(module, [k.name for k in made.kernels])
 
     def __call__(

@@ -27,8 +27,10 @@ from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import (
     DEFAULT,
     WARP,
+    Architecture,
     architecture_named,
     architecture_numbered,
+    number_of,
 )
 from mirage_dsl.ir.analysis.waiting import launched_in_turn
 from mirage_dsl.ir.graph import KernelGraph
@@ -44,6 +46,10 @@ ELEMENT = {
 TOLERATED_SPILLS = 64
 """Bytes of stack that cost nothing measurable: a few values parked outside loops."""
 ALIGNED = [["tt.divisibility", 16]]
+RIGHT_DESCRIPTORS = (12, 9)
+"""From this version on ptxas adds to descriptors of `wgmma` as it should."""
+_DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+(%rd\d+), (%rd\d+), (-?\d+);")
+_WGMMA = re.compile(r"wgmma\.mma_async[^{]*\{[^}]*\},\s*(\{[^}]*\}|%rd\d+),\s*(%rd\d+)")
 
 
 @dataclass(frozen=True)
@@ -150,22 +156,9 @@ def compile_kernel(
     """
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
-    module, own = load_module(emitted.source), architecture_numbered(arch)
-    if "EARLY" in vars(module):
-        # As for that architecture, whatever GPU is here.
-        vars(module)["EARLY"] = triton.language.constexpr(own.early_launches)
-    function = getattr(module, kernel.name)
-    constants = {p.name: p.value or 0 for p in kernel.params if p.kind == "stride"}
-    constants.update(strides or {})
-    pointers = [i for i, p in enumerate(kernel.params) if p.kind == "tensor"]
-    source: Any = ASTSource(
-        function,
-        signature={p.name: _signature(p) for p in kernel.params},
-        constexprs=constants,
-        attrs={(i,): ALIGNED for i in pointers if i not in unaligned},
-    )
+    own = architecture_numbered(arch)
+    source = _source(emitted, kernel, own, strides or {}, unaligned)
     options = {
         "num_warps": kernel.schedule.num_warps,
         "num_stages": kernel.schedule.num_stages,
@@ -174,11 +167,81 @@ def compile_kernel(
     if kernel.schedule.pdl and own.early_launches:
         options["launch_pdl"] = True
     try:
-        return triton.compile(
+        compiled = triton.compile(
             source, target=GPUTarget("cuda", arch, WARP), options=options
         )
     except Exception as error:
         raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
+    if ptxas_version() < RIGHT_DESCRIPTORS:
+        _check_descriptors(kernel.name, str(compiled.asm["ptx"]))
+    return compiled
+
+
+def _source(
+    emitted: ModulePlan,
+    kernel: KernelPlan,
+    own: Architecture,
+    strides: Mapping[str, int],
+    unaligned: Collection[int],
+) -> Any:
+    """What Triton compiles: the function, and what is known of its parameters."""
+    import triton
+    from triton.compiler import ASTSource
+
+    module = load_module(emitted.source)
+    if "EARLY" in vars(module):
+        # As for that architecture, whatever GPU is here.
+        vars(module)["EARLY"] = triton.language.constexpr(own.early_launches)
+    constants = {p.name: p.value or 0 for p in kernel.params if p.kind == "stride"}
+    pointers = [i for i, p in enumerate(kernel.params) if p.kind == "tensor"]
+    return ASTSource(
+        getattr(module, kernel.name),
+        signature={p.name: _signature(p) for p in kernel.params},
+        constexprs={**constants, **strides},
+        attrs={(i,): ALIGNED for i in pointers if i not in unaligned},
+    )
+
+
+def ptxas_version() -> tuple[int, ...]:
+    """That of the assembler which Triton uses."""
+    from triton import knobs
+
+    return tuple(map(int, knobs.nvidia.ptxas.version.split(".")))
+
+
+def refuse_miscompiled(emitted: ModulePlan) -> None:
+    """See to it that Triton's own launch on the current GPU runs no wrong kernel.
+
+    Raises:
+        CompileError: Triton refuses a kernel, or its assembler gets one wrong.
+    """
+    import torch
+
+    if emitted.source.count("tl.dot(") > 1 and ptxas_version() < RIGHT_DESCRIPTORS:
+        for kernel in emitted.kernels:
+            arch = number_of(torch.cuda.get_device_capability())
+            compile_kernel(emitted, kernel, arch)
+
+
+def _check_descriptors(name: str, ptx: str) -> None:
+    """Refuse what ptxas 12.8, which comes with Triton 3.6 and 3.7, gets wrong.
+
+    A descriptor of `wgmma` is an address plus a constant of 64 bits.  Where two dots
+    read one place in shared memory by different layouts, the constants differ in their
+    upper halves; ptxas then adds the address to the upper half too, and the kernel
+    reads anywhere.  Of 15 kernels with two dots that were run on an H200, those 6 were
+    wrong or ended in an illegal memory access that this refuses.
+    """
+    parts = {m[1]: (m[2], int(m[3]) >> 32) for m in _DESCRIPTOR.finditer(ptx)}
+    upper: dict[str, int] = {}
+    for match in _WGMMA.finditer(ptx):
+        for base, constant in (parts[m] for m in match.groups() if m in parts):
+            if upper.setdefault(base, constant) != constant:
+                raise CompileError(
+                    f"{name} would read wrong shared memory: two of its dots read one "
+                    "place by different layouts, which ptxas before 12.9 gets wrong; "
+                    "use other tiles, or name a later ptxas in TRITON_PTXAS_PATH"
+                )
 
 
 def _signature(param: Param) -> str:
