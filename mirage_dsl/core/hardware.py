@@ -113,6 +113,8 @@ class Architecture:
 
 WARP = 32
 """Threads of a warp, on all of them."""
+SECTOR = 32
+"""Bytes that memory gives at least, whatever is read of them."""
 
 TURING = Architecture("Turing", (7, 5), 64 * KIB, 1024, 16, 64, 512)
 AMPERE = Architecture("Ampere", (8, 0), 164 * KIB, 2048, 32, 64, 1024)

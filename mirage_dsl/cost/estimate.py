@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.hardware import SECTOR, Hardware
 from mirage_dsl.core.types import TensorType, f32
 from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
 from mirage_dsl.cost.facts import facts_of
@@ -247,8 +247,8 @@ def library_kernel(
     """
     there = placed & set(node.values) if node.op.kind is Kind.CONCAT else set[str]()
     read = set(node.values) - there
-    moved = [tensor_bytes(types[v], extents) for v in read]
-    cold = [tensor_bytes(types[v], extents) for v in read - inside]
+    moved = [_read_bytes(node, v, types, extents) for v in read]
+    cold = [_read_bytes(node, v, types, extents) for v in read - inside]
     written = tensor_bytes(types[node.result], extents)
     written -= sum(tensor_bytes(types[v], extents) for v in there)
     dram, through = sum(cold) + written, sum(moved) + written
@@ -264,6 +264,22 @@ def library_kernel(
         1e6 * memory,
         1e6 * arithmetic,
     )
+
+
+def _read_bytes(
+    node: Apply,
+    value: str,
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+) -> float:
+    """What a kernel reads of a tensor: all of it, or as much as it gathers."""
+    kind = types[value]
+    whole = tensor_bytes(kind, extents)
+    if node.op.kind is not Kind.GATHER or value != node.values[0]:
+        return whole
+    scattered = kind.names[-1] == node.attr("dim")
+    each = max(kind.dtype.itemsize, SECTOR if scattered else 0)
+    return min(whole, each * size_of(types[node.result].names, extents))
 
 
 def _call_kernel(

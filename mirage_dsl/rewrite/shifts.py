@@ -12,6 +12,8 @@ program without shifts, where e is plainly `exp(x)`; the chosen μGraph then get
 and, where the parts of a split dim are combined by a later kernel, each part stores its
 maximum and is weighted by exp(maximum - largest maximum) there.
 
+What a logarithm is taken of gets its maximum back behind it: log a + m.
+
 Exponentials that are added to each other, as those of a sum over a concatenated dim,
 have one shift, the larger of theirs: what was summed relative to m is weighted by
 exp(m - larger).
@@ -57,7 +59,7 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
-from mirage_dsl.ops.table import EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.table import ADD, EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
 
 # -- Exponentials that share a shift ---------------------------------------------------
 #     e = exp(s)                          t = the shift of s
@@ -136,14 +138,15 @@ def sorted_by_reads(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
 
 # -- Shifts taken out ------------------------------------------------------------------
 #     y = x - shift    ->    y = x
+#     y = x + shift    ->    y = x
 #     y = shift - x    ->    y = x * -1
 #
 # Whatever is subtracted from all exponents of a row cancels, or what they all are
-# subtracted from.
+# subtracted from, or comes back behind a logarithm.
 
 
 def strip_shifts(program: KernelGraph) -> KernelGraph:
-    """The program without the shifts that are only subtracted, or subtracted from."""
+    """The program without the shifts that are only subtracted or added."""
     shifts = _shifts(program)
     types = kernel_types(program)
     # A shift may have dims that the exponent lacks, as where it is one for all rows:
@@ -173,21 +176,21 @@ def _removable(
     for shift in reversed(shifts):
         if shift not in returned and all(
             isinstance(n, Apply)
-            and (n.result in found or _subtracts(n, shift, shifts, types))
+            and (n.result in found or _moves(n, shift, shifts, types))
             for n in read[shift]
         ):
             found.add(shift)
     return found
 
 
-def _subtracts(
+def _moves(
     node: Apply,
     shift: str,
     shifts: Collection[str],
     types: Mapping[str, TensorType] | None,
 ) -> bool:
-    """Whether a node is `x - shift`, or `shift - x` where x is no shift itself."""
-    if node.op is not SUB:
+    """Whether it is `x ± shift`, or `shift ± x` where x is no shift itself."""
+    if node.op not in (ADD, SUB):
         return False
     whole, row = node.operands
     value = whole if row == shift else row
@@ -201,9 +204,11 @@ def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
 
     def stripped(node: KernelNode) -> Iterable[KernelNode]:
         moved = with_operands(node, names)
-        if not isinstance(moved, Apply) or moved.op is not SUB:
+        if not isinstance(moved, Apply) or moved.op not in (ADD, SUB):
             return [moved]
         whole, row = moved.operands
+        if moved.op is ADD and whole in shifts:
+            whole, row = row, whole
         if row in shifts:
             assert isinstance(whole, str)
             names[moved.result] = whole
@@ -384,6 +389,10 @@ class _Shift:
         (last,) = self.found.combined or [self.number]
         if any(at != last for at, _ in self.others):
             raise NotHomogeneousError
+        if not {last}.issuperset(self.found.logarithms) or (
+            self.others and self.found.logarithms
+        ):
+            raise NotHomogeneousError
         if self.found.combined:
             block, stored, axes = self._storing(block, largest)
             combining = nodes[last]
@@ -391,6 +400,8 @@ class _Shift:
             nodes[last] = self._weighted(combining, stored, axes)
         elif self.others:
             block = self._with_companions(block, largest)
+        elif self.found.logarithms:
+            block = self._put_back(block, *self._last(largest))
         nodes[self.number] = block
         return replace(self.graph, nodes=tuple(nodes))
 
@@ -471,6 +482,41 @@ class _Shift:
         subtracted = Apply(moved, SUB, (maximum, top))
         return [subtracted, Apply(weight, EXP, (moved,))], weight
 
+    def _last(self, shift: str) -> tuple[str, list[BlockNode]]:
+        """A shift after the loop, and what makes it there."""
+        if not self._runs:
+            return shift, []
+        last = self.names.fresh("last")
+        return last, [Accumulate(last, shift, MAX.name)]
+
+    def _put_back(
+        self, block: BlockGraph, shift: str, nodes: Sequence[BlockNode] = ()
+    ) -> BlockGraph:
+        """The block with a shift added to logarithms of what it has scaled.
+
+        Other kernels read such a sum in f32: it may be large where what it is
+        subtracted from is as large.
+        """
+        degrees = next(iter(self.found.logarithms.values()))
+        returned = {r.value for r in self.graph.returns}
+        found = list(nodes)
+        for node in block.nodes:
+            if isinstance(node, Store) and node.operand in degrees:
+                own = node.result in returned
+                found.append(node if own else replace(node, dtype=f32))
+                continue
+            degree = degrees.get(node.result)
+            if degree is None or not isinstance(node, Apply):
+                found.append(node)
+                continue
+            if abs(degree) != 1:
+                raise NotHomogeneousError
+            low = self.names.fresh(f"{node.result}_low")
+            back = ADD if degree > 0 else SUB
+            found.append(replace(node, result=low))
+            found.append(Apply(node.result, back, (low, shift)))
+        return replace(block, nodes=sorted_by_reads(found))
+
     # -- Parts of a split dim -------------------------------------------------------
 
     def _storing(
@@ -525,4 +571,5 @@ class _Shift:
             if node in scaled:
                 weighted = names[node.result]
                 nodes.append(Apply(weighted, MUL, (node.result, weight)))
-        return replace(block, nodes=sorted_by_reads(nodes))
+        block = replace(block, nodes=sorted_by_reads(nodes))
+        return self._put_back(block, top) if self.found.logarithms else block

@@ -18,6 +18,7 @@ from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.gather_first import gather_first
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.skip import skip_tiles
@@ -121,6 +122,13 @@ _ROWS = (
         (Use.NORMAL,),
         "views of what nothing else reads move to tensors that are seen alike anyway",
         share_views,
+    ),
+    Rewrite(
+        "gather-first",
+        Level.PROGRAM,
+        (Use.NORMAL,),
+        "elements are gathered before what is computed of each of them",
+        gather_first,
     ),
     Rewrite(
         "stabilise",

@@ -49,10 +49,18 @@ class OrderModel(Enum):
 
 @dataclass
 class Order:
-    """The reading of all sites of one evaluation, and the count of sites so far."""
+    """The reading of all sites of one evaluation, and the count of sites so far.
+
+    Attributes:
+        model: The reading of sites that are not fresh.
+        fresh: Those that are.
+        still: Whether shifts are 0, which their values do not matter for.
+        sites: How many there were so far.
+    """
 
     model: OrderModel = OrderModel.RANK
     fresh: frozenset[int] = frozenset()
+    still: bool = False
     sites: int = 0
 
     def next_site(self) -> int:
@@ -510,7 +518,11 @@ class ResidueAlgebra:
         return a
 
     def shift(self, a: Residue, axes: Axes) -> Residue:
-        """Fresh random values, finite also where all of `a` is masked."""
+        """Fresh random values, finite also where all of `a` is masked; or 0."""
+        if self.order.still:
+            shape = tuple(n for i, n in enumerate(a.top.shape[1:]) if i not in axes)
+            zero = np.zeros((self.trials.count, *shape), dtype=np.int64)
+            return Residue((zero,) * self.trials.fields)
         return self._fresh(a, axes, keep_mask=False)
 
     def _fresh(self, a: Residue, axes: Axes, *, keep_mask: bool) -> Residue:

@@ -254,7 +254,8 @@ class _Side:
         rng = np.random.default_rng([sampling.seed, attempt, 41])
         trials = draw_trials(sampling.chain, 1, rng)
         keys = rng.integers(0, 2**62, (len(self.graph.inputs), trials.fields))
-        order = Order(sampling.reading.model, sampling.reading.fresh[side])
+        reading = sampling.reading
+        order = Order(reading.model, reading.fresh[side], still=reading.still[side])
         own = np.random.default_rng([sampling.seed, attempt, 42 + side])
         algebra = ResidueAlgebra(trials, order, own, exp_oracle=sampling.exp_oracle)
         domain = ResidueDomain(algebra)

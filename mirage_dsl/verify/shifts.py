@@ -10,14 +10,13 @@ matters has to be computed as it is.  Which rows shift, and by what, the table s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from mirage_dsl.core.errors import MirageError
+from mirage_dsl.ir.analysis.unshifted import is_limited
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.walk import map_nodes, users
+from mirage_dsl.ir.walk import users
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import DIV, EXP, MUL, SUB, shift_rows
+from mirage_dsl.ops.table import ADD, DIV, EXP, LOG, MUL, SUB, shift_rows
+from mirage_dsl.verify.independence import with_shifts
 
 
 def reductions_as_shifts(program: KernelGraph) -> KernelGraph:
@@ -35,25 +34,14 @@ def reductions_as_shifts(program: KernelGraph) -> KernelGraph:
     if not found:
         return program
     # One verification is enough where all of them are shifts, as in a deep model.
-    every = _with_shifts(program, found)
+    every = with_shifts(program, found)
     if _agrees_with_itself(every):
         return every
     for name, row in sorted(found.items(), key=lambda item: item[0]):
-        shifted = _with_shifts(program, {name: row})
+        shifted = with_shifts(program, {name: row})
         if _agrees_with_itself(shifted):
             program = shifted
     return program
-
-
-def _with_shifts(program: KernelGraph, rows: Mapping[str, Operator]) -> KernelGraph:
-    return map_nodes(
-        program,
-        lambda n: (
-            replace(n, op=rows[n.result])
-            if isinstance(n, Apply) and n.result in rows
-            else n
-        ),
-    )
 
 
 def _agrees_with_itself(program: KernelGraph) -> bool:
@@ -74,10 +62,14 @@ def _shifts(program: KernelGraph, node: Apply, row: Operator) -> bool:
     """Whether a reduction is only subtracted, from what ends in exponents alone.
 
     Or the other way round; and what joins it with something may be in its place.
+    Behind a logarithm it may be added again.
     """
     read = users(program.applies)[node.result]
+    back = any(n.op is LOG for n in program.applies)
     return bool(read) and all(
         (n.op is row.join and _shifts(program, n, row))
+        or (back and n.op in (ADD, SUB))
+        or (back and is_limited(n) and _shifts(program, n, row))
         or (
             n.op is SUB
             and n.operands[0] != n.operands[1]

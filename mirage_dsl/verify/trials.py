@@ -54,10 +54,17 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Reading:
-    """How order-like operators are read: the model, and each side's fresh sites."""
+    """How order-like operators are read.
+
+    Attributes:
+        model: The model of order.
+        fresh: Each side's fresh sites.
+        still: Whether each side's shifts are 0.
+    """
 
     model: OrderModel = OrderModel.RANK
     fresh: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    still: tuple[bool, bool] = (False, False)
 
 
 @dataclass
@@ -120,7 +127,8 @@ class Field:
         self, side: int, trials: Trials, inputs: Sequence[Residue], *stream: int
     ) -> Evaluation:
         """The outputs of one side; `stream` names its source of fresh values."""
-        order = Order(self.reading.model, self.reading.fresh[side])
+        reading = self.reading
+        order = Order(reading.model, reading.fresh[side], still=reading.still[side])
         algebra = ResidueAlgebra(
             trials,
             order,
@@ -261,7 +269,7 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
     They are found by making them random: all at once, or else one after the other.
     """
     trials, inputs = where.draw(0, 1)
-    plain = where.with_reading(Reading())
+    plain = where.with_reading(Reading(still=where.reading.still))
     count = plain.evaluate(side, trials, inputs, 0).algebra.order.sites
     if count == 0:
         return frozenset()
@@ -271,7 +279,7 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
         sites: frozenset[int], drawn: tuple[Trials, list[Residue]]
     ) -> bool | None:
         """Whether the outputs are the same; None if they have no value."""
-        reading = Reading(fresh=(sites, sites))
+        reading = Reading(fresh=(sites, sites), still=where.reading.still)
         runs = [
             where.with_reading(reading).evaluate(side, *drawn, 90 + i).outputs
             for i in (0, 1)

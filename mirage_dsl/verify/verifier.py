@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.ir.canonical import canonical_hash
@@ -36,6 +37,7 @@ from mirage_dsl.verify.counterexample import (
 )
 from mirage_dsl.verify.exact.verdict import verify_exact
 from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
+from mirage_dsl.verify.independence import logarithmic_shifts, no_shift_matters
 from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.levels import Depth, graph_depth
 from mirage_dsl.verify.reals import domain_difference
@@ -158,6 +160,14 @@ class _Verification:
     primes: tuple[tuple[int, ...], ...] = ()
     depth: Depth = field(default_factory=Depth)
 
+    @cached_property
+    def compared(self) -> tuple[KernelGraph, KernelGraph]:
+        """Candidate and program, their maxima behind logarithms read as shifts."""
+        found = [
+            logarithmic_shifts(g, self.seed) for g in (self.candidate, self.program)
+        ]
+        return found[0], found[1]
+
     def run(self, stability: bool) -> Certificate:
         difference = interface_difference(self.candidate, self.program)
         if difference is not None:
@@ -225,6 +235,7 @@ class _Verification:
                 return None
             where = replace(where, blocks=blocks)
             if self.depth.choices and reading.fresh[CANDIDATE]:
+                where = where.with_reading(reading)
                 fresh = (reading.fresh[PROGRAM], fresh_sites(where, CANDIDATE))
                 reading = replace(reading, fresh=fresh)
             (tally,) = self._under([where], reading)
@@ -245,8 +256,7 @@ class _Verification:
         """The comparison at the true extents."""
         try:
             return compare_samples(
-                self.candidate,
-                self.program,
+                *self.compared,
                 Sampling(where.chain, self.seed, where.exp_oracle, where.reading),
             )
         except MirageError as error:
@@ -256,15 +266,16 @@ class _Verification:
 
     def _fields(self) -> list[Field]:
         """Where trials run: one field per chain, every other one with ragged tiles."""
-        depths = [graph_depth(g) for g in (self.candidate, self.program)]
+        depths = [graph_depth(g) for g in self.compared]
         self.depth = depths[0].joined(depths[1])
         length = min(self.depth.exps + 1, MOST_FIELDS)
         self.primes = chains_for(length, self.chains, self.seed)
         found: list[Field] = []
+        candidate, program = self.compared
         for number, chain in enumerate(self.primes):
             shrunk = shrink(
-                self.candidate,
-                self.program,
+                candidate,
+                program,
                 ragged=number % 2 == 1,
                 seed=self.seed + number // 2,
             )
@@ -278,10 +289,15 @@ class _Verification:
 
         Also the reading under which they were made.
         """
+        first = fields[0].shrunk
+        sides = (first.program, first.candidate)
+        still = tuple(no_shift_matters(g, self.seed) for g in sides)
+        plain = Reading(still=(still[PROGRAM], still[CANDIDATE]))
         if not self.depth.choices:
-            return self._under(fields, Reading()), Reading()
-        fresh = (fresh_sites(fields[0], PROGRAM), fresh_sites(fields[0], CANDIDATE))
-        by_rank, by_squares = (Reading(m, fresh) for m in OrderModel)
+            return self._under(fields, plain), plain
+        where = fields[0].with_reading(plain)
+        fresh = (fresh_sites(where, PROGRAM), fresh_sites(where, CANDIDATE))
+        by_rank, by_squares = (Reading(m, fresh, plain.still) for m in OrderModel)
         ranked = self._under(fields, by_rank)
         if ranked[-1].outcome is Outcome.EQUAL:
             return ranked, by_rank

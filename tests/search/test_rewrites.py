@@ -67,6 +67,13 @@ mugraph f(x: f32[m, k]) -> f32[m, n] where m = 4, k = 4 {
   return y
 }
 """,
+    "gather-first": """
+mugraph picked(x: f32[m, k], s: f32[m], i: i64[m]) -> f32[m] where m = 4, k = 8 {
+  d = x - s
+  y = gather d, i dim(k)
+  return y
+}
+""",
     "stabilise": """
 mugraph softmax(x: f32[m, k], v: f32[k, n]) -> f32[m, n] where m = 16, k = 64, n = 16 {
   y = block grid(m / 16) loop(k / 16) {

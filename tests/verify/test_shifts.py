@@ -72,13 +72,15 @@ def counted(program: KernelGraph) -> tuple[int, int]:
     return names.count("max"), names.count("rowshift")
 
 
-@pytest.mark.parametrize("function", [softmax, at_a_temperature, with_a_sink])
+@pytest.mark.parametrize(
+    "function", [softmax, at_a_temperature, with_a_sink, log_softmax]
+)
 def test_maxima_of_exponents_become_shifts(function: Callable[..., Any]) -> None:
     assert maxima(function) == (0, 1)
 
 
 @pytest.mark.parametrize(
-    "function", [unnormalised, clamped, log_softmax, with_the_maximum, relative]
+    "function", [unnormalised, clamped, with_the_maximum, relative]
 )
 def test_maxima_that_matter_stay(function: Callable[..., Any]) -> None:
     assert maxima(function) == (1, 0)

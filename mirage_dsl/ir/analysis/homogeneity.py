@@ -4,7 +4,7 @@ Shifting the exponent of e = exp(s) by m divides e by exp(m).  A value has *degr
 in e if that divides it by exp(w m).  Several exponentials may be shifted together.  If
 all outputs have degree 0, the shift changes nothing, so it may serve to keep e in
 range.  The degree of an operator's result follows from its field semantics, run over
-degrees.
+degrees.  The logarithm of a value of degree w has degree 0 once w m is added to it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Axes
+from mirage_dsl.ops.table import LOG
 
 Degree = int | None
 """None is the degree of the constant 0, which has every degree."""
@@ -139,6 +140,8 @@ class Scaling:
         partial: Those dims over parts.
         block_degrees: By the position of each block, degrees of its values, where they
             are not 0.
+        logarithms: By the position of each block, the degrees that its logarithms take
+            away, by name.
     """
 
     summed: list[str] = field(default_factory=list[str])
@@ -148,6 +151,9 @@ class Scaling:
     partial: set[str] = field(default_factory=set[str])
     block_degrees: dict[int, dict[str, Degree]] = field(
         default_factory=dict[int, dict[str, Degree]]
+    )
+    logarithms: dict[int, dict[str, int]] = field(
+        default_factory=dict[int, dict[str, int]]
     )
 
 
@@ -241,6 +247,9 @@ class _Walk:
                 if degree and looped & self.parts:
                     raise NotHomogeneousError
                 return degree
+            case Apply() if node.op is LOG and (taken := degrees.get(node.values[0])):
+                self.found.logarithms.setdefault(number, {})[node.result] = taken
+                return 0
             case Apply():
                 degree = applied(node, degrees)
                 if any(degrees.get(v) for v in node.values):

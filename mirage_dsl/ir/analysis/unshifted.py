@@ -29,7 +29,17 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import makers, operands_of
 from mirage_dsl.ops.definition import Operator, Term
-from mirage_dsl.ops.table import DIV, EXP, MAX, MUL, ROWSHIFT, SUB, shift_rows
+from mirage_dsl.ops.table import (
+    DIV,
+    EXP,
+    MAX,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    ROWSHIFT,
+    SUB,
+    shift_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,8 @@ def shift_row(made: Mapping[str, ValueNode], value: Operand) -> Operator | None:
     """The row of a value that is made to be subtracted from exponents, or None.
 
     That is what a shift's row gives, so far or in the end, and what joins it with
-    anything else: whatever is subtracted from all exponents of a row cancels.
+    anything else, or limits it: whatever is subtracted from all exponents of a row
+    cancels.
     """
     by = made.get(value) if isinstance(value, str) else None
     match by:
@@ -132,8 +143,15 @@ def shift_row(made: Mapping[str, ValueNode], value: Operand) -> Operator | None:
         case Apply() if any(by.op is row.join for row in shift_rows()):
             rows = (shift_row(made, v) for v in by.values)
             return next((r for r in rows if r is not None and r.join is by.op), None)
+        case Apply() if is_limited(by):
+            return next((shift_row(made, v) for v in by.values), None)
         case _:
             return None
+
+
+def is_limited(node: Apply) -> bool:
+    """Whether a node is a value with a constant as its least or its largest."""
+    return node.op in (MAXIMUM, MINIMUM) and len(node.values) < len(node.operands)
 
 
 def is_shifted(made: Mapping[str, ValueNode], exponent: str) -> bool:

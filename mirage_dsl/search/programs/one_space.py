@@ -55,7 +55,8 @@ def several(
     Args:
         program: Operators only.
         segments: Whose books are kept, and whose deadline and constraints hold.
-        max_kernels: Most kernels; None without a limit but that of one search.
+        max_kernels: Most kernels, besides those of operators that always are one;
+            None without a limit but that of one search.
         keep: Most plans.
         seed: Of all random choices.
         progress: Told of progress.
@@ -70,7 +71,9 @@ def several(
         )
         return Several()
     progress("union", 0, 1, None)
-    found = _found(program, segments, max_kernels or MOST_KERNELS, keep, seed)
+    alone = sum(n.op.kind in (Kind.GATHER, Kind.LIBRARY) for n in program.applies)
+    most = (max_kernels or MOST_KERNELS) + alone
+    found = _found(program, segments, most, keep, seed)
     segments.ledger.take_union(found.counters)
     segments.complete &= found.complete
     proof = None if found.cost is None else Proof(found.cost, found.bound)
