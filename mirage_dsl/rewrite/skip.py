@@ -20,9 +20,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 
+from mirage_dsl.core.types import MemorySpace
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -34,10 +36,15 @@ from mirage_dsl.ir.graph import (
     Store,
     dims_of,
 )
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import bounds_text
 from mirage_dsl.ir.walk import map_blocks
 from mirage_dsl.ops.definition import Formats, Kind, Term
 from mirage_dsl.ops.table import OPERATORS, WHERE
+
+NEAR = 32 * 2**20
+"""Bytes that stay in the L2 cache beside others, whoever reads them."""
 
 _LESS, _LESS_EQUAL = OPERATORS["less"], OPERATORS["less_equal"]
 
@@ -45,7 +52,7 @@ _LESS, _LESS_EQUAL = OPERATORS["less"], OPERATORS["less_equal"]
 def skip_tiles(graph: KernelGraph) -> KernelGraph | None:
     """The μGraph whose blocks leave out what is masked; None where nothing is."""
     axes = _axes(graph)
-    made = map_blocks(graph, lambda block: _bounded(block, axes))
+    made = map_blocks(graph, lambda block: _bounded(block, axes, graph))
     return None if made == graph else made
 
 
@@ -76,11 +83,34 @@ def _axes(graph: KernelGraph) -> dict[str, str]:
     return {i.name: i.axis[0].name for i in graph.indices if len(i.axis) == 1}
 
 
-def _bounded(block: BlockGraph, axes: Mapping[str, str]) -> BlockGraph:
+def _bounded(
+    block: BlockGraph, axes: Mapping[str, str], graph: KernelGraph
+) -> BlockGraph:
     if block.loop is None or block.bounds:
         return block
     found = dict.fromkeys(_bounds(block, axes))
-    return replace(block, bounds=tuple(found)) if found else block
+    return _evened(replace(block, bounds=tuple(found)), graph) if found else block
+
+
+def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
+    """The block with the dims that bound its loop last among the grid's.
+
+    Blocks of one length are numbered one after the other then, and those that iterate
+    least start last (`tile.sizes.counts_down`).  Where tensors are large the order is
+    left: blocks that run together are to read the same tiles.
+    """
+    types, bounding = kernel_types(graph), {b.dim for b in block.bounds}
+    read = {n.source for n in block.loads if any(d.loop for d in dims_of(n.axes))}
+    extents = derived_extents(graph, graph.extent_of)
+    size = 0
+    for kind in (types[name] for name in read):
+        if kind.space is not MemorySpace.NOWHERE:
+            known = [extents.get(name) for name in kind.names]
+            size += kind.dtype.itemsize * prod(e or NEAR for e in known)
+    if size > NEAR:
+        return block
+    axes = sorted(block.axes, key=lambda a: any(s.dim in bounding for s in a))
+    return replace(block, grid=tuple(s for axis in axes for s in axis))
 
 
 def _bounds(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[LoopBound]:

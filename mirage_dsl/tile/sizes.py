@@ -148,6 +148,16 @@ def launch_order(
     return tuple(sorted(block.axes, key=count, reverse=True))
 
 
+def counts_down(axis: Sequence[Split], block: BlockGraph) -> bool:
+    """Whether the last part of an axis is the first block's.
+
+    So where a block iterates up to its place: the longest blocks start first, and the
+    short ones fill what is left at the end.
+    """
+    upper = {b.upper for b in block.bounds} == {True}
+    return upper and any(b.dim == s.dim for b in block.bounds for s in axis)
+
+
 def _parts(split: Split, extents: Mapping[str, int | None]) -> int | None:
     extent = extents.get(split.dim)
     return None if extent is None else ceil_div(extent, split.tile)

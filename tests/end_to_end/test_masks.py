@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
@@ -282,6 +283,33 @@ def test_masked_iterations_are_left_out() -> None:
     (tiles,) = programs(found)
     assert parse_all(to_text(tiles)) == (tiles,)
     assert canonical_hash(found) != canonical_hash(parsed(CANDIDATE))
+
+
+def test_the_longest_blocks_start_first() -> None:
+    """The grid's bounded dim is its last one, and is counted down if work grows."""
+    heads = (
+        CANDIDATE.replace("[n, h]", "[m, n, h]")
+        .replace("[d, h]", "[m, d, h]")
+        .replace("[d, p]", "[m, d, p]")
+        .replace("[n, p]", "[m, n, p]")
+        .replace("where n", "where m = 3, n")
+        .replace("[n/grid,", "[m/grid, n/grid,")
+        .replace("[d/loop,", "[m/grid, d/loop,")
+        .replace("grid(n / 128)", "grid(n / 128, m / 1)")
+        .replace("where(far, -inf, s)", "s")
+        .replace("    far = less_equal(jt + 1024, it)\n", "")
+    )
+    found = skip_tiles(parsed(heads))
+    assert found is not None
+    assert "grid(m / 1, n / 128) loop(d / 64) while(d <= n)" in str(found)
+    lines = [line.strip() for line in emit(found).split("\n")]
+    assert "m_id = tl.program_id(0)" in lines
+    assert "n_id = tl.num_programs(1) - 1 - tl.program_id(1)" in lines
+    # Tensors that no cache keeps are read by blocks that run together.
+    larger = {"d": 2**15, "n": 2**15, "m": 64}
+    found = skip_tiles(parsed(heads).with_extents(larger))
+    assert found is not None
+    assert "grid(n / 128, m / 1)" in str(found)
 
 
 SKIPPED_TOO_MUCH = (

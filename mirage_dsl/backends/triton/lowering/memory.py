@@ -18,7 +18,14 @@ from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.ir.graph import Split
 from mirage_dsl.tile.build import memory_order
 from mirage_dsl.tile.program import Ask, Order, Store
-from mirage_dsl.tile.sizes import Piece, Pieces, has_excess, partial_of, power_of_two
+from mirage_dsl.tile.sizes import (
+    Piece,
+    Pieces,
+    counts_down,
+    has_excess,
+    partial_of,
+    power_of_two,
+)
 
 
 class Places:
@@ -64,6 +71,8 @@ class Places:
             name = self._names.fresh("_".join([*(s.dim for s in axis), "id"]))
             wide = ".to(tl.int64)" if self._wide else ""
             text = f"tl.program_id({number}){wide}"
+            if counts_down(axis, self._pieces.block):
+                text = f"tl.num_programs({number}) - 1 - {text}"
             self.ids |= dict.fromkeys((s.dim for s in axis), name)
             self._writer.assign(name, text)
 
