@@ -124,7 +124,10 @@ def _arithmetic(
     together = np.minimum(resident, np.ceil(blocks / hardware.sms))
     warps = together * footprint.block_warps
     lanes = hardware.f32_rate / hardware.sms * np.minimum(1.0, warps / 16) ** 0.25
-    work, steps = _operators(footprint)
+    work, steps = _operators(footprint, footprint.iterations)
+    if footprint.unmasked is not None:
+        less, fewer = _saved(footprint, *footprint.unmasked)
+        work, steps = work - less, steps - fewer
     flops = work * blocks
     products = tensor_flops = np.zeros(len(blocks))
     if facts.products:
@@ -156,10 +159,27 @@ def _times(looped: Bools, footprint: Footprint) -> Numbers:
     return np.where(looped, footprint.iterations, 1.0)
 
 
-def _operators(footprint: Footprint) -> tuple[Numbers, Numbers]:
+def _saved(
+    footprint: Footprint, rest: Footprint, rounds: Numbers
+) -> tuple[Numbers, Numbers]:
+    """FLOP that iterations without masks save, and seconds, less what loops cost.
+
+    Args:
+        footprint: Of iterations with masks.
+        rest: Of those without.
+        rounds: How many these are.
+    """
+    hardware, bounds = footprint.hardware, footprint.facts.covered
+    work, steps = _operators(footprint, rounds)
+    other, others = _operators(rest, rounds)
+    # A loop of its own fills its pipeline again.
+    loops = len({b.upper for b in bounds})
+    return work - other, steps - others - loops * hardware.prologue
+
+
+def _operators(footprint: Footprint, rounds: Numbers) -> tuple[Numbers, Numbers]:
     """FLOP of one block's operators but products, and seconds of their latencies."""
-    hardware = footprint.hardware
-    facts, rounds = footprint.facts, footprint.iterations
+    hardware, facts = footprint.hardware, footprint.facts
     swapped = facts.program.schedule.swap_operands
     own = facts.tables.work
     slow = hardware.across_warps if facts.chained and swapped else 0.0

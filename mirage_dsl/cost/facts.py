@@ -20,7 +20,8 @@ from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.flow import Flow
 from mirage_dsl.cost.live import Live, live_tiles
-from mirage_dsl.ir.graph import Apply, BlockGraph, Split, dims_of
+from mirage_dsl.ir.analysis.settled import unmasked
+from mirage_dsl.ir.graph import Apply, BlockGraph, LoopBound, Split, dims_of
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
@@ -454,9 +455,18 @@ def as_column(values: Iterable[float]) -> Column:
 
 @dataclass(frozen=True, eq=False)
 class ProgramFacts:
-    """What does not depend on sizes of one tile program of a block, sizes open."""
+    """What does not depend on sizes of one tile program of a block, sizes open.
+
+    Attributes:
+        program: The tile program, with one loop that makes all masks.
+        unmasked: The same for iterations in which all masks are settled that can be;
+            None where none is.
+        covered: What covers these iterations.
+    """
 
     program: TileProgram
+    unmasked: ProgramFacts | None = None
+    covered: tuple[LoopBound, ...] = ()
 
     @cached_property
     def place(self) -> Mapping[Dim, int]:
@@ -649,10 +659,25 @@ class BlockFacts:
             sums = {v: s for v, s in self._deferrable.items() if v in deferred}
             given = defer(self.given, sums)
             schedule = replace(given.block.schedule, swap_operands=swapped)
-            given = replace(given, block=replace(given.block, schedule=schedule))
-            program = build(given, sizes=Unsized(given.pieces), noted=False)
-            self._programs[key] = ProgramFacts(program)
+            block = replace(given.block, schedule=schedule)
+            self._programs[key] = self._of(replace(given, block=block))
         return self._programs[key]
+
+    @staticmethod
+    def _of(given: Suited[Outer]) -> ProgramFacts:
+        """The program of a block in which every iteration makes the same."""
+
+        def built(block: BlockGraph) -> TileProgram:
+            own = replace(given, block=block)
+            return build(own, sizes=Unsized(given.pieces), noted=False)
+
+        block = given.block
+        covered = tuple(dict.fromkeys(s.bound for s in block.settled))
+        plain = built(replace(block, settled=()))
+        if not covered:
+            return ProgramFacts(plain)
+        rest = ProgramFacts(built(unmasked(block, given.types)))
+        return ProgramFacts(plain, rest, covered)
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
@@ -745,6 +770,7 @@ class _Question:
             tuple((s.dim, s.beside) for s in block.grid),
             block.loop and block.loop.dim,
             block.bounds,
+            block.settled,
             tried or _distinct_tiles(block),
             replace(schedule, num_warps=1, num_stages=1, swap_operands=False),
             tuple(outer.get(s) for s in block.sources),

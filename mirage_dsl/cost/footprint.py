@@ -20,7 +20,7 @@ from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, Hardware
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.facts import BlockFacts, ProgramFacts
-from mirage_dsl.ir.graph import BlockGraph, Split, dims_of, grid_axes
+from mirage_dsl.ir.graph import BlockGraph, LoopBound, Split, dims_of, grid_axes
 from mirage_dsl.tile.formula import Formula, Number
 from mirage_dsl.tile.sizes import Numbers, elements_at, lanes_at
 
@@ -240,22 +240,46 @@ class Footprint:
         return float(self.facts.program.extents.get(name) or 1)
 
     @cached_property
-    def iterations(self) -> Numbers:
-        """Iterations of a block: as many as it visits, over all blocks the mean."""
+    def counted(self) -> Numbers:
+        """Iterations of a block without bounds."""
         program = self.facts.program
         if program.loop is None:
             return np.ones(len(self.points))
         span = np.full(len(self.points), self._extent(program.loop.dim))
         if program.within_grid and program.loop.dim in self._tiles:
             span = np.minimum(span, self._tiles[program.loop.dim])
-        count = np.ceil(span / self.points.loop)
-        if not program.bounds:
+        return np.ceil(span / self.points.loop)
+
+    @cached_property
+    def iterations(self) -> Numbers:
+        """Iterations of a block: as many as it visits, over all blocks the mean."""
+        count = self.counted
+        if not self.facts.program.bounds:
             return count
         found = [self._visited(at, int(n)) for at, n in enumerate(count)]
         return np.maximum(np.array(found), 1.0)
 
-    def _visited(self, point: int, count: int) -> float:
-        """How many of so many iterations a block visits, over all blocks the mean."""
+    @cached_property
+    def unmasked(self) -> tuple[Footprint, Numbers] | None:
+        """What iterations without masks do, and how many a block has, in the mean."""
+        rest = self.facts.unmasked
+        if rest is None:
+            return None
+        covered = self.facts.covered
+        counts = enumerate(self.counted)
+        found = [self._visited(at, int(n), covered) for at, n in counts]
+        return Footprint(rest, self.points, self.hardware), np.array(found)
+
+    def _visited(
+        self, point: int, count: int, covered: tuple[LoopBound, ...] = ()
+    ) -> float:
+        """How many of so many iterations a block visits, over all blocks the mean.
+
+        Args:
+            point: At which point.
+            count: Iterations without bounds.
+            covered: What has to cover those that count.
+        """
         program = self.facts.program
         assert program.loop is not None
         name, tile = program.loop.dim, int(self.points.loop[point])
@@ -265,12 +289,13 @@ class Footprint:
             parts = np.arange(math.ceil(self._extent(name) / width)) * width
             at = (parts[:, None] + at).ravel()
         met = np.ones((1, len(at)), np.bool_)
-        for bound in program.bounds:
+        needed = [(b, b.met) for b in program.bounds]
+        for bound, holds in [*needed, *((b, b.covers) for b in covered)]:
             width = int(self._tiles[bound.dim][point])
             blocks = math.ceil(self._extent(bound.dim) / width)
             first = np.arange(blocks)[:, None] * width
             # Bounds by one dim hold together; of several dims the product is near.
-            own = bound.met(at, tile, first, width)
+            own = holds(at, tile, first, width)
             alike = own.shape[0] == met.shape[0] or 1 in (own.shape[0], met.shape[0])
             met = met & own if alike else met[:, None] & own[None]
             met = met.reshape(-1, len(at))

@@ -22,6 +22,7 @@ from mirage_dsl.ir.graph import (
     KernelGraph,
     KernelNode,
     Load,
+    LoopBound,
     Operand,
     RunningMax,
     Schedule,
@@ -132,8 +133,17 @@ class _Canonical:
         return (self.dim(split.dim), tile, *([True] if split.beside else []))
 
     def bounds(self, block: BlockGraph) -> Part:
-        found = ((self.dim(b.dim), b.upper, b.offset) for b in block.bounds)
-        return tuple(sorted(found))
+        return tuple(sorted(map(self.bound, block.bounds)))
+
+    def bound(self, bound: LoopBound) -> tuple[str, bool, int]:
+        return self.dim(bound.dim), bound.upper, bound.offset
+
+    def settled(self, block: BlockGraph, inner: Mapping[str, str]) -> Part:
+        found = (
+            (inner.get(s.value, ""), s.holds, *self.bound(s.bound))
+            for s in block.settled
+        )
+        return ("settled", *sorted(found))
 
     # -- Nodes -----------------------------------------------------------------------
 
@@ -167,6 +177,7 @@ class _Canonical:
             tuple(sorted(digests)),
             schedule,
             *([self.bounds(block)] if block.bounds else []),
+            *([self.settled(block, inner)] if block.settled else []),
         )
         return whole, stores
 

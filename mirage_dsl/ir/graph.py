@@ -304,6 +304,34 @@ class LoopBound:
             return np.asarray(at <= first + (width - 1 + self.offset))
         return np.asarray(at + (tile - 1) >= first + self.offset)
 
+    def covers(
+        self, at: NDArray[np.int64], tile: int, first: NDArray[np.int64], width: int
+    ) -> NDArray[np.bool_]:
+        """Whether all positions of iterations meet it for all elements of the block.
+
+        Args:
+            at: As for `met`, like the others.
+            tile: The same.
+            first: The same.
+            width: The same.
+        """
+        if self.upper:
+            return np.asarray(at + (tile - 1) <= first + self.offset)
+        return np.asarray(at >= first + (width - 1 + self.offset))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A mask that is the same all over the tiles of some iterations.
+
+    In iterations that a bound covers, the truth value `value` is taken for what `holds`
+    says, and what follows from it is not computed.
+    """
+
+    value: str
+    holds: bool
+    bound: LoopBound
+
 
 @dataclass(frozen=True)
 class BlockGraph:
@@ -318,6 +346,7 @@ class BlockGraph:
         schedule: Parameters of the lowering.
         bounds: What iterations have to meet, all of them, to be visited.  One that is
             left out adds the neutral element to every accumulator.
+        settled: Masks that some of the iterations do without.
         location: Where a text begins it.
     """
 
@@ -326,6 +355,7 @@ class BlockGraph:
     nodes: tuple[BlockNode, ...]
     schedule: Schedule = Schedule()
     bounds: tuple[LoopBound, ...] = ()
+    settled: tuple[Settled, ...] = ()
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     @property

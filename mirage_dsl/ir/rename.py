@@ -13,6 +13,7 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     KernelGraph,
     Load,
+    LoopBound,
     Operand,
     Store,
     partial_dim,
@@ -143,8 +144,18 @@ class Renaming:
         grid = tuple(replace(s, dim=_new(self.dims, s.dim)) for s in block.grid)
         loop = block.loop and replace(block.loop, dim=_new(self.dims, block.loop.dim))
         nodes = tuple(self.block_node(n, inner) for n in block.nodes)
-        bounds = tuple(replace(b, dim=_new(self.dims, b.dim)) for b in block.bounds)
-        return replace(block, grid=grid, loop=loop, nodes=nodes, bounds=bounds)
+        bounds = tuple(map(self.bound, block.bounds))
+        settled = tuple(
+            replace(s, value=_new(inner, s.value), bound=self.bound(s.bound))
+            for s in block.settled
+        )
+        return replace(
+            block, grid=grid, loop=loop, nodes=nodes, bounds=bounds, settled=settled
+        )
+
+    def bound(self, bound: LoopBound) -> LoopBound:
+        """A bound of a loop."""
+        return replace(bound, dim=_new(self.dims, bound.dim))
 
     def block_node(self, node: BlockNode, inner: Names) -> BlockNode:
         """One node of a block graph."""

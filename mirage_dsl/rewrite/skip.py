@@ -1,4 +1,4 @@
-"""Iterations whose mask is wholly false are left out.
+"""Iterations whose mask is wholly false are left out; where it is true, it is gone.
 
 A block bounds its loop by its own place along a dim of the grid.  Before → after, where
 nothing is accumulated of what is masked:
@@ -12,6 +12,18 @@ A comparison of the positions along the loop's dim and along one of the grid's i
 to fail, or to hold, all over a tile.  What follows from constants then is followed
 through the block; where every accumulator gets its neutral element, only iterations in
 which it may be otherwise are visited.
+
+In iterations in which the comparison is known too, but adds something, it need not be
+made:
+
+    loop(d / 64) while(d <= n) {           loop(d / 64) while(d <= n)
+      c = jt <= it                           settled(c == 1 if d <= n) {
+      w = where(c, s, -inf)          →       c = jt <= it
+      ...                                    w = where(c, s, -inf)
+                                             ...
+
+In `while` the bound is one that some positions of both tiles meet, in `settled` one
+that all of them do.
 """
 
 from __future__ import annotations
@@ -22,9 +34,8 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-import numpy as np
-
 from mirage_dsl.core.types import MemorySpace
+from mirage_dsl.ir.analysis.settled import followed
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -33,15 +44,16 @@ from mirage_dsl.ir.graph import (
     Load,
     LoopBound,
     RunningMax,
+    Settled,
     Store,
     dims_of,
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.text.printer import bounds_text
+from mirage_dsl.ir.text.printer import bounds_text, settled_text
 from mirage_dsl.ir.walk import map_blocks
-from mirage_dsl.ops.definition import Formats, Kind, Term
-from mirage_dsl.ops.table import OPERATORS, WHERE
+from mirage_dsl.ops.definition import Term
+from mirage_dsl.ops.table import OPERATORS
 
 NEAR = 32 * 2**20
 """Bytes that stay in the L2 cache beside others, whoever reads them."""
@@ -56,19 +68,49 @@ def skip_tiles(graph: KernelGraph) -> KernelGraph | None:
     return None if made == graph else made
 
 
-def unproven(graph: KernelGraph) -> str | None:
-    """A bound of a loop that may leave out more than what is masked; None if none may.
+def settle_masks(graph: KernelGraph) -> KernelGraph | None:
+    """The μGraph whose iterations do without masks where these hide nothing.
 
-    Trials at a few sizes of tiles do not see an iteration that only others need.
+    It is for blocks that leave iterations out; None where nothing is settled.
+    """
+    axes = _axes(graph)
+
+    def settled(block: BlockGraph) -> BlockGraph:
+        if not block.bounds or block.settled:
+            return block
+        return replace(block, settled=tuple(_masks(block, axes)))
+
+    made = map_blocks(graph, settled)
+    return None if made == graph else made
+
+
+def unproven(graph: KernelGraph) -> str | None:
+    """What bounds say of iterations that does not follow; None if all of it does.
+
+    Those that are left out may be needed, or a mask may not be settled: trials at a few
+    sizes of tiles do not see what is so at others.
     """
     axes = _axes(graph)
     for block in graph.blocks:
-        known = tuple(_bounds(block, axes)) if block.bounds else ()
+        masks = tuple(_masks(block, axes)) if block.bounds else ()
         for bound in block.bounds:
-            if not any(_is_within(bound, other) for other in known):
+            if not any(_is_within(bound, other.bound) for other in masks):
                 assert block.loop is not None
-                return bounds_text((bound,), block.loop.dim)
+                what = bounds_text((bound,), block.loop.dim)
+                return f"{what} may leave out iterations that are needed"
+        sure = tuple(_comparisons(block, axes)) if block.settled else ()
+        for settled in block.settled:
+            if not any(_is_settled(settled, other) for other in sure):
+                assert block.loop is not None
+                what = settled_text((settled,), block.loop.dim)
+                return f"{what} may be wrong in some iterations"
     return None
+
+
+def _is_settled(settled: Settled, sure: Settled) -> bool:
+    """Whether a truth value is settled at most where it surely is."""
+    alike = (settled.value, settled.holds) == (sure.value, sure.holds)
+    return alike and _is_within(sure.bound, settled.bound)
 
 
 def _is_within(bound: LoopBound, other: LoopBound) -> bool:
@@ -88,7 +130,7 @@ def _bounded(
 ) -> BlockGraph:
     if block.loop is None or block.bounds:
         return block
-    found = dict.fromkeys(_bounds(block, axes))
+    found = dict.fromkeys(m.bound for m in _masks(block, axes))
     return _evened(replace(block, bounds=tuple(found)), graph) if found else block
 
 
@@ -113,7 +155,18 @@ def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
     return replace(block, grid=tuple(s for axis in axes for s in axis))
 
 
-def _bounds(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[LoopBound]:
+def _masks(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
+    """Comparisons that hide all of an iteration which their bounds do not let through.
+
+    In iterations that these cover they hide nothing.
+    """
+    for found in _comparisons(block, axes):
+        if _is_neutral(block, {found.value: float(not found.holds)}):
+            yield found
+
+
+def _comparisons(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
+    """Where comparisons of positions hold all over tiles, and where they fail."""
     places = _places(block, axes)
     for node in block.applies:
         if node.op not in (_LESS, _LESS_EQUAL):
@@ -121,8 +174,8 @@ def _bounds(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[LoopBound]:
         difference = _difference(node, places, int(node.op is _LESS))
         for held in (False, True) if difference is not None else ():
             bound = _bound_of(difference or {}, block, held=held)
-            if bound is not None and _is_neutral(block, {node.result: float(held)}):
-                yield bound
+            if bound is not None:
+                yield Settled(node.result, not held, bound)
 
 
 # -- Comparisons of positions ----------------------------------------------------------
@@ -197,7 +250,7 @@ def _is_neutral(block: BlockGraph, known: dict[str, float]) -> bool:
     for node in block.nodes:
         match node:
             case Apply() if node.result not in known:
-                value = _value(node, known)
+                value = followed(node, known)
                 if value is not None:
                     known[node.result] = value
             case RunningMax():
@@ -220,51 +273,4 @@ def _adds_nothing(node: Accumulate, known: Mapping[str, float]) -> bool:
     return value is not None and (math.isnan(value) or value == reduction.neutral)
 
 
-def _value(node: Apply, known: Mapping[str, float]) -> float | None:
-    """What an operator gives all over a tile, where that follows."""
-    values = [
-        known.get(o) if isinstance(o, str) else (None if o.extents else float(o.value))
-        for o in node.operands
-    ]
-    values = [None if v is None or math.isnan(v) else v for v in values]
-    op = node.op
-    if op is WHERE:
-        return _chosen(*values)
-    if op.kind is Kind.VIEW or op.kind is Kind.REDUCTION:
-        kept = op.kind is Kind.VIEW or values[0] == op.neutral
-        return values[0] if kept else None
-    if op.kind is Kind.CONTRACTION:
-        return 0.0 if 0.0 in values else None
-    if op.kind is not Kind.ELEMENTWISE or op.formats is Formats.INTEGERS:
-        return None
-    if all(v is not None for v in values):
-        with np.errstate(all="ignore"):
-            return float(op.numpy(*(np.asarray(v, np.float64) for v in values)))
-    return _partly(node, values)
-
-
-def _chosen(
-    condition: float | None, first: float | None, second: float | None
-) -> float | None:
-    if condition is None:
-        return first if first == second else None
-    return first if condition else second
-
-
-def _partly(node: Apply, values: list[float | None]) -> float | None:
-    """What follows of one operand alone, the others being finite."""
-    low = values[0] == -math.inf
-    match node.op.term:
-        case Term.MUL:
-            return 0.0 if 0.0 in values else None
-        case Term.DIV:
-            return 0.0 if values[0] == 0.0 else None
-        case Term.ADD:
-            return -math.inf if -math.inf in values else None
-        case Term.SUB:
-            return -math.inf if low else None
-        case _:
-            return None
-
-
-__all__ = ["skip_tiles", "unproven"]
+__all__ = ["settle_masks", "skip_tiles", "unproven"]

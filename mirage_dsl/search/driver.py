@@ -393,13 +393,15 @@ class _Driver:
         return self._ranked(plans)
 
     def _ranked(self, plans: list[Plan]) -> list[Plan]:
-        """The plans, best first, without iterations that are masked wholly."""
-        skip = REWRITES["skip-tiles"]
-        for at, plan in enumerate(plans if self.program.indices else ()):
-            graph = skip(plan.graph)
-            if graph != plan.graph:
-                cost = estimate(graph, self.segments.hardware).microseconds
-                plans[at] = min(plan, Plan(cost, graph), key=lambda p: p.microseconds)
+        """The plans, best first, without iterations and masks that do nothing."""
+        for name in ("skip-tiles", "settle-masks") if self.program.indices else ():
+            for at, plan in enumerate(plans):
+                graph = REWRITES[name](plan.graph)
+                if graph != plan.graph:
+                    cost = estimate(graph, self.segments.hardware).microseconds
+                    plans[at] = min(
+                        plan, Plan(cost, graph), key=lambda p: p.microseconds
+                    )
         return sorted(plans, key=lambda p: p.microseconds)
 
     def _search_forms(self, plans: list[Plan]) -> None:

@@ -21,7 +21,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.gather_first import gather_first
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.skip import skip_tiles
+from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
 from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.verify.shifts import reductions_as_shifts
@@ -185,6 +185,13 @@ _ROWS = (
         (Use.VARIANT,),
         "iterations whose mask is wholly false are left out, by bounds of the loop",
         skip_tiles,
+    ),
+    Rewrite(
+        "settle-masks",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "iterations whose mask hides nothing do without it, in a loop of their own",
+        settle_masks,
     ),
     Rewrite(
         "split-loop",

@@ -27,11 +27,13 @@ from mirage_dsl.core.types import (
     f32,
     i64,
 )
+from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.analysis.waiting import after_wait, asked_ahead
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockNode,
+    LoopBound,
     Operand,
     RunningMax,
 )
@@ -70,6 +72,7 @@ from mirage_dsl.tile.program import (
     Note,
     Notes,
     Order,
+    Part,
     Pick,
     Positions,
     Product,
@@ -84,7 +87,10 @@ from mirage_dsl.tile.program import (
     Wait,
     held_after,
     held_by,
+    loop_parts,
+    makes,
     neutral,
+    renamed,
 )
 from mirage_dsl.tile.sizes import Outer, Sizes
 from mirage_dsl.tile.suited import Suited
@@ -145,6 +151,29 @@ def build(
         announced = "loop"
     builder = _Builder(given, sizes or given.pieces, made, noted=noted)
     return builder.build(name, announced)
+
+
+def _apart(loop: Loop) -> Loop:
+    """A loop whose values have names of their own, beside those of another part."""
+    made = {n for s in loop.body for n in makes(s)}
+    carried = {s.target for s in loop.body if isinstance(s, Rescale | Update)}
+    carried |= {s.state for s in loop.body if isinstance(s, Largest)}
+    carried |= {s.into for s in loop.body if isinstance(s, Product) and s.into}
+    names: dict[str, str] = {}
+    for name in made - carried:
+        base, slash, rest = name.partition("/")
+        names[name] = f"{base}.{loop.part}{slash}{rest}"
+    return replace(loop, body=tuple(renamed(s, names) for s in loop.body))
+
+
+def _held_in_all(held: Sequence[Fills]) -> Fills:
+    """What lanes outside hold, whichever of several loops was the last."""
+    first, *others = held
+    return {
+        dim: (fill, all_of([holds, *(o[dim][1] for o in others)]))
+        for dim, (fill, holds) in first.items()
+        if all(dim in o and o[dim][0] == fill for o in others)
+    }
 
 
 class _Builder:
@@ -229,7 +258,14 @@ class _Builder:
             tuple(self._body),
             self._noted(),
             block.bounds,
+            self._whole(),
         )
+
+    def _whole(self) -> tuple[LoopBound, ...]:
+        """What covers the iterations in which all masks are settled that can be."""
+        made = self._wiring.stages
+        settled = (s.bound for s in self._block.settled if s.value in made)
+        return tuple(dict.fromkeys(settled))
 
     def _ask(self) -> None:
         """Ask for the first tiles of what the loop reads, if it has to wait."""
@@ -272,6 +308,27 @@ class _Builder:
             )
         self._start()
         before, notes = self._body, self._noted()
+        parts = loop_parts(self._whole())
+        masked = parts[-1] if parts[-1] != "whole" else parts[0]
+        loops: list[Statement] = []
+        held: list[dict[str, Fills]] = []
+        tiles, fills = self._tiles, self._fills
+        for part in parts:
+            self._tiles, self._fills = dict(tiles), dict(fills)
+            loop = self._part(dim, part)
+            loops.append(loop if part == masked else _apart(loop))
+            held.append({v: self._fills[v] for v in self._carried.values()})
+        for name in held[0]:
+            self._fills[name] = _held_in_all([h[name] for h in held])
+        loops[0] = replace(loops[0], notes=notes)
+        self._body = [*before, *loops]
+
+    def _part(self, dim: str, part: Part) -> Loop:
+        """The loop over some iterations."""
+        block, wiring = self._block, self._wiring
+        if part == "whole":
+            self._block = unmasked(block, self._types)
+            self._wiring = Wiring(self._block, self._layout)
         self._body, self._in_loop = [], True
         self._formed.append({})
         for node in self._block.nodes:
@@ -282,8 +339,9 @@ class _Builder:
             elif self._wiring.stages[node.result] == "body":
                 self._node(node)
         self._formed.pop()
-        loop = Loop(dim, tuple(self._body), notes, self._noted())
-        self._body, self._in_loop = [*before, loop], False
+        loop = Loop(dim, tuple(self._body), part, closing=self._noted())
+        self._block, self._wiring, self._in_loop = block, wiring, False
+        return loop
 
     def _node(self, node: BlockLoad | Apply | RunningMax) -> None:
         if isinstance(node, Apply) and self._wiring.is_fused(node):

@@ -50,6 +50,7 @@ from mirage_dsl.tile.program import (
     Wait,
     held_after,
     held_by,
+    loop_parts,
     makes,
     neutral,
     reads,
@@ -188,21 +189,34 @@ def made_once(view: _View) -> Iterator[Problem]:
 def iterations_stay_inside(view: _View) -> Iterator[Problem]:
     """What an iteration makes is read in it; behind the loop only what is carried."""
     inside = {n for s, in_loop in view.statements if in_loop for n in makes(s)}
+    inside -= view.carried.keys()
+    made: set[str] = set()
     for statement, in_loop in view.statements:
+        if isinstance(statement, Loop):
+            made = set()
         for name in reads(statement):
-            if not in_loop and name in inside - view.carried.keys():
+            if name in inside and not (in_loop and name in made):
                 what = f"reads {name} of an iteration outside of the loop"
                 yield statement, what, "carry it"
+        made.update(makes(statement))
 
 
 def one_loop(view: _View) -> Iterator[Problem]:
-    """There is one loop, over the dim that is split; what it carries starts before."""
+    """The loop is over the dim that is split; what it carries starts before.
+
+    There is one, or one for each part of the iterations, in their order.
+    """
     loop, found = view.program.loop, 0
+    parts = loop_parts(view.program.whole)
     for statement, in_loop in view.statements:
         if isinstance(statement, Loop):
             found += 1
-            if in_loop or found > 1:
+            if in_loop or found > len(parts):
                 yield statement, "a second loop, expected one", "make one loop of them"
+            elif statement.part != parts[found - 1]:
+                expected = parts[found - 1] or "all iterations"
+                what = f"runs {statement.part or 'all iterations'}, expected {expected}"
+                yield statement, what, "run each part once, in order"
             if loop is None or loop.dim != statement.dim:
                 over = "none" if loop is None else f"one over {loop.dim}"
                 yield statement, f"expected {over}", "loop over what the program splits"
@@ -210,6 +224,8 @@ def one_loop(view: _View) -> Iterator[Problem]:
             yield statement, "starts behind the begin of the loop", "start it before"
     if loop is not None and not found:
         yield None, f"it splits {loop.dim} over iterations, found no loop", "add one"
+    elif loop is not None and found < len(parts):
+        yield None, f"found no loop for {parts[found]}", "run all iterations"
 
 
 def pieces_in_their_place(view: _View) -> Iterator[Problem]:
@@ -764,6 +780,8 @@ def sums_are_rescaled_first(view: _View) -> Iterator[Problem]:
     scales = {s.scale for s, _ in view.statements if isinstance(s, Largest)}
     for statement, _ in view.statements:
         match statement:
+            case Loop():
+                changed.clear()
             case Convert() if statement.operand in scales:
                 scales.add(statement.result)
             case Rescale():

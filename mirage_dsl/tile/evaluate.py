@@ -12,11 +12,12 @@ no meaning here: `check` looks at it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
@@ -48,6 +49,7 @@ from mirage_dsl.tile.program import (
     Loop,
     Merge,
     Order,
+    Part,
     Pick,
     Positions,
     Product,
@@ -65,6 +67,9 @@ from mirage_dsl.tile.program import Mask as MaskStatement
 from mirage_dsl.tile.sizes import Pieces, pieces_of
 
 V = TypeVar("V")
+
+Met = Callable[[NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.bool_]]
+"""A method of `LoopBound`: which iterations of which blocks."""
 
 
 def evaluate_tiles(
@@ -86,6 +91,15 @@ def evaluate_tiles(
     """
     sized = replace(program, extents={**program.extents, **extents})
     return _Evaluation(sized, domain).run(outer)
+
+
+def _some_fail(covered: Sequence[Inside]) -> Inside:
+    """Where not all of these hold."""
+    labels = tuple(dict.fromkeys(n for c in covered for n in c.labels))
+    every = np.ones((1,) * len(labels), np.bool_)
+    for one in covered:
+        every = every & one.aligned(labels)
+    return Inside(labels, ~every)
 
 
 class _Evaluation(Generic[V]):
@@ -118,19 +132,23 @@ class _Evaluation(Generic[V]):
                     self.iteration = number
                     before = dict(self.values)
                     self._region(statement.body)
-                    self._leave_out(before, number)
+                    self._leave_out(before, number, statement.part)
                 self.iteration = None
             else:
                 self._statement(statement)
 
-    def _leave_out(self, before: Mapping[str, Named[V]], number: int) -> None:
+    def _leave_out(
+        self, before: Mapping[str, Named[V]], number: int, part: Part
+    ) -> None:
         """What the loop carries is as before in blocks that do not visit an iteration.
 
         Args:
             before: All values before the iteration.
             number: Of the iteration.
+            part: Of the iterations: which of them the loop runs.
         """
-        kept = [self._visits(bound, number) for bound in self.program.bounds]
+        kept = [self._visits(b, number, b.met) for b in self.program.bounds]
+        kept += self._runs(number, part)
         started = [s for s, _ in walk(self.program.body) if isinstance(s, Start)]
         for statement in started if kept else ():
             name, axes = statement.result, statement.tile.axes
@@ -141,7 +159,22 @@ class _Evaluation(Generic[V]):
             both = [left_out, before[name], self.values[name]]
             self._assign(name, axes, self._elementwise(table.WHERE, both, axes))
 
-    def _visits(self, bound: LoopBound, number: int) -> Inside:
+    def _runs(self, number: int, part: Part) -> list[Inside]:
+        """Which blocks run an iteration in a part: all of these hold there."""
+        if not part:
+            return []
+        covered = {False: list[Inside](), True: list[Inside]()}
+        for bound in self.program.whole:
+            covered[bound.upper].append(self._visits(bound, number, bound.covers))
+        match part:
+            case "ahead":
+                return [_some_fail(covered[False])]
+            case "whole":
+                return [*covered[False], *covered[True]]
+            case "behind":
+                return [*covered[False], _some_fail(covered[True])]
+
+    def _visits(self, bound: LoopBound, number: int, met: Met) -> Inside:
         loop, within = self.program.loop, self.program.within_grid
         assert loop is not None
         piece = self.pieces[Dim(loop.dim, grid=within, loop=True)]
@@ -157,7 +190,7 @@ class _Evaluation(Generic[V]):
             count = parts(self.extents[loop.dim], piece.grid_tile)
             labels.append(grid_label(loop.dim))
             first, at = first[:, None], np.arange(count) * piece.grid_tile + at
-        return Inside(tuple(labels), bound.met(at, tile, first, width))
+        return Inside(tuple(labels), met(at, tile, first, width))
 
     def _iterations(self) -> int:
         loop = self.program.loop

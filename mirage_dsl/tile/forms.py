@@ -120,10 +120,11 @@ class BareForm:
 
 @dataclass(frozen=True)
 class LoopForm:
-    """`loop(k) { ... }`."""
+    """`loop(k) { ... }`, `loop(k) whole { ... }`."""
 
     word: Word
     dim: Word
+    part: Word | None
     lines: tuple[LineForm, ...]
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from mirage_dsl.core.errors import ParseError
 from mirage_dsl.core.types import Dim, is_name
@@ -55,6 +55,7 @@ from mirage_dsl.tile.program import (
     Note,
     Notes,
     Order,
+    Part,
     Pick,
     Positions,
     Product,
@@ -276,6 +277,7 @@ class _Program:
             heads.warps,
             body,
             bounds=heads.bounds,
+            whole=heads.whole,
         )
 
     # -- Words ---------------------------------------------------------------------
@@ -386,7 +388,9 @@ class _Program:
             case LoopForm():
                 body = tuple(s for inner in line.lines for s in self._line(inner, None))
                 dim = self.resolver.dim_name(line.dim)
-                return Loop(dim, body, self.notes(line.word))
+                word = None if line.part is None else line.part.text
+                part = next(p for p in get_args(Part) if p == (word or ""))
+                return Loop(dim, body, part, self.notes(line.word))
             case BlockForm() | HeadForm():
                 raise AssertionError(line)
 
@@ -448,6 +452,7 @@ class _Heads:
         self.loop: Split | None = None
         self.within_grid = False
         self.bounds: tuple[LoopBound, ...] = ()
+        self.whole: tuple[LoopBound, ...] = ()
         self.schedule = Schedule()
         self.pieces: Order = ()
         self.units: frozenset[Dim] = frozenset()
@@ -494,6 +499,10 @@ class _Heads:
                     resolver = self._program.resolver
                     found = (resolver.bound(b, self.loop) for b in clause.bounds)
                     self.bounds = tuple(found)
+                case "whole":
+                    resolver = self._program.resolver
+                    found = (resolver.bound(b, self.loop) for b in clause.bounds)
+                    self.whole = tuple(found)
                 case "within_grid":
                     self.within_grid = self._parameter(clause, default=False)
                 case _:

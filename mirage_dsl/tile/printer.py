@@ -121,6 +121,8 @@ def _block(program: TileProgram) -> Iterator[str]:
         yield f"loop({_splits((program.loop,))})"
         if program.bounds:
             yield bounds_text(program.bounds, program.loop.dim)
+        if program.whole:
+            yield bounds_text(program.whole, program.loop.dim, "whole")
     if program.within_grid:
         yield "within_grid(true)"
     default = Schedule()
@@ -173,7 +175,8 @@ def statement_text(statement: Statement) -> str:
         case Announce():
             return "announce"
         case Loop():
-            return f"loop({statement.dim}) {{"
+            part = f"{statement.part} " if statement.part else ""
+            return f"loop({statement.dim}) {part}{{"
         case _:
             left = _typed(statement.result, statement.tile)
             return _words(left, "=", _action(statement), *_details(statement))

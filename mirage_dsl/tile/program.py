@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, assert_never
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, assert_never
 
 import numpy as np
 
@@ -408,6 +408,11 @@ class Announce:
     notes: Notes = field(default=(), compare=False, repr=False)
 
 
+Part = Literal["", "ahead", "whole", "behind"]
+"""Of the iterations of a program's loop: all, or those that `TileProgram.whole` covers,
+or those ahead of them or behind."""
+
+
 @dataclass(frozen=True)
 class Loop:
     """The iterations over the pieces of the program's loop; loads are pipelined.
@@ -415,11 +420,13 @@ class Loop:
     Attributes:
         dim: The dim that is looped over.
         body: What an iteration does.
+        part: Which of the iterations it runs.
         closing: Lines from which nothing follows, at the end of the body.
     """
 
     dim: str
     body: tuple[Statement, ...]
+    part: Part = ""
     notes: Notes = field(default=(), compare=False, repr=False)
     closing: Notes = field(default=(), compare=False, repr=False)
 
@@ -469,6 +476,8 @@ class TileProgram:
         body: The statements in order.
         closing: Lines from which nothing follows, at the end.
         bounds: What iterations have to meet to be visited.
+        whole: What covers the iterations that do without masks, if a loop of their own
+            runs these.
     """
 
     name: str
@@ -485,6 +494,18 @@ class TileProgram:
     body: tuple[Statement, ...]
     closing: Notes = field(default=(), compare=False, repr=False)
     bounds: tuple[LoopBound, ...] = ()
+    whole: tuple[LoopBound, ...] = ()
+
+
+def loop_parts(whole: Iterable[LoopBound]) -> tuple[Part, ...]:
+    """What the loops of a program run, in order, where bounds cover some iterations."""
+    upper = {b.upper for b in whole}
+    parts: list[Part] = ["ahead"] if False in upper else []
+    if upper:
+        parts.append("whole")
+    if True in upper:
+        parts.append("behind")
+    return tuple(parts) or ("",)
 
 
 # -- Questions -------------------------------------------------------------------------
@@ -545,6 +566,24 @@ def makes(statement: Statement) -> tuple[str, ...]:
             return ()
         case _:
             return (statement.result,)
+
+
+_READ = ("operand", "other", "left", "right", "into", "target", "scale", "state")
+_MADE = ("result", "instead")
+
+
+def renamed(statement: Statement, names: Mapping[str, str]) -> Statement:
+    """A statement with other names for some of its values."""
+    changed: dict[str, Any] = {}
+    for field_ in fields(statement):
+        value = getattr(statement, field_.name)
+        if field_.name in (*_READ, *_MADE) and value in names:
+            changed[field_.name] = names[value]
+        elif field_.name == "operands":
+            changed["operands"] = tuple(
+                names.get(o, o) if isinstance(o, str) else o for o in value
+            )
+    return replace(statement, **changed)
 
 
 def tiles_of(program: TileProgram) -> dict[str, Tile]:

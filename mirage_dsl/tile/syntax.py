@@ -125,8 +125,16 @@ class _Forms(TypeForms):
     def bare(self, token: Token) -> BareForm:
         return BareForm(word(token))
 
-    def loop(self, token: Token, dim: Token, lines: tuple[LineForm, ...]) -> LoopForm:
-        return LoopForm(word(token), word(dim), lines)
+    def loop(
+        self,
+        token: Token,
+        dim: Token,
+        part: Token | None,
+        lines: tuple[LineForm, ...],
+    ) -> LoopForm:
+        return LoopForm(
+            word(token), word(dim), None if part is None else word(part), lines
+        )
 
     # -- Right of the `=` ----------------------------------------------------------
 

@@ -78,7 +78,12 @@ def literals(graph: KernelGraph) -> set[Fraction]:
     """The integers beside positions, without their signs."""
     found = (_literal(o) for n in _Walk(graph).kernel() for o in n.operands)
     beside = {abs(number) for number in found if number is not None}
-    return beside | {Fraction(abs(b.offset)) for k in graph.blocks for b in k.bounds}
+    bounds = (b for k in graph.blocks for b in (*k.bounds, *_settling(k)))
+    return beside | {Fraction(abs(b.offset)) for b in bounds}
+
+
+def _settling(block: BlockGraph) -> Iterator[LoopBound]:
+    return (s.bound for s in block.settled)
 
 
 def _literal(operand: Operand) -> Fraction | None:
@@ -130,7 +135,9 @@ def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             bounds = tuple(map(bound, node.bounds))
-            nodes.append(replace(map_nodes(node, moved), bounds=bounds))
+            settled = tuple(replace(s, bound=bound(s.bound)) for s in node.settled)
+            block = map_nodes(node, moved)
+            nodes.append(replace(block, bounds=bounds, settled=settled))
         else:
             nodes.append(replace(node, operands=operands(node)))
     return replace(graph, nodes=tuple(nodes))
@@ -156,6 +163,8 @@ def with_numbers_of(graph: KernelGraph, small: KernelGraph) -> KernelGraph:
             else own
             for own, other in pairs
         )
-        return replace(block, nodes=tuple(nodes), bounds=twin.bounds)
+        return replace(
+            block, nodes=tuple(nodes), bounds=twin.bounds, settled=twin.settled
+        )
 
     return map_blocks(graph, renumbered)

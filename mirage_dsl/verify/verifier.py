@@ -210,13 +210,13 @@ class _Verification:
         )
 
     def _left_out(self) -> str | None:
-        """What iterations are left out that may be needed; None if none are."""
-        bound = unproven(self.candidate)
-        if bound is None:
+        """What is said of iterations that may be wrong; None if nothing is."""
+        found = unproven(self.candidate)
+        if found is None:
             return None
         return (
-            f"could not decide: {bound} may leave out iterations that are needed; no "
-            "comparison of positions in the block says that they add nothing"
+            f"could not decide: {found}; no comparison of positions in the block says "
+            "otherwise"
         )
 
     def _printed(self, where: Field, reading: Reading) -> str | None:

@@ -496,6 +496,7 @@ def _kernels() -> Iterator[tuple[str, Case]]:
     yield "joins between", Case(_joins())
     yield "library alone", Case(_library())
     yield "bounded", Case(parse(_BOUNDED.lstrip()))
+    yield "settled", Case(parse(_SETTLED.lstrip()))
     yield "positions", Case(_positions(m=5, k=21))
     ragged = [{"m": m, "k": k} for m, k in ((5, 21), (1, 8))]
     yield "symbolic positions", Case(_positions(m=None, k=None), sizes=ragged)
@@ -576,6 +577,40 @@ mugraph sums(x: f32[n, d]) -> f32[n], f32[d#, n] where n = 37, d = 53 {
 }
 """
 """Iterations that a block's place leaves out, of the whole dim and of its part."""
+
+
+_SETTLED = """
+mirage 1
+mugraph sums(x: f32[n, d]) -> f32[n], f32[d#, n] where n = 37, d = 153 {
+  j = index d
+  i = index n
+  y = block grid(n / 4) loop(d / 8) while(d <= n + 42, d >= n - 9) \
+    settled(low == 1 if d <= n + 42, high == 1 if d >= n - 9) {
+    xt = load x[n/grid, d/loop]
+    it = load i[n/grid]
+    jt = load j[d/loop]
+    low = jt <= it + 42
+    high = it <= jt + 9
+    s = where(low, where(high, xt, 0), 0)
+    t = sum s over(d)
+    a = accumulate t
+    store y: f32[n/grid] = a
+  }
+  z = block grid(n / 16, d / 60) loop(d / 8) while(d >= n + 3) \
+    settled(late == 1 if d >= n + 3) {
+    xt = load x[n/grid, d/grid/loop]
+    it = load i[n/grid]
+    jt = load j[d/grid/loop]
+    late = it + 3 <= jt
+    s = where(late, exp(xt), 0)
+    a = accumulate s
+    t = sum a over(d)
+    store z: f32[d#/grid, n/grid] = t
+  }
+  return y, z
+}
+"""
+"""Iterations that do without a mask: between others, and behind them."""
 
 
 def _library() -> KernelGraph:

@@ -11,16 +11,19 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.graph import Apply, KernelGraph, LoopBound
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, LoopBound, Settled
 from mirage_dsl.ir.walk import map_blocks
-from mirage_dsl.rewrite.skip import skip_tiles
+from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
 from mirage_dsl.search.driver import search
+from mirage_dsl.tile.check import check as check_tiles
 from mirage_dsl.tile.lower import programs
 from mirage_dsl.tile.parser import parse_all
 from mirage_dsl.tile.printer import to_text
+from mirage_dsl.tile.program import Loop, Positions
 from mirage_dsl.verify.verifier import verify
 from tests.backends.running import check
 
@@ -329,6 +332,110 @@ def test_no_needed_iteration_may_be_left_out(bound: LoopBound) -> None:
         verify(wrong, program, seed=seed, stability=False).equivalent
         for seed in range(20)
     )
+
+
+def settled() -> KernelGraph:
+    found = settle_masks(skipped())
+    assert found is not None
+    return found
+
+
+def test_iterations_that_hide_nothing_have_no_mask() -> None:
+    found = settled()
+    assert "settled(far == 0 if d >= n - 1023, near == 1 if d <= n)" in str(found), str(
+        found
+    )
+    assert mirage.parse(str(found)) == found
+    assert verify(found, parsed(PROGRAM)).equivalent
+    (tiles,) = programs(found)
+    assert parse_all(to_text(tiles)) == (tiles,)
+    loops = [s for s in tiles.body if isinstance(s, Loop)]
+    assert [s.part for s in loops] == ["ahead", "whole", "behind"]
+    masked = [any(isinstance(s, Positions) for s in loop.body) for loop in loops]
+    assert masked == [True, False, True]
+    assert canonical_hash(found) != canonical_hash(skipped())
+    # Half of the iterations, and fewer, do without two comparisons and two choices.
+    assert estimate(found, H100).flops < estimate(skipped(), H100).flops
+
+
+NOT_SETTLED = {
+    "one more": Settled("near", True, LoopBound("n", True, 1)),
+    "many more": Settled("near", True, LoopBound("n", True, 64)),
+    "the other number": Settled("near", False, LoopBound("n", True)),
+    "the other side": Settled("near", True, LoopBound("n", False)),
+    "window one more": Settled("far", False, LoopBound("n", False, -1024)),
+    "window much more": Settled("far", False, LoopBound("n", False, -1100)),
+    "window the other number": Settled("far", True, LoopBound("n", False, -1023)),
+    "mixed up": Settled("far", False, LoopBound("n", True)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SETTLED)
+def test_no_mask_that_hides_something_is_settled(name: str) -> None:
+    wrong = map_blocks(
+        skipped(), lambda block: replace(block, settled=(NOT_SETTLED[name],))
+    )
+    program = parsed(PROGRAM)
+    assert not any(
+        verify(wrong, program, seed=seed, stability=False).equivalent
+        for seed in range(20)
+    )
+
+
+def test_fewer_iterations_than_may_do_without_a_mask() -> None:
+    fewer = (
+        Settled("near", True, LoopBound("n", True, -1)),
+        Settled("far", False, LoopBound("n", False, -1000)),
+    )
+    found = map_blocks(skipped(), lambda block: replace(block, settled=fewer))
+    assert verify(found, parsed(PROGRAM)).equivalent
+
+
+WRONG_PARTS = {
+    "masks left out behind": ("behind", "whole"),
+    "the whole part twice": ("whole", "behind"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PARTS)
+def test_parts_of_tile_programs_are_checked(name: str) -> None:
+    (tiles,) = programs(settled())
+    before, after = WRONG_PARTS[name]
+    text = to_text(tiles).replace(f"loop(d) {before} {{", f"loop(d) {after} {{")
+    (wrong,) = parse_all(text)
+    assert any(d.rule == "one_loop" for d in check_tiles(wrong))
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "alibi"])
+def test_settled_masks_run(name: str) -> None:
+    """At tiles of which some are whole, in the interpreter and compiled for sm_90."""
+    function, shapes = PROGRAMS[name]
+    large = [tuple(1024 if e == N else e for e in s) for s in shapes]
+    program = mirage.kernel(function).trace(*(mirage.spec(s, "f32") for s in large))
+    found = search(program, H100, k=1, budget_seconds=60, max_kernels=1)[0].mugraph
+    rows = {n: 96 for n, e in program.extents if e == 1024}
+    program, found = program.with_extents(rows), found.with_extents(rows)
+    given = arguments([tuple(96 if e == N else e for e in s) for s in shapes])
+
+    def resized(block: BlockGraph) -> BlockGraph:
+        grid = [replace(s, tile=16 if s.dim in rows else 1) for s in block.grid]
+        assert block.loop is not None
+        return replace(
+            block,
+            grid=tuple(grid),
+            loop=replace(block.loop, tile=16),
+            bounds=(),
+            settled=(),
+        )
+
+    skipped = skip_tiles(map_blocks(found, resized))
+    assert skipped is not None
+    graph = settle_masks(skipped)
+    assert graph is not None
+    assert verify(graph, program).equivalent
+    (result,) = check(graph, given)
+    torch.testing.assert_close(result, function(*given), rtol=1e-4, atol=1e-4)
+    assert compile_only(graph)
 
 
 def test_a_loop_may_visit_more_than_it_needs() -> None:

@@ -162,6 +162,23 @@ mugraph causal(s: f32[n, d]) -> f32[n] where n = 64, d = 64 {
   return y
 }
 """,
+    "settle-masks": """
+mugraph causal(s: f32[n, d]) -> f32[n] where n = 64, d = 64 {
+  i = index n
+  j = index d
+  y = block grid(n / 16) loop(d / 16) while(d <= n) {
+    t = load s[n/grid, d/loop]
+    it = load i[n/grid]
+    jt = load j[d/loop]
+    near = jt <= it
+    kept = where(near, t, 0)
+    r = sum kept over(d)
+    a = accumulate r
+    store y: f32[n/grid] = a
+  }
+  return y
+}
+""",
     "split-loop": """
 mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 256, n = 16 {
   y = block loop(k / 16) {

@@ -21,8 +21,8 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import check_store
 from mirage_dsl.ir.maps import Extents, looped_dims, partial_base
-from mirage_dsl.ir.walk import operands_of, read_by
-from mirage_dsl.ops.definition import AttributeKind, Kind
+from mirage_dsl.ir.walk import makers, operands_of, read_by
+from mirage_dsl.ops.definition import AttributeKind, Kind, Truth
 
 # -- Rules on stages -------------------------------------------------------------------
 
@@ -504,7 +504,7 @@ NAME_RULES: tuple[BlockRule, ...] = (_unique_names, _defined)
 
 def _bounds(view: BlockView) -> Iterator[Diagnostic]:
     block = view.block
-    for bound in block.bounds:
+    for bound in (*block.bounds, *(s.bound for s in block.settled)):
         fits = block.loop is not None and block.loop.dim != bound.dim
         if not fits or block.grid_split(bound.dim) is None:
             yield view.problem(
@@ -514,20 +514,36 @@ def _bounds(view: BlockView) -> Iterator[Diagnostic]:
                 "bound a loop over another dim, by a dim that the grid splits",
                 bound.dim,
             )
-    if block.bounds:
+    if block.bounds or block.settled:
         for node in block.nodes:
             if isinstance(node, Accumulate) and node.reduction is None:
                 yield view.problem(
                     "bounds",
                     node,
-                    "joins iterations, of which some are left out",
-                    "visit all of them",
+                    "joins iterations, of which some are left out or run apart",
+                    "visit all of them alike",
                 )
+
+
+def _settled(view: BlockView) -> Iterator[Diagnostic]:
+    made = makers(view.block)
+    for settled in view.block.settled:
+        node = made.get(settled.value)
+        compares = isinstance(node, Apply) and node.op.truth is Truth.COMPARES
+        if not compares or view.stages[settled.value] != "body":
+            yield view.problem(
+                "settled",
+                node,
+                f"{settled.value} is settled in some iterations",
+                "settle what compares, in the loop",
+                settled.value,
+            )
 
 
 BLOCK_RULES: tuple[BlockRule, ...] = (
     _grid,
     _bounds,
+    _settled,
     _tiles,
     _loop,
     _pieces,

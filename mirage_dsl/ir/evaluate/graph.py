@@ -33,6 +33,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     KernelGraph,
     Load,
+    LoopBound,
     Return,
     RunningMax,
     Store,
@@ -55,6 +56,8 @@ from mirage_dsl.ops import table
 # into their dims.
 
 V = TypeVar("V")
+
+_Met = Callable[[NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.bool_]]
 
 
 def evaluate_block(
@@ -201,7 +204,7 @@ class BlockEvaluation(Generic[V]):
             self.value(o) if isinstance(o, str) else Named(self.constant(o), ())
             for o in node.operands
         ]
-        return self.arrays.apply(node, operands)
+        return self.settle(node, self.arrays.apply(node, operands))
 
     def constant(self, number: Scalar) -> V:
         """The value of a constant."""
@@ -224,26 +227,40 @@ class BlockEvaluation(Generic[V]):
 
     def visited(self, named: Named[V], fill: float) -> Named[V]:
         """`fill` in the iterations that a bound leaves out."""
-        loop = self.block.loop
         for bound in self.block.bounds:
-            assert loop is not None
-            tile, width = self.loop_tile(loop.dim), self.grid_tile(bound.dim)
-            labels: list[Label] = [grid_label(bound.dim), LOOP]
-            at = self.iteration_numbers() * tile
-            first = self.coordinates(bound.dim)[:, None] * width
-            if loops_inside_grid(self.block):
-                labels.insert(1, grid_label(loop.dim))
-                part = self.coordinates(loop.dim) * self.grid_tile(loop.dim)
-                at, first = part[:, None] + at, first[..., None]
-            keep = Inside(tuple(labels), bound.met(at, tile, first, width))
-            for axis, label in enumerate(keep.labels):
-                if label not in named.labels:
-                    count = keep.keep.shape[axis]
-                    named = self.arrays.repeated(named, label, count)
-            value = self.arrays.domain.mask(
-                named.value, keep.aligned(named.labels), fill
-            )
-            named = replace(named, value=value)
+            named = self._only(self._iterations(bound, bound.met), named, fill)
+        return named
+
+    def _iterations(self, bound: LoopBound, met: _Met) -> Inside:
+        """Which iterations of which blocks a bound lets through, or covers."""
+        loop = self.block.loop
+        assert loop is not None
+        tile, width = self.loop_tile(loop.dim), self.grid_tile(bound.dim)
+        labels: list[Label] = [grid_label(bound.dim), LOOP]
+        at = self.iteration_numbers() * tile
+        first = self.coordinates(bound.dim)[:, None] * width
+        if loops_inside_grid(self.block):
+            labels.insert(1, grid_label(loop.dim))
+            part = self.coordinates(loop.dim) * self.grid_tile(loop.dim)
+            at, first = part[:, None] + at, first[..., None]
+        return Inside(tuple(labels), met(at, tile, first, width))
+
+    def _only(self, keep: Inside, named: Named[V], fill: float) -> Named[V]:
+        """The value in some iterations, `fill` in the others."""
+        for axis, label in enumerate(keep.labels):
+            if label not in named.labels:
+                count = keep.keep.shape[axis]
+                named = self.arrays.repeated(named, label, count)
+        value = self.arrays.domain.mask(named.value, keep.aligned(named.labels), fill)
+        return replace(named, value=value)
+
+    def settle(self, node: Apply, named: Named[V]) -> Named[V]:
+        """A truth value as it is taken where its bounds cover iterations."""
+        for settled in self.block.settled:
+            if settled.value == node.result:
+                inside = self._iterations(settled.bound, settled.bound.covers)
+                rest = replace(inside, keep=~inside.keep)
+                named = self._only(rest, named, float(settled.holds))
         return named
 
     # -- Accumulators --------------------------------------------------------------

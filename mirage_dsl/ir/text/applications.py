@@ -32,6 +32,7 @@ from mirage_dsl.ir.graph import (
     Load,
     LoopBound,
     Operand,
+    Settled,
     Split,
     ValueNode,
 )
@@ -48,6 +49,7 @@ from mirage_dsl.ir.text.forms import (
     GraphForm,
     InfixForm,
     NameForm,
+    SettledForm,
     TypeForm,
 )
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term
@@ -141,6 +143,15 @@ class Resolver:
         if form.offset_sign is not None and form.offset_sign.text == "-":
             offset = -offset
         return LoopBound(self.dim_name(form.dim), form.sign.text == "<=", offset)
+
+    def settled(self, form: SettledForm, loop: Split | None) -> Settled:
+        """A mask that some iterations do without."""
+        if form.number.text not in ("0", "1"):
+            raise self.source.wrong(
+                form.number, f"a truth value is 0 or 1, found {form.number}"
+            )
+        holds = form.number.text == "1"
+        return Settled(form.value.text, holds, self.bound(form.bound, loop))
 
     def axes(self, forms: Iterable[AxisForm], *, pieces: bool) -> tuple[Axis, ...]:
         """Axes; without `pieces` every dim must be whole."""

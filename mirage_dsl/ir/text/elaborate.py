@@ -227,6 +227,9 @@ class _Block:
             case "while":
                 bounds = (self.resolver.bound(b, block.loop) for b in clause.bounds)
                 return replace(block, bounds=tuple(bounds))
+            case "settled":
+                known = (self.resolver.settled(s, block.loop) for s in clause.settled)
+                return replace(block, settled=tuple(known))
             case "loop":
                 splits = self._splits(clause)
                 if len(splits) != 1:

@@ -44,19 +44,29 @@ class BoundForm:
 
 
 @dataclass(frozen=True)
+class SettledForm:
+    """`near == 1 if d <= n`."""
+
+    value: Word
+    number: Word
+    bound: BoundForm
+
+
+@dataclass(frozen=True)
 class ClauseForm:
     """`over(k)`, `grid(m / 16, n / 64)`: names or numbers, some with a divisor.
 
     A merged axis, `(h d)`, is one word.
 
     `beside` has the positions of values that `&` joins to the value before, `bounds`
-    what stands in `while(d <= n)`.
+    what stands in `while(d <= n)`, `settled` in `settled(near == 1 if d <= n)`.
     """
 
     name: Word
     values: tuple[tuple[Word, Word | None], ...]
     beside: tuple[int, ...] = ()
     bounds: tuple[BoundForm, ...] = ()
+    settled: tuple[SettledForm, ...] = ()
 
 
 @dataclass(frozen=True)

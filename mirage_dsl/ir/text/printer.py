@@ -21,6 +21,7 @@ from mirage_dsl.ir.graph import (
     LoopBound,
     RunningMax,
     Schedule,
+    Settled,
     Split,
     Store,
 )
@@ -110,6 +111,8 @@ def block_header(block: BlockGraph) -> str:
         words.append(f"loop({_split(block.loop)})")
     if block.bounds and block.loop is not None:
         words.append(bounds_text(block.bounds, block.loop.dim))
+    if block.settled and block.loop is not None:
+        words.append(settled_text(block.settled, block.loop.dim))
     words += _schedule(block.schedule)
     return " ".join(words)
 
@@ -123,15 +126,22 @@ def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     return [*lines, "}"]
 
 
-def bounds_text(bounds: Iterable[LoopBound], dim: str) -> str:
+def bounds_text(bounds: Iterable[LoopBound], dim: str, word: str = "while") -> str:
     """`while(d <= n, d >= n - 1023)`."""
-    shown: list[str] = []
-    for bound in bounds:
-        text = f"{dim} {'<=' if bound.upper else '>='} {bound.dim}"
-        if bound.offset:
-            text += f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}"
-        shown.append(text)
-    return f"while({', '.join(shown)})"
+    return f"{word}({', '.join(_bound(b, dim) for b in bounds)})"
+
+
+def _bound(bound: LoopBound, dim: str) -> str:
+    text = f"{dim} {'<=' if bound.upper else '>='} {bound.dim}"
+    if bound.offset:
+        text += f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}"
+    return text
+
+
+def settled_text(settled: Iterable[Settled], dim: str) -> str:
+    """`settled(near == 1 if d <= n)`."""
+    shown = (f"{s.value} == {int(s.holds)} if {_bound(s.bound, dim)}" for s in settled)
+    return f"settled({', '.join(shown)})"
 
 
 def _split(split: Split) -> str:

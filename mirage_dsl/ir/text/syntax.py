@@ -34,6 +34,7 @@ from mirage_dsl.ir.text.forms import (
     NameForm,
     ReturnForm,
     RunningForm,
+    SettledForm,
     StoreForm,
     TargetForm,
     TypeForm,
@@ -104,6 +105,14 @@ class TypeForms(Transformer[Token, Any]):
 
     def while_clause(self, name: Token, *bounds: BoundForm) -> ClauseForm:
         return ClauseForm(word(name), (), (), bounds)
+
+    def settled(
+        self, value: NameForm, _equal: Token, number: Token, bound: BoundForm
+    ) -> SettledForm:
+        return SettledForm(value.name, word(number), bound)
+
+    def settled_clause(self, name: Token, *settled: SettledForm) -> ClauseForm:
+        return ClauseForm(word(name), (), settled=settled)
 
 
 # It changes the class; as a decorator it would hide its type from subclasses.

@@ -15,7 +15,7 @@ from string import ascii_letters
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Dim, DType, Scalar, f32
-from mirage_dsl.ir.graph import BlockGraph, Operand
+from mirage_dsl.ir.graph import BlockGraph, LoopBound, Operand
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile import program as tp
@@ -55,7 +55,7 @@ class Printer:
                 whole = looped[0].grid_tile or looped[0].extent or 1
                 count = parts(whole, looped[0].loop_tile or 1)
                 self.line(depth, f"for it in range({count}):")
-                self.bounds(depth + 1, looped[0])
+                self.bounds(depth + 1, looped[0], step.part)
                 self.positions(depth + 1, looped, " + it * {}")
                 self.region(step.body, depth + 1)
                 # From now on lanes are those of the first iteration.
@@ -63,20 +63,30 @@ class Printer:
             for text in self.lines(step):
                 self.line(depth, text)
 
-    def bounds(self, depth: int, looped: Piece) -> None:
-        """Leave out the iterations that the block does not visit."""
+    def bounds(self, depth: int, looped: Piece, part: str) -> None:
+        """Leave out the iterations that the block does not visit, or not in a part."""
         tile, begin = looped.loop_tile or 1, "0"
         if looped.grid_tile is not None:
             begin = f"{self.name(f'{looped.dim.name} id')} * {looped.grid_tile}"
-        for bound in self.program.bounds:
-            width = next(s.tile for s in self.program.grid if s.dim == bound.dim)
-            place = f"{self.name(f'{bound.dim} id')} * {width} + {bound.offset}"
-            at = f"{begin} + it * {tile}"
-            gone = f"{at} + {tile - 1} < {place}"
-            if bound.upper:
-                gone = f"{at} > {place} + {width - 1}"
-            self.line(depth, f"if {gone}:")
-            self.line(depth + 1, "continue")
+        at = f"{begin} + it * {tile}"
+        conditions = [self.bound(b, at, tile)[0] for b in self.program.bounds]
+        covered = {False: ["True"], True: ["True"]}
+        for bound in self.program.whole:
+            covered[bound.upper].append(self.bound(bound, at, tile)[1])
+        begun, unended = (" and ".join(covered[upper]) for upper in (False, True))
+        runs = {"ahead": f"not ({begun})", "whole": f"{begun} and {unended}"}
+        runs |= {"": "True", "behind": f"{begun} and not ({unended})"}
+        for condition in (*conditions, runs[part]):
+            self.line(depth, f"if not ({condition}): continue")
+
+    def bound(self, bound: LoopBound, at: str, tile: int) -> tuple[str, str]:
+        """Whether a bound lets an iteration through, and whether it covers it."""
+        width = next(s.tile for s in self.program.grid if s.dim == bound.dim)
+        first = f"{self.name(f'{bound.dim} id')} * {width} + {bound.offset}"
+        last, end = f"{first} + {width - 1}", f"{at} + {tile - 1}"
+        if bound.upper:
+            return f"{at} <= {last}", f"{end} <= {first}"
+        return f"{end} >= {first}", f"{at} >= {last}"
 
     # -- Text --------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
 from mirage_dsl.core.types import DType, Scalar, TensorType, f32
 from mirage_dsl.ir.analysis.layouts import built
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Operand
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
 from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB
 from mirage_dsl.tile.build import Announced, build, memory_order
@@ -68,6 +68,7 @@ from mirage_dsl.tile.program import (
     Merge,
     Notes,
     Order,
+    Part,
     Positions,
     Product,
     Reduce,
@@ -78,6 +79,7 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
+    loop_parts,
     walk,
 )
 from mirage_dsl.tile.sizes import Outer, Pieces, launch_order
@@ -422,6 +424,7 @@ class _Printer:
         )
         self._variables: dict[str, Variable] = {}
         self._hoisted = False
+        self._ranges: Mapping[Part, tuple[str, str]] = {}
         self._addresses: dict[str, Address] = {}
         self._descriptors: dict[str, str] = {}
         # The user's line last shown: a line's operators share one comment.
@@ -491,9 +494,10 @@ class _Printer:
 
     def _loop(self, loop: Loop) -> None:
         self._hoist()
-        count = self._signature.iterations(self._program)
         stages = self._program.schedule.num_stages
-        first, end = self._visited(count)
+        if not self._ranges:
+            self._ranges = self._parts()
+        first, end = self._ranges[loop.part]
         self._writer.line(f"for it in tl.range({first}, {end}, num_stages={stages}):")
         self._writer.indent()
         self._tiles.enter()
@@ -504,22 +508,61 @@ class _Printer:
             self._writer.line("pass")
         self._tiles.leave()
         self._writer.dedent()
-        self._places.end_loop()
+        if loop.part == loop_parts(self._program.whole)[-1]:
+            self._places.end_loop()
+
+    def _parts(self) -> Mapping[Part, tuple[str, str]]:
+        """Of each part, the first iteration, and the one behind the last."""
+        program = self._program
+        first, end = self._visited(self._signature.iterations(program))
+        ranges: dict[Part, tuple[str, str]] = {"": (first, end)}
+        if not program.whole:
+            return ranges
+        begin, last = first, end
+        for bound in program.whole:
+            place = self._covered(bound)
+            if bound.upper:
+                last = self._assign("it_whole", f"tl.minimum({place}, {last})")
+            else:
+                begin = self._assign("it_whole", f"tl.maximum({place}, {begin})")
+        if begin != first:
+            begin = self._assign("it_whole", f"tl.minimum({begin}, {end})")
+            ranges["ahead"] = first, begin
+        if last != end:
+            last = self._assign("it_masked", f"tl.maximum({last}, {begin})")
+            ranges["behind"] = last, end
+        ranges["whole"] = begin, last
+        return ranges
+
+    def _place(self, bound: LoopBound, shift: int) -> str:
+        """The tile of the loop that a block's place, so far shifted, lies in."""
+        program, begin = self._program, ""
+        assert program.loop is not None
+        if program.within_grid:
+            begin = f" - {self._places.part(program.loop.dim)}"
+        # Integers are divided towards 0, so what is below comes to 0 first.
+        place = f"{self._places.part(bound.dim)} + {shift}{begin}"
+        return f"tl.maximum({place}, 0) // {program.loop.tile}"
+
+    def _covered(self, bound: LoopBound) -> str:
+        """Where the iterations end that a bound covers, or begin."""
+        program = self._program
+        assert program.loop is not None
+        shift = bound.offset + 1
+        if not bound.upper:
+            width = next(s.tile for s in program.grid if s.dim == bound.dim)
+            shift = bound.offset + width - 1 + program.loop.tile - 1
+        return f"({self._place(bound, shift)}).to(tl.int32)"
 
     def _visited(self, count: str) -> tuple[str, str]:
         """The first iteration that the block visits, and the one behind the last."""
         program, first, end = self._program, "0", count
         loop = program.loop
         assert loop is not None
-        begin = ""
-        if program.within_grid:
-            begin = f" - {self._places.part(loop.dim)}"
         for bound in program.bounds:
-            part = self._places.part(bound.dim)
             width = next(s.tile for s in program.grid if s.dim == bound.dim)
-            # Integers are divided towards 0, so what is below comes to 0 first.
             shift = bound.offset + (width - 1 + loop.tile if bound.upper else 0)
-            place = f"tl.maximum({part} + {shift}{begin}, 0) // {loop.tile}"
+            place = self._place(bound, shift)
             if bound.upper:
                 place = f"tl.minimum({place}, {end})"
                 end = self._assign("it_end", f"({place}).to(tl.int32)")
@@ -584,6 +627,7 @@ class _Printer:
         if self._hoisted:
             return
         self._hoisted = True
+        shared: dict[str, str] = {}
         for load, looped in walk(self._program.body):
             if not looped or not isinstance(load, Load):
                 continue
@@ -596,7 +640,10 @@ class _Printer:
                 continue
             address = self._address(load)
             original = load.result.removesuffix(AGAIN)
-            name = self._assign(f"{original}_first", address.first)
+            name = shared.get(address.first, "")
+            if not name or not self._program.whole:
+                name = self._assign(f"{original}_first", address.first)
+            shared[address.first] = name
             self._addresses[load.result] = replace(address, first=name)
 
     def _box(self, load: Load) -> Order:
