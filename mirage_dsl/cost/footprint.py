@@ -256,8 +256,7 @@ class Footprint:
         count = self.counted
         if not self.facts.program.bounds:
             return count
-        found = [self._visited(at, int(n)) for at, n in enumerate(count)]
-        return np.maximum(np.array(found), 1.0)
+        return np.maximum(self._means(count, ()), 1.0)
 
     @cached_property
     def unmasked(self) -> tuple[Footprint, Numbers] | None:
@@ -266,13 +265,17 @@ class Footprint:
         if rest is None:
             return None
         covered = self.facts.covered
-        counts = enumerate(self.counted)
-        found = [self._visited(at, int(n), covered) for at, n in counts]
-        return Footprint(rest, self.points, self.hardware), np.array(found)
+        means = self._means(self.counted, covered)
+        return Footprint(rest, self.points, self.hardware), means
 
-    def _visited(
-        self, point: int, count: int, covered: tuple[LoopBound, ...] = ()
-    ) -> float:
+    def _means(self, counts: Numbers, covered: tuple[LoopBound, ...]) -> Numbers:
+        """How many iterations a block visits, at each point; as `_visited`."""
+        tiles = np.stack([self.points.loop, *self.points.grid])
+        _, first, of = np.unique(tiles, axis=1, return_index=True, return_inverse=True)
+        found = [self._visited(at, int(counts[at]), covered) for at in first.tolist()]
+        return np.array(found)[of.ravel()]
+
+    def _visited(self, point: int, count: int, covered: tuple[LoopBound, ...]) -> float:
         """How many of so many iterations a block visits, over all blocks the mean.
 
         Args:
@@ -345,11 +348,11 @@ def at_point(
         num_stages=int(points.num_stages[at]),
         swap_operands=bool(points.swap_operands[at]),
     )
-    return BlockGraph(
-        tuple(replace(s, tile=tiles[s.dim]) for s in block.grid),
-        None if loop is None else Split(loop.dim, int(points.loop[at])),
-        block.nodes,
-        schedule,
+    return replace(
+        block,
+        grid=tuple(replace(s, tile=tiles[s.dim]) for s in block.grid),
+        loop=None if loop is None else Split(loop.dim, int(points.loop[at])),
+        schedule=schedule,
     )
 
 

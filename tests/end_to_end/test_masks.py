@@ -16,9 +16,12 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, LoopBound, Settled
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import map_blocks
 from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.sizes.sizes import choose_sizes
 from mirage_dsl.tile.check import check as check_tiles
 from mirage_dsl.tile.lower import programs
 from mirage_dsl.tile.parser import parse_all
@@ -450,3 +453,20 @@ def test_the_search_leaves_tiles_out() -> None:
     found = search(program, H100, k=2, budget_seconds=60)
     assert any(b.bounds for b in found[0].mugraph.blocks)
     assert len(found[0].mugraph.nodes) == 1
+
+
+def test_sizes_are_chosen_for_the_iterations_that_are_left() -> None:
+    """Not for all of them, of which some are left out then."""
+    kernel = mirage.kernel(window)
+    program = kernel.trace(*[mirage.spec((2, 1024, 16), "float16")] * 3)
+    found = search(program, H100, k=1, budget_seconds=60, max_kernels=1)[0]
+    graph = map_blocks(
+        found.mugraph, lambda block: replace(block, bounds=(), settled=())
+    )
+    extents = derived_extents(graph, graph.extent_of)
+    (sized,) = choose_sizes(
+        graph.blocks[0], kernel_types(graph), extents, hardware=H100, keep=1
+    )
+    late = skip_tiles(map_blocks(graph, lambda _: sized.block))
+    assert late is not None
+    assert found.cost.microseconds < estimate(late, H100).microseconds

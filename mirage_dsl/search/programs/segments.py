@@ -41,6 +41,7 @@ from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.result import Ledger, Plan
+from mirage_dsl.search.rewrites import REWRITES
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import (
     SHORTLIST,
@@ -378,6 +379,10 @@ class SegmentSearch:
             return
         whole = graph.blocks[0]
         blocks = [whole, *(on_grid(whole, b.grid) for b in family[1:])]
+        if graph.indices:
+            # What masks hide is not computed, so other sizes may be best.
+            skip = REWRITES["skip-tiles"]
+            blocks = [skip(_with_block(graph, b)).blocks[0] for b in blocks]
         tally: Counter[str] = Counter()
         found = sizes_of_all(
             [UnsizedBlock(b, self.constraints.sizes(b)) for b in blocks],

@@ -298,7 +298,7 @@ class _Sweep:
             # One part is no split, and structures without it are searched too.
             keep &= (parts > 1).all(axis=1)
         points = _points(rows, [(4, 2, False)])
-        found = Footprint(self.facts.plain, points, self.hardware).iterations
+        found = Footprint(self.facts.plain, points, self.hardware).counted
         if iterations is not None:
             keep &= np.isin(found, list(iterations))
         if block.loop and self.facts.extents[block.loop.dim] > SMALLEST_DOT:
@@ -395,7 +395,7 @@ class _Sweep:
 
     def _useful(self, points: Points) -> NDArray[np.intp]:
         footprint = Footprint(self.facts.plain, points, self.hardware)
-        good = points.num_stages <= np.maximum(footprint.iterations + 1, 2)
+        good = points.num_stages <= np.maximum(footprint.counted + 1, 2)
         table = footprint.facts.tables.products
         if len(table):
             narrow = (footprint.sizes[table.rows] <= NARROW).all(axis=0)

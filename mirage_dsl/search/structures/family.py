@@ -16,7 +16,10 @@ from mirage_dsl.ir.graph import BlockGraph, BlockNode, Load, Split, Store, dims_
 
 
 def on_grid(block: BlockGraph, grid: tuple[Split, ...]) -> BlockGraph:
-    """The structure with another grid, whose dims its tensors have."""
+    """The structure with another grid, whose dims its tensors have.
+
+    Its bounds are gone: those of the new one are others.
+    """
     names = {s.dim for s in grid}
     nodes = tuple(_node_on_grid(n, names) for n in block.nodes)
     return BlockGraph(grid, block.loop, nodes, block.schedule)
@@ -64,7 +67,10 @@ def _is_uniform(block: BlockGraph) -> bool:
 
 
 def hull(family: Sequence[BlockGraph]) -> BlockGraph:
-    """The structure of a family with the splits of all its members."""
+    """The structure of a family with the splits of all its members.
+
+    It has all their bounds: one by a dim that is not split lets all iterations through.
+    """
     if all(block is family[0] for block in family):
         return family[0]
     axes = dict.fromkeys(
@@ -72,4 +78,7 @@ def hull(family: Sequence[BlockGraph]) -> BlockGraph:
         for block in family
         for axis in block.axes
     )
-    return on_grid(family[0], tuple(split for axis in axes for split in axis))
+    whole = on_grid(family[0], tuple(split for axis in axes for split in axis))
+    return replace(
+        whole, bounds=tuple(dict.fromkeys(b for f in family for b in f.bounds))
+    )
