@@ -25,7 +25,7 @@ from mirage_dsl.core.types import (
     axis_text,
     dtype_named,
     f32,
-    i64,
+    i32,
 )
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.analysis.waiting import after_wait, asked_ahead
@@ -53,6 +53,7 @@ from mirage_dsl.tile.formula import (
     greatest,
     opposite,
 )
+from mirage_dsl.tile.integers import narrow
 from mirage_dsl.tile.layout import Layout, ProductAxes
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -192,6 +193,8 @@ class _Builder:
         self._late = None if made is None else after_wait(block, made)
         self._layout = Layout(block, types, sizes)
         self._wiring = Wiring(block, self._layout)
+        around = self._outer
+        self._narrow = narrow(block, types, around.types, around.extents)
         self._body: list[Statement] = []
         self._notes: list[Note] = []
         self._in_loop = False
@@ -471,7 +474,8 @@ class _Builder:
         """The tile that products read, and the one that other operators read."""
         if self._outer.types[node.source].space is MemorySpace.NOWHERE:
             order = self._layout.order_of_load(node.result)
-            positions = Positions(node.result, Tile(i64, order), node.axes[0])
+            dtype = self._computed(node.result)
+            positions = Positions(node.result, Tile(dtype, order), node.axes[0])
             self._values[node.result] = self._make(positions)
             return
         in_body = self._wiring.stages[node.result] == "body"
@@ -610,6 +614,8 @@ class _Builder:
 
     def _computed(self, value: str) -> DType:
         """The format in which a value is computed: f32, or an integer's own."""
+        if value in self._narrow:
+            return i32
         dtype = self._types[value].dtype
         return dtype if dtype.is_integer else f32
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i64
+from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
 from mirage_dsl.ir.check.view import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator, Truth
@@ -418,10 +418,10 @@ def formats_fit(view: _View) -> Iterator[Problem]:
 
 
 def _wrongly_made(statement: Statement) -> Iterator[Problem]:
-    """What computes makes f32 or integers, what counts i64."""
+    """What computes makes f32 or integers, what counts i64, or i32 if that will do."""
     match statement:
-        case Positions() if statement.tile.dtype != i64:
-            yield statement, f"makes {statement.tile.dtype}", "positions are i64"
+        case Positions() if statement.tile.dtype not in (i32, i64):
+            yield statement, f"makes {statement.tile.dtype}", "positions are integers"
         case Compute() | Reduce() | Product() | Start() | Largest():
             whole = statement.tile.dtype.is_integer
             alone = not whole or isinstance(statement, Product | Largest)

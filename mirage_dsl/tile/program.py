@@ -140,7 +140,7 @@ class Positions:
 
     Attributes:
         result: Its name.
-        tile: Its type, in i64.
+        tile: Its type, in i64, or in i32 where that is enough for all that follows.
         at: The axis: which piece of each of its dims; several count row-major.
     """
 

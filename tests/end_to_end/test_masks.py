@@ -26,7 +26,7 @@ from mirage_dsl.tile.check import check as check_tiles
 from mirage_dsl.tile.lower import programs
 from mirage_dsl.tile.parser import parse_all
 from mirage_dsl.tile.printer import to_text
-from mirage_dsl.tile.program import Loop, Positions
+from mirage_dsl.tile.program import Loop, Positions, tiles_of
 from mirage_dsl.verify.verifier import verify
 from tests.backends.running import check
 
@@ -470,3 +470,52 @@ def test_sizes_are_chosen_for_the_iterations_that_are_left() -> None:
     late = skip_tiles(map_blocks(graph, lambda _: sized.block))
     assert late is not None
     assert found.cost.microseconds < estimate(late, H100).microseconds
+
+
+# -- Formats of positions --------------------------------------------------------------
+
+SHIFTED = """
+mirage 1
+mugraph shifted(x: f32[n], ids: i64[n]) -> f32[n] where n = 96 {
+  i = index n
+  y = block grid(n / 32) {
+    xt = load x[n/grid]
+    it = load i[n/grid]
+    idt = load ids[n/grid]
+    far = it * 3 + 1000
+    kept = where(far <= it + 1100, xt, 0)
+    a = BEHIND
+    store y: f32[n/grid] = kept + a
+  }
+  return y
+}
+"""
+
+
+def formats(text: str, rows: int = 96) -> dict[str, str]:
+    graph = parsed(text).with_extents({"n": rows})
+    assert verify(graph, graph).equivalent
+    (tiles,) = programs(graph)
+    assert not check_tiles(tiles)
+    return {
+        n: t.dtype.name for n, t in tiles_of(tiles).items() if "it" in n or n == "far"
+    }
+
+
+def test_positions_that_fit_are_counted_in_32_bits() -> None:
+    alone = SHIFTED.replace("BEHIND", "to_f32 idt")
+    assert formats(alone)["it"] == formats(alone)["far"] == "i32"
+    # Three times as far does not fit; nor is anything known of ids.
+    large = formats(alone, 2**30 - 32)
+    assert large["it"] == large["far"] == "i64"
+    beside = SHIFTED.replace("BEHIND", "to_f32(it - idt)")
+    assert formats(beside)["it"] == formats(beside)["far"] == "i64"
+    ids = torch.arange(96) % 7
+    x = torch.randn(96)
+    for text in (alone, beside):
+        graph = parsed(text)
+        i = torch.arange(96)
+        kept = torch.where(i * 3 + 1000 <= i + 1100, x, 0)
+        (result,) = check(graph, [x, ids])
+        added = ids if text is alone else i - ids
+        torch.testing.assert_close(result, kept + added)

@@ -217,7 +217,7 @@ class Printer:
         """The same of what is read, multiplied, or carried by the loop."""
         match step:
             case tp.Positions(_, tile, at):
-                return f"np.int64({self.counted(at, tile.axes)})"
+                return f"np.{tile.dtype.long_name}({self.counted(at, tile.axes)})"
             case tp.Load(_, tile, source, at, via, guarded):
                 # Beyond a tensor boxes have zeros; of pointers nothing is known.
                 beyond = "0" if via == "descriptor" else "nan"

@@ -683,8 +683,9 @@ class _Printer:
     def _positions(self, step: Positions) -> None:
         text = self._memory.positions(step.at, step.tile.axes)
         shape = self._tiles.shape(step.tile.axes)
-        cast = f"({text}).to(tl.int64)" if step.tile.axes else ""
-        text = cast or f"tl.full({shape}, {text or 0}, tl.int64)"
+        dtype = TRITON_DTYPE[step.tile.dtype.name]
+        cast = f"({text}).to({dtype})" if step.tile.axes else ""
+        text = cast or f"tl.full({shape}, {text or 0}, {dtype})"
         self._name(step, self._bind(step.result, text))
 
     def _ask(self, asked: Ask) -> None:
