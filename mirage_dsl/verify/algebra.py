@@ -410,7 +410,7 @@ class ResidueAlgebra:
                 parts.append(None)
                 continue
             omega = self._spread(self.trials.omegas[i], a.rank)
-            value = fields.power(omega, part, self.prime(i, a.rank))
+            value = fields.exponential(omega, part, self.prime(i, a.rank))
             parts.append(value if masked is None else np.where(masked, 0, value))
         return Residue(tuple(parts), self._moved_up(a.flags))
 

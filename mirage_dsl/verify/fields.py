@@ -35,6 +35,10 @@ _SAFE = 32768
 """Products of a residue with one of 16 bits whose sum fits 63 bits."""
 _NARROW = 16
 """Columns of a second factor below which the product is made on its side."""
+_LONG = 64
+"""Elements from which on a trial's are inverted, or made powers of, together."""
+_DIGITS, _DIGIT = map(np.int64, (4, 256))
+"""Residues are numbers of so many digits to this base."""
 _MULTIPLY, _POWER, _DRAWN = map(np.int64, range(3))
 
 
@@ -106,6 +110,60 @@ def _rows(a, b, primes, sums, out):
                 out[batch, i, j] = total % p
 
 
+@once
+def _inverses(a, p, out):
+    """1/a of a row, by the inverse of the product of all that is not 0."""
+    total = np.int64(1)
+    for i in range(len(a)):
+        out[i] = total
+        if a[i] != 0:
+            total = _product(total, a[i], p)
+    left, power, inverted = p - 2, total, np.int64(1)
+    while left > 0:
+        if left & 1:
+            inverted = _product(inverted, power, p)
+        power = _product(power, power, p)
+        left >>= 1
+    for i in range(len(a) - 1, -1, -1):
+        if a[i] == 0:
+            out[i] = 0
+        else:
+            out[i] = _product(out[i], inverted, p)
+            inverted = _product(inverted, a[i], p)
+
+
+@once
+def _powers(base, exponents, p, table, out):
+    """Powers of one base, by a table of those of each digit of an exponent."""
+    for digit in range(_DIGITS):
+        power = np.int64(1)
+        for j in range(_DIGIT):
+            table[digit, j] = power
+            power = _product(power, base, p)
+        base = power
+    for i in range(len(exponents)):
+        left, power = exponents[i], np.int64(1)
+        for digit in range(_DIGITS):
+            power = _product(power, table[digit, left % _DIGIT], p)
+            left //= _DIGIT
+        out[i] = power
+
+
+@partial(
+    entry,
+    types=types.void(
+        types.int64[::1], _stack(2), _stack(1), types.int64[:, ::1], types.int64[:, ::1]
+    ),
+)
+def _together(bases, a, primes, table, out):
+    """Powers of a row's base with its elements as exponents; inverses for base 0."""
+    for row in range(out.shape[0]):
+        if bases[row] == 0:
+            _inverses(a[row], primes[row], out[row])
+        else:
+            _powers(bases[row], a[row], primes[row], table, out[row])
+
+
 def _least(a: IntArray, b: IntArray) -> IntArray:
     """The one that is no negative number: negative ones are large without signs."""
     return np.minimum(a.view(np.uint64), b.view(np.uint64)).view(np.int64)
@@ -140,7 +198,36 @@ def drawn(key: Any, index: IntArray, p: Any) -> IntArray:
 
 def inverse(a: IntArray, p: IntArray) -> IntArray:
     """1/a, and 0 where `a` is 0."""
-    return power(a, p - 2, p)
+    if not _is_long(a, p):
+        return power(a, p - 2, p)
+    return _by_trial(np.zeros(len(p), np.int64), a, p)
+
+
+def exponential(base: IntArray, exponent: IntArray, p: IntArray) -> IntArray:
+    """Powers of one base for each trial.
+
+    Args:
+        base: One for each trial, with axes to broadcast; not 0.
+        exponent: Residues, which are not reduced.
+        p: A prime for each trial, as the base.
+    """
+    if not _is_long(exponent, p):
+        return power(base, exponent, p)
+    return _by_trial(base.reshape(-1), exponent, p)
+
+
+def _is_long(a: IntArray, p: IntArray) -> bool:
+    """Whether there are primes by the first axis, and many elements for each."""
+    by_trial = p.ndim == a.ndim > 0 and p.size == len(p) == len(a)
+    return by_trial and a.size >= _LONG * len(a)
+
+
+def _by_trial(bases: IntArray, a: IntArray, p: IntArray) -> IntArray:
+    """What `_together` makes of the elements of each trial."""
+    rows = np.ascontiguousarray(a, np.int64).reshape(len(bases), -1)
+    out, table = np.empty_like(rows), np.empty((int(_DIGITS), int(_DIGIT)), np.int64)
+    _together(bases, rows, np.ascontiguousarray(p.reshape(-1)), table, out)
+    return out.reshape(a.shape)
 
 
 def matmul(a: IntArray, b: IntArray, p: IntArray) -> IntArray:

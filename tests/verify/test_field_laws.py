@@ -57,6 +57,20 @@ def same(a: Residue, b: Residue) -> bool:
     return bool((a.top == b.top).all())
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 1), (3, 5, 4), (3, 9, 20), (3, 64)])
+def test_many_powers_and_inverses_are_those_of_each(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    chain = [LOWEST_PRIMES[n][0] for n in (1, 3, 6)]
+    p = np.array(chain).reshape((3,) + (1,) * (len(shape) - 1))
+    a = rng.integers(0, p, shape)
+    a[0], a[1, ..., 0], a[2, ..., -1] = 0, 0, 1
+    assert (fields.inverse(a, p) == fields.power(a, p - 2, p)).all()
+    base = rng.integers(1, p)
+    assert (fields.exponential(base, a, p) == fields.power(base, a, p)).all()
+    widened = np.broadcast_to(a[:1], (1, *shape[1:]))
+    assert (fields.inverse(widened, p) == fields.power(widened, p - 2, p)).all()
+
+
 @pytest.mark.parametrize("columns", [3, 40])
 @pytest.mark.parametrize("length", [1, 70_001])
 def test_products_are_exact(length: int, columns: int) -> None:
