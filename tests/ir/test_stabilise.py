@@ -8,6 +8,7 @@ import pytest
 
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
+from mirage_dsl.ir.analysis.unshifted import exposed
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, RunningMax
@@ -189,3 +190,50 @@ def test_parts_combined_by_two_kernels_have_no_common_shift() -> None:
         at, lt = c.load(above, "h/grid, s/grid, e"), c.load(parts, "h/grid, s/grid, t#")
         y = c.store(c.div(at, c.sum(lt, over="t#")), "h/grid, s/grid, e", dtype=f16)
     assert stabilise(b.returns(y).build()) is None
+
+
+_IN_THREE_KERNELS = """
+mirage 1
+
+mugraph f(x: f32[m, k]) -> f32[m] where m = 8, k = 64 {
+  top = block grid(m / 2) loop(k / 16) {
+    x_t: f32[m/grid, k/loop] = load x
+    v1: f32[m/grid, k/loop] = accumulate x_t max
+    v2: f32[m/grid] = max v1 over(k)
+    v3: f32[m/grid] = minimum v2, 100
+    store top: f32[m/grid] = v3
+  }
+  moved = block grid(m / 2, k / 16) {
+    x_t: f32[m/grid, k/grid] = load x
+    top_t: f32[m/grid] = load top
+    v1: f32[m/grid, k/grid] = sub x_t, top_t
+    store moved: f32[m/grid, k/grid] = v1
+  }
+  total = block grid(m / 2) loop(k / 16) {
+    moved_t: f32[m/grid, k/loop] = load moved
+    v1: f32[m/grid, k/loop] = exp moved_t
+    v2: f32[m/grid, k/loop] = accumulate v1
+    v3: f32[m/grid] = sum v2 over(k)
+    store total: f32[m/grid] = v3
+  }
+  return total
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        ("", "", 0),
+        # Not a maximum, not that of what it is subtracted from, not subtracted.
+        ("accumulate x_t max", "accumulate x_t min", 1),
+        ("v1 over(k)\n    v3", "v1 over(k)\n    v9: f32[m/grid] = neg v2\n    v3", 0),
+        ("v3: f32[m/grid] = minimum v2", "v3: f32[m/grid] = mul v2", 1),
+        ("sub x_t, top_t", "add x_t, top_t", 1),
+    ],
+)
+def test_a_maximum_of_another_kernel_keeps_exponents_in_range(
+    before: str, after: str, count: int
+) -> None:
+    graph = parse(_IN_THREE_KERNELS.replace(before, after, 1))
+    assert len(list(exposed(graph))) == count

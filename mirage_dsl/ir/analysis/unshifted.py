@@ -203,10 +203,84 @@ def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
 def exposed(graph: KernelGraph) -> Iterator[Exposed]:
     """The exponentials of a μGraph that are summed, have no shift, and may need one."""
     safe = {(u.result, u.exponent) for u in unshifted(graph)}
+    origins = _Origins(graph)
     for number, node in _all_bare(graph):
         exponent = node.values[0]
-        if (node.result, exponent) not in safe and _is_summed(graph, number, node):
+        known = (node.result, exponent) in safe
+        if known or origins.is_below_maximum(number, exponent):
+            continue
+        if _is_summed(graph, number, node):
             yield Exposed(node.result, exponent)
+
+
+class _Origins:
+    """Where values come from, through the kernels that stored and loaded them."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._outer = makers(graph)
+        self._blocks = {
+            at: makers(node)
+            for at, node in enumerate(graph.nodes)
+            if isinstance(node, BlockGraph)
+        }
+        self._stored = {
+            store.result: (at, store.operand)
+            for at, node in enumerate(graph.nodes)
+            if isinstance(node, BlockGraph)
+            for store in node.stores
+        }
+
+    def is_below_maximum(self, number: int, exponent: str) -> bool:
+        """Whether an exponent is x - max x, whichever kernels compute that.
+
+        Args:
+            number: Of the kernel that has the exponential.
+            exponent: In its block, or at the kernel level.
+        """
+        place = self._origin((number, exponent))
+        node = self._node(place)
+        if not isinstance(node, Apply) or node.op is not SUB:
+            return False
+        whole, row = node.operands
+        if not (isinstance(whole, str) and isinstance(row, str)):
+            return False
+        largest = self._origin((place[0], row))
+        below = self._maximum_of(largest)
+        while below is not None:
+            largest = self._origin(below)
+            below = self._maximum_of(largest)
+        return largest == self._origin((place[0], whole)) != place
+
+    def _node(self, place: tuple[int, str]) -> ValueNode | None:
+        at, name = place
+        return self._blocks.get(at, self._outer).get(name)
+
+    def _origin(self, place: tuple[int, str]) -> tuple[int, str]:
+        """The place where a value is computed; inputs are of no kernel."""
+        at, name = place
+        while True:
+            node = self._node((at, name)) if at in self._blocks else None
+            if isinstance(node, Load):
+                at, name = -1, node.source
+            elif node is None and name in self._stored:
+                at, name = self._stored[name]
+            else:
+                return (at if node is not None else -1), name
+
+    def _maximum_of(self, place: tuple[int, str]) -> tuple[int, str] | None:
+        """What a value is the maximum of, within finite numbers; or None."""
+        match self._node(place):
+            case Accumulate(operand=operand, reduction=reduction):
+                return (place[0], operand) if reduction is MAX else None
+            case Apply(op=op, operands=operands):
+                limited = op in (MAXIMUM, MINIMUM) and len(set(operands)) > 1
+                constants = [o for o in operands if isinstance(o, Scalar)]
+                values = [o for o in operands if isinstance(o, str)]
+                if op is MAX or (limited and len(constants) == 1):
+                    return place[0], values[0]
+                return None
+            case _:
+                return None
 
 
 def _is_summed(graph: KernelGraph, number: int, node: Apply) -> bool:
