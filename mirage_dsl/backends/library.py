@@ -20,6 +20,7 @@ from mirage_dsl.ir.analysis.calls import (
     FusedCall,
     attention_axes,
     factors,
+    group_axes,
     linear_axes,
 )
 from mirage_dsl.ir.graph import Apply
@@ -334,7 +335,11 @@ def call_text(call: FusedCall, values: Values, size: Size) -> str:
     match call.name:
         case "layer_norm" | "rms_norm":
             return _norm(call, values, size)
-        case "softmax" | "_safe_softmax":
+        case "group_norm":
+            return _group_norm(call, values, size)
+        case "mean":
+            return _mean(call, values)
+        case "softmax" | "_safe_softmax" | "log_softmax":
             return _softmax(call, values)
         case "addmm":
             return _sum_of_product(call, values)
@@ -355,6 +360,31 @@ def _norm(call: FusedCall, values: Values, size: Size) -> str:
         arguments.append(values[call.value(slot)].text if has else "None")
     arguments.append(number(float(call.constant(EPS).value)))
     return aligned(f"torch.{call.name}({', '.join(arguments)})", order, dims)
+
+
+def _group_norm(call: FusedCall, values: Values, size: Size) -> str:
+    """A norm of groups of channels, which are one axis behind that of batches."""
+    axes = group_axes(call)
+    assert axes is not None
+    channels = (*axes.groups, *axes.channels)
+    x = _with_axes(values[call.value("x")], (axes.batch, channels, axes.places), size)
+    arguments = [x, " * ".join(map(size, axes.groups))]
+    for slot in ("weight", "bias"):
+        has = slot in call.bound
+        arguments.append(
+            _with_axes(values[call.value(slot)], (channels,), size) if has else "None"
+        )
+    arguments.append(number(float(call.constant(EPS).value)))
+    text = f"torch.nn.functional.group_norm({', '.join(arguments)})"
+    text += f".reshape({_shape([(d,) for d in axes.order], size)})"
+    return aligned(text, axes.order, call.dims(call.result))
+
+
+def _mean(call: FusedCall, values: Values) -> str:
+    given = values[call.value("x")]
+    axes = tuple(given.dims.index(d) for d in call.over)
+    kept = tuple(d for d in given.dims if d not in call.over)
+    return aligned(f"torch.mean({given.text}, {axes})", kept, call.dims(call.result))
 
 
 def _softmax(call: FusedCall, values: Values) -> str:

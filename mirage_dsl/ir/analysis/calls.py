@@ -105,22 +105,67 @@ def _softmax_of(x: Pattern | str, *, safe: bool) -> Pattern:
 
 
 _CENTRED = _applied("sub", "x", _mean("x"))
+_BELOW_MAXIMUM = _applied("sub", "x", _applied("max", "x"))
+_LOG_OF_SUM = _applied("log", _applied("sum", _applied("exp", _BELOW_MAXIMUM)))
 _SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
 
 
 # -- What must hold beside the pattern -------------------------------------------------
 
 
+def _is_mean(call: FusedCall) -> bool:
+    """Whether what is multiplied by is one over the number of elements."""
+    mean = Scalar(1, tuple(sorted((d, -1) for d in call.over)))
+    return call.constant(ONE_OVER_N) == mean
+
+
+def _parameters(call: FusedCall) -> Iterator[tuple[str, ...]]:
+    """The dims of a norm's weight and bias, as far as it has them."""
+    for leaf in ("weight", "bias"):
+        if leaf in call.bound:
+            yield call.dims(call.value(leaf))
+
+
 def _is_norm(call: FusedCall) -> bool:
     """Over the last axes, or over others that are turned there."""
-    over, dims = call.over, call.dims(call.result)
-    mean = Scalar(1, tuple(sorted((d, -1) for d in over)))
-    parameters = [p for p in ("weight", "bias") if p in call.bound]
-    return (
-        call.constant(ONE_OVER_N) == mean
-        and set(call.dims(call.value("x"))) == set(dims)
-        and all(call.dims(call.value(p)) == over for p in parameters)
-    )
+    same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
+    own = all(dims == call.over for dims in _parameters(call))
+    return _is_mean(call) and same and own
+
+
+@dataclass(frozen=True)
+class GroupAxes:
+    """The dims of a norm of groups: batches, groups, channels of a group, places."""
+
+    batch: tuple[str, ...]
+    groups: tuple[str, ...]
+    channels: tuple[str, ...]
+    places: tuple[str, ...]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """All dims, as PyTorch wants them."""
+        return (*self.batch, *self.groups, *self.channels, *self.places)
+
+
+def group_axes(call: FusedCall) -> GroupAxes | None:
+    """The dims of a norm whose weight and bias are of groups and their channels."""
+    parameters = list(_parameters(call))
+    whole = [d for d in call.dims(call.result) if d not in call.over]
+    if not parameters or any(dims != parameters[0] for dims in parameters):
+        return None
+    groups = tuple(d for d in parameters[0] if d in whole)
+    channels = parameters[0][len(groups) :]
+    if not groups or any(d not in call.over for d in channels):
+        return None
+    batch = tuple(d for d in whole if d not in groups)
+    places = tuple(d for d in call.over if d not in channels)
+    return GroupAxes(batch, groups, channels, places)
+
+
+def _is_group_norm(call: FusedCall) -> bool:
+    same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
+    return _is_mean(call) and same and group_axes(call) is not None
 
 
 def _is_softmax(call: FusedCall) -> bool:
@@ -222,6 +267,8 @@ def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
     root_mean_square = _over_root_mean_square("x", square("x"))
     yield "layer_norm", _applied("add", scaled, "bias"), _is_norm
     yield "layer_norm", scaled, _is_norm
+    yield "group_norm", _applied("add", scaled, "bias"), _is_group_norm
+    yield "group_norm", scaled, _is_group_norm
     yield "layer_norm", layer, _is_norm
     yield "rms_norm", _applied("mul", root_mean_square, "weight"), _is_norm
     yield "rms_norm", root_mean_square, _is_norm
@@ -242,10 +289,12 @@ FUNCTIONS: Sequence[Function] = (
     *_attentions(),
     *_norms(lambda x: _applied("square", x)),
     *_norms(lambda x: _applied("mul", x, x)),
+    ("log_softmax", _applied("sub", _BELOW_MAXIMUM, _LOG_OF_SUM), _is_softmax),
     ("_safe_softmax", _softmax_of("x", safe=True), _is_softmax),
     ("softmax", _softmax_of("x", safe=False), _is_softmax),
     ("addmm", _SUM_OF_PRODUCT, _is_sum_of_product),
     ("linear", _SUM_OF_PRODUCT, _is_linear),
+    ("mean", _mean("x"), _is_mean),
 )
 """Functions by what they compute; those of more operators first."""
 
