@@ -75,6 +75,8 @@ from mirage_dsl.frontend.functions import bitwise_or as bitwise_or
 from mirage_dsl.frontend.functions import bitwise_xor as bitwise_xor
 from mirage_dsl.frontend.functions import clamp as clamp
 from mirage_dsl.frontend.functions import clip as clip
+from mirage_dsl.frontend.functions import cumprod as cumprod
+from mirage_dsl.frontend.functions import cumsum as cumsum
 from mirage_dsl.frontend.functions import div as div
 from mirage_dsl.frontend.functions import embedding as embedding
 from mirage_dsl.frontend.functions import equal as equal

@@ -133,6 +133,9 @@ def expression(
             text = template.format(operands[0].text, axes=axes, dtype=name)
             kept = "{dtype}" in template or operands[0].dtype == dtype
             return text if kept else f"{text}.to({name})"
+        case Kind.SCAN:
+            text = _scanned(template, node.along, operands[0], torch_dtype(dtype), size)
+            return aligned(text, operands[0].dims, result)
         case Kind.CONTRACTION:
             return _product(template, operands, result)
         case Kind.VIEW:
@@ -169,6 +172,27 @@ def _elementwise(
     # Numbers among tensors leave their format alone; tensors of numbers may not.
     kept = numbers or all(o.dtype is not None for o in operands)
     return text if kept and not wide else f"{text}.to({name})"
+
+
+def _scanned(
+    template: str,
+    along: tuple[str, ...],
+    operand: Argument,
+    dtype: str,
+    size: Callable[[str], str],
+) -> str:
+    """A scan of an axis, of which several dims become one."""
+    dims = operand.dims
+    if len(along) == 1:
+        axis = dims.index(along[0])
+        return template.format(operand.text, axis=axis, dtype=dtype)
+    rest = [d for d in dims if d not in along]
+    order = [dims.index(d) for d in (*rest, *along)]
+    merged = f"{operand.text}.permute({order}).flatten({len(rest)})"
+    found = template.format(merged, axis=len(rest), dtype=dtype)
+    sizes = ", ".join(map(size, along))
+    back = [order.index(i) for i in range(len(dims))]
+    return f"{found}.unflatten({len(rest)}, ({sizes})).permute({back})"
 
 
 def _of_integers(

@@ -384,6 +384,8 @@ def _library_busy(
             return busy + 2 * hardware.prologue + joining
         case Kind.REDUCTION:
             return math.hypot(busy, _row_latency(max(read), hardware))
+        case Kind.SCAN:
+            return math.hypot(busy, _row_latency(max(read), hardware))
         case Kind.CONCAT | Kind.GATHER:
             return busy
         case Kind.LIBRARY:

@@ -36,6 +36,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Store,
     TileProgram,
     makes,
@@ -424,7 +425,7 @@ class _Builder:
                 case Cast():
                     flops[once][0, self.value[statement.result]] += CAST.flops
                     others[once] += 1
-                case Reduce():
+                case Reduce() | Scan():
                     row = self.value[self.flow.origin(statement.operand)]
                     flops[once][0, row] += statement.op.flops
                     reductions[once] += 1

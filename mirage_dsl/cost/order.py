@@ -32,7 +32,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.tile import program as tiles
-from mirage_dsl.tile.program import Product, Reduce, makes
+from mirage_dsl.tile.program import Product, Reduce, Scan, makes
 
 Steps = Sequence[Step]
 
@@ -113,7 +113,7 @@ def exchanges(facts: ProgramFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
     flow, found = facts.flow, set[str]()
     for statement, _ in flow.steps:
-        if isinstance(statement, Reduce):
+        if isinstance(statement, Reduce | Scan):
             found.add(statement.result)
         elif isinstance(statement, Product):
             left, right = flow.factors(statement)

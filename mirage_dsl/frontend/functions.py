@@ -34,7 +34,17 @@ from mirage_dsl.frontend.operands import (
 )
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import MAX, MIN, MUL, OPERATORS, PROD, ROWSHIFT, SUM
+from mirage_dsl.ops.table import (
+    CUMPROD,
+    CUMSUM,
+    MAX,
+    MIN,
+    MUL,
+    OPERATORS,
+    PROD,
+    ROWSHIFT,
+    SUM,
+)
 
 
 def _elementwise(name: str, summary: str) -> Callable[..., Any]:
@@ -396,6 +406,26 @@ def prod(
     """Product over axes, of all elements by default."""
     x = _counted("prod", x, dtype)
     return reduced(PROD, "prod", x, axis, keepdims)
+
+
+def _scanned(op: Operator, x: Any, axis: Any, dtype: Any) -> Tensor:
+    x = _counted(op.name, x, dtype)
+    if axis is None:
+        x, axis = views.flatten(x), 0
+    (at,) = shapes.normal_axes(axis, x.ndim, op.name)
+    return Tensor.made(x.recorder, x.recorder.scan(op, x.handle, at), (x,))
+
+
+@public
+def cumsum(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
+    """Sums of each element and all before it along an axis; None is all, flat."""
+    return _scanned(CUMSUM, x, axis, dtype)
+
+
+@public
+def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
+    """Products of each element and all before it along an axis; None is all, flat."""
+    return _scanned(CUMPROD, x, axis, dtype)
 
 
 # -- Elements at indices that are data --------------------------------------------

@@ -189,6 +189,25 @@ class Recorder:
             value = self._of_copies(op, value, repeated)
         return Handle(value, tuple(kept))
 
+    def scan(self, op: Operator, x: Handle, axis: int) -> Handle:
+        """Apply a scan along an axis; one of a single element changes nothing."""
+        if not x.axes[axis]:
+            return x
+        if not set(self.dims.resolve(x.axes[axis])) <= set(
+            self.dims.resolve(x.value.dims)
+        ):
+            x = self._spread(x, axis)
+        attrs: Attrs = (("along", AxisNames(_names([x.axes[axis]]))),)
+        return Handle(self._record(op, (x.value,), x.value.dims, attrs), x.axes)
+
+    def _spread(self, x: Handle, axis: int) -> Handle:
+        """The tensor with elements of its own along an axis: times as many ones."""
+        positions = self.index(x.axes[axis])
+        ones = self.elementwise(EQUAL, [positions, positions])
+        ones = self.cast(ones, x.value.dtype)
+        axes: Axes = tuple(a if i == axis else () for i, a in enumerate(x.axes))
+        return self.elementwise(MUL, [x, Handle(ones.value, axes)])
+
     def _of_copies(self, op: Operator, value: Traced, atoms: DimVars) -> Traced:
         """A reduction of as many copies of a value as some dims have elements."""
         if op.adds:
@@ -581,6 +600,9 @@ class Recorder:
 
     def _joinable(self, x: Handle, axis: int) -> Handle:
         """The operand with a dim along the axis, also where its extent is 1."""
+        if x.value in self.constants:
+            atoms = x.axes[axis] or (self.dims.fresh(1),)
+            return self._spread(Handle(x.value, _replaced(x.axes, axis, atoms)), axis)
         if x.axes[axis]:
             return x
         value, target = self._single.get(x.value, (x.value, ()))

@@ -634,6 +634,8 @@ class Tensor(Attributes):
     sum = method("sum")
     mean = method("mean")
     prod = method("prod")
+    cumsum = method("cumsum")
+    cumprod = method("cumprod")
     amax = method("amax")
     amin = method("amin")
     var = spread("var")

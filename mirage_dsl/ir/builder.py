@@ -34,6 +34,7 @@ from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     AttrValue,
+    AxisNames,
     BlockGraph,
     BlockNode,
     Index,
@@ -125,6 +126,8 @@ def _attribute(value: AttrLike, kind: AttributeKind | None) -> AttrValue:
     many = kind in (AttributeKind.DIMS, AttributeKind.NEW_DIMS)
     if many and isinstance(value, str):
         return tuple(value.replace(",", " ").split())
+    if kind in (AttributeKind.AXES, AttributeKind.NEW_AXES) and isinstance(value, str):
+        return AxisNames(tuple(tuple(d.name for d in a) for a in axes_from(value)))
     return value
 
 

@@ -107,6 +107,20 @@ class Apply:
         return value
 
     @property
+    def along(self) -> tuple[str, ...]:
+        """The dims of the axis that the operator scans; `()` if it scans none."""
+        value = dict(self.attrs).get("along")
+        return value.names if isinstance(value, AxisNames) else ()
+
+    @property
+    def across(self) -> tuple[str, ...]:
+        """Dims along which elements of the result depend on several of the operands.
+
+        It sums over them, or scans them.
+        """
+        return self.over + self.along
+
+    @property
     def is_view(self) -> bool:
         """Whether it only looks at its operand in another way, in the same format."""
         return self.op.kind is Kind.VIEW and "dtype" not in self.op.attributes
@@ -118,7 +132,7 @@ class Apply:
         So a generated kernel ends before it, and another one starts behind it.
         """
         alone = (Kind.CONCAT, Kind.GATHER, Kind.LIBRARY)
-        return self.is_view or self.op.kind in alone
+        return self.is_view or self.op.kind in alone or len(self.along) > 1
 
     def axes(self, name: str) -> tuple[tuple[str, ...], ...]:
         """The attribute called `name`, which tells axes."""

@@ -219,6 +219,9 @@ def apply_type(
         case Kind.REDUCTION:
             _check_over(node, types)
             return flat_type(dtype, _without(types[0].dims, node.over), space)
+        case Kind.SCAN:
+            _check_along(node, types[0], space)
+            return flat_type(dtype, types[0].dims, space)
         case Kind.CONTRACTION:
             _check_contraction(node, types)
             return flat_type(dtype, _without(union_dims(types), node.over), space)
@@ -337,6 +340,23 @@ def _check_over(node: Apply, types: Sequence[TensorType]) -> None:
             )
     if not node.over:
         raise CheckError(f"{node.op.name} needs at least one dim in `over`")
+
+
+def _check_along(node: Apply, source: TensorType, space: MemorySpace) -> None:
+    axes = node.axes("along")
+    if len(axes) != 1 or not axes[0] or len(set(axes[0])) < len(axes[0]):
+        raise CheckError(f"{node.op.name} goes along one axis, found {axes}")
+    missing = [name for name in node.along if name not in source.names]
+    if missing:
+        raise CheckError(
+            f"{node.op.name} along {missing[0]}: the operand has no such dim (dims: "
+            f"{', '.join(source.names) or 'none'})"
+        )
+    if len(node.along) > 1 and space is not MemorySpace.DEVICE:
+        raise CheckError(
+            f"{node.op.name} along several dims in a block: it goes along one; put it "
+            "at the kernel level"
+        )
 
 
 def _cast_dtype(name: str) -> DType:

@@ -25,6 +25,8 @@ class Kind(Enum):
 
     ELEMENTWISE: operands broadcast by name; the result has the union of their dims.
     REDUCTION: one operand; attribute `over` names the dims that vanish.
+    SCAN: one operand; each element becomes what it and all before it along the one
+        axis of attribute `along` make together.
     CONTRACTION: two operands; the sum of their product over the shared dims named by
         `over`; the other shared dims are batch dims.
     VIEW: one operand; the same elements under another type, without arithmetic.
@@ -41,6 +43,7 @@ class Kind(Enum):
 
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
+    SCAN = "scan"
     CONTRACTION = "contraction"
     VIEW = "view"
     GATHER = "gather"
@@ -147,13 +150,15 @@ class FieldAlgebra(ElementAlgebra[V], Protocol[V]):
     """What residues can do with whole arrays; `verify` implements it.
 
     `fold` joins the elements along axes, which vanish, by an associative and
-    commutative function.  `matmul` multiplies (batch, m, k) by (batch, k, n).  `shift`
-    is a fresh random value at each call, with the axes dropped.
+    commutative function, and `scan` each one with all before it along an axis.
+    `matmul` multiplies (batch, m, k) by (batch, k, n).  `shift` is a fresh random value
+    at each call, with the axes dropped.
     """
 
     def sum(self, a: V, axes: Axes) -> V: ...
     def max(self, a: V, axes: Axes) -> V: ...
     def fold(self, join: Callable[[V, V], V], a: V, axes: Axes) -> V: ...
+    def scan(self, join: Callable[[V, V], V], a: V, axis: int) -> V: ...
     def matmul(self, a: V, b: V) -> V: ...
     def shift(self, a: V, axes: Axes) -> V: ...
     def concat(self, axis: int, *operands: V) -> V: ...
@@ -183,6 +188,12 @@ class ReductionField(Protocol):
     def __call__(self, f: FieldAlgebra[V], a: V, axes: Axes, /) -> V: ...
 
 
+class ScanField(Protocol):
+    """Field semantics of a scan along an axis."""
+
+    def __call__(self, f: FieldAlgebra[V], a: V, axis: int, /) -> V: ...
+
+
 class ContractionField(Protocol):
     """Field semantics of a contraction of (batch, m, k) and (batch, k, n)."""
 
@@ -200,6 +211,7 @@ Field = (
     | BinaryField
     | TernaryField
     | ReductionField
+    | ScanField
     | ContractionField
     | ConcatField
 )
@@ -222,12 +234,12 @@ class Operator:
         kind: How it treats dims.
         arity: Number of operands.
         numpy: Reference semantics on NumPy arrays.  Elementwise: broadcasting arrays.
-            Reduction: `(array, axes)`, dropping the axes.  Contraction: matrix product
-            of (batch, m, k) and (batch, k, n).  View and concat: the identity and
-            `(axis, *arrays)`; the evaluator moves the dims.  Library: the arrays, and
-            the attributes that are integers by name.
+            Reduction: `(array, axes)`, dropping the axes.  Scan: `(array, axis)`.
+            Contraction: matrix product of (batch, m, k) and (batch, k, n).  View and
+            concat: the identity and `(axis, *arrays)`; the evaluator moves the dims.
+            Library: the arrays, and the attributes that are integers by name.
         field: The same over residues, first argument the algebra; called through `on`,
-            `reduced`, `contracted` and `joined`.
+            `reduced`, `scanned`, `contracted` and `joined`.
         field_note: `exact`, or why the surrogate is safe.
         term: Its abstract expression.
         triton: Emission template; `{0}`, `{1}` are names of operands, `{axis}` an
@@ -247,8 +259,8 @@ class Operator:
         gives: The format of its result, where that is not the operands'.
         chooses: Its first operand is a condition, in a format of its own.
         commutative: Operands may be swapped.
-        join: Of a reduction or contraction: the associative and commutative operator
-            on the results of two parts that gives that of both.
+        join: Of a reduction, scan or contraction: the associative and commutative
+            operator on the results of two parts that gives that of both.
         neutral: Of a reduction: what an element that does not exist counts as.  It
             changes nothing that it is joined with.
         selects: Of a reduction: its result is one of the elements.
@@ -328,6 +340,10 @@ class Operator:
         """The field semantics of a reduction."""
         return cast("ReductionField", self.field)(algebra, a, axes)
 
+    def scanned(self, algebra: FieldAlgebra[V], a: V, axis: int) -> V:
+        """The field semantics of a scan."""
+        return cast("ScanField", self.field)(algebra, a, axis)
+
     def contracted(self, algebra: FieldAlgebra[V], a: V, b: V) -> V:
         """The field semantics of a contraction."""
         return cast("ContractionField", self.field)(algebra, a, b)
@@ -343,6 +359,8 @@ class Operator:
                 return self.on(algebra, *operands)
             case Kind.REDUCTION:
                 return self.reduced(algebra, operands[0], ())
+            case Kind.SCAN:
+                return self.scanned(algebra, operands[0], 0)
             case Kind.CONTRACTION:
                 return self.contracted(algebra, operands[0], operands[1])
             case Kind.CONCAT:

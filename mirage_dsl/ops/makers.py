@@ -26,6 +26,7 @@ from mirage_dsl.ops.definition import (
     Numbers,
     Operator,
     ReductionField,
+    ScanField,
     Shape,
     Term,
     TernaryField,
@@ -372,6 +373,41 @@ def reduction(
             join=join,
             neutral=neutral,
             **facets,
+        )
+    )
+
+
+def scan(
+    name: str,
+    numpy: Callable[[Array, int], Array],
+    *,
+    join: Operator,
+    torch: str,
+    field: ScanField | None = None,
+) -> Operator:
+    """A row that joins each element with all before it along an axis.
+
+    Without `field` it joins them by that of `join`.
+    """
+
+    def scanned(f: FieldAlgebra[V], a: V, axis: int) -> V:
+        return f.scan(lambda x, y: join.on(f, x, y), a, axis)
+
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.SCAN,
+            arity=1,
+            numpy=numpy,
+            field=field or scanned,
+            field_note=join.field_note,
+            term=Term.FUNCTION,
+            triton=f"tl.associative_scan({{0}}, {{axis}}, {joining(join)})",
+            torch=torch,
+            flops=2 * join.flops,
+            attributes={"along": AttributeKind.AXES},
+            join=join,
+            formats=Formats.ANY,
         )
     )
 

@@ -45,6 +45,7 @@ from mirage_dsl.ops.makers import (
     library,
     reduction,
     row,
+    scan,
     shift,
     ternary,
     unary,
@@ -433,6 +434,18 @@ PROD = reduction(
     torch="prod_of({0}, {axes}, {dtype})",
     truth=Truth.KEEPS,
     formats=Formats.ANY,
+)
+CUMSUM = scan(
+    "cumsum",
+    lambda a, axis: np.cumsum(a, axis, dtype=a.dtype),
+    join=ADD,
+    torch="torch.cumsum({0}, {axis}, dtype={dtype})",
+)
+CUMPROD = scan(
+    "cumprod",
+    lambda a, axis: np.cumprod(a, axis, dtype=a.dtype),
+    join=MUL,
+    torch="torch.cumprod({0}, {axis}, dtype={dtype})",
 )
 ROWSHIFT = shift(
     "rowshift",

@@ -177,7 +177,7 @@ class _Parts:
             return self._cut(value, dim, number, pieces)
         if node.op.kind is Kind.CONCAT:
             return self._operand(node, dim, number, pieces)
-        if node.op.kind in (Kind.VIEW, Kind.LIBRARY) or dim in node.over:
+        if node.op.kind in (Kind.VIEW, Kind.LIBRARY) or dim in node.across:
             raise _StuckError
         return self._of_part(node, dim, number, pieces)
 

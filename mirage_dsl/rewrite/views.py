@@ -187,6 +187,8 @@ class _Sinker:
             return self.seen(node.values[0], _composed(through, looks))
         if looks and node.op.kind is Kind.LIBRARY:
             raise _StuckError
+        if any(k.dim in node.along for k in looks):
+            raise _StuckError
         made = dict(node.attrs).get("to")
         if any(k.dim == made for k in looks):
             return self._part(node, str(made), looks)

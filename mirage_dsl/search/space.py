@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
 from mirage_dsl.core.types import Scalar, TensorType, f64
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Operand, Split
+from mirage_dsl.ir.graph import (
+    Apply,
+    Attrs,
+    AxisNames,
+    BlockGraph,
+    KernelGraph,
+    Operand,
+    Split,
+)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind, Operator, Term
@@ -82,6 +90,7 @@ class Value:
         op: The operator that makes it; None for tensors read and for constants.
         operands: Indices of operands among `Space.values`.
         over: Dims that the operator reduces, as a mask.
+        along: The dim that it scans, as a mask.
         constant: The number, for a constant.
         location: The user's line that made it.
     """
@@ -92,6 +101,7 @@ class Value:
     op: Operator | None = None
     operands: tuple[int, ...] = ()
     over: int = 0
+    along: int = 0
     constant: Scalar | None = None
     location: SourceLocation | None = field(default=None, compare=False)
 
@@ -104,7 +114,7 @@ class Value:
     def function(self) -> str:
         """What tells its uninterpreted function from others; `over` is separate."""
         assert self.op is not None
-        return self.op.name
+        return f"{self.op.name} along {self.along}" if self.along else self.op.name
 
 
 @dataclass(frozen=True)
@@ -165,6 +175,12 @@ class Space:
         """Indices of the tensors that a block may read."""
         values = enumerate(self.values)
         return tuple(i for i, v in values if v.is_load or i in self.stored)
+
+    def attributes(self, over: int, along: int = 0) -> Attrs:
+        """The attributes of an operator that reduces or scans some dims."""
+        if along:
+            return (("along", AxisNames((self.names(along),))),)
+        return (("over", self.names(over)),) if over else ()
 
     def representable(self, names: int) -> bool:
         """Whether a value of these dims is whole, or partial in one cut dim only."""
@@ -299,7 +315,11 @@ def space_of(program: KernelGraph) -> Space:
 
 
 def _opaque(op: Operator) -> bool:
-    return op.term is Term.FUNCTION and op.kind in (Kind.ELEMENTWISE, Kind.REDUCTION)
+    return op.term is Term.FUNCTION and op.kind in (
+        Kind.ELEMENTWISE,
+        Kind.REDUCTION,
+        Kind.SCAN,
+    )
 
 
 def _union(masks: Iterator[int] | list[int]) -> int:
@@ -336,7 +356,7 @@ class _Reader:
             self.index[node.result] = self.index[node.values[0]]
         elif node.op.kind is Kind.VIEW and self.is_load(node.values[0]):
             self.view(node.result)
-        elif node.op.kind in (Kind.VIEW, Kind.CONCAT, Kind.GATHER, Kind.LIBRARY):
+        elif node.op.kind is Kind.VIEW or node.stands_alone:
             raise UnsupportedError(
                 f"a block cannot compute `{node.result}` = {node.op.name} of a "
                 "computed tensor; compute the operand in a kernel of its own",
@@ -362,6 +382,7 @@ class _Reader:
                 node.op,
                 operands,
                 over,
+                self.mask(node.along),
                 location=node.location,
             )
         )

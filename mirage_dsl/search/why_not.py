@@ -218,7 +218,9 @@ class Membership:
         )
 
     def _function(self, node: Apply, operands: list[Abstract]) -> Pair:
-        word = word_of(f"{node.op.name} over {self.space.mask(node.over)}")
+        along = self.space.mask(node.along)
+        name = f"{node.op.name} along {along}" if along else node.op.name
+        word = word_of(f"{name} over {self.space.mask(node.over)}")
         keys = tuple(key_of(o.pair) for o in operands)
         if node.op.commutative:
             keys = tuple(sorted(keys))

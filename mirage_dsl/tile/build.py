@@ -79,6 +79,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -113,6 +114,7 @@ Making = (
     | Merge
     | Pick
     | Reduce
+    | Scan
     | Product
     | Start
     | Largest
@@ -563,6 +565,8 @@ class _Builder:
         assert isinstance(operand, str)
         if node.op.kind is Kind.REDUCTION:
             return self._reduction(node, operand)
+        if node.op.kind is Kind.SCAN and len(node.along) == 1:
+            return self._scan(node, operand)
         if "dtype" in node.op.attributes:
             return self._cast(node, operand)
         raise UnsupportedError(
@@ -710,6 +714,15 @@ class _Builder:
         fills = held_after(node.op, self._fills[operand], rest)
         tile = Tile(self._tiles[operand].dtype, rest)
         return self._make(Reduce(node.result, tile, node.op, operand, over), fills)
+
+    def _scan(self, node: Apply, operand: str) -> str:
+        operand = self._in_f32(operand)
+        tile = self._tiles[operand]
+        along = next((d for d in tile.axes if d.name in node.along), None)
+        # A dim of one element is no axis of tiles.
+        if along is None:
+            return operand
+        return self._make(Scan(node.result, tile, node.op, operand, along))
 
     # -- Products ------------------------------------------------------------------
 

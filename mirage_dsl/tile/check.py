@@ -41,6 +41,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -313,7 +314,7 @@ def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
             yield statement.state, statement.tile.axes, True
         case Product():
             yield from _product_orders(statement)
-        case Cast() | Finite() | Mask() | Merge():
+        case Cast() | Finite() | Mask() | Merge() | Scan():
             yield statement.operand, statement.tile.axes, True
         case Pick():
             yield statement.operand, statement.tile.axes, True
@@ -368,7 +369,10 @@ def _read_axes(view: _View, axes: Order, pieces: Order) -> Order:
 
 
 def all_axes_kept(view: _View) -> Iterator[Problem]:
-    """Turning keeps all axes; what is reduced over is there; stores have all axes."""
+    """Turning keeps all axes; what is reduced over is there; stores have all axes.
+
+    What is scanned is there too, and whole.
+    """
     for statement, _ in view.statements:
         match statement:
             case Convert():
@@ -381,6 +385,11 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
                 if not set(statement.over) <= set(own):
                     what = f"{statement.operand} has the axes {_axes(own)}"
                     yield statement, what, "reduce over some of them"
+            case Scan():
+                own, along = view.tiles[statement.operand].axes, statement.along
+                if along not in own or along != along.whole:
+                    what = f"goes along {along}, {statement.operand} has {_axes(own)}"
+                    yield statement, what, "scan a whole dim of it"
             case Store():
                 own = view.tiles[statement.operand].axes
                 extra = [d for d in own if d not in dims_of(statement.at)]
@@ -398,7 +407,7 @@ def formats_fit(view: _View) -> Iterator[Problem]:
         operands = [v for v in reads(statement) if v in view.tiles]
         formats = {v: view.tiles[v].dtype for v in operands}
         match statement:
-            case Compute() | Reduce() | Rescale() | Update() | Largest():
+            case Compute() | Reduce() | Scan() | Rescale() | Update() | Largest():
                 for name, dtype in formats.items():
                     if dtype != f32 and not dtype.is_integer:
                         what = f"reads {name} in {dtype}, arithmetic is in f32"
@@ -422,7 +431,7 @@ def _wrongly_made(statement: Statement) -> Iterator[Problem]:
     match statement:
         case Positions() if statement.tile.dtype not in (i32, i64):
             yield statement, f"makes {statement.tile.dtype}", "positions are integers"
-        case Compute() | Reduce() | Product() | Start() | Largest():
+        case Compute() | Reduce() | Scan() | Product() | Start() | Largest():
             whole = statement.tile.dtype.is_integer
             alone = not whole or isinstance(statement, Product | Largest)
             if statement.tile.dtype != f32 and alone:
@@ -445,13 +454,14 @@ def _mixed_integers(
     else:
         read = set(formats.values())
     if not any(d.is_integer for d in read) and not (
-        isinstance(statement, Compute | Reduce) and statement.tile.dtype.is_integer
+        isinstance(statement, Compute | Reduce | Scan)
+        and statement.tile.dtype.is_integer
     ):
         return
     if len(read) > 1:
         named = " and ".join(sorted(map(str, read)))
         yield statement, f"computes with {named}", "convert one of them"
-    elif isinstance(statement, Compute | Reduce):
+    elif isinstance(statement, Compute | Reduce | Scan):
         made = statement.tile.dtype
         op = statement.op
         expected = f32 if op.truth is Truth.COMPARES else op.gives or min(read, key=str)

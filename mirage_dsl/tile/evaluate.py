@@ -55,6 +55,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -228,17 +229,7 @@ class _Evaluation(Generic[V]):
             case _:
                 self._made(statement)
 
-    def _made(
-        self,
-        statement: Compute
-        | Cast
-        | Finite
-        | Convert
-        | MaskStatement
-        | Merge
-        | Pick
-        | Reduce,
-    ) -> None:
+    def _made(self, statement: _Made) -> None:
         """Statements that make one value of others."""
         if isinstance(statement, Convert | MaskStatement) and not self._holds(
             statement.when
@@ -265,6 +256,11 @@ class _Evaluation(Generic[V]):
                 found = self.get(statement.other if other else statement.operand)
             case Reduce():
                 found = self._reduce(statement)
+            case Scan():
+                named = self.get(statement.operand)
+                found = self.arrays.scan(
+                    statement.op, named, _names((statement.along,))
+                )
             case _:
                 assert_never(statement)
         self._put(statement, found)
@@ -629,7 +625,7 @@ class _Evaluation(Generic[V]):
         return self.arrays.arranged(named, [d.name for d in dims])
 
 
-_Made = Compute | Cast | Finite | Convert | MaskStatement | Merge | Pick | Reduce
+_Made = Compute | Cast | Finite | Convert | MaskStatement | Merge | Pick | Reduce | Scan
 
 
 def _names(axes: Sequence[Dim]) -> tuple[str, ...]:

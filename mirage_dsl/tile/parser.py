@@ -61,6 +61,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -571,14 +572,17 @@ class _Assigned:
         if word is None:
             return self._compute()
         make = self._makers().get(word.text)
-        known = _DETAILS.get(word.text, ("over",))
-        if make is None and self._reduction(word) is None:
-            options = (*self._makers(), *_reductions())
+        scan = _rows(Kind.SCAN).get(word.text)
+        known = _DETAILS.get(word.text, ("over",) if scan is None else ("along",))
+        if make is None and scan is None and self._reduction(word) is None:
+            options = (*self._makers(), *_rows(Kind.REDUCTION), *_rows(Kind.SCAN))
             raise self._source.wrong(
                 word,
                 f"unknown step `{word}`{suggest(word.text, options, 'steps')}",
             )
         details = _Details(self._of, word, self._action.details, known)
+        if scan is not None:
+            return self._scan(scan, details)
         return self._reduce(word, details) if make is None else make(details)
 
     def _makers(self) -> Mapping[str, Callable[[_Details], Statement]]:
@@ -672,7 +676,7 @@ class _Assigned:
         )
 
     def _reduction(self, word: Word) -> Operator | None:
-        return _reductions().get(word.text)
+        return _rows(Kind.REDUCTION).get(word.text)
 
     def _reduce(self, word: Word, details: _Details) -> Reduce:
         op = self._reduction(word)
@@ -681,6 +685,13 @@ class _Assigned:
             raise details.missing("over")
         (operand,), over = self._operands(), details.dims("over")
         return Reduce(self._result, self._tile, op, operand, over, self._notes)
+
+    def _scan(self, op: Operator, details: _Details) -> Scan:
+        dims = details.dims("along")
+        if len(dims) != 1:
+            raise details.missing("along")
+        (operand,) = self._operands()
+        return Scan(self._result, self._tile, op, operand, dims[0], self._notes)
 
     # -- Arithmetic ----------------------------------------------------------------
 
@@ -735,8 +746,8 @@ class _Assigned:
         return self._of.resolver.constant(form)
 
 
-def _reductions() -> dict[str, Operator]:
-    return {n: op for n, op in OPERATORS.items() if op.kind is Kind.REDUCTION}
+def _rows(kind: Kind) -> dict[str, Operator]:
+    return {n: op for n, op in OPERATORS.items() if op.kind is kind}
 
 
 __all__ = ["parse", "parse_all"]

@@ -34,6 +34,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -193,6 +194,7 @@ _Made = (
     | Merge
     | Pick
     | Reduce
+    | Scan
     | Product
     | Largest
 )
@@ -212,7 +214,7 @@ def _action(statement: _Made) -> str:
             return f"pick {quoted(statement.operand)}, {quoted(statement.other)}"
         case Product():
             return f"{quoted(statement.left)} @ {quoted(statement.right)}"
-        case Reduce():
+        case Reduce() | Scan():
             return f"{statement.op.name} {quoted(statement.operand)}"
         case Cast() | Finite() | Convert() | Mask() | Merge() | Largest():
             word = type(statement).__name__.lower()
@@ -237,6 +239,8 @@ def _details(statement: _Made | Ask) -> Iterator[str]:
             yield f"sides({'; '.join(groups)})"
         case Reduce():
             yield _clause("over", statement.over)
+        case Scan():
+            yield _clause("along", (statement.along,))
         case Positions():
             pass
         case _:

@@ -286,6 +286,22 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """Each element joined with all before it along a whole dim, in f32.
+
+    Lanes outside lie behind the last element, so whatever they hold does not matter;
+    nothing is known of what they hold then.
+    """
+
+    result: str
+    tile: Tile
+    op: Operator
+    operand: str
+    along: Dim
+    notes: Notes = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Product:
     """`left[batch rows over] · right[batch over columns]`, in f32.
 
@@ -444,6 +460,7 @@ Statement = (
     | Merge
     | Pick
     | Reduce
+    | Scan
     | Product
     | Start
     | Rescale
@@ -533,7 +550,15 @@ def reads(statement: Statement) -> tuple[str, ...]:
             return () if statement.instead is None else (statement.instead,)
         case Compute():
             return tuple(o for o in statement.operands if isinstance(o, str))
-        case Store() | Cast() | Finite() | Convert() | Mask() | Merge() | Reduce():
+        case (
+            Store()
+            | Cast()
+            | Finite()
+            | Convert()
+            | Mask()
+            | Merge()
+            | (Reduce() | Scan())
+        ):
             return (statement.operand,)
         case Pick():
             return (statement.operand, statement.other)

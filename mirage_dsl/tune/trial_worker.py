@@ -71,6 +71,10 @@ class TorchDomain:
         """The row's expression."""
         return _evaluated(op.name, (value,), axes, dtype=value.dtype)
 
+    def scan(self, op: Operator, value: Tensor, axis: int) -> Tensor:
+        """The row's expression."""
+        return _evaluated(op.name, (value,), (axis,), dtype=value.dtype)
+
     def contract(self, op: Operator, a: Tensor, b: Tensor) -> Tensor:
         """The row's expression."""
         return _evaluated(op.name, (a, b))
@@ -171,7 +175,7 @@ def _code(
     dtype: str,
 ) -> CodeType:
     operands = [f"x{i}" for i in range(count)]
-    fields = {"axes": axes, "dtype": dtype, **dict(numbers)}
+    fields = {"axes": axes, "axis": sum(axes[:1]), "dtype": dtype, **dict(numbers)}
     text = OPERATORS[name].torch.format(*operands, **fields)
     return compile(text, f"<{name}>", "eval")
 

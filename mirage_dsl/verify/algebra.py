@@ -558,6 +558,19 @@ class ResidueAlgebra:
             a = slice_at(a, axis, 0)
         return a
 
+    def scan(
+        self, join: Callable[[Residue, Residue], Residue], a: Residue, axis: int
+    ) -> Residue:
+        """Each element joined with all before it: with one, two, four, ... of them."""
+        count, reach = a.top.shape[axis + 1], 1
+        while reach < count:
+            first = section(a, axis, 0, reach)
+            rest = join(
+                section(a, axis, 0, count - reach), section(a, axis, reach, count)
+            )
+            a, reach = self.concat(axis, first, rest), 2 * reach
+        return a
+
     def matmul(self, a: Residue, b: Residue) -> Residue:
         """(batch, m, k) by (batch, k, n)."""
         a, b = refuse_masked(a), refuse_masked(b)
@@ -768,6 +781,14 @@ class ResidueDomain:
         found = op.numpy(value.exact, tuple(x + 1 for x in axes))
         exact = np.asarray(found).astype(value.exact.dtype)
         return self.algebra.whole(exact, fixed=value.fixed)
+
+    def scan(self, op: Operator, value: Residue, axis: int) -> Residue:
+        """The row's field semantics; of integers that are known, its own."""
+        if value.exact is None or value.exact.dtype == bool:
+            return op.scanned(self.algebra, value, axis)
+        with np.errstate(all="ignore"):
+            found = np.asarray(op.numpy(value.exact, axis + 1))
+        return self.algebra.whole(found, fixed=value.fixed)
 
     def contract(self, op: Operator, a: Residue, b: Residue) -> Residue:
         """The row's field semantics."""

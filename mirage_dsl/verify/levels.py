@@ -90,6 +90,10 @@ class DepthAlgebra:
             )
         return pair
 
+    def scan(self, join: Callable[[Depth, Depth], Depth], a: Depth, axis: int) -> Depth:
+        """As of a fold over the axis."""
+        return self.fold(join, a, (axis,))
+
     def shift(self, a: Depth, axes: Axes) -> Depth:  # noqa: ARG002
         return Depth()
 

@@ -167,6 +167,14 @@ class _Watching(RunsDomain):
             )
         return found
 
+    def scan(self, op: Operator, value: Array, axis: int) -> Array:
+        """The row's semantics, watched."""
+        found = super().scan(op, value, axis)
+        if not np.isfinite(found).all():
+            before = np.logical_and.accumulate(np.isfinite(value), axis=axis + 1)
+            self._note(self.out_of_range, np.isinf(found) & before)
+        return found
+
     def _note(self, runs: set[int], where: Bools) -> None:
         """Add the runs of which an element is marked."""
         marked = where.reshape(len(where), -1).any(axis=1)

@@ -192,7 +192,7 @@ def operand_regions(
         return [{d: _some_of(d, extents, thinned) for d in own} for own in names]
     if node.op.kind is Kind.VIEW and "dtype" not in attrs:
         region = _viewed(node, region)
-    whole = {d: _all_of(d, extents, thinned) for d in node.over}
+    whole = {d: _all_of(d, extents, thinned) for d in node.across}
     if node.op.kind is Kind.GATHER:
         gathered = str(attrs["dim"])
         whole[gathered] = np.arange(extents[gathered])
@@ -283,7 +283,7 @@ class Demands:
             elif node.result in self.regions:
                 names = [self._types[v].names for v in node.values]
                 own = self.regions[node.result]
-                summed = (len(_all_of(d, extents, thinned)) for d in node.over)
+                summed = (len(_all_of(d, extents, thinned)) for d in node.across)
                 self.work += _size(own) * math.prod(summed)
                 self.elements += _size(own)
                 needs = operand_regions(node, own, names, extents, thinned)
@@ -359,7 +359,7 @@ def _whole_dims(block: BlockGraph) -> set[str]:
     pieces: dict[str, Dim] = {}
     for node in block.nodes:
         if isinstance(node, Apply):
-            found.update(node.over, _viewed_dims(node))
+            found.update(node.across, _viewed_dims(node))
         elif isinstance(node, Load | Store):
             for dim in dims_of(node.axes):
                 if pieces.setdefault(dim.name, dim) != dim:

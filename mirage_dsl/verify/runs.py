@@ -51,6 +51,10 @@ class RunsDomain(NumpyDomain):
         """The axes of a run vanish."""
         return super().reduce(op, value, tuple(a + 1 for a in axes))
 
+    def scan(self, op: Operator, value: Array, axis: int) -> Array:
+        """Along an axis of a run."""
+        return super().scan(op, value, axis + 1)
+
     def contract(self, op: Operator, a: Array, b: Array) -> Array:
         """Runs are one more dim of the batch."""
         runs = max(a.shape[0], b.shape[0])

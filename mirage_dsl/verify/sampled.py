@@ -335,7 +335,13 @@ class _Side:
             return arrays.relabelled(operands[0], {str(attrs["dim"]): str(attrs["to"])})
         if node.op.kind is Kind.LIBRARY:
             return self._library(node, operands, arrays)
-        return arrays.apply(node, operands)
+        found = arrays.apply(node, operands)
+        if not node.along:
+            return found
+        (value,) = node.values
+        (have,) = operand_regions(node, own, names, self.extents, self.thinned)
+        assert have is not None, value
+        return taken(found, have, own)
 
     def _library(
         self,

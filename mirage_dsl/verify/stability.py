@@ -445,7 +445,7 @@ def _ramp(program: KernelGraph, item: Input, dim: str, way: str) -> Array | None
 
 def _reduced(program: KernelGraph) -> set[str]:
     """The dims that are summed or otherwise reduced somewhere."""
-    return {dim for node in program.applies for dim in node.over}
+    return {dim for node in program.applies for dim in node.across}
 
 
 def _formatted(

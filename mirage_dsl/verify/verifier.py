@@ -18,7 +18,7 @@ from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
-from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.skip import unproven
 from mirage_dsl.verify.algebra import OrderModel
 from mirage_dsl.verify.certificate import (
@@ -416,20 +416,22 @@ def _factors(graph: KernelGraph) -> int:
     count = 1
     for node in graph.nodes:
         if isinstance(node, Apply):
-            count *= math.prod(sizes[d] for d in node.over if _multiplies(node.op))
+            count *= math.prod(sizes[d] for d in node.across if _multiplies(node.op))
             continue
         inside = block_types(node, types)
         for n in node.nodes:
             if isinstance(n, Accumulate) and n.reduction and node.loop is not None:
                 count *= iterations(node, sizes) if _multiplies(n.reduction) else 1
             elif isinstance(n, Apply) and _multiplies(n.op):
-                dims = [d for d in inside[n.values[0]].dims if d.name in n.over]
+                dims = [d for d in inside[n.values[0]].dims if d.name in n.across]
                 count *= math.prod(piece_extent(d, node, sizes) for d in dims)
     return count
 
 
 def _multiplies(op: Operator) -> bool:
-    """Whether a reduction may multiply its elements, for all that its row says."""
+    """Whether it may multiply elements along dims, for all that its row says."""
+    if op.kind is Kind.SCAN:
+        return op.join is None or op.join.term is not Term.ADD
     return op.kind is Kind.REDUCTION and not op.adds and not op.selects
 
 

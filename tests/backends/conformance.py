@@ -303,6 +303,7 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "casts", Case(_casts())
     yield "truth", Case(_truth())
     yield "gathers", Case(_gathers())
+    yield "scans", Case(_scans(), low=0.1)
     yield "beside", Case(_beside())
     yield "joined operands", Case(_joined_operands(), tolerance=2e-2)
     yield "joined iterations", Case(_joined_iterations())
@@ -414,6 +415,28 @@ def _gathers() -> KernelGraph:
         out = b.store(b.exp(b.load(some, "n/grid, k")), "n/grid, k")
     shared = g.apply(GATHER, x, ids, dim="k")
     return g.returns(out, shared, g.apply(GATHER, w, ids, dim="k")).build()
+
+
+def _scans() -> KernelGraph:
+    """Along rows, columns, an axis of several dims, and one element; of integers."""
+    g = KernelBuilder("scans", m=6, k=13, u=1)
+    x, i, y = (
+        g.input("x", f32, "m, k"),
+        g.input("i", i32, "m, k"),
+        g.input("y", f16, "u"),
+    )
+    with g.block(grid={"m": 4}) as b:
+        t = b.load(x, "m/grid, k")
+        rows = b.cumsum(t, along="k")
+        out = b.store(b.mul(b.cumprod(t, along="k"), rows), "m/grid, k")
+        whole = b.cumsum(b.load(i, "m/grid, k"), along="k")
+        counted = b.store(whole, "k, m/grid", dtype=i32)
+    with g.block(grid={"k": 4}) as b:
+        columns = b.cumsum(b.load(x, "m, k/grid"), along="m")
+        ones = b.cumsum(b.load(y, "u"), along="u")
+        other = b.store(b.add(columns, ones), "k/grid, m, u", dtype=f32)
+    merged = g.cumsum(x, along="(k m)"), g.cumprod(x, along="k")
+    return g.returns(out, counted, other, *merged).build()
 
 
 def _beside() -> KernelGraph:

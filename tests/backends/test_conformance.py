@@ -131,7 +131,9 @@ def test_it_has_every_statement_that_is_printed() -> None:
 
 
 def test_it_has_every_row_in_a_block_and_in_none() -> None:
-    inside = {s.op for s in STATEMENTS if isinstance(s, tp.Compute | tp.Reduce)}
+    inside = {
+        s.op for s in STATEMENTS if isinstance(s, tp.Compute | tp.Reduce | tp.Scan)
+    }
     alone = {
         node.op
         for case in CASES.values()
@@ -140,7 +142,7 @@ def test_it_has_every_row_in_a_block_and_in_none() -> None:
     }
     for op in OPERATORS.values():
         assert op in alone, op
-        if op.kind in (Kind.ELEMENTWISE, Kind.REDUCTION):
+        if op.kind in (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.SCAN):
             assert op in inside or op.gives == f64, op
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ Array = NDArray[Any]
 ROWS = list(OPERATORS.values())
 ELEMENTWISE = [o for o in ROWS if is_of_floats(o)]
 REDUCTIONS = [o for o in ROWS if o.kind is Kind.REDUCTION]
+SCANS = [o for o in ROWS if o.kind is Kind.SCAN]
 CONTRACTIONS = [o for o in ROWS if o.kind is Kind.CONTRACTION]
 WITHOUT_GRADIENT = {
     *("less", "less_equal", "equal"),
@@ -253,6 +255,11 @@ class Language:
     def reduce(x: Array, axis: int, join: Callable[..., Array]) -> Array:
         return functools.reduce(join, np.moveaxis(x, axis, 0))
 
+    @staticmethod
+    def associative_scan(x: Array, axis: int, join: Callable[..., Array]) -> Array:
+        found = itertools.accumulate(np.moveaxis(x, axis, 0), join)
+        return np.moveaxis(np.stack(list(found)), 0, axis)
+
     erf = staticmethod(OPERATORS["erf"].numpy)
     static_range = staticmethod(range)
 
@@ -277,7 +284,11 @@ def fields_of(template: str) -> set[str]:
 @named([o for o in ROWS if o.triton])
 def test_template_takes_names(op: Operator) -> None:
     operands = {str(i) for i in range(op.arity)}
-    extra = {Kind.REDUCTION: {"axis"}, Kind.VIEW: {"dtype"} & op.attributes.keys()}
+    extra = {
+        Kind.REDUCTION: {"axis"},
+        Kind.SCAN: {"axis"},
+        Kind.VIEW: {"dtype"} & op.attributes.keys(),
+    }
     assert fields_of(op.triton) == operands | extra.get(op.kind, set())
     names = [f"x{i}" for i in range(op.arity)]
     text = op.triton.format(*names, axis="at", dtype="tl.float16")
@@ -299,17 +310,23 @@ def test_library_expression_takes_names(op: Operator) -> None:
     assert operands <= fields <= operands | extra
 
 
-@named([*ELEMENTWISE, *REDUCTIONS])
+def reference_of(op: Operator, operands: Sequence[Array]) -> Array:
+    """The reference semantics; of what goes over axes, over the second one."""
+    if op.kind is Kind.REDUCTION:
+        return op.numpy(*operands, (1,))
+    return op.numpy(*operands, 1) if op.kind is Kind.SCAN else op.numpy(*operands)
+
+
+@named([*ELEMENTWISE, *REDUCTIONS, *SCANS])
 def test_library_expression_computes_the_reference(op: Operator) -> None:
-    reduces = op.kind is Kind.REDUCTION
     operands = operands_of(op)
     names = {f"x{i}": torch.from_numpy(a) for i, a in enumerate(operands)}
-    text = op.torch.format(*names, axes=(1,), dtype="torch.float64")
+    text = op.torch.format(*names, axes=(1,), axis=1, dtype="torch.float64")
     scope: dict[str, Any] = {"torch": torch}
     for helper in HELPERS.values():
         exec(helper, scope)
     found = eval(text, scope, names)
-    expected = op.numpy(*operands, (1,)) if reduces else op.numpy(*operands)
+    expected = reference_of(op, operands)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
@@ -324,12 +341,11 @@ def test_template_does_with_nan_what_the_reference_does(op: Operator) -> None:
     )
 
 
-@named([*ELEMENTWISE, *REDUCTIONS])
+@named([*ELEMENTWISE, *REDUCTIONS, *SCANS])
 def test_template_computes_the_reference(op: Operator) -> None:
-    reduces = op.kind is Kind.REDUCTION
     operands = operands_of(op)
     names = {f"x{i}": a.view(Tile) for i, a in enumerate(operands)}
     text = op.triton.format(*names, axis="1")
     found = in_triton(text, names)
-    expected = op.numpy(*operands, (1,)) if reduces else op.numpy(*operands)
+    expected = reference_of(op, operands)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)

@@ -31,7 +31,7 @@ from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate, evaluate_block
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ops.table import MAX, SUM
+from mirage_dsl.ops.table import CUMPROD, CUMSUM, MAX, SUM
 from mirage_dsl.tile.check import check
 from mirage_dsl.tile.lower import launches, programs
 from mirage_dsl.tile.parser import parse
@@ -50,6 +50,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -170,6 +171,12 @@ class _Scope:
             case Reduce() if len(statement.over) > 1:
                 less = replace(statement, over=statement.over[1:])
                 yield f"over {less.over}", less
+            case Scan():
+                op = CUMPROD if statement.op is CUMSUM else CUMSUM
+                yield f"{op.name} for {statement.op.name}", replace(statement, op=op)
+                for dim in statement.tile.axes:
+                    if dim not in (statement.along, replace(dim, loop=True)):
+                        yield f"along {dim}", replace(statement, along=dim)
             case _:
                 pass
         yield from _turned(statement)
@@ -390,6 +397,9 @@ class _Meaning:
             case Reduce():
                 over = frozenset(statement.over)
                 term[name] = (statement.op.name, term[statement.operand], over)
+            case Scan():
+                of = term[statement.operand]
+                term[name] = (statement.op.name, of, statement.along)
             case Product():
                 self._product(statement)
             case _:

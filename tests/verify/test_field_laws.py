@@ -112,12 +112,14 @@ def test_field_is_the_image_of_integer_arithmetic(op: Operator) -> None:
     assert same(found, lifted(f, op.numpy(*operands)))
 
 
-@pytest.mark.parametrize("name", ["sum", "matmul", "concat"])
+@pytest.mark.parametrize("name", ["sum", "cumsum", "cumprod", "matmul", "concat"])
 def test_operators_on_dims_are_the_image_of_integer_arithmetic(name: str) -> None:
     f, rng, op = algebra(), np.random.default_rng(2), OPERATORS[name]
     a, b = rng.integers(-50, 50, (2, 3, 4)), rng.integers(-50, 50, (2, 4, 5))
     if op.kind is Kind.REDUCTION:
         found, expected = op.field(f, lifted(f, a), (0, 2)), op.numpy(a, (0, 2))
+    elif op.kind is Kind.SCAN:
+        found, expected = op.field(f, lifted(f, a), 2), op.numpy(a, 2)
     elif op.kind is Kind.CONTRACTION:
         found, expected = op.field(f, lifted(f, a), lifted(f, b)), op.numpy(a, b)
     else:
@@ -138,6 +140,8 @@ def test_every_row_has_a_shape_preserving_field_semantics(op: Operator) -> None:
         assert same(found, again)
     elif op.kind is Kind.REDUCTION:
         assert op.field(f, f.uniform((3, 4)), (1,)).top.shape == (TRIALS, 3)
+    elif op.kind is Kind.SCAN:
+        assert op.field(f, f.uniform((3, 5)), 1).top.shape == (TRIALS, 3, 5)
     elif op.kind is Kind.CONTRACTION:
         a, b = f.uniform((2, 3, 4)), f.uniform((2, 4, 5))
         assert op.field(f, a, b).top.shape == (TRIALS, 2, 3, 5)

@@ -325,7 +325,7 @@ class Walk:
                 dtype = dtype_named(str(node.attr("dtype")))
                 assert dtype is not None
                 return rounded(self.bounds[node.values[0]], dtype, self.count)
-            case Kind.LIBRARY:
+            case Kind.LIBRARY | Kind.SCAN:
                 return UNKNOWN
             case _:
                 # Other views and concatenations only move elements.

@@ -97,6 +97,12 @@ class DegreeAlgebra:
         """That of the elements if it is that of two, and so of any number."""
         return _equal(a, join(a, a))
 
+    def scan(
+        self, join: Callable[[Degree, Degree], Degree], a: Degree, axis: int
+    ) -> Degree:
+        """As of a fold over the axis."""
+        return self.fold(join, a, (axis,))
+
     def shift(self, a: Degree, axes: Axes) -> Degree:  # noqa: ARG002
         return _invariant(a)
 
@@ -214,10 +220,10 @@ class _Walk:
 
     def _kernel(self, number: int, node: Apply, degrees: dict[str, Degree]) -> None:
         degree = 1 if number == self.number else applied(node, degrees)
-        if any(degrees.get(v) for v in node.values) and node.over:
+        if any(degrees.get(v) for v in node.values) and node.across:
             if not self.whole:
                 raise NotHomogeneousError
-            self._summed(node.over, self.number)
+            self._summed(node.across, self.number)
         if degree:
             degrees[node.result] = degree
 
@@ -253,7 +259,7 @@ class _Walk:
             case Apply():
                 degree = applied(node, degrees)
                 if any(degrees.get(v) for v in node.values):
-                    self._summed(node.over, number)
+                    self._summed(node.across, number)
                 return degree
             case Accumulate():
                 return self._accumulated(node, block, degrees, number)

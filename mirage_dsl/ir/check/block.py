@@ -324,6 +324,22 @@ def _views(view: BlockView) -> Iterator[Diagnostic]:
                 )
 
 
+def _scans(view: BlockView) -> Iterator[Diagnostic]:
+    """What is scanned lies whole in the block, from the first element on."""
+    for node in view.block.applies:
+        source = view.types.get(node.values[0]) if node.along else None
+        for name in node.along:
+            dim = None if source is None else source.dim(name)
+            if dim is not None and dim != dim.whole:
+                yield view.problem(
+                    "scan",
+                    node,
+                    f"{node.op.name} along {dim}, a piece of a dim",
+                    f"load all of {name}: split neither the grid nor the loop there",
+                    name,
+                )
+
+
 def _joins(view: BlockView) -> Iterator[Diagnostic]:
     """A joined dim has one extent, that of its pieces, wherever it is in the block.
 
@@ -549,6 +565,7 @@ BLOCK_RULES: tuple[BlockRule, ...] = (
     _pieces,
     _types,
     _views,
+    _scans,
     _joins,
     check_stages,
     _stores,

@@ -41,6 +41,10 @@ class Domain(Protocol[V]):
         """Apply a reduction; the axes vanish."""
         ...
 
+    def scan(self, op: Operator, value: V, axis: int) -> V:
+        """Apply a scan along an axis."""
+        ...
+
     def contract(self, op: Operator, a: V, b: V) -> V:
         """Apply a contraction to (batch, m, k) and (batch, k, n)."""
         ...
@@ -243,6 +247,22 @@ class NamedArrays(Generic[V]):
             {n: m for n, m in ready.masks.items() if n not in labels},
         )
 
+    def scan(self, op: Operator, named: Named[V], labels: Sequence[Label]) -> Named[V]:
+        """Scan the axis that the axes `labels` make, row-major.
+
+        Nothing is masked: they are whole, so that padding lies behind all elements.
+        """
+        rest = [n for n in named.labels if n not in labels]
+        moved = self.arranged(named, [*rest, *labels])
+        shape = self.domain.shape(moved.value)
+        head = shape[: len(rest)]
+        merged = self.domain.reshape(
+            moved.value, (*head, math.prod(shape[len(head) :]))
+        )
+        found = self.domain.scan(op, merged, len(rest))
+        whole = replace(moved, value=self.domain.reshape(found, shape))
+        return self.arranged(whole, named.labels)
+
     def contract(
         self, op: Operator, a: Named[V], b: Named[V], over: Sequence[Label]
     ) -> Named[V]:
@@ -378,6 +398,8 @@ class NamedArrays(Generic[V]):
                 return self.elementwise(node.op, operands)
             case Kind.REDUCTION:
                 return self.reduce(node.op, operands[0], node.over)
+            case Kind.SCAN:
+                return self.scan(node.op, operands[0], node.along)
             case Kind.CONTRACTION:
                 return self.contract(node.op, operands[0], operands[1], node.over)
             case Kind.VIEW:

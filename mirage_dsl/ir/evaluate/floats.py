@@ -86,6 +86,11 @@ class NumpyDomain:
         # NumPy adds up small integers in larger ones.
         return found.astype(value.dtype) if value.dtype.kind in "iu" else found
 
+    def scan(self, op: Operator, value: Array, axis: int) -> Array:
+        """The row's NumPy semantics."""
+        with np.errstate(all="ignore"):
+            return self._kept(op, np.asarray(op.numpy(value, axis)))
+
     def contract(self, op: Operator, a: Array, b: Array) -> Array:
         """The row's NumPy semantics."""
         with np.errstate(all="ignore"):

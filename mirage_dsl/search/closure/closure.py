@@ -204,7 +204,9 @@ def _apply_site(w, r, number):
         stage |= node["stage"]
         constants = constants and node["constant"] > 0
     over, way = site["over"], site["way"]
-    if stage == 3 or constants or over & ~shape:
+    if stage == 3 or constants or (over | site["along"]) & ~shape:
+        return
+    if shape & PIECE and (site["along"] >> r.loop) & 1:
         return
     in_tile = shape & PIECE != 0 and (over >> max(r.loop, 0)) & 1 != 0
     if in_tile != (way == IN_TILE) or (way == JOIN_STEP and stage != BODY):

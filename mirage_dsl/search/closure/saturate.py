@@ -87,6 +87,7 @@ class Saturation:
             program's value for loads and constants, reduced dims, or a site.
         sites: For each site, a value of the program that its function makes.
         site_over: For each site, the dims that it reduces.
+        site_along: For each site, the dim that it scans.
         site_joins: For each site, whether it is an accumulator.
         program_keys: Abstract key of each value of the program.
         roots: For each output, the nodes that compute it and may be stored.
@@ -101,6 +102,7 @@ class Saturation:
     edges: Ints
     sites: tuple[int, ...]
     site_over: tuple[int, ...]
+    site_along: tuple[int, ...]
     site_joins: tuple[bool, ...]
     program_keys: tuple[int, ...]
     roots: tuple[tuple[int, ...], ...]
@@ -151,6 +153,7 @@ def saturate(
         w.edges[:e].copy().view(np.int64).reshape(-1, len(EDGE.names or ())),
         tuple(site.value for site in s.sites),
         tuple(site.over for site in s.sites),
+        tuple(site.along for site in s.sites),
         tuple(site.way == JOIN_STEP for site in s.sites),
         tuple(key_of(pair) for pair in s.fingerprints),
         tuple(_roots(space, s, w, o.value, references[o.value]) for o in space.outputs),
@@ -200,6 +203,7 @@ def _rules(space: Space, s: Useful, loop: str | None, everything: bool) -> Rules
     for row, site, value in zip(sites, s.sites, values, strict=True):
         assert value.op is not None
         row["arity"], row["over"], row["way"] = len(site.keys), site.over, site.way
+        row["along"] = site.along
         row["swaps"], row["word"] = value.op.commutative, site.word
         row["f0"], row["f1"] = site.result
         row["keys"][: len(site.keys)] = site.keys

@@ -65,14 +65,14 @@ PART = np.dtype([("over", _INT), ("sigma", _WORD), ("salt", _WORD)])
 
 SITE = np.dtype(
     [
-        *((name, _INT) for name in ("arity", "over", "way", "swaps")),
+        *((name, _INT) for name in ("arity", "over", "along", "way", "swaps")),
         *((name, _WORD) for name in ("word", "f0", "f1")),
         ("keys", _WORD, (3,)),
     ]
 )
-"""An application of a function, found by its operands' keys: dims that it reduces, and
-how (`search.useful.terms`), whether operands may be swapped, what keys its residues,
-the result's fingerprint."""
+"""An application of a function, found by its operands' keys: dims that it reduces, the
+one that it scans, how it reduces (`search.useful.terms`), whether operands may be
+swapped, what keys its residues, the result's fingerprint."""
 
 MAX_PARTS = 1 << 10
 """Sets of dims over which one pair of shapes may be contracted."""

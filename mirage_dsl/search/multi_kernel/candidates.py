@@ -331,13 +331,13 @@ class _Definer:
         if kind == FUNCTION:
             value = self.space.values[self.plain.sites[arg]]
             assert value.op is not None
-            op, over = value.op, self.space.names(self.plain.site_over[arg])
+            op, over = value.op, self.plain.site_over[arg]
+            attrs = self.space.attributes(over, self.plain.site_along[arg])
         else:
             op = row_of(kind)
-            over = self.space.names(arg) if "over" in op.attributes else ()
+            attrs = self.space.attributes(arg if "over" in op.attributes else 0)
         if op.kind is Kind.CONTRACTION:
             operands = self.of_one_format(operands)
-        attrs = (("over", over),) if over else ()
         return self.add(Apply(f"u{node}", op, operands, attrs))
 
     def of_one_format(

@@ -50,6 +50,7 @@ def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
     viewed: set[str] = set()
     for node in program.nodes:
         assert isinstance(node, Apply)
+        viewed.update(node.along)
         if node.op.kind is Kind.LIBRARY:
             viewed.update(library_dims(node))
         elif node.op.kind in (Kind.VIEW, Kind.CONCAT):

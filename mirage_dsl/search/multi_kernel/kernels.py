@@ -320,6 +320,7 @@ def _closure(
 ) -> Closure:
     _, kind, a, b, _, arg = saturation.edges.T
     over = np.array([*saturation.site_over, 0], np.int64)
+    over |= np.array([*saturation.site_along, 0], np.int64)
     function, load = kind == FUNCTION, kind == LOAD
     sites = np.array([*saturation.sites, 0])[np.where(function, arg, 0)]
     reduced = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)

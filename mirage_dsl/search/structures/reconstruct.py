@@ -252,12 +252,13 @@ class _Writer:
     def apply(self, name: str, edge: Edge) -> Apply:
         """The operator of an edge."""
         if edge.kind == FUNCTION:
-            op, over = self.function(edge), self.saturation.site_over[edge.arg]
+            op, along = self.function(edge), self.saturation.site_along[edge.arg]
+            over = self.saturation.site_over[edge.arg]
         else:
-            op = row_of(edge.kind)
+            op, along = row_of(edge.kind), 0
             over = edge.arg if edge.kind in (SUM, CONTRACT) else 0
         operands = tuple(self.operand(o) for o in self.arranged(op, edge))
-        attrs = (("over", self.space.names(over)),) if over else ()
+        attrs = self.space.attributes(over, along)
         return Apply(name, op, operands, attrs, self.location(edge.node, op))
 
     def operand(self, node: int) -> Operand:

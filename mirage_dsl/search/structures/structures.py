@@ -301,12 +301,13 @@ class _Search:
         }
 
     def reduced(self, saturation: Saturation) -> Ints:
-        """Dims that each edge reduces."""
+        """Dims that each edge reduces, or scans: no grid splits them."""
         kind, arg = saturation.edges[:, 1], saturation.edges[:, 5]
         summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
         if not saturation.sites:
             return summed
         over = np.array(saturation.site_over, np.int64)
+        over |= np.array(saturation.site_along, np.int64)
         function = kind == FUNCTION
         return np.where(function, over[np.where(function, arg, 0)], summed)
 

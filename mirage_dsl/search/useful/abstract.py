@@ -63,6 +63,7 @@ class Site:
         result: Fingerprint of the result.
         over: Dims that it reduces, as a mask.
         way: How it does so (`search.useful.terms`).
+        along: The dim that it scans, as a mask.
     """
 
     value: int
@@ -71,6 +72,7 @@ class Site:
     result: Pair
     over: int = 0
     way: int = REDUCE
+    along: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def _sites(
         word, keys = terms.application(i)
         assert value.op is not None
         if not value.op.in_steps:
-            sites.setdefault((word, keys), Site(i, word, keys, pairs[i]))
+            found = Site(i, word, keys, pairs[i], along=value.along)
+            sites.setdefault((word, keys), found)
             made.setdefault((pairs[i], False), (word, keys))
             continue
         base, over = folded(space, i)

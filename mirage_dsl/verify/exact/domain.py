@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import Any
 
@@ -187,6 +187,13 @@ class ExactAlgebra:
             a = reduce(join, slices).squeeze(axis)
         return a
 
+    def scan(
+        self, join: Callable[[Values, Values], Values], a: Values, axis: int
+    ) -> Values:
+        """Each element joined with all before it, one after the other."""
+        slices = [a.take([i], axis) for i in range(a.shape[axis])]
+        return np.concatenate(list(accumulate(slices, join)), axis)
+
     def shift(self, a: Values, axes: tuple[int, ...]) -> Values:
         """Unknowns that no output may depend on, finite everywhere."""
         return self._along(a, axes, self._fresh)
@@ -281,6 +288,9 @@ class ExactDomain:
 
     def reduce(self, op: Operator, value: Values, axes: tuple[int, ...]) -> Values:
         return op.reduced(self.algebra, value, axes)
+
+    def scan(self, op: Operator, value: Values, axis: int) -> Values:
+        return op.scanned(self.algebra, value, axis)
 
     def contract(self, op: Operator, a: Values, b: Values) -> Values:
         return op.contracted(self.algebra, a, b)

@@ -206,6 +206,8 @@ class Printer:
                 inside = self.inside([d for d, _ in where], tile.axes)
                 number = self.operand(Scalar(fill), (), tile.dtype)
                 return f"np.where({inside}, {self.name(operand)}, {number})"
+            case tp.Scan(_, tile, op, operand, along):
+                return row(op, self.name(operand), str(self.axes[operand].index(along)))
             case tp.Reduce(_, tile, op, operand, over):
                 axes = tuple(self.axes[operand].index(d) for d in over)
                 found = row(op, self.name(operand), str(axes))

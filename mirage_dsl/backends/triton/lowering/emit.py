@@ -73,6 +73,7 @@ from mirage_dsl.tile.program import (
     Product,
     Reduce,
     Rescale,
+    Scan,
     Start,
     Statement,
     Store,
@@ -362,8 +363,8 @@ def {}(a, b):
 def functions_called(lines: Iterable[str]) -> list[str]:
     """The functions that a module has to define for the lines of its kernels.
 
-    Among them are those by which `tl.reduce` joins elements (`ops.makers.joining`), as
-    the templates of the joins say.
+    Among them are those by which `tl.reduce` and `tl.associative_scan` join elements
+    (`ops.makers.joining`), as the templates of the joins say.
     """
     code = "\n".join(lines)
     joins = dict.fromkeys(o.join for o in OPERATORS.values() if o.join is not None)
@@ -445,6 +446,7 @@ class _Printer:
             Mask: self._mask,
             Merge: self._merge,
             Reduce: self._reduce,
+            Scan: self._scan,
             Product: self._product,
             Start: self._start,
             Rescale: self._rescale,
@@ -596,6 +598,7 @@ class _Printer:
         statement: Compute
         | Cast
         | Reduce
+        | Scan
         | Product
         | Start
         | Largest
@@ -762,6 +765,11 @@ class _Printer:
             name = self._bind(step.result, text)
             axes.remove(dim)
         self._name(step, name)
+
+    def _scan(self, step: Scan) -> None:
+        tile = self._variables[step.operand]
+        text = step.op.triton.format(tile.name, axis=tile.axes.index(step.along))
+        self._name(step, self._bind(step.result, text))
 
     def _product(self, product: Product) -> None:
         self._tiles.shape(product.tile.axes)
