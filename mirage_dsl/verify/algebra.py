@@ -678,28 +678,34 @@ class ResidueAlgebra:
         return Residue((bits,) * self.trials.fields, flags)
 
     def choose(self, condition: Residue, a: Residue, b: Residue) -> Residue:
-        """`a` where the condition is not 0, else `b`.
-
-        A condition that is neither 0 nor 1 is 0 for about half of its values: random
-        residues hardly ever are, and then `b` would never be met.
-        """
+        """`a` where the condition is not 0, else `b`."""
         condition, a, b = align(condition, a, b)
+        return self._select(self.truth(condition), a, b, keyed_on=(condition,))
+
+    def truth(self, condition: Residue) -> NDArray[np.bool_]:
+        """Where a condition is taken to hold.
+
+        One that is neither 0 nor 1 is 0 for about half of its values: random residues
+        hardly ever are, and then what is chosen where it is 0 would never be met.
+        """
         state = self._hash("condition", [condition])
         drawn = (state >> np.uint64(17)).astype(np.int64) & 1
         value = np.where(condition.top > 1, drawn, condition.top)
-        truth = np.asarray(value == 1, dtype=np.bool_)
-        return self._select(truth, a, b, keyed_on=(condition,))
+        return np.asarray(value == 1, dtype=np.bool_)
 
 
 # -- Integers --------------------------------------------------------------------------
 
 
 def _exact_operands(
-    op: Operator, operands: Sequence[Residue]
+    op: Operator,
+    operands: Sequence[Residue],
+    truth_of: Callable[[Residue], NDArray[np.bool_]],
 ) -> list[NDArray[Any]] | None:
     """The integers that an operator computes with; None if it takes residues.
 
-    Constants are of the format of what stands beside them.
+    Constants are of the format of what stands beside them, and `truth_of` tells where
+    a condition on floats holds.
     """
     exact = [v.exact for v in operands]
     known = [a for a in exact if a is not None]
@@ -719,7 +725,7 @@ def _exact_operands(
             arrays.append(np.broadcast_to(number, value.top.shape))
         elif op.chooses and at == 0:
             # A condition on floats: known as 1 and 0, though not why.
-            arrays.append(value.top != 0)
+            arrays.append(truth_of(value))
         else:
             return None
     return arrays
@@ -752,7 +758,7 @@ class ResidueDomain:
     def elementwise(self, op: Operator, operands: Sequence[Residue]) -> Residue:
         """The row's field semantics; on integers that are known, its own."""
         operands = align(*operands)
-        exact = _exact_operands(op, operands)
+        exact = _exact_operands(op, operands, self.algebra.truth)
         if exact is None:
             found = op.on(self.algebra, *operands)
             return found if op.gives is None else self.cast(found, op.gives)

@@ -430,3 +430,16 @@ def test_a_minimum_sees_minus_infinity_and_ignores_infinity() -> None:
     for wrong in ("max", "sum", "prod"):
         raised = OPERATORS[wrong].reduced(f, domain.mask(x, keep, math.inf), (1,))
         assert raised.flagged(INVALID | RAISED).all()
+
+
+def test_a_condition_that_is_no_truth_value_chooses_between_integers_too() -> None:
+    """Or what it is made of would never matter, and any other thing would serve."""
+    f = algebra(4)
+    condition, domain = f.uniform((64,)), ResidueDomain(f)
+    found = domain.elementwise(
+        OPERATORS["where"], [condition, domain.index(64), f.constant(scalar(100))]
+    )
+    assert found.exact is not None
+    hidden = found.exact == 100
+    assert hidden.any()
+    assert not hidden.all()
