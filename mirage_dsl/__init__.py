@@ -19,9 +19,9 @@ from mirage_dsl.core.logs import setup_logging
 from mirage_dsl.version import __version__ as __version__
 
 _FUNCTIONS = (
-    "abs add amax amin bitwise_and bitwise_not bitwise_or bitwise_xor clamp clip "
-    "cumprod cumsum div embedding equal erf exp exp2 floor_divide gather gelu "
-    "greater greater_equal index_select less less_equal linear log masked_fill "
+    "abs add amax amin argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor "
+    "clamp clip cumprod cumsum div embedding equal erf exp exp2 floor_divide gather "
+    "gelu greater greater_equal index_select less less_equal linear log masked_fill "
     "matmul max maximum mean min minimum mul neg not_equal pow prod reciprocal relu "
     "remainder rsqrt shift_left shift_right sigmoid silu sqrt square sub sum "
     "take_along_dim tanh where"

@@ -69,6 +69,8 @@ from mirage_dsl.frontend.functions import abs as abs
 from mirage_dsl.frontend.functions import add as add
 from mirage_dsl.frontend.functions import amax as amax
 from mirage_dsl.frontend.functions import amin as amin
+from mirage_dsl.frontend.functions import argmax as argmax
+from mirage_dsl.frontend.functions import argmin as argmin
 from mirage_dsl.frontend.functions import bitwise_and as bitwise_and
 from mirage_dsl.frontend.functions import bitwise_not as bitwise_not
 from mirage_dsl.frontend.functions import bitwise_or as bitwise_or

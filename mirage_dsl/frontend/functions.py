@@ -19,7 +19,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import scalar
+from mirage_dsl.core.types import LARGEST_INDEX, scalar
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
 from mirage_dsl.frontend.formats import averaged_format, summed_format
@@ -406,6 +406,37 @@ def prod(
     """Product over axes, of all elements by default."""
     x = _counted("prod", x, dtype)
     return reduced(PROD, "prod", x, axis, keepdims)
+
+
+def _place(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
+    """The first position along an axis of the element that a reduction selects.
+
+    NaN is selected before all others.
+    """
+    x, keep = as_tensor(what, x), shapes.kept(keepdims, what)
+    if axis is None:
+        found = _place(op, what, views.flatten(x), 0, False)
+        return views.reshape(found, (1,) * x.ndim) if keep else found
+    (at,) = shapes.normal_axes(axis, x.ndim, what)
+    there = equal(x, reduced(op, what, x, at, True))
+    if x.handle.value.dtype.is_float:
+        there = bitwise_or(there, not_equal(x, x))
+    positions = x.recorder.index(x.handle.axes[at]).value
+    axes = tuple(a if i == at else () for i, a in enumerate(x.handle.axes))
+    counted = Tensor.made(x.recorder, Handle(positions, axes), ())
+    return reduced(MIN, what, where(there, counted, LARGEST_INDEX), at, keep)
+
+
+@public
+def argmax(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """The first position of the maximum along an axis; None is of all, flat."""
+    return _place(MAX, "argmax", x, axis, keepdims)
+
+
+@public
+def argmin(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """The first position of the minimum along an axis; None is of all, flat."""
+    return _place(MIN, "argmin", x, axis, keepdims)
 
 
 def _scanned(op: Operator, x: Any, axis: Any, dtype: Any) -> Tensor:

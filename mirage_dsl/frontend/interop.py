@@ -44,7 +44,7 @@ Function = Callable[..., Any]
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "
     "minimum add sub mul div pow clamp clip where sum mean prod cumsum cumprod "
-    "max min amax amin "
+    "argmax argmin max min amax amin "
     "matmul linear concat concatenate cat stack transpose permute swapaxes reshape "
     "expand_dims unsqueeze squeeze flatten unflatten expand broadcast_to "
     "repeat_interleave narrow chunk unbind less less_equal greater greater_equal equal "

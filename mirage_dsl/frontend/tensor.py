@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, NoReturn, cast
 
-from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
+from mirage_dsl.core.errors import TraceError, user_location
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.attributes import Attributes
 from mirage_dsl.frontend.dims import Handle, shape_text
@@ -634,6 +634,8 @@ class Tensor(Attributes):
     sum = method("sum")
     mean = method("mean")
     prod = method("prod")
+    argmax = method("argmax")
+    argmin = method("argmin")
     cumsum = method("cumsum")
     cumprod = method("cumprod")
     amax = method("amax")
@@ -672,52 +674,21 @@ def _by_integers(x: Tensor, index: Any) -> Any:
 def _extreme(
     x: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-
-    return extreme(call(name, x, *args, **kwargs), name, args, kwargs)
-
-
-# -- Extremes along an axis ------------------------------------------------------------
-
-
-def extreme(
-    found: Tensor, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Tensor:
-    """What the method `name` returns: `found`, and half of a pair if it has an axis."""
+    """What the method returns: the extremes, and half of a pair if it has an axis."""
+    found = call(name, x, *args, **kwargs)
     axis = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
     library = found.recorder.origin.library
     pair = "dim" in kwargs or library == "torch"
     if not isinstance(axis, int) or (library == "numpy" and not pair):
         return found
-    return Extreme(found.recorder, found.handle, found, name, pair=pair)
+
+    def places() -> Tensor:
+        return call(f"arg{name}", x, *args, **kwargs)
+
+    return Extreme(found.recorder, found.handle, found, name, places, pair=pair)
 
 
-class Indices:
-    """The second half of PyTorch's pair, which may be named and not be used."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> NoReturn:
-        if attribute.startswith("_"):
-            raise AttributeError(attribute)
-        refuse_indices(self._name)
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
-        refuse_indices("max or min")
-
-
-def refuse_indices(name: str) -> NoReturn:
-    """Refuse the indices of extremes.
-
-    Raises:
-        UnsupportedError: Always.
-    """
-    raise UnsupportedError(
-        f"the indices of {name} cannot be traced; use .a{name}(axis), which is the "
-        "values alone",
-        user_location(),
-    )
+# -- Extremes along an axis ------------------------------------------------------------
 
 
 class Extreme(Tensor):
@@ -727,10 +698,17 @@ class Extreme(Tensor):
     """
 
     def __init__(
-        self, recorder: Recorder, handle: Handle, of: Tensor, name: str, *, pair: bool
+        self,
+        recorder: Recorder,
+        handle: Handle,
+        of: Tensor,
+        name: str,
+        places: Callable[[], Tensor],
+        *,
+        pair: bool,
     ) -> None:
         super().__init__(recorder, handle, of.memory, of.path)
-        self._name = name
+        self._name, self._places = name, places
         # Whether PyTorch's is meant for certain.
         self._pair = pair
 
@@ -740,9 +718,9 @@ class Extreme(Tensor):
         return self.viewed()
 
     @property
-    def indices(self) -> Indices:
-        """Where they are, which no operator finds."""
-        return Indices(self._name)
+    def indices(self) -> Tensor:
+        """Their first positions along the axis."""
+        return self._places()
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int):
@@ -757,5 +735,9 @@ class Extreme(Tensor):
 
     def __iter__(self) -> Iterator[Any]:
         if not self._pair:
-            refuse_indices(self._name)
+            raise TraceError(
+                f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
+                f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)",
+                user_location(),
+            )
         return iter((self.values, self.indices))

@@ -214,15 +214,6 @@ def test_indices_out_of_range_and_odd_ones() -> None:
     assert "given twice" in refused(ShapeError, lambda x: x.sum((0, 0))).message
 
 
-def test_where_extremes_are_is_not_known() -> None:
-    for function in (
-        lambda x: torch.relu(x.max(-1)[1]),
-        lambda x: torch.max(x, 1, keepdim=True)[-1].float(),
-        lambda x: x.max(0).indices.float(),
-    ):
-        assert "indices of max" in refused(UnsupportedError, function).message
-
-
 def test_calls_without_tensors_and_without_end() -> None:
     def endless(x: Any) -> Any:
         return endless(x * 2)
