@@ -43,7 +43,8 @@ _ERRORS = (
 _HOME = {
     "core.errors": _ERRORS,
     "core.types": (
-        "boolean f16 bf16 f32 f64 i8 u8 i16 i32 i64 TensorSpec float16=f16 "
+        "boolean f16 bf16 f32 f64 f8e4m3 f8e5m2 i8 u8 i16 i32 i64 TensorSpec "
+        "float8_e4m3fn=f8e4m3 float8_e4m3=f8e4m3 float8_e5m2=f8e5m2 float16=f16 "
         "bfloat16=bf16 float32=f32 float64=f64 int8=i8 uint8=u8 int16=i16 int32=i32 "
         "int64=i64"
     ),

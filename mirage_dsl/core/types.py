@@ -34,6 +34,7 @@ class DType:
         epsilon: Distance from 1 to the next larger value; of integers and truth values
             1, since rounding may turn one over.
         min: Smallest finite value.
+        smallest: Smallest positive value of full precision; of integers 1.
         is_integer: Whether it holds integers, whose arithmetic wraps around.
     """
 
@@ -43,12 +44,21 @@ class DType:
     max: float
     epsilon: float
     min: float
+    smallest: float = 1.0
     is_integer: bool = False
 
     @property
     def is_float(self) -> bool:
         """Whether it holds floating-point numbers."""
         return self.max != 1.0 and not self.is_integer
+
+    @property
+    def only_stores(self) -> bool:
+        """Whether it holds floats of 8 bits, in which nothing computes.
+
+        They are cast to other floats, which all hold them, and made by conversions.
+        """
+        return self.is_float and self.itemsize == 1
 
     def holds(self, value: Fraction | float) -> bool:
         """Whether a number is in its range, and an integer where it holds these."""
@@ -77,8 +87,10 @@ class DType:
         return TensorSpec(self, dims if isinstance(dims, tuple) else (dims,))
 
 
-def _float(name: str, long_name: str, size: int, most: float, bits: int) -> DType:
-    return DType(name, long_name, size, most, 2.0**-bits, -most)
+def _float(
+    name: str, long_name: str, size: int, most: float, bits: int, low: int
+) -> DType:
+    return DType(name, long_name, size, most, 2.0**-bits, -most, 2.0**low)
 
 
 def _integer(name: str, long_name: str, least: int, most: int) -> DType:
@@ -86,10 +98,13 @@ def _integer(name: str, long_name: str, least: int, most: int) -> DType:
     return DType(name, long_name, size, most, 1.0, least, is_integer=True)
 
 
-f16 = _float("f16", "float16", 2, 65504.0, 10)
-bf16 = _float("bf16", "bfloat16", 2, 3.3895313892515355e38, 7)
-f32 = _float("f32", "float32", 4, 3.4028234663852886e38, 23)
-f64 = _float("f64", "float64", 8, sys.float_info.max, 52)
+f8e4m3 = _float("f8e4m3", "float8_e4m3fn", 1, 448.0, 3, -6)
+"""It has no infinities: what is beyond its range becomes its largest number."""
+f8e5m2 = _float("f8e5m2", "float8_e5m2", 1, 57344.0, 2, -14)
+f16 = _float("f16", "float16", 2, 65504.0, 10, -14)
+bf16 = _float("bf16", "bfloat16", 2, 3.3895313892515355e38, 7, -126)
+f32 = _float("f32", "float32", 4, 3.4028234663852886e38, 23, -126)
+f64 = _float("f64", "float64", 8, sys.float_info.max, 52, -1022)
 """Of library kernels and the reference; blocks compute in f32."""
 boolean = DType("bool", "bool", 1, 1.0, 1.0, 0.0)
 """Truth values: 1 where something holds, else 0."""
@@ -99,10 +114,13 @@ i16 = _integer("i16", "int16", -(2**15), 2**15 - 1)
 i32 = _integer("i32", "int32", -(2**31), 2**31 - 1)
 i64 = _integer("i64", "int64", -(2**63), 2**63 - 1)
 INTEGERS: tuple[DType, ...] = (i8, u8, i16, i32, i64)
-DTYPES: tuple[DType, ...] = (f16, bf16, f32, f64, boolean, *INTEGERS)
+NARROW_FLOATS: tuple[DType, ...] = (f8e4m3, f8e5m2)
+DTYPES: tuple[DType, ...] = (f16, bf16, f32, f64, *NARROW_FLOATS, boolean, *INTEGERS)
 DTYPE_NAMES = ", ".join(d.long_name for d in DTYPES)
 """For messages."""
 _BY_NAME = {n: d for d in DTYPES for n in (d.name, d.long_name)}
+_BY_NAME["float8_e4m3"] = f8e4m3
+"""Mirage's name of it."""
 
 
 def dtype_named(name: str) -> DType | None:
@@ -122,12 +140,16 @@ def promote(*dtypes: DType) -> DType:
     """The dtype that holds all of `dtypes`, as PyTorch has it; equal ones stay.
 
     Truth values go with any numbers, and integers with any floats.  Of two integer
-    formats it is the larger one, of i8 and u8 i16; of two floats f32, or f64.
+    formats it is the larger one, of i8 and u8 i16; of two floats f32, or f64.  Floats
+    of 8 bits go with any others, two different ones with f16.
     """
     numbers = [d for d in dtypes if d != boolean] or [boolean]
-    first, *rest = [d for d in numbers if not d.is_integer] or numbers
+    numbers = [d for d in numbers if not d.is_integer] or numbers
+    first, *rest = [d for d in numbers if not d.only_stores] or numbers
     if all(d == first for d in rest):
         return first
+    if first.only_stores:
+        return f16
     if first.is_integer:
         largest = max((first, *rest), key=lambda d: d.itemsize)
         return i16 if largest.itemsize == 1 else largest

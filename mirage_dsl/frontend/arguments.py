@@ -47,6 +47,7 @@ from mirage_dsl.core.types import (
     packed,
 )
 from mirage_dsl.frontend.modules import STATE, ModuleFunction
+from mirage_dsl.ir.evaluate.floats import numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 
 # -- Containers ------------------------------------------------------------------------
@@ -764,16 +765,17 @@ def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
 
 
 def to_numpy(value: Any) -> Any:
-    """An array on the same memory; bfloat16 as `ml_dtypes` has it."""
+    """An array on the same memory; what NumPy has not is as `ml_dtypes` has it."""
     if not is_torch(value):
         return value
     value = without_lazy_bits(value.detach())
-    if str(value.dtype) == "torch.bfloat16":
-        import torch
+    dtype = dtype_of(value.dtype)
+    if dtype is None or dtype.name not in _AS_PATTERNS:
+        return value.numpy()
+    import torch
 
-        bits = value.view(torch.int16).numpy()
-        return bits.view(_bfloat16())
-    return value.numpy()
+    bits = value.view(getattr(torch, _AS_PATTERNS[dtype.name])).numpy()
+    return bits.view(numpy_dtype(dtype))
 
 
 def to_torch(array: Any) -> Any:
@@ -781,12 +783,12 @@ def to_torch(array: Any) -> Any:
     import torch
 
     array = np.ascontiguousarray(array).reshape(array.shape)
-    if array.dtype == _bfloat16():
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    dtype = dtype_of(array.dtype)
+    if dtype is None or dtype.name not in _AS_PATTERNS:
+        return torch.from_numpy(array)
+    bits = torch.from_numpy(array.view(_AS_PATTERNS[dtype.name]))
+    return bits.view(getattr(torch, dtype.long_name))
 
 
-def _bfloat16() -> Any:
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
+_AS_PATTERNS = {"bf16": "int16", "f8e4m3": "uint8", "f8e5m2": "uint8"}
+"""As what floats that NumPy has not go between it and PyTorch."""

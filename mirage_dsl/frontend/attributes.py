@@ -388,7 +388,20 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 )
 """What no trace knows, and what to do."""
 
-_CLASSES = {"f16": "Half", "bf16": "BFloat16", "f32": "Float", "bool": "Bool"}
+_CLASSES = {
+    "f16": "Half",
+    "bf16": "BFloat16",
+    "f32": "Float",
+    "f64": "Double",
+    "f8e4m3": "Float8_e4m3fn",
+    "f8e5m2": "Float8_e5m2",
+    "bool": "Bool",
+    "i8": "Char",
+    "u8": "Byte",
+    "i16": "Short",
+    "i32": "Int",
+    "i64": "Long",
+}
 """Of PyTorch's tensors by dtype, as `Tensor.type` names them."""
 
 __all__ = [

@@ -21,7 +21,7 @@ from mirage_dsl.core.errors import (
     public_function,
     user_location,
 )
-from mirage_dsl.core.types import DType, Scalar, boolean, promote, scalar
+from mirage_dsl.core.types import DType, Scalar, boolean, f32, promote, scalar
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import (
     bind_arguments,
@@ -39,7 +39,7 @@ from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Formats, Operator, Truth
-from mirage_dsl.ops.table import ADD, EQUAL, MAXIMUM, RELU, SUB, WHERE
+from mirage_dsl.ops.table import ABS, ADD, EQUAL, MAXIMUM, RELU, SUB, WHERE
 
 if TYPE_CHECKING:
     from mirage_dsl.frontend.trace import Trace
@@ -95,6 +95,8 @@ def apply(op: Operator, *operands: Any) -> Tensor:
     """An elementwise operator on tensors and numbers, at least one of them a tensor."""
     recorder = recorder_of(op.name, operands)
     handles = [as_operand(o) for o in operands]
+    if any(isinstance(h, Handle) and h.value.dtype.only_stores for h in handles):
+        return _of_narrow(recorder, op, operands, handles)
     if any(isinstance(h, Handle) and h.value.dtype.is_integer for h in handles):
         return _of_integers(recorder, op, operands, handles)
     handles = _promoted(recorder, handles)
@@ -105,6 +107,43 @@ def apply(op: Operator, *operands: Any) -> Tensor:
     elif op.formats is Formats.INTEGERS:
         _refuse_floats(op)
     return Tensor.made(recorder, recorder.elementwise(op, handles), operands)
+
+
+# -- Floats of 8 bits -------------------------------------------------------------
+
+
+def _of_narrow(
+    recorder: Recorder,
+    op: Operator,
+    given: Sequence[Any],
+    operands: list[Operand],
+) -> Tensor:
+    """What PyTorch does with them: whether they are equal, a choice, sizes.
+
+    Raises:
+        DTypeError: It is something else.
+    """
+    taken = operands[op.chooses :]
+    formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
+    if op not in (ABS, EQUAL, WHERE) or len(formats) > 1:
+        named = " and ".join(sorted(d.long_name for d in formats))
+        raise DTypeError(
+            f"{op.name} of {named}: PyTorch computes in no floats of 8 bits, and "
+            "promotes none; cast first, as with .to(torch.float16)",
+            user_location(),
+        )
+    wide = [
+        recorder.cast(o, f32) if isinstance(o, Handle) and o in taken else o
+        for o in operands
+    ]
+    if op is EQUAL:
+        (own,) = formats
+        wide = [_rounded(o, own) if isinstance(o, Scalar) else o for o in wide]
+        return Tensor.made(recorder, recorder.elementwise(op, wide), given)
+    if op is WHERE and isinstance(given[0], Tensor) and not is_condition(given[0]):
+        wide = [complement(complement(given[0])).handle, *wide[1:]]
+    found = recorder.elementwise(op, wide)
+    return Tensor.made(recorder, recorder.cast(found, *formats), given)
 
 
 # -- Integers ---------------------------------------------------------------------
@@ -192,7 +231,9 @@ def complement(x: Tensor) -> Tensor:
     One less the value would be the same, but no truth value to the search, which
     multiplies sums out.
     """
-    operands = [x.handle, scalar(0)]
+    narrow = x.handle.value.dtype.only_stores
+    handle = x.recorder.cast(x.handle, f32) if narrow else x.handle
+    operands = [handle, scalar(0)]
     return Tensor.made(x.recorder, x.recorder.elementwise(EQUAL, operands), (x,))
 
 

@@ -71,7 +71,7 @@ from mirage_dsl.ir.graph import (
     KernelNode,
     Return,
 )
-from mirage_dsl.ir.infer import apply_type, check_numbers, result_dtype
+from mirage_dsl.ir.infer import apply_type, check_narrow, check_numbers, result_dtype
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
 from mirage_dsl.ops.table import (
     ADD,
@@ -84,6 +84,7 @@ from mirage_dsl.ops.table import (
     MATMUL,
     MAX,
     MUL,
+    NARROWINGS,
     RENAME,
     SLICE,
     SUM,
@@ -403,12 +404,27 @@ class Recorder:
             return x
         whole = x.value.dtype.is_integer
         if dtype == boolean:
+            x = self.cast(x, f32) if x.value.dtype.only_stores else x
             zero = self.elementwise(EQUAL, [x, scalar(0)])
             return self.elementwise(EQUAL, [zero, scalar(0)])
+        if dtype.only_stores or x.value.dtype.only_stores:
+            return self._by_narrow(x, dtype)
         if whole or dtype.is_integer:
             return self._converted(x, dtype)
         attrs = (("dtype", dtype.name),)
         value = self._record(CAST, (x.value,), x.value.dims, attrs, dtype)
+        return Handle(value, x.axes)
+
+    def _by_narrow(self, x: Handle, dtype: DType) -> Handle:
+        """To or from floats of 8 bits, by way of f32 where there is no other way."""
+        if not dtype.only_stores:
+            between = f32 if dtype.is_integer else dtype
+            attrs = (("dtype", between.name),)
+            value = self._record(CAST, (x.value,), x.value.dims, attrs, between)
+            return self.cast(Handle(value, x.axes), dtype)
+        if not x.value.dtype.is_float or x.value.dtype.only_stores:
+            x = self.cast(x, f32)
+        value = self._record(NARROWINGS[dtype], (x.value,), x.value.dims)
         return Handle(value, x.axes)
 
     def _converted(self, x: Handle, dtype: DType) -> Handle:
@@ -453,10 +469,16 @@ class Recorder:
         value = self._record(SLICE, (x.value,), dims, attrs)
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
-        only = MAX if value.dtype == boolean else SUM
-        element, _ = self._reduce_atoms(only, value, target)
+        element = self._only_one(value, target)
         self._single[element] = value, target
         return Handle(element, _replaced(x.axes, axis, ()))
+
+    def _only_one(self, x: Traced, atoms: DimVars) -> Traced:
+        """The value without atoms of extent 1, over which a sum is of one number."""
+        wide = self.cast(Handle(x, ()), f32).value if x.dtype.only_stores else x
+        only = MAX if x.dtype == boolean else SUM
+        found, _ = self._reduce_atoms(only, wide, atoms)
+        return self.cast(Handle(found, ()), x.dtype).value
 
     def _slice_inside(self, x: Handle, axis: int, index: int) -> Handle:
         """One element of an axis of several dims: one index after the other."""
@@ -802,6 +824,7 @@ class Recorder:
             return self._moved(op, operands[0], attrs)
         try:
             check_numbers(op, _formats(operands))
+            check_narrow(op, _formats(operands))
         except CheckError as error:
             raise DTypeError(error.message, location) from None
         if dtype is None:
@@ -956,6 +979,12 @@ def _refuse_truth(x: Traced, y: Traced) -> None:
         raise DTypeError(
             f"a product of {x.dtype} by {y.dtype}: there is none of integers; convert "
             "them, as with .to(torch.float16)",
+            user_location(),
+        )
+    if x.dtype.only_stores or y.dtype.only_stores:
+        raise DTypeError(
+            f"a product of {x.dtype.long_name} by {y.dtype.long_name}: PyTorch "
+            "computes in no floats of 8 bits; cast both, as with .to(torch.float16)",
             user_location(),
         )
 

@@ -210,6 +210,8 @@ def apply_type(
         o if isinstance(o, Scalar) else next(given).dtype for o in node.operands
     ]
     check_numbers(node.op, operands)
+    if not in_block:
+        check_narrow(node.op, operands)
     if in_block and node.op.gives is not None:
         _check_in_block(node.op.name, node.op.gives)
     dtype = result_dtype(node.op, operands, in_block=in_block)
@@ -243,10 +245,31 @@ def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
             f"{node.op.name} takes numbers, found {left} and {right}; cast the truth "
             "values"
         )
+    if left.only_stores or right.only_stores:
+        raise CheckError(
+            f"{node.op.name} takes floats of 16 bits or more, found {left} and "
+            f"{right}; cast them to f16"
+        )
     if left != right:
         raise CheckError(
             f"{node.op.name} takes operands of one dtype, found {left} and {right}; "
             "cast one of them"
+        )
+
+
+def check_narrow(op: Operator, operands: Sequence[DType | Scalar]) -> None:
+    """Outside of blocks nothing computes in floats of 8 bits, as in PyTorch.
+
+    Raises:
+        CheckError: It does.
+    """
+    narrow = [o for o in operands if isinstance(o, DType) and o.only_stores]
+    moves = op.kind in (Kind.VIEW, Kind.GATHER)
+    moves = moves or (op.kind is Kind.CONCAT and len(set(operands)) == 1)
+    if narrow and not moves:
+        raise CheckError(
+            f"{op.name} of {narrow[0].long_name}, in which nothing computes; cast it, "
+            "as with .to(torch.float16)"
         )
 
 
@@ -367,6 +390,8 @@ def _cast_dtype(name: str) -> DType:
         raise CheckError("cast to bool: compare with 0 instead")
     if dtype.is_integer:
         raise CheckError(f"cast to {dtype}: casts are between floats; use to_{dtype}")
+    if dtype.only_stores:
+        raise CheckError(f"cast to {dtype}: rounding to 8 bits is to_{dtype}")
     return dtype
 
 
@@ -565,15 +590,24 @@ def block_node_type(
             dims = operand.dims
             return flat_type(f32, dims, MemorySpace.REGISTER)
         case Store():
-            stored = _lookup(node.operand, types).dtype
-            _check_in_block(f"store {node.result}", node.dtype)
-            if (stored.is_integer or node.dtype.is_integer) and stored != node.dtype:
-                raise CheckError(
-                    f"store {node.result}: {node.operand} is {stored}, the tensor "
-                    f"{node.dtype}; convert it, as by to_{node.dtype}"
-                )
+            check_stored(node, _lookup(node.operand, types).dtype)
             check_store(node, block)
             return store_type(node)
+
+
+def check_stored(node: Store, stored: DType) -> None:
+    """A store rounds floats to other floats, but to none of 8 bits.
+
+    Raises:
+        CheckError: It is to do something else.
+    """
+    _check_in_block(f"store {node.result}", node.dtype)
+    own = stored.is_integer or node.dtype.is_integer or node.dtype.only_stores
+    if own and stored != node.dtype:
+        raise CheckError(
+            f"store {node.result}: {node.operand} is {stored}, the tensor "
+            f"{node.dtype}; convert it, as by to_{node.dtype}"
+        )
 
 
 def _lookup(name: str, types: Mapping[str, TensorType]) -> TensorType:
@@ -657,7 +691,9 @@ __all__ = [
     "apply_type",
     "block_node_type",
     "block_types",
+    "check_narrow",
     "check_numbers",
+    "check_stored",
     "kernel_types",
     "library_dims",
     "library_shapes",

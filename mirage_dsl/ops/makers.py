@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mirage_dsl.core.errors import CheckError
@@ -332,6 +333,33 @@ def conversion(dtype: DType) -> Operator:
         field=lambda f, a: f.oracle(name, a),
         flops=0.5,
         formats=Formats.ANY if dtype.is_integer else Formats.INTEGERS,
+        gives=dtype,
+    )
+
+
+def narrowing(dtype: DType, triton: str, *, saturates: bool) -> Operator:
+    """A row that gives the nearest numbers of 8 bits.
+
+    What is beyond them is the largest one, or infinite in a format that has infinities.
+    Unlike a cast it is never left out: rounding to 8 bits is what a program asks for.
+    """
+    name = f"to_{dtype.name}"
+    number = np.dtype(getattr(ml_dtypes, dtype.long_name))
+    limits = f".clamp({dtype.min}, {dtype.max})" * saturates
+
+    def converted(a: Array) -> Array:
+        inside = np.clip(a, dtype.min, dtype.max) if saturates else a
+        with np.errstate(all="ignore"):
+            return inside.astype(np.float32).astype(number).astype(np.float64)
+
+    return unary(
+        name,
+        converted,
+        triton,
+        torch=f"{{0}}{limits}.to(torch.{dtype.long_name})",
+        field=lambda f, a: f.oracle(name, a),
+        field_note=ORACLE,
+        flops=2.0,
         gives=dtype,
     )
 

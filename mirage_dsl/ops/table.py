@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mirage_dsl.core.types import INTEGERS, f32, f64, scalar
+from mirage_dsl.core.types import INTEGERS, f8e4m3, f8e5m2, f32, f64, scalar
 from mirage_dsl.ops import makers
 from mirage_dsl.ops.definition import (
     AttributeKind,
@@ -43,6 +43,7 @@ from mirage_dsl.ops.makers import (
     gathering,
     integral,
     library,
+    narrowing,
     reduction,
     row,
     scan,
@@ -353,6 +354,14 @@ CONVERSIONS = {dtype: conversion(dtype) for dtype in (f32, f64, *INTEGERS)}
 
 Casts are between floats, and round; the search may leave them out, but never these.
 """
+
+# -- Floats of 8 bits --------------------------------------------------------------
+
+NARROWINGS = {
+    f8e4m3: narrowing(f8e4m3, "to_f8e4m3({0})", saturates=True),
+    f8e5m2: narrowing(f8e5m2, "to_f8e5m2({0})", saturates=False),
+}
+"""`to_f8e4m3` and `to_f8e5m2`, which round; casts go back to other floats."""
 
 # -- Derived rows: the search sees their expansions -------------------------------
 

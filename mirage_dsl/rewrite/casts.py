@@ -8,7 +8,8 @@ tile has unequal operands.  Before → after, where x and w are f16:
 
 A computed value is cast to the format that it has in the unfused program: the one that
 the tensors it depends on are stored in, or f32 if they differ.  So programs of f32
-tensors get no casts.  Integers of 8 bits are in all floats, and go with any.
+tensors get no casts.  Integers and floats of 8 bits are in all other floats, and go
+with any.
 """
 
 from __future__ import annotations
@@ -81,13 +82,14 @@ class _Caster:
         match node:
             case Load():
                 stored = self.unfused.get(node.source, inferred.dtype)
-                self.storage[node.result] = stored
+                self.storage[node.result] = boolean if stored.only_stores else stored
             case Apply():
                 attrs = dict(node.attrs)
                 own = "dtype" in attrs or inferred.dtype == boolean
                 own = own or node.op.gives is not None
                 stored = inferred.dtype if own else self._common(node.values)
-                if node.op.gives == f32 and self._is_narrow(node.values[0]):
+                widened = node.op.gives == f32 and self._is_narrow(node.values[0])
+                if widened or stored.only_stores:
                     # All floats hold these numbers, so others say the format.
                     stored = boolean
                 self.storage[node.result] = stored

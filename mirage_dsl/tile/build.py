@@ -617,11 +617,14 @@ class _Builder:
         return self._make(compute, self._computed_fills(node.op, operands, order))
 
     def _computed(self, value: str) -> DType:
-        """The format in which a value is computed: f32, or an integer's own."""
+        """The format in which a value is computed: f32, or an integer's own.
+
+        Floats of 8 bits are what an operator gives that makes them.
+        """
         if value in self._narrow:
             return i32
         dtype = self._types[value].dtype
-        return dtype if dtype.is_integer else f32
+        return dtype if dtype.is_integer or dtype.only_stores else f32
 
     def _computed_fills(
         self, op: Operator, operands: Sequence[Operand], order: Order

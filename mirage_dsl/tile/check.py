@@ -433,6 +433,8 @@ def _wrongly_made(statement: Statement) -> Iterator[Problem]:
             yield statement, f"makes {statement.tile.dtype}", "positions are integers"
         case Compute() | Reduce() | Scan() | Product() | Start() | Largest():
             whole = statement.tile.dtype.is_integer
+            if isinstance(statement, Compute) and statement.tile.dtype.only_stores:
+                whole = statement.op.gives == statement.tile.dtype
             alone = not whole or isinstance(statement, Product | Largest)
             if statement.tile.dtype != f32 and alone:
                 what = f"makes {statement.tile.dtype}, arithmetic is in f32"

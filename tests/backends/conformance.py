@@ -19,6 +19,7 @@ import torch
 from mirage_dsl.backends.base import Backend, Report
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.core.types import (
+    NARROW_FLOATS,
     DType,
     bf16,
     boolean,
@@ -36,7 +37,7 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind, Operator, Truth
-from mirage_dsl.ops.table import GATHER, OPERATORS
+from mirage_dsl.ops.table import GATHER, NARROWINGS, OPERATORS
 from tests.backends.running import allowed, as_array, compare, random_inputs
 from tests.ops.kinds import is_of_floats
 from tests.programs import windows
@@ -50,11 +51,12 @@ from tests.programs.mugraphs import (
 )
 
 ELEMENTWISE = [o for o in OPERATORS.values() if is_of_floats(o)]
+ELEMENTWISE += NARROWINGS.values()
+BOTH = ("add", "mul", "abs", "where", "less")
 INTEGRAL = [
     o
     for o in OPERATORS.values()
-    if o.kind is Kind.ELEMENTWISE
-    and (not is_of_floats(o) or o.name in ("add", "mul", "abs", "where", "less"))
+    if o.kind is Kind.ELEMENTWISE and (o not in ELEMENTWISE or o.name in BOTH)
 ]
 REDUCTIONS = [o for o in OPERATORS.values() if o.kind is Kind.REDUCTION]
 STEPWISE = [o for o in REDUCTIONS if o.in_steps]
@@ -109,7 +111,7 @@ def conform(backend: Backend, case: Case) -> None:
             assert all(a is b for a, b in zip(again, outs, strict=True))
             right.hold(outs)
             for before, after in zip(kept, inputs, strict=True):
-                assert torch.equal(before.nan_to_num(7.0), after.nan_to_num(7.0))
+                assert np.array_equal(as_array(before), as_array(after), equal_nan=True)
 
 
 def _devices(backend: Backend) -> list[str]:
@@ -295,6 +297,9 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "unsafe", Case(attention(1, 20, 40, 4, tile_m=16, tile_n=16, safe=False))
     norm = attention(1, 20, 24, 24, tile_m=16, tile_n=16, norm=True, keys_last=False)
     yield "query norm", Case(norm)
+    for dtype in NARROW_FLOATS:
+        yield f"weights in {dtype}", Case(_narrow_weights(dtype))
+        yield f"rounded to {dtype}", Case(_rounded_rows(dtype))
     yield "several stores", Case(_several_stores())
     yield "batched", Case(_batched())
     yield "batch inside", Case(_merged_sides())
@@ -320,6 +325,39 @@ def _several_stores() -> KernelGraph:
         first = b.store(b.square(t), "m/grid, k")
         second = b.store(b.mul(b.sum(t, over="k"), one_over("k")), "m/grid")
     return g.returns(first, second).build()
+
+
+def _narrow_weights(dtype: DType) -> KernelGraph:
+    """Floats of 8 bits, one factor of a product and of other arithmetic; ragged."""
+    g = KernelBuilder(f"weights_{dtype}", m=5, k=40, n=36)
+    x, w = g.input("x", f16, "m, k"), g.input("w", dtype, "k, n")
+    with g.block(grid={"n": 16}, loop=("k", 16)) as b:
+        part = b.load(w, "k/loop, n/grid")
+        wide = b.apply("cast", part, dtype="f16")
+        total = b.accumulate(b.matmul(b.load(x, "m, k/loop"), wide, over="k"))
+        sizes = b.accumulate(b.sum(b.square(part), over="k"))
+        outs = [b.store(total, "m, n/grid", dtype=f16)]
+        outs.append(b.store(sizes, "n/grid", dtype=f32))
+    wide = g.apply("cast", w, dtype="f32")
+    return g.returns(*outs, g.sum(g.square(wide), over="k")).build()
+
+
+def _rounded_rows(dtype: DType) -> KernelGraph:
+    """Rows scaled to the largest number of 8 bits; one that goes on in the block."""
+    g = KernelBuilder(f"rounded_{dtype}", m=6, k=10)
+    x = g.input("x", f32, "m, k")
+    with g.block(grid={"m": 4}) as b:
+        t = b.load(x, "m/grid, k")
+        most = b.apply("max", b.apply("abs", t), over="k")
+        scale = b.div(b.mul(most, 0.5), dtype.max)
+        # Half of the largest number and more is beyond the format.
+        narrow = b.apply(f"to_{dtype}", b.div(t, scale))
+        back = b.mul(
+            b.apply("minimum", b.apply("cast", narrow, dtype="f32"), 9.0), scale
+        )
+        outs = [b.store(narrow, "m/grid, k", dtype=dtype)]
+        outs += [b.store(back, "m/grid, k"), b.store(scale, "m/grid, 1")]
+    return g.returns(*outs).build()
 
 
 def _batched() -> KernelGraph:

@@ -26,8 +26,11 @@ TORCH = {
     "i32": torch.int32,
     "i64": torch.int64,
     "f64": torch.float64,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
 }
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 3e-6, "f64": 1e-12, "bool": 0.0}
+TOLERANCE |= dict.fromkeys(("f8e4m3", "f8e5m2"), 4e-3)
 TOLERANCE |= dict.fromkeys(("i8", "u8", "i16", "i32", "i64"), 0.0)
 """Largest error allowed, relative to the largest element of the result."""
 

@@ -127,7 +127,11 @@ def test_as_numpy(name: str, dtype: str) -> None:
 def test_promotion_is_that_of_pytorch() -> None:
     for a, b in itertools.product(DTYPES, repeat=2):
         names = (getattr(torch, d.long_name) for d in (a, b))
-        assert promote(a, b) == torch.promote_types(*names)
+        if a != b and (a.only_stores or b.only_stores):
+            with pytest.raises(RuntimeError, match="Float8"):
+                torch.promote_types(*names)
+        else:
+            assert promote(a, b) == torch.promote_types(*names)
 
 
 PAIRS = list(itertools.permutations([*NAMES, "float32"], 2))

@@ -260,7 +260,7 @@ def rounded(
     if bound.magnitude * relative >= min(dtype.max, LARGEST):
         return UNKNOWN
     # Below the normal numbers a value at most doubles, if it does not become 0.
-    tiny = dtype.epsilon * smallest_normal(dtype)
+    tiny = dtype.epsilon * dtype.smallest
     norms = {
         over: {
             p: c * relative + tiny * math.sqrt(count(over)) if p == ONE else 2 * c
@@ -269,14 +269,9 @@ def rounded(
         for over, terms in bound.norms.items()
     }
     if bound.least is not None:
-        normal = bound.smallest >= smallest_normal(dtype)
+        normal = bound.smallest >= dtype.smallest
         least = {ONE: bound.smallest / relative if normal else 0.0}
     return Bound(norms, least)
-
-
-def smallest_normal(dtype: DType) -> float:
-    """The smallest positive number of full precision."""
-    return 2.0**-14 if dtype.max < LARGEST_INPUT else 2.0**-126
 
 
 def only_numbers(bound: Bound) -> Bound:

@@ -11,7 +11,6 @@ from mirage_dsl.ir.analysis.bounds import (
     LARGEST_EXPONENT,
     Bound,
     GraphBounds,
-    smallest_normal,
 )
 from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, Scaling, scaling_of
 from mirage_dsl.ir.graph import (
@@ -119,7 +118,7 @@ def _in_range(
         bound, dtype = bounds[value], types[value].dtype
         if math.isinf(bound.magnitude):
             return False
-        if dtype != f32 and bound.smallest < smallest_normal(dtype):
+        if dtype != f32 and bound.smallest < dtype.smallest:
             return False
     return True
 

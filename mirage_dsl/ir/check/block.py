@@ -19,7 +19,7 @@ from mirage_dsl.ir.graph import (
     dims_of,
     partial_dim,
 )
-from mirage_dsl.ir.infer import check_store
+from mirage_dsl.ir.infer import check_store, check_stored
 from mirage_dsl.ir.maps import Extents, looped_dims, partial_base
 from mirage_dsl.ir.walk import makers, operands_of, read_by
 from mirage_dsl.ops.definition import AttributeKind, Kind, Truth
@@ -421,6 +421,11 @@ def _stores(view: BlockView) -> Iterator[Diagnostic]:
                 f"{node.operand} is {known.dtype}, but it is stored as bool",
                 "store what a comparison gives, as with 0",
             )
+        elif known is not None:
+            try:
+                check_stored(node, known.dtype)
+            except CheckError as error:
+                yield view.problem("store", node, error.message, "convert it")
         yield from _grid_stored(view, node, dims)
         yield from _store_fits(view, node, dims)
 

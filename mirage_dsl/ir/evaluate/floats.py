@@ -22,10 +22,8 @@ Compute = type[np.float64] | type[np.float32]
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """NumPy's dtype of a storage format; bf16 is `ml_dtypes`'."""
-    if dtype.long_name == "bfloat16":
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype.long_name)
+    """NumPy's dtype of a storage format; what NumPy has not is `ml_dtypes`'."""
+    return np.dtype(getattr(ml_dtypes, dtype.long_name, dtype.long_name))
 
 
 @dataclass(frozen=True)
@@ -283,7 +281,7 @@ def evaluate_numpy(
 
 def _numbers(array: ArrayLike, compute: Compute) -> Array:
     found = np.asarray(array)
-    if found.dtype.kind not in "biuf" and found.dtype != ml_dtypes.bfloat16:
+    if found.dtype.kind not in "biuf" and found.dtype.name not in vars(ml_dtypes):
         raise DTypeError(
             f"found an array of {found.dtype}, expected floats such as float16, "
             "bfloat16 or float32"

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, f32, promote
+from mirage_dsl.core.types import (
+    Axis,
+    Dim,
+    DType,
+    Scalar,
+    TensorType,
+    f16,
+    f32,
+    promote,
+)
 from mirage_dsl.ir.analysis.homogeneity import (
     Degree,
     NotHomogeneousError,
@@ -336,6 +345,7 @@ class _Definer:
         else:
             op = row_of(kind)
             attrs = self.space.attributes(arg if "over" in op.attributes else 0)
+        operands = self.wide(operands)
         if op.kind is Kind.CONTRACTION:
             operands = self.of_one_format(operands)
         return self.add(Apply(f"u{node}", op, operands, attrs))
@@ -346,12 +356,23 @@ class _Definer:
         """The operands of a product: closures know values, which have no format."""
         names = [o for o in operands if isinstance(o, str)]
         wide = promote(*(self.types[n].dtype for n in names))
+        return tuple(self.cast(n, wide) for n in names)
+
+    def wide(self, operands: tuple[str | Scalar, ...]) -> tuple[str | Scalar, ...]:
+        """The operands, those that are only stored in f16, which holds them all."""
         return tuple(
-            self.add(Apply(f"{n}_{wide}", CAST, (n,), (("dtype", wide.name),)))
-            if self.types[n].dtype != wide
-            else n
-            for n in names
+            self.cast(o, f16)
+            if isinstance(o, str) and self.types[o].dtype.only_stores
+            else o
+            for o in operands
         )
+
+    def cast(self, name: str, dtype: DType) -> str:
+        """The value in another format of floats."""
+        if self.types[name].dtype == dtype:
+            return name
+        attrs = (("dtype", dtype.name),)
+        return self.add(Apply(f"{name}_{dtype}", CAST, (name,), attrs))
 
     def add(self, node: Apply) -> str:
         """Append a definition under a free name, which is returned."""
@@ -382,7 +403,8 @@ def _extended_space(
     for name in wanted:
         value = values[index[name]]
         assert value.type is not None
-        kept = name in own or value.type.dtype.is_integer
+        own_format = value.type.dtype.is_integer or value.type.dtype.only_stores
+        kept = name in own or own_format
         stored = value.type if kept else value.type.with_dtype(f32)
         values[index[name]] = replace(value, type=_stored_type(stored, space))
     returned = {r.value: r.type for r in space.program.returns}

@@ -193,7 +193,8 @@ class Printer:
                 whole = next((d for d in given if d.is_integer), f32)
                 texts = [self.operand(o, tile.axes, whole) for o in operands]
                 found = row(op, row(inner, *texts)) if inner else row(op, *texts)
-                return f"np.asarray({found}, '{tile.dtype.long_name}')"
+                kind = "float32" if tile.dtype.only_stores else tile.dtype.long_name
+                return f"np.asarray({found}, '{kind}')"
             case tp.Cast(_, tile, operand):
                 return f"rounded({self.name(operand)}, '{tile.dtype}')"
             case tp.Finite(_, _, operand):

@@ -293,6 +293,23 @@ def round_even(a):
     odd = tl.floor(low * 0.5) * 2.0 != low
     return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
 ''',
+        "to_f8e4m3": '''
+@triton.jit
+def to_f8e4m3(a):
+    """The nearest number of 8 bits; what is beyond the largest one is that one."""
+    low = tl.maximum(a, -448.0, propagate_nan=tl.PropagateNan.ALL)
+    inside = tl.minimum(low, 448.0, propagate_nan=tl.PropagateNan.ALL)
+    return inside.to(tl.float8e4nv)
+''',
+        "to_f8e5m2": '''
+@triton.jit
+def to_f8e5m2(a):
+    """The nearest number of 8 bits; what is beyond the largest one is infinite."""
+    bits = a.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    infinite = tl.where(a < 0, 0xFC, 0x7C).to(tl.uint8)
+    bits = tl.where(tl.abs(a) >= 61440.0, infinite, bits)
+    return bits.to(tl.float8e5, bitcast=True)
+''',
         "fmod": '''
 @triton.jit
 def fmod(a, b):

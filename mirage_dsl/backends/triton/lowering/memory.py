@@ -370,6 +370,8 @@ class Memory:
 
     def _spread(self, tile: Variable, order: Order) -> str:
         shape = self._tiles.shape(order)
+        if tile.dtype.only_stores and not tile.axes:
+            return f"tl.broadcast_to({tile.name}, {shape})"
         if not tile.axes and not tile.dtype.is_integer:
             return f"tl.full({shape}, 0.0, tl.float32) + {tile.name}"
         if not tile.axes:

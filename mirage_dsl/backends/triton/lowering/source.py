@@ -103,6 +103,8 @@ TRITON_DTYPE = {
     "f16": "tl.float16",
     "bf16": "tl.bfloat16",
     "f32": "tl.float32",
+    "f8e4m3": "tl.float8e4nv",
+    "f8e5m2": "tl.float8e5",
     "bool": "tl.int1",
     "i8": "tl.int8",
     "u8": "tl.uint8",

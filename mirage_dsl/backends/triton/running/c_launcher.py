@@ -35,8 +35,8 @@ DRIVER = (
     "cuCtxSetCurrent",
 )
 """Functions of the driver, in the order in which the module takes them."""
-ELEMENTS = {"f16": 6, "f32": 7, "bf16": 9}
-"""The driver's numbers of element types."""
+ELEMENTS = {"f16": 6, "f32": 7, "bf16": 9, "f8e4m3": 0, "f8e5m2": 0}
+"""The driver's numbers of element types; what it does not know are bytes to it."""
 SMALL_BYTES = 128 << 10
 LARGE_FLAG = 21
 """A bit of a map's second word, which older drivers set for small tensors too."""

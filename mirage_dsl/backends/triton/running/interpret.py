@@ -122,6 +122,7 @@ def interpreting() -> Generator[None, None, None]:
 
     patches: Any = interpreter
     compiled_call, dot = function.__call__, builder.create_dot
+    to_float = builder.create_fp_to_fp
     reduce, elements = patches.ReduceOps, patches.ReduceOps.generic_reduce
     patch_tensor = patches._patch_lang_tensor
 
@@ -133,6 +134,7 @@ def interpreting() -> Generator[None, None, None]:
         linecache.cache.update(_INTERPRETED)
         function.__call__ = call
         builder.create_dot = _dot_of_values(dot)
+        builder.create_fp_to_fp = _through_8_bits(to_float)
         reduce.generic_reduce = _reduced_by_halves
         patches._patch_lang_tensor = patch_tensor_too
         try:
@@ -142,6 +144,7 @@ def interpreting() -> Generator[None, None, None]:
         finally:
             function.__call__ = compiled_call
             builder.create_dot = dot
+            builder.create_fp_to_fp = to_float
             reduce.generic_reduce = elements
             patches._patch_lang_tensor = patch_tensor
 
@@ -155,6 +158,36 @@ def _reduced_by_halves(self: Any, operands: Any) -> Any:
         tensors = [self.to_tensor(half, value.dtype) for half in halves]
         data = self.combine_fn.fn(*tensors).handle.data
     return [self.to_tensor(data.squeeze(axis), value.dtype)]
+
+
+def _through_8_bits(convert: Any) -> Any:
+    """`create_fp_to_fp` that rounds to floats of 8 bits as the GPU does.
+
+    It keeps them as bare patterns, cuts what does not fit, and knows no NaN of theirs.
+    """
+    import ml_dtypes
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    narrow: dict[Any, Any] = {
+        tl.float8e4nv: ml_dtypes.float8_e4m3fn,
+        tl.float8e5: ml_dtypes.float8_e5m2,
+    }
+
+    def create_fp_to_fp(builder: Any, value: Any, wanted: Any, *rest: Any) -> Any:
+        source, target = value.dtype.scalar, wanted.scalar
+        if source in narrow:
+            wide = value.data.view(narrow[source]).astype(np.float32)
+            found = TensorHandle(wide, tl.float32)
+            return found if target == tl.float32 else builder.cast_impl(found, target)
+        if target in narrow:
+            wide = builder.cast_impl(value, tl.float32).data
+            most = float(ml_dtypes.finfo(narrow[target]).max)
+            found = np.clip(wide, -most, most).astype(narrow[target])
+            return TensorHandle(found.view(np.uint8), target)
+        return convert(builder, value, wanted, *rest)
+
+    return create_fp_to_fp
 
 
 def _dot_of_values(dot: Any) -> Any:

@@ -39,6 +39,8 @@ ELEMENT = {
     "f16": "fp16",
     "bf16": "bf16",
     "f32": "fp32",
+    "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
     "bool": "i1",
     **{name: name for name in ("i8", "u8", "i16", "i32", "i64")},
 }
