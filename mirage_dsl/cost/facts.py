@@ -8,6 +8,7 @@ over.  What does not depend on sizes is worked out here, once for each program.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -33,6 +34,7 @@ from mirage_dsl.tile.program import (
     Largest,
     Load,
     Order,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -40,6 +42,8 @@ from mirage_dsl.tile.program import (
     Store,
     TileProgram,
     makes,
+    reads,
+    walk,
 )
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Unsized
 from mirage_dsl.tile.suited import (
@@ -354,19 +358,41 @@ class _Builder:
             value=np.array([self.value[v] for v in names], dtype=np.intp),
             dims=self.places(load.tile.axes for load in own),
             runs=self.places(
-                memory_order(load, kind)[::-1]
-                for load, kind in zip(own, kinds, strict=True)
+                _run(load, kind) for load, kind in zip(own, kinds, strict=True)
             ),
             itemsize=as_column(kind.dtype.itemsize for kind in kinds),
             source=as_column(
-                kind.dtype.itemsize * prod(extents[n] or 1 for n in kind.names)
-                for kind in kinds
+                kind.dtype.itemsize
+                * min(prod(extents[n] or 1 for n in names) for names in reached)
+                for kind, reached in zip(kinds, self.reached(own), strict=True)
             ),
             looped=flags(flow.stage[v] == "body" for v in names)[:, None],
             late=flags(v in facts.used_only_after for v in names),
             turned=flags(v in facts.turned_loads for v in names),
             readers=np.array(readers).reshape(len(own), len(facts.products)),
         )
+
+    def reached(self, own: Iterable[Load]) -> list[list[AbstractSet[str]]]:
+        """The dims of what each load reads; at data, of the tensor or of its elements.
+
+        Where the elements are more, some are read again.
+        """
+        varying: dict[str, frozenset[str]] = {}
+        for statement, _ in walk(self.program.body):
+            names = frozenset[str]().union(*(varying[v] for v in reads(statement)))
+            if isinstance(statement, Load):
+                names |= {d.name for d in dims_of(statement.at)}
+                if statement.along is not None:
+                    names -= {statement.along.dim.name}
+            elif isinstance(statement, Positions):
+                names |= {d.name for d in statement.at}
+            varying.update(dict.fromkeys(makes(statement), names))
+        found: list[list[AbstractSet[str]]] = []
+        for load in own:
+            tensor = {d.name for d in dims_of(load.at)}
+            at_data = load.along is not None
+            found.append([tensor, *([varying[load.result]] if at_data else [])])
+        return found
 
     def stores(self) -> Stores:
         found = [
@@ -441,6 +467,13 @@ class _Builder:
             (reductions[0], reductions[1]),
             (others[0], others[1]),
         )
+
+
+def _run(load: Load, kind: TensorType) -> Order:
+    """The dims that lie one behind the other, innermost first: up to one at data."""
+    order = memory_order(load, kind)[::-1]
+    along = None if load.along is None else load.along.dim
+    return order[: order.index(along)] if along is not None else order
 
 
 def flags(values: Iterable[bool]) -> Flags:

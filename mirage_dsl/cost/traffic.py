@@ -216,6 +216,10 @@ def _waiting(footprint: Footprint) -> Numbers:
     first = latency * _trips(early, footprint)
     if facts.program.loop is None:
         first = np.maximum(first - latency, 0.0)
+    at_data = np.array([n.along is not None for n in loads.own], dtype=bool) & ~own
+    if at_data.any():
+        # Their positions have to be there first; other loads are under way meanwhile.
+        first = first + latency * sizes[at_data].sum(axis=0) / sizes[~own].sum(axis=0)
     each = each + latency * _trips(steps, footprint)
     return first + each * footprint.iterations
 

@@ -129,7 +129,8 @@ class Apply:
     def stands_alone(self) -> bool:
         """Whether no block computes it of what the block has computed.
 
-        So a generated kernel ends before it, and another one starts behind it.
+        So a generated kernel ends before it, and another one starts behind it; or that
+        one does it, where it is a gather (`rewrite.gathers`).
         """
         alone = (Kind.CONCAT, Kind.GATHER, Kind.LIBRARY)
         return self.is_view or self.op.kind in alone or len(self.along) > 1
@@ -376,6 +377,23 @@ class BlockGraph:
     def loads(self) -> tuple[Load, ...]:
         """Loads in order."""
         return tuple(n for n in self.nodes if isinstance(n, Load))
+
+    @cached_property
+    def gathered(self) -> frozenset[str]:
+        """The loads of which gathers only pick elements: no tile of them is made."""
+        picked, read = set[str](), set[str]()
+        for node in self.nodes:
+            match node:
+                case Load():
+                    pass
+                case Apply() if node.op.kind is Kind.GATHER:
+                    picked.update(node.values[:1])
+                    read.update(node.values[1:])
+                case Apply():
+                    read.update(node.values)
+                case Accumulate() | RunningMax() | Store():
+                    read.add(node.operand)
+        return frozenset(n.result for n in self.loads) & (picked - read)
 
     @property
     def stores(self) -> tuple[Store, ...]:

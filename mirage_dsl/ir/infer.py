@@ -205,16 +205,7 @@ def apply_type(
     """
     _check_form(node)
     space = MemorySpace.REGISTER if in_block else MemorySpace.DEVICE
-    given = iter(types)
-    operands = [
-        o if isinstance(o, Scalar) else next(given).dtype for o in node.operands
-    ]
-    check_numbers(node.op, operands)
-    if not in_block:
-        check_narrow(node.op, operands)
-    if in_block and node.op.gives is not None:
-        _check_in_block(node.op.name, node.op.gives)
-    dtype = result_dtype(node.op, operands, in_block=in_block)
+    dtype = _apply_dtype(node, types, in_block=in_block)
     match node.op.kind:
         case Kind.ELEMENTWISE:
             return flat_type(dtype, union_dims(types), space)
@@ -235,6 +226,20 @@ def apply_type(
             return _concat_type(node, types, space)
         case Kind.LIBRARY:
             return _library_type(node, types, space)
+
+
+def _apply_dtype(node: Apply, types: Sequence[TensorType], *, in_block: bool) -> DType:
+    """The format of a result of operands in formats that go together."""
+    given = iter(types)
+    operands = [
+        o if isinstance(o, Scalar) else next(given).dtype for o in node.operands
+    ]
+    check_numbers(node.op, operands)
+    if not in_block:
+        check_narrow(node.op, operands)
+    elif node.op.gives is not None:
+        _check_in_block(node.op.name, node.op.gives)
+    return result_dtype(node.op, operands, in_block=in_block)
 
 
 def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
@@ -438,14 +443,15 @@ def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorTyp
 def _gather_type(
     node: Apply, source: TensorType, index: TensorType, space: MemorySpace
 ) -> TensorType:
-    if space is not MemorySpace.DEVICE:
-        raise CheckError(
-            f"{node.op.name} in a block: addresses that are data are read by library "
-            "kernels; put it at the kernel level"
-        )
     dim = str(node.attr("dim"))
     if dim not in source.names:
         raise CheckError(f"{node.op.name}: the operand has no dim {dim}")
+    piece = source.dim(dim)
+    if piece != Dim(dim):
+        raise CheckError(
+            f"{node.op.name} along {piece}: an index may be anywhere in {dim}, so all "
+            f"of {dim} has to be there"
+        )
     if dim in index.names:
         raise CheckError(
             f"{node.op.name}: the index has the dim {dim} too; rename it there"

@@ -54,6 +54,7 @@ from mirage_dsl.ir.walk import (
     makers,
     map_nodes,
     operands_of,
+    read_by,
     users,
     with_operands,
     with_returned,
@@ -498,24 +499,46 @@ class _Shift:
         subtracted from is as large.
         """
         degrees = next(iter(self.found.logarithms.values()))
+        if any(abs(degree) != 1 for degree in degrees.values()):
+            raise NotHomogeneousError
         returned = {r.value for r in self.graph.returns}
+        low = {name: self.names.fresh(f"{name}_low") for name in degrees}
         found = list(nodes)
         for node in block.nodes:
             if isinstance(node, Store) and node.operand in degrees:
                 own = node.result in returned
                 found.append(node if own else replace(node, dtype=f32))
-                continue
-            degree = degrees.get(node.result)
-            if degree is None or not isinstance(node, Apply):
+            elif not isinstance(node, Apply):
                 found.append(node)
-                continue
-            if abs(degree) != 1:
-                raise NotHomogeneousError
-            low = self.names.fresh(f"{node.result}_low")
-            back = ADD if degree > 0 else SUB
-            found.append(replace(node, result=low))
-            found.append(Apply(node.result, back, (low, shift)))
-        return replace(block, nodes=sorted_by_reads(found))
+            elif node.result in low:
+                back = ADD if degrees[node.result] > 0 else SUB
+                found.append(replace(node, result=low[node.result]))
+                found.append(Apply(node.result, back, (low[node.result], shift)))
+            else:
+                found += self._moved_first(node, low, degrees, shift)
+        read = read_by(found)
+        left = [n for n in found if n.result not in low or n.result in read]
+        return replace(block, nodes=sorted_by_reads(left))
+
+    def _moved_first(
+        self,
+        node: Apply,
+        low: Mapping[str, str],
+        degrees: Mapping[str, int],
+        shift: str,
+    ) -> list[BlockNode]:
+        """A difference from a logarithm, by what is left of both without the shift.
+
+        x - (low + m) is (x - m) - low, which is as accurate as low where x and m are
+        large.
+        """
+        logs = [v for v in node.values if degrees.get(v) == 1]
+        if node.op is not SUB or len(logs) != 1 or len(node.values) != 2:
+            return [node]
+        other = next(v for v in node.values if v not in logs)
+        moved = self.names.fresh("moved")
+        names = {logs[0]: low[logs[0]], other: moved}
+        return [Apply(moved, SUB, (other, shift)), with_operands(node, names)]
 
     # -- Parts of a split dim -------------------------------------------------------
 

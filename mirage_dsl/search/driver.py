@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import SearchError
@@ -31,6 +32,8 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.programs.chains import (
@@ -324,6 +327,7 @@ class _Driver:
         forms: The program in normal form, and its other forms.
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
+        gathers: Those that are inputs of the forms, if any are.
     """
 
     program: KernelGraph
@@ -343,6 +347,7 @@ class _Driver:
     written: KernelGraph | None = None
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
     library: float = math.inf
+    gathers: GathersGiven | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -378,7 +383,7 @@ class _Driver:
         forms = self.forms
         quick = Quick(self.segments, self.times.fused)
         with self.segments.interruptible(self.times.joined):
-            forms.append(rewritten(self.program, Use.NORMAL))
+            forms.append(self._opened(rewritten(self.program, Use.NORMAL)))
         if forms:
             if len(forms[0].nodes) > MOST_OPERATORS:
                 # An answer may take longer to verify than plans to find.
@@ -394,15 +399,19 @@ class _Driver:
 
     def _ranked(self, plans: list[Plan]) -> list[Plan]:
         """The plans, best first, without iterations and masks that do nothing."""
-        for name in ("skip-tiles", "settle-masks") if self.program.indices else ():
-            for at, plan in enumerate(plans):
-                graph = REWRITES[name](plan.graph)
-                if graph != plan.graph:
-                    cost = estimate(graph, self.segments.hardware).microseconds
-                    plans[at] = min(
-                        plan, Plan(cost, graph), key=lambda p: p.microseconds
-                    )
+        for row in ("skip-tiles", "settle-masks") if self.program.indices else ():
+            plans = [self._varied(plan, row) for plan in plans]
         return sorted(plans, key=lambda p: p.microseconds)
+
+    def _varied(self, plan: Plan, row: str) -> Plan:
+        """A plan, or what a rewrite makes of it if that is estimated to take less."""
+        graph = REWRITES[row](plan.graph)
+        if graph == plan.graph:
+            return plan
+        return min(plan, self._plan(graph), key=lambda p: p.microseconds)
+
+    def _plan(self, graph: KernelGraph) -> Plan:
+        return Plan(estimate(graph, self.segments.hardware).microseconds, graph)
 
     def _search_forms(self, plans: list[Plan]) -> None:
         """Append the plans of the whole search of a form, and of others made of it."""
@@ -514,7 +523,26 @@ class _Driver:
                 return plan.microseconds
         return most
 
+    def _opened(self, form: KernelGraph) -> KernelGraph:
+        """A form of the program in which gathers that may come first are inputs."""
+        self.gathers = with_gathers_given(form)
+        return form if self.gathers is None else self.gathers.program
+
+    def _closed(self, plan: Plan) -> Plan:
+        """A plan of a form as one of the program; blocks that read gathers do them."""
+        if not self.gathers_elements:
+            return plan
+        if self.gathers is not None:
+            plan = self._plan(self.gathers.restored(plan.graph))
+        return self._varied(plan, "fuse-gathers")
+
+    @cached_property
+    def gathers_elements(self) -> bool:
+        """Whether there are gathers in the program."""
+        return any(n.op.kind is Kind.GATHER for n in self.program.applies)
+
     def _allowed(self, plans: list[Plan]) -> list[Plan]:
+        plans = list(map(self._closed, plans))
         kept = [p for p in plans if self.segments.constraints.admits(p.graph)]
         self.ledger.cut["constraints"] += len(plans) - len(kept)
         return kept

@@ -18,7 +18,7 @@ from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.gather_first import gather_first
+from mirage_dsl.rewrite.gathers import fuse_gathers, sink_gathers
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
@@ -117,18 +117,18 @@ _ROWS = (
         expand,
     ),
     Rewrite(
+        "sink-gathers",
+        Level.PROGRAM,
+        (Use.NORMAL,),
+        "elements are picked before they are computed with, where these are fewer",
+        sink_gathers,
+    ),
+    Rewrite(
         "share-views",
         Level.PROGRAM,
         (Use.NORMAL,),
         "views of what nothing else reads move to tensors that are seen alike anyway",
         share_views,
-    ),
-    Rewrite(
-        "gather-first",
-        Level.PROGRAM,
-        (Use.NORMAL,),
-        "elements are gathered before what is computed of each of them",
-        gather_first,
     ),
     Rewrite(
         "stabilise",
@@ -178,6 +178,13 @@ _ROWS = (
         (Use.KERNEL_FORM,),
         "sums of products of sums term by term: fewer sums wait for each other",
         _multiplied_out,
+    ),
+    Rewrite(
+        "fuse-gathers",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "blocks pick the elements that they read themselves, where a gather did",
+        fuse_gathers,
     ),
     Rewrite(
         "skip-tiles",

@@ -58,6 +58,7 @@ from mirage_dsl.tile.layout import Layout, ProductAxes
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
+    Along,
     Announce,
     Ask,
     Cast,
@@ -197,6 +198,7 @@ class _Builder:
         self._wiring = Wiring(block, self._layout)
         around = self._outer
         self._narrow = narrow(block, types, around.types, around.extents)
+        self._loads = {n.result: n for n in block.loads}
         self._body: list[Statement] = []
         self._notes: list[Note] = []
         self._in_loop = False
@@ -353,8 +355,12 @@ class _Builder:
             return
         self._note(node)
         match node:
+            case BlockLoad() if node.result in self._block.gathered:
+                pass
             case BlockLoad():
-                self._load(node)
+                self._load(node, node)
+            case Apply() if node.op.kind is Kind.GATHER:
+                self._load(node, self._loads[node.values[0]])
             case Apply():
                 self._values[node.result] = self._apply(node)
             case RunningMax():
@@ -472,42 +478,50 @@ class _Builder:
 
     # -- Loads and stores ----------------------------------------------------------
 
-    def _load(self, node: BlockLoad) -> None:
-        """The tile that products read, and the one that other operators read."""
-        if self._outer.types[node.source].space is MemorySpace.NOWHERE:
+    def _load(self, node: BlockLoad | Apply, of: BlockLoad) -> None:
+        """The tile that products read, and the one that other operators read.
+
+        Args:
+            node: The load, or the gather that picks its elements.
+            of: The load.
+        """
+        if self._outer.types[of.source].space is MemorySpace.NOWHERE:
             order = self._layout.order_of_load(node.result)
             dtype = self._computed(node.result)
-            positions = Positions(node.result, Tile(dtype, order), node.axes[0])
+            positions = Positions(node.result, Tile(dtype, order), of.axes[0])
             self._values[node.result] = self._make(positions)
             return
         in_body = self._wiring.stages[node.result] == "body"
         twice = self._wiring.is_loaded_twice(node) if in_body else False
         first, second = self._buffers(node) if in_body else (0, 0)
         order = self._layout.orders[node.result]
-        name = self._copy(Load(node.result, *self._read(node, order), buffers=first))
+        read = self._read(node, of, order)
+        name = self._copy(replace(read, buffers=first))
         self._values[node.result] = self._turned(name, order)
         if twice is not False:
             order = self._layout.register_orders[node.result]
-            again = Load(
-                f"{node.result}{AGAIN}",
-                *self._read(node, order),
+            again = replace(
+                self._read(node, of, order),
+                result=f"{node.result}{AGAIN}",
                 buffers=second,
                 when=twice,
                 instead=self._values[node.result],
             )
             self._again[node.result] = self._turned(self._copy(again), order)
 
-    def _read(
-        self, node: BlockLoad, order: Order
-    ) -> tuple[Tile, str, tuple[Axis, ...], Literal["pointer", "descriptor"], Order]:
+    def _read(self, node: BlockLoad | Apply, of: BlockLoad, order: Order) -> Load:
         """How a load is made: its tile, what is read, by what, and what is guarded."""
-        kind = self._outer.types[node.source]
-        box = self._box(node, kind)
+        kind = self._outer.types[of.source]
+        box = self._box(node, kind) if isinstance(node, BlockLoad) else None
         if box is not None:
             tile = Tile(kind.dtype, self._sizes.axes(box))
-            return tile, node.source, node.axes, "descriptor", ()
+            return Load(node.result, tile, of.source, of.axes, "descriptor")
         guarded = tuple(d for d in order if self._sizes.loose(d) is not False)
-        return Tile(kind.dtype, order), node.source, node.axes, "pointer", guarded
+        tile, along = Tile(kind.dtype, order), None
+        if isinstance(node, Apply):
+            index = self._turned(self._in_registers(node.values[1]), order)
+            along = Along(Dim(str(node.attr("dim"))), index)
+        return Load(node.result, tile, of.source, of.axes, guarded=guarded, along=along)
 
     def _box(self, node: BlockLoad, kind: TensorType) -> Order | None:
         """The dims of a descriptor in the order of memory, or None to use pointers."""
@@ -526,7 +540,7 @@ class _Builder:
         held = {d: (0.0, self._sizes.ends(d)) for d in load.tile.axes}
         return self._make(load, {d: f for d, f in held.items() if f[1] is not False})
 
-    def _buffers(self, node: BlockLoad) -> tuple[Number, Number]:
+    def _buffers(self, node: BlockLoad | Apply) -> tuple[Number, Number]:
         """Stages of shared memory of each copy of a load of the loop.
 
         A tile that the matrix unit reads by itself is in use for one iteration longer,

@@ -305,6 +305,8 @@ def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
     match statement:
         case Compute():
             yield from ((v, statement.tile.axes, False) for v in reads(statement))
+        case Load() if statement.along is not None:
+            yield statement.along.index, statement.tile.axes, False
         case Rescale():
             yield statement.scale, view.tiles[statement.target].axes, False
         case Update():
@@ -355,11 +357,23 @@ def _result_axes(view: _View, statement: Statement) -> Order | None:
         case Merge():
             return tuple(d for side in statement.sides for d in side)
         case Load():
-            return _read_axes(view, statement.tile.axes, dims_of(statement.at))
+            return _read_axes(view, statement.tile.axes, _read_pieces(view, statement))
         case Positions():
             return _read_axes(view, statement.tile.axes, statement.at)
         case _:
             return None
+
+
+def _read_pieces(view: _View, load: Load) -> Order:
+    """The pieces that a load reads: besides where positions are data, those of these.
+
+    The axes of these lie in the order of the tile.
+    """
+    if load.along is None:
+        return dims_of(load.at)
+    own = view.tiles[load.along.index].axes
+    rest = (d for d in dims_of(load.at) if d != load.along.dim)
+    return tuple(dict.fromkeys((*own, *rest)))
 
 
 def _read_axes(view: _View, axes: Order, pieces: Order) -> Order:
@@ -500,8 +514,11 @@ def _reading(statement: Statement, own: Number) -> Iterator[tuple[str, Number]]:
         case Pick():
             yield statement.operand, opposite(statement.when)
             yield statement.other, statement.when
-        case Load() if statement.instead is not None:
-            yield statement.instead, opposite(statement.when)
+        case Load():
+            if statement.along is not None:
+                yield statement.along.index, statement.when
+            if statement.instead is not None:
+                yield statement.instead, opposite(statement.when)
         case _:
             yield from ((name, own) for name in reads(statement))
 
@@ -521,9 +538,26 @@ def loads_have_stand_ins(view: _View) -> Iterator[Problem]:
                 yield statement, "nothing serves where it is not made", "say `instead`"
             continue
         first = loads.get(origin.get(serving, serving))
-        read = statement.source, statement.at
-        if first is None or (first.source, first.at) != read:
+        read = statement.source, statement.at, statement.along
+        if first is None or (first.source, first.at, first.along) != read:
             yield statement, f"{serving} is another tile", "let the same tile serve"
+
+
+def positions_are_data(view: _View) -> Iterator[Problem]:
+    """Where positions are data they are integers, of a whole dim, read by pointers."""
+    for statement, _ in view.statements:
+        if not isinstance(statement, Load) or statement.along is None:
+            continue
+        dim, index = statement.along.dim, statement.along.index
+        dtype = view.tiles[index].dtype
+        if dim not in dims_of(statement.at) or dim != dim.whole:
+            what = f"positions along {dim}, which is no whole dim of it"
+            yield statement, what, "name a whole dim of the tensor"
+        if not dtype.is_integer:
+            yield statement, f"positions in {dtype}", "convert them to integers"
+        if statement.via != "pointer":
+            what = f"a box has no positions that are data, as along {dim}"
+            yield statement, what, "load by pointers"
 
 
 _MOST_ATOMS = 12
@@ -927,6 +961,7 @@ RULES: tuple[Rule, ...] = (
     formats_fit,
     made_where_read,
     loads_have_stand_ins,
+    positions_are_data,
     loads_stay_inside,
     masks_fill,
     lanes_outside_are_neutral,

@@ -38,6 +38,7 @@ from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile.formula import Number, value
 from mirage_dsl.tile.program import (
+    Along,
     Announce,
     Ask,
     Cast,
@@ -115,7 +116,7 @@ class _Evaluation(Generic[V]):
         self.values: dict[str, Named[V]] = {}
         self.orders: dict[str, Order] = {}
         self.stored: dict[str, list[tuple[Store, Named[V]]]] = {}
-        self.loaded: dict[tuple[str, tuple[Axis, ...]], Named[V]] = {}
+        self.loaded: dict[tuple[str, tuple[Axis, ...], Dim | None], Named[V]] = {}
         self.outer: Mapping[str, Named[V]] = {}
         self.iteration: int | None = None
 
@@ -486,11 +487,21 @@ class _Evaluation(Generic[V]):
             self._assign(statement.result, axes, self.get(statement.instead))
             return
         named = self._in_iteration(statement, self._cut(statement))
+        if statement.along is not None:
+            named = self._picked(statement, named, statement.along)
         axes = statement.tile.axes
         box = statement.via == "descriptor"
         dims = axes if box else statement.guarded
         masks = [self._lanes_inside(d, tensor=box) for d in dims]
         self._put(statement, self._lanes(self._masked(named, masks, 0.0), axes))
+
+    def _picked(self, statement: Load, source: Named[V], along: Along) -> Named[V]:
+        """The elements at positions that are data; lanes that are not read count 0."""
+        index = self.get(along.index)
+        guarded = [d for d in statement.guarded if d.name in index.labels]
+        masks = [self._lanes_inside(d) for d in guarded]
+        index = self._masked(index, masks, 0.0)
+        return self.arrays.gather(table.GATHER, source, index, along.dim.name)
 
     def _positions(self, statement: Positions) -> None:
         kind = Index("", tuple(d.whole for d in statement.at)).type
@@ -512,12 +523,20 @@ class _Evaluation(Generic[V]):
         """The tensor as blocks and iterations see it, with arbitrary padding."""
         if statement.source not in self.outer:
             raise CheckError(f"load {statement.source}: no such tensor")
+        along = None if statement.along is None else statement.along.dim
         return self._pieces(
-            statement.source, self.outer[statement.source], statement.at
+            statement.source, self.outer[statement.source], statement.at, along
         )
 
-    def _pieces(self, source: str, whole: Named[V], at: tuple[Axis, ...]) -> Named[V]:
-        key = (source, at)
+    def _pieces(
+        self,
+        source: str,
+        whole: Named[V],
+        at: tuple[Axis, ...],
+        along: Dim | None = None,
+    ) -> Named[V]:
+        """A tensor cut as `at` says, but where positions are data `along` a dim."""
+        key = (source, at, along)
         if key not in self.loaded:
             named = replace(whole, masks={})
             dims = dims_of(at)
@@ -531,7 +550,7 @@ class _Evaluation(Generic[V]):
                     f"{', '.join(map(str, dims))}"
                 )
             for dim in dims:
-                named = self._piece(named, dim)
+                named = named if dim == along else self._piece(named, dim)
             self.loaded[key] = named
         return self.loaded[key]
 

@@ -100,6 +100,13 @@ class _Wish:
     strong: bool
 
 
+def is_read(node: BlockNode, block: BlockGraph) -> bool:
+    """Whether a node's tile is read of memory, as it is: a load, or a gather of one."""
+    if isinstance(node, Load):
+        return node.result not in block.gathered
+    return isinstance(node, Apply) and node.op.kind is Kind.GATHER
+
+
 class Layout:
     """Orders of axes and products of one block.
 
@@ -122,12 +129,13 @@ class Layout:
         self.products: dict[str, ProductAxes] = {}
         self._left: dict[str, str] = {}
         self._asynchronous: dict[str, Number] = {}
-        self._loads = {n.result for n in block.loads}
+        read = [n for n in block.made if is_read(n, block)]
+        self._loads = {n.result for n in read}
         for node in reversed(block.nodes):
             self._backward(node)
         for node in block.nodes:
             self._forward(node)
-        for load in block.loads:
+        for load in read:
             self._settle_load(load.result)
 
     def is_integer(self, value: str) -> bool:
@@ -221,7 +229,8 @@ class Layout:
                 if node.op.kind is Kind.CONTRACTION:
                     self._plan_product(node)
                     return
-                for value in node.values:
+                gathers = node.op.kind is Kind.GATHER
+                for value in node.values[1:] if gathers else node.values:
                     self._pass_on(node.result, value)
 
     def _pass_on(self, result: str, operand: str) -> None:
@@ -291,7 +300,8 @@ class Layout:
             case Accumulate() | RunningMax():
                 self.orders[node.result] = self._order_of(node.operand)
             case Apply():
-                self.orders[node.result] = self._apply_order(node)
+                if node.result not in self._loads:
+                    self.orders[node.result] = self._apply_order(node)
 
     def _order_of(self, value: str) -> Order:
         """The order of an operand; a load that no one decided on decides now."""

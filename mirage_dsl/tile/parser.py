@@ -41,6 +41,7 @@ from mirage_dsl.tile.forms import (
 from mirage_dsl.tile.formula import OPERATIONS, Formula, Number
 from mirage_dsl.tile.printer import VERSION
 from mirage_dsl.tile.program import (
+    Along,
     Announce,
     Ask,
     Cast,
@@ -142,7 +143,7 @@ def _require_version(source: Source) -> None:
 
 _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "load": ("by", "guarded", "buffers", "when", "instead"),
+        "load": ("along", "index", "by", "guarded", "buffers", "when", "instead"),
         "positions": (),
         "pick": ("when",),
         "cast": (),
@@ -617,8 +618,19 @@ class _Assigned:
             details.number("buffers", 0),
             details.number("when", True),
             details.name("instead"),
+            self._along(details),
             self._notes,
         )
+
+    def _along(self, details: _Details) -> Along | None:
+        dims, index = details.dims("along"), details.name("index")
+        if not dims and index is None:
+            return None
+        if index is None:
+            raise details.missing("index")
+        if len(dims) != 1:
+            raise details.missing("along")
+        return Along(dims[0], index)
 
     def _positions(self, _: _Details) -> Positions:
         (axis,) = self._of.resolver.axes(self._action.axes, pieces=True)

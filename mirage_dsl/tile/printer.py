@@ -278,6 +278,9 @@ def _mask_details(statement: Mask) -> Iterator[str]:
 
 
 def _load_details(statement: Load) -> Iterator[str]:
+    if statement.along is not None:
+        yield f"along({statement.along.dim})"
+        yield _named("index", statement.along.index)
     if statement.via != "pointer":
         yield f"by({statement.via})"
     if statement.guarded:

@@ -65,6 +65,20 @@ Notes = tuple[Note, ...]
 
 
 @dataclass(frozen=True)
+class Along:
+    """Where a load is along a dim of its tensor that has no piece: at data.
+
+    Attributes:
+        dim: The dim, whole.
+        index: The tile of integers that tells the positions, those below 0 counted
+            from the end.  Lanes whose position is in no way inside read 0.
+    """
+
+    dim: Dim
+    index: str
+
+
+@dataclass(frozen=True)
 class Load:
     """A tile of a tensor.
 
@@ -83,6 +97,8 @@ class Load:
         when: Whether it is made at all.
         instead: For the copy of a load that registers read: the load that serves
             where it is not made.
+        along: The dim along which positions are data; None where all are known.  The
+            tile has the axes of the index then, and those of `at` besides this dim.
     """
 
     result: str
@@ -94,6 +110,7 @@ class Load:
     buffers: Number = 0
     when: Number = True
     instead: str | None = None
+    along: Along | None = None
     notes: Notes = field(default=(), compare=False, repr=False)
 
 
@@ -547,7 +564,8 @@ def reads(statement: Statement) -> tuple[str, ...]:
     """
     match statement:
         case Load():
-            return () if statement.instead is None else (statement.instead,)
+            along = () if statement.along is None else (statement.along.index,)
+            return along if statement.instead is None else (*along, statement.instead)
         case Compute():
             return tuple(o for o in statement.operands if isinstance(o, str))
         case (

@@ -558,9 +558,9 @@ def _clamp(tile: int, extent: int | None) -> int:
 
 
 def _all_dims(block: BlockGraph, types: Mapping[str, TensorType]) -> list[Dim]:
-    dims = [d for t in types.values() for d in t.dims]
+    dims = [d for v, t in types.items() if v not in block.gathered for d in t.dims]
     for node in block.nodes:
-        if isinstance(node, Load):
+        if isinstance(node, Load) and node.result not in block.gathered:
             dims += [d for axis in node.axes for d in axis]
         if isinstance(node, Store):
             dims += [

@@ -45,6 +45,7 @@ from mirage_dsl.tile.printer import KEYWORDS
 
 DETAILS = (
     *("pieces", "units", "guarded", "batch", "rows", "columns", "over", "sides"),
+    *("along", "index"),
     *(
         "buffers",
         "when",

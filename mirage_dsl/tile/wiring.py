@@ -146,7 +146,7 @@ class Wiring:
         parts = [p for p in found if p is not None]
         return parts[0] + parts[1] if len(parts) == 2 else None
 
-    def is_loaded_twice(self, node: Load) -> Number:
+    def is_loaded_twice(self, node: Load | Apply) -> Number:
         """Whether registers get their own copy of a tile that a product reads.
 
         A large product that the matrix unit runs by itself reads its tile while the

@@ -29,6 +29,7 @@ from mirage_dsl.core.types import (
     i8,
     i32,
     i64,
+    scalar,
     u8,
 )
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
@@ -309,6 +310,8 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "truth", Case(_truth())
     yield "gathers", Case(_gathers())
     yield "scans", Case(_scans(), low=0.1)
+    yield "gathers in a block", Case(_picked())
+    yield "pages of a table", Case(_pages(), tolerance=2e-2)
     yield "beside", Case(_beside())
     yield "joined operands", Case(_joined_operands(), tolerance=2e-2)
     yield "joined iterations", Case(_joined_iterations())
@@ -475,6 +478,40 @@ def _scans() -> KernelGraph:
         other = b.store(b.add(columns, ones), "k/grid, m, u", dtype=f32)
     merged = g.cumsum(x, along="(k m)"), g.cumprod(x, along="k")
     return g.returns(out, counted, other, *merged).build()
+
+
+def _picked() -> KernelGraph:
+    """Rows at computed indices, one element of each row, and the rows themselves."""
+    g = KernelBuilder("picked", m=6, k=10, n=7, c=4)
+    x, w = g.input("x", f32, "m, k"), g.input("w", f16, "k, c")
+    rows, ids = g.input("rows", i32, "n"), g.input("ids", i64, "m")
+    with g.block(grid={"n": 4}, loop=("k", 4)) as b:
+        at = b.add(b.load(rows, "n/grid"), scalar(-1))
+        some = b.apply(GATHER, b.load(x, "m, k/loop"), at, dim="m")
+        total = b.accumulate(b.sum(some, over="k"))
+        first = b.store(total, "n/grid", dtype=f32)
+    with g.block(grid={"m": 4}) as b:
+        at, xt = b.load(ids, "m/grid"), b.load(x, "m/grid, k")
+        one = b.apply(GATHER, xt, at, dim="k")
+        row = b.apply(GATHER, b.load(w, "k, c"), at, dim="k")
+        second = b.mul(b.sub(one, b.sum(xt, over="k")), row)
+        second = b.store(second, "c, m/grid", dtype=f32)
+    return g.returns(first, second).build()
+
+
+def _pages() -> KernelGraph:
+    """Products with pages of a cache, by an index of each iteration."""
+    g = KernelBuilder("pages", b=3, p=6, s=16, d=16, n=4)
+    q, cache = g.input("q", f16, "b, d"), g.input("k", f16, "p, s, d")
+    table = g.input("table", i32, "b, n")
+    with g.block(grid={"b": 1}, loop=("n", 1)) as b:
+        at = b.load(table, "b/grid, n/loop")
+        keys = b.apply(GATHER, b.load(cache, "p, s, d"), at, dim="p")
+        dots = b.matmul(b.load(q, "b/grid, d"), keys, over="d")
+        summed = b.matmul(b.cast(b.exp(dots), dtype="f16"), keys, over="s")
+        total = b.accumulate(b.sum(summed, over="n"))
+        out = b.store(total, "b/grid, d", dtype=f16)
+    return g.returns(out).build()
 
 
 def _beside() -> KernelGraph:

@@ -1,6 +1,6 @@
 """Elements at indices that are data: embeddings, labels, block tables.
 
-They are library kernels of a program; what is before and after them is searched.
+They are library kernels of a program; blocks that are found pick them themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.errors import CheckError, MirageError, ShapeError
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
@@ -116,9 +117,31 @@ def loss(x: Any, labels: Any) -> Any:
     return F.cross_entropy(x, labels)
 
 
+def paged(q: Any, k: Any, v: Any, table: Any) -> Any:
+    """Attention of one query a head over the pages of a cache that a table tells."""
+    rows, heads, width = q.shape
+    keys = k[table].reshape(rows, -1, heads, width)
+    values = v[table].reshape(rows, -1, heads, width)
+    logits = torch.einsum("bhd,bshd->bhs", q, keys) * width**-0.5
+    return torch.einsum("bhs,bshd->bhd", logits.softmax(-1), values)
+
+
 SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "embedding and norm": (embedding_norm, [W, IDS, normal(16)], 1),
+    "cross entropy of rows": (
+        lambda x, y: F.cross_entropy(x, y, reduction="none"),
+        [normal(24, 40), LABELS],
+        1,
+    ),
     "cross entropy": (loss, [normal(24, 40), LABELS], 2),
+    "pages of a cache": (
+        paged,
+        [normal(3, 2, 16), *[normal(12, 16, 2, 16)] * 2, indices(12, 3, 4)],
+        1,
+    ),
+    "rows of computed ones": (lambda w, i: torch.exp(w)[i], [W, IDS], 1),
+    "picked twice": (lambda w, i, j: w[i] * w[j], [W, IDS, indices(49, 24)], 1),
+    "by an index that is picked": (lambda w, i, j: w[i[j]] + 1, [W, IDS, IDS % 24], 1),
 }
 
 
@@ -131,16 +154,17 @@ def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-def test_all_but_the_gather_is_generated(name: str) -> None:
+def test_blocks_pick_the_elements(name: str) -> None:
     function, tensors, kernels = SEARCHED[name]
     program = traced(function, tensors)
     assert check(program) == []
     assert parse(str(program)) == program
     best = mirage.superoptimize(program, effort="quick", use_cache=False).best
     assert best.certificate.ok
-    library = [n.op.name for n in best.mugraph.applies if not n.is_view]
-    assert library == ["gather"]
+    assert all(n.is_view for n in best.mugraph.applies)
     assert len(best.mugraph.blocks) <= kernels
+    assert parse(str(best.mugraph)) == best.mugraph
+    assert all(r.spills == 0 for r in compile_only(best.mugraph, "sm_90"))
     found = TritonExecutable(best.mugraph, interpret=True)(*tensors)[0]
     torch.testing.assert_close(found, function(*tensors), rtol=1e-5, atol=1e-5)
 
@@ -195,6 +219,64 @@ def test_what_holds_of_indices_is_accepted(name: str) -> None:
     one, other = map(_square, RIGHT[name])
     found = mirage.verify(other, one, stability=False)
     assert found.equivalent, found.reason
+
+
+HEAD = """mirage 1
+mugraph f(
+    w: f32[v, d], i: i64[n], j: i64[n]
+) -> f32[n, d] where v = 12, d = 12, n = 12 {
+"""
+PICKED = """  y = block grid(n / 4) {
+    t = load w[v, d]
+    a = load INDEX[n/grid]
+    PICK
+    m = mul x, x
+    store y: f32[n/grid, d] = m
+  }
+  return y
+}
+"""
+
+
+def picked(pick: str, index: str = "i") -> KernelGraph:
+    return parse(HEAD + PICKED.replace("INDEX", index).replace("PICK", pick))
+
+
+ROWS = "x = gather t, a dim(v)"
+INSIDE: dict[str, tuple[str, str]] = {
+    "the next row": ("s = add a, 1\n    x = gather t, s dim(v)", "i"),
+    "another index": (ROWS, "j"),
+    "the other axis": (
+        "r = gather t, a dim(d)\n    x = rename r dims(v) to(d)",
+        "i",
+    ),
+    "from the end": ("s = mul a, -1\n    x = gather t, s dim(v)", "i"),
+    "one row for all": ("s = sub a, a\n    x = gather t, s dim(v)", "i"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_block_that_picks_wrong_elements_is_never_accepted(name: str) -> None:
+    body = "  x = gather w, i dim(v)\n  y = mul x, x\n  return y\n}\n"
+    program, wrong = parse(HEAD + body), picked(*INSIDE[name])
+    assert mirage.verify(picked(ROWS), program, stability=False).equivalent
+    for seed in SEEDS:
+        found = mirage.verify(wrong, program, seed=seed, stability=False)
+        assert not found.equivalent, seed
+
+
+def test_nothing_is_read_outside_of_what_is_picked_from() -> None:
+    """An index outside gives 0 on a GPU; the elements around are NaN here."""
+    graph, around = picked(ROWS), torch.full((36, 12), float("nan"))
+    around[12:24] = normal(12, 12)
+    table, index = around[12:24], torch.tensor([0, 11, 12, 20, -1, -12, -13, -24] * 2)
+    index = index[:12]
+    found = TritonExecutable(graph, interpret=True)(table, index, index)[0]
+    inside = (index >= -12) & (index < 12)
+    expected = torch.where(inside[:, None], table[index % 12] ** 2, 0.0)
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(ShapeError, match="expected -12 to 11"):
+        mirage.evaluate(graph, *(t.numpy() for t in (table, index, index)))
 
 
 def test_graphs_that_are_not_well_formed() -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 
+from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar, f16, f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
 from mirage_dsl.ir.check.graph import check
@@ -343,3 +344,25 @@ def test_dims_made_in_a_block_have_extents() -> None:
     assert "the dim c of f has no extent" in only(
         replace(graph, extents=extents), "extent"
     )
+
+
+def test_gathers() -> None:
+    def picked(source: str, dim: str, over: str) -> str:
+        text = f"""mirage 1
+mugraph f(x: f32[m, k], i: i32[n]) -> f32[n] where m = 4, k = 16, n = 8 {{
+  y = block grid(n / 4) loop(k / 8) {{
+    xt = load x[m, k/loop]
+    it = load i[n/grid]
+    e = exp xt
+    g = gather {source}, it dim({dim})
+    s = sum g over({over})
+    a = accumulate s
+    store y: f32[n/grid] = a
+  }}
+  return y
+}}"""
+        return "\n".join(map(str, check(parse(text))))
+
+    assert "e, which lies in no device memory" in picked("e", "m", "k")
+    with pytest.raises(MirageError, match="along k/loop: an index may be anywhere"):
+        picked("xt", "k", "m")

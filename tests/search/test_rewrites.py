@@ -58,19 +58,20 @@ mugraph f(x: f32[m]) -> f32[m] where m = 4 {
   return y
 }
 """,
+    "sink-gathers": """
+mugraph f(x: f32[m, k], y: i64[m]) -> f32[m] where m = 4, k = 8 {
+  s = sum x over(k)
+  d = x / s
+  p = gather d, y dim(k)
+  return p
+}
+""",
     "share-views": """
 mugraph f(x: f32[m, k]) -> f32[m, n] where m = 4, k = 4 {
   s = sigmoid x
   r = rename s dims(k) to(n)
   q = rename x dims(k) to(n)
   y = r * q
-  return y
-}
-""",
-    "gather-first": """
-mugraph picked(x: f32[m, k], s: f32[m], i: i64[m]) -> f32[m] where m = 4, k = 8 {
-  d = x - s
-  y = gather d, i dim(k)
   return y
 }
 """,
@@ -143,6 +144,18 @@ mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8 {
   d = x - c
   q = d * d
   y = sum q over(k)
+  return y
+}
+""",
+    "fuse-gathers": """
+mugraph f(w: f16[v, d], ids: i64[n]) -> f16[n, d] where v = 32, d = 16, n = 8 {
+  kept = where(ids < 0, 0, ids)
+  x = gather w, kept dim(v)
+  y = block grid(n / 4) {
+    t = load x[n/grid, d]
+    e = exp t
+    store y: f16[n/grid, d] = e
+  }
   return y
 }
 """,

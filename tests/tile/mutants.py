@@ -30,7 +30,7 @@ from mirage_dsl.core.types import f32
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate, evaluate_block
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import KernelGraph, dims_of
 from mirage_dsl.ops.table import CUMPROD, CUMSUM, MAX, SUM
 from mirage_dsl.tile.check import check
 from mirage_dsl.tile.lower import launches, programs
@@ -213,6 +213,14 @@ class _Scope:
                 yield f"{name} for {load.source}", replace(load, source=name)
         if load.buffers != 0:
             yield "no buffers", replace(load, buffers=0)
+        if load.along is not None:
+            for other in self.alike(load.along.index):
+                along = replace(load.along, index=other)
+                yield f"positions by {other}", replace(load, along=along)
+            for dim in dims_of(load.at):
+                if dim == dim.whole != load.along.dim:
+                    along = replace(load.along, dim=dim)
+                    yield f"positions along {dim}", replace(load, along=along)
 
 
 def _masks(mask: Mask) -> Iterator[tuple[str, Statement]]:
@@ -389,7 +397,9 @@ class _Meaning:
         term, name = self.terms, statement.result
         match statement:
             case Load():
-                term[name] = ("load", statement.source, statement.at)
+                along = statement.along
+                index = None if along is None else (along.dim, term[along.index])
+                term[name] = ("load", statement.source, statement.at, index)
             case Start():
                 term[name] = ("start", name, statement.value)
             case Compute():

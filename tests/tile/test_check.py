@@ -86,6 +86,12 @@ BROKEN = (
         "load q[m/grid, d] guarded(m/grid, d)",
         "load q[m/grid, d] guarded(d)",
     ),
+    (
+        "positions_are_data",
+        "  q_tile: f16[m/grid, d] = load q[m/grid, d] guarded",
+        "  at: f16[m/grid, d] = load q[m/grid, d] guarded(m/grid, d)\n"
+        "  q_tile: f16[m/grid, d] = load q[m, d] along(m) index(at) guarded",
+    ),
     ("masks_fill", "fill(-inf)", "fill(2)"),
     ("lanes_outside_are_neutral", "fill(-inf)", "fill(0)"),
     (

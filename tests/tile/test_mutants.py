@@ -8,10 +8,33 @@ from pathlib import Path
 import pytest
 
 import mirage_dsl as mirage
+from mirage_dsl.ir.graph import KernelGraph
 from tests.tile.mutants import Verdicts, benches, mutants, scheduled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAMPLE = 40
+
+PAGES = """mirage 1
+
+mugraph pages(
+    q: f16[b, d], k: f16[p, s, d], t: i32[b, n], u: i32[b, n]
+) -> f16[b, n, s] where b = 6, d = 24, p = 7, s = 16, n = 10 {
+  y = block grid(b / 4) loop(n / 2) {
+    table: i32[b/grid, n/loop] = load t
+    other: i32[b/grid, n/loop] = load u
+    shown: f16[p, s, d] = load k
+    keys: f16[b/grid, n/loop, s, d] = gather shown, table dim(p)
+    more: f16[b/grid, n/loop, s, d] = gather shown, other dim(p)
+    both: f32[b/grid, n/loop, s, d] = sub keys, more
+    row: f16[b/grid, d] = load q
+    each: f32[b/grid, n/loop, s, d] = mul both, row
+    dots: f32[b/grid, n/loop, s] = sum each over(d)
+    all: f32[b/grid, n, s] = accumulate dots concat
+    store y: f16[b/grid, n, s] = all
+  }
+  return y
+}
+"""
 
 
 SCAN = """mirage 1
@@ -34,9 +57,17 @@ mugraph scan(x: f32[m, k], w: f32[m, k]) -> f32[m, k] where m = 8, k = 12 {
     "name", ["gqa_split_kv_running_max", "rms_lora", "rms_gated", "scan"]
 )
 def test_mutants_are_refused_or_the_same(name: str) -> None:
-    rng, verdicts = random.Random(name), Verdicts()
     text = SCAN if name == "scan" else (EXAMPLES / f"{name}.mu").read_text("utf-8")
-    graph = mirage.parse(text)
+    all_are_refused(name, mirage.parse(text))
+
+
+def test_mutants_of_gathers_are_refused_or_the_same() -> None:
+    all_are_refused("pages", mirage.parse(PAGES))
+
+
+def all_are_refused(name: str, graph: KernelGraph) -> None:
+    """A sample of mutants of a μGraph's tile programs."""
+    rng, verdicts = random.Random(name), Verdicts()
     for bench in benches(scheduled(graph, rng)):
         for at, program in enumerate(bench.programs):
             assert bench.accepts(at, program)

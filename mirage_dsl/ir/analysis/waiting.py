@@ -111,7 +111,10 @@ def loads_beside(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
     return tuple(
         n
         for n in block.loads
-        if stages[n.result] == "body" and n.source not in made and len(n.axes) > 1
+        if stages[n.result] == "body"
+        and n.source not in made
+        and len(n.axes) > 1
+        and n.result not in block.gathered
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Dim, boolean
+from mirage_dsl.core.types import Dim, MemorySpace, boolean
 from mirage_dsl.ir.check.view import BlockView, Diagnostic, listed
 from mirage_dsl.ir.graph import (
     PREFETCHED,
@@ -340,6 +340,30 @@ def _scans(view: BlockView) -> Iterator[Diagnostic]:
                 )
 
 
+def _gathers(view: BlockView) -> Iterator[Diagnostic]:
+    """Elements are picked of tensors in device memory, wherever the indices say."""
+    made = makers(view.block)
+    for node in view.block.applies:
+        if node.op.kind is not Kind.GATHER or len(node.values) != 2:
+            continue
+        source = node.values[0]
+        load = made[source]
+        if not isinstance(load, Load) or _is_nowhere(view, load):
+            yield view.problem(
+                "gather",
+                node,
+                f"it picks elements of {source}, which lies in no device memory",
+                "gather from a load of a tensor, or in a kernel behind this one",
+                source,
+            )
+
+
+def _is_nowhere(view: BlockView, load: Load) -> bool:
+    """Whether what is loaded lies in no memory."""
+    known = view.outer.get(load.source)
+    return known is not None and known.space is MemorySpace.NOWHERE
+
+
 def _joins(view: BlockView) -> Iterator[Diagnostic]:
     """A joined dim has one extent, that of its pieces, wherever it is in the block.
 
@@ -571,6 +595,7 @@ BLOCK_RULES: tuple[BlockRule, ...] = (
     _types,
     _views,
     _scans,
+    _gathers,
     _joins,
     check_stages,
     _stores,

@@ -293,7 +293,8 @@ class NamedArrays(Generic[V]):
     def gather(
         self, op: Operator, source: Named[V], index: Named[V], dim: str
     ) -> Named[V]:
-        """The elements at the indices along `dim`."""
+        """The elements at the indices along `dim`; padding is at the first of them."""
+        index = self.masked(index, index.labels, 0.0)
         rest = [n for n in source.labels if n != dim and n not in index.labels]
         labels = (*index.labels, dim, *rest)
         value = self.domain.gather(
@@ -305,7 +306,8 @@ class NamedArrays(Generic[V]):
         sizes = {n: self.extent(o, n) for o in (source, index) for n in o.labels}
         made = (*index.labels, *rest)
         found = self.domain.reshape(value, tuple(sizes[n] for n in made))
-        return Named(found, made)
+        masks = {n: m for o in (source, index) for n, m in o.masks.items() if n != dim}
+        return Named(found, made, masks)
 
     def concat(
         self, operands: Sequence[Named[V]], joined: Sequence[str], to: str

@@ -139,12 +139,27 @@ class Printer:
         masks = [self.spread(self.name(f"{d} in"), (d,), order) for d in dims]
         return " & ".join(masks) or "True"
 
-    def place(self, tensor: str, at: Sequence[Axis], order: tp.Order) -> str:
+    def picked(self, along: tp.Along, order: tp.Order) -> tuple[str, str]:
+        """Positions that are data, from the end below 0, and which of them exist."""
+        size = self.program.extents[along.dim.name]
+        index = self.operand(along.index, order)
+        at = f"np.where({index} < 0, {index} + np.int64({size}), {index})"
+        return f"np.clip({at}, 0, {size} - 1)", f"({at} >= 0) & ({at} < {size})"
+
+    def place(
+        self,
+        tensor: str,
+        at: Sequence[Axis],
+        order: tp.Order,
+        along: tp.Along | None = None,
+    ) -> str:
         """A tensor and the positions of a tile's lanes in it, dim by dim."""
         found: list[str] = []
         for dim in (d for axis in at for d in axis):
             base = partial_of(dim, self._block)
-            if base is None:
+            if along is not None and dim == along.dim:
+                found.append(self.picked(along, order)[0])
+            elif base is None:
                 own = (dim,) if dim in order else ()
                 found.append(self.spread(self.name(f"{dim} at"), own, order))
             else:
@@ -224,8 +239,11 @@ class Printer:
             case tp.Load(_, tile, source, at, via, guarded):
                 # Beyond a tensor boxes have zeros; of pointers nothing is known.
                 beyond = "0" if via == "descriptor" else "nan"
-                place, inside = (source, at, tile.axes), (guarded, tile.axes)
-                return f"read({self.place(*place)}, {self.inside(*inside)}, '{beyond}')"
+                place = self.place(source, at, tile.axes, step.along)
+                inside = self.inside(guarded, tile.axes)
+                if step.along is not None:
+                    inside += f" & {self.picked(step.along, tile.axes)[1]}"
+                return f"read({place}, {inside}, '{beyond}')"
             case tp.Product():
                 return self.product(step)
             case tp.Start(_, tile, number):

@@ -24,6 +24,7 @@ from mirage_dsl.backends.triton.lowering.memory import (
     Memory,
     Places,
     Prefetcher,
+    times,
 )
 from mirage_dsl.backends.triton.lowering.plan import (
     PARAM_KINDS,
@@ -55,6 +56,7 @@ from mirage_dsl.tile.lower import launches, outer_of
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
+    Along,
     Announce,
     Ask,
     Cast,
@@ -676,7 +678,33 @@ class _Printer:
 
     def _address(self, load: Load) -> Address:
         pointer, strides = self._signature.access(self._key(load))
-        return self._memory.address(pointer, load.at, strides, load.tile.axes)
+        along = None if load.along is None else load.along.dim
+        return self._memory.address(
+            pointer, load.at, strides, load.tile.axes, without=along
+        )
+
+    def _picked(self, load: Load, along: Along) -> tuple[str, str]:
+        """What positions that are data add to an address, and which of them exist.
+
+        They are counted from the end below 0; none outside of the tensor is read.
+        """
+        index, order = self._variables[along.index], load.tile.axes
+        size = self._memory.size(along.dim)
+        given = self._assign(f"{along.dim.name}_given", f"{index.name}.to(tl.int64)")
+        counted = f"tl.where({given} < 0, {given} + {size}, {given})"
+        at = self._assign(f"{along.dim.name}_at", counted)
+        compared, axes = at, index.axes
+        if order and not axes:
+            # Triton's interpreter cannot spread the truth value of a scalar.
+            axes = order[:1]
+            zeros = f"tl.full({self._tiles.shape(axes)}, 0, tl.int64)"
+            compared = self._assign(f"{along.dim.name}_at", f"{at} + {zeros}")
+        inside = f"({compared} >= 0) & ({compared} < {size})"
+        inside = self._assign(f"{along.dim.name}_in", inside)
+        _, strides = self._signature.access(self._key(load))
+        step = self._memory.stride(load.at, strides, along.dim)
+        position = times(at + subscript(index.axes, order), step)
+        return position, inside + subscript(axes, order)
 
     def _load(self, load: Load) -> None:
         if load.instead is not None:
@@ -691,8 +719,12 @@ class _Printer:
             self._writer.assign(name, text)
         else:
             address = self._addresses.get(load.result) or self._address(load)
-            whole = load.tile.dtype.is_integer
-            self._memory.load(address, axes, name, whole=whole)
+            whole, inside = load.tile.dtype.is_integer, ""
+            if load.along is not None:
+                moved, inside = self._picked(load, load.along)
+                step = " + ".join(t for t in (address.step, moved) if t)
+                address = replace(address, step=step)
+            self._memory.load(address, axes, name, whole=whole, inside=inside)
         self._name(load, name)
 
     def _store(self, store: Store) -> None:

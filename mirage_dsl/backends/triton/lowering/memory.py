@@ -258,6 +258,7 @@ class Memory:
         order: Sequence[Dim],
         *,
         starts: Mapping[Dim, str] | None = None,
+        without: Dim | None = None,
     ) -> Address:
         """The address of a tile whose axes have the order `order`.
 
@@ -267,19 +268,35 @@ class Memory:
             strides: Of the axes.
             order: Dims of the tile.
             starts: Positions in the first iteration, where they are not the tile's.
+            without: The dim along which it is the address of the first position.
         """
         first, step = [pointer], list[str]()
         for axis, stride in zip(axes, strides, strict=True):
             factors: list[str | int] = [stride]
             for dim in reversed(axis):
-                index, moved = self._index(dim, order, starts or {})
+                index, moved = "", ""
+                if dim != without:
+                    index, moved = self._index(dim, order, starts or {})
                 if index:
                     first.append(times(index, factors))
                 if moved:
                     step.append(times(moved, factors))
-                extent = self._extents.get(dim.name)
-                factors = [*factors, self._size(dim.name) if extent is None else extent]
+                factors = [*factors, self.size(dim)]
         return Address(" + ".join(first), " + ".join(step))
+
+    def size(self, dim: Dim) -> str | int:
+        """The extent of a dim."""
+        extent = self._extents.get(dim.name)
+        return self._size(dim.name) if extent is None else extent
+
+    def stride(
+        self, axes: Sequence[Axis], strides: Strides, dim: Dim
+    ) -> list[str | int]:
+        """How far apart in memory the positions along a dim of a tensor are."""
+        pairs = zip(axes, strides, strict=True)
+        axis, stride = next((a, s) for a, s in pairs if dim in a)
+        behind = axis[axis.index(dim) + 1 :]
+        return [stride, *(self.size(d) for d in reversed(behind))]
 
     def positions(self, axis: Axis, order: Sequence[Dim]) -> str:
         """The row-major positions along an axis; nothing for 0."""
@@ -327,14 +344,28 @@ class Memory:
         return " & ".join(parts)
 
     def load(
-        self, address: Address, order: Order, name: str, *, whole: bool = False
+        self,
+        address: Address,
+        order: Order,
+        name: str,
+        *,
+        whole: bool = False,
+        inside: str = "",
     ) -> None:
-        """Load a tile, of integers if they are whole; lanes outside are 0."""
+        """Load a tile, of integers if they are whole; lanes outside are 0.
+
+        Args:
+            address: Its pointers.
+            order: Its axes.
+            name: Of the variable.
+            whole: Whether it is of integers.
+            inside: What lanes have to meet besides.
+        """
         self._tiles.shape(order)
         pointers = address.first
         if address.step:
             pointers += f" + {address.step}"
-        mask = self.mask(order)
+        mask = " & ".join(m for m in (self.mask(order), inside) if m)
         other = "0" if whole else "0.0"
         guard = f", mask={mask}, other={other}" if mask else ""
         self._writer.assign(name, f"tl.load({pointers}{guard})")
