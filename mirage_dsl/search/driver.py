@@ -54,7 +54,6 @@ from mirage_dsl.search.programs.segments import (
     HOPELESS,
     Progress,
     joined_plan,
-    library_plan,
     silent,
     structural_search,
     with_every_kind,
@@ -378,7 +377,7 @@ class _Driver:
         with self.segments.interruptible(self.times.joined):
             # Plans without them are never looked at, be they faster.
             asked = REWRITES["stabilise"](asked)
-        plans = [library_plan(asked, self.segments.hardware)]
+        plans = [Plan.of(asked, self.segments.hardware)]
         self.library = plans[0].microseconds
         forms = self.forms
         quick = Quick(self.segments, self.times.fused)
@@ -408,10 +407,8 @@ class _Driver:
         graph = REWRITES[row](plan.graph)
         if graph == plan.graph:
             return plan
-        return min(plan, self._plan(graph), key=lambda p: p.microseconds)
-
-    def _plan(self, graph: KernelGraph) -> Plan:
-        return Plan(estimate(graph, self.segments.hardware).microseconds, graph)
+        other = Plan.of(graph, self.segments.hardware)
+        return min(plan, other, key=lambda p: p.microseconds)
 
     def _search_forms(self, plans: list[Plan]) -> None:
         """Append the plans of the whole search of a form, and of others made of it."""
@@ -434,7 +431,7 @@ class _Driver:
         for form in dict.fromkeys(self.forms):
             found = self._several(form)
             plans += self._allowed(found.plans)
-            self._cut(form, plans, with_products=1 if found.covers else MOST_ATOMS)
+            self._cut(form, plans, found)
 
     def missed(self, found: Sequence[Candidate]) -> bool:
         """Whether one kernel looked good enough, and no such one could be verified."""
@@ -486,23 +483,25 @@ class _Driver:
         for form in dict.fromkeys(forms):
             quick.fuse_products(form)
 
-    def _cut(self, form: KernelGraph, plans: list[Plan], *, with_products: int) -> None:
+    def _cut(self, form: KernelGraph, plans: list[Plan], found: Several) -> None:
         """Append the plans of one form of the program, cut into segments.
 
-        Those with products are of so many atoms at most.
+        Where a search of the whole as one space covers them, products are left to
+        library kernels: a tuner sees that program, whatever its estimate.
         """
         cutters = (Cutter(form), Cutter(form, late=True))
-        found = PartsOf()
+        known = PartsOf()
         chains = [
-            Chains(c, self.segments, self.k, self.progress, found)
+            Chains(c, self.segments, self.k, self.progress, known)
             for c in {c.order: c for c in cutters}.values()
         ]
-        if with_products > 1:
+        if not found.covers:
             enough = self._enough(plans)
             self.segments.ahead(item for c in chains for item in c.wanted(enough))
         for own in chains:
-            some = own.cheapest(with_products=0)[:1]
-            some += own.cheapest(self._enough(plans), with_products=with_products)
+            some = own.cheapest(products=False)[:1]
+            if not found.covers:
+                some += own.cheapest(self._enough(plans))
             joined = (self._joined(own.cutter, parts) for parts in some)
             plans += self._allowed([p for p in joined if p is not None])
 
@@ -533,7 +532,7 @@ class _Driver:
         if not self.gathers_elements:
             return plan
         if self.gathers is not None:
-            plan = self._plan(self.gathers.restored(plan.graph))
+            plan = Plan.of(self.gathers.restored(plan.graph), self.segments.hardware)
         return self._varied(plan, "fuse-gathers")
 
     @cached_property

@@ -8,14 +8,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, overload
 
 from mirage_dsl.core.errors import CacheError
+from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.records import typed
-from mirage_dsl.cost.estimate import Cost
+from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.unshifted import exposed
+from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
@@ -129,6 +132,23 @@ class Plan:
 
     microseconds: float
     graph: KernelGraph
+
+    @classmethod
+    def of(
+        cls,
+        graph: KernelGraph,
+        hardware: Hardware,
+        inside: AbstractSet[str] = frozenset(),
+    ) -> Plan:
+        """A μGraph with its estimate, its kernels launched as `driver.finished` will.
+
+        Args:
+            graph: A sized μGraph.
+            hardware: The GPU.
+            inside: Inputs that an earlier kernel left in L2.
+        """
+        launched = launched_early(graph) if hardware.dependent > 0 else graph
+        return cls(estimate(launched, hardware, inside).microseconds, graph)
 
 
 @dataclass(frozen=True)

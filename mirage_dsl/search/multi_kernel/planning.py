@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType
-from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check
@@ -66,7 +65,8 @@ class Sizer:
         """
         beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
-        # No kernel takes less than its launch.
+        # No kernel takes less than its launch, part of which the one ahead may hide.
+        worst += 1e6 * self.hardware.dependent * (len(graph.blocks) - 1)
         worst -= 1e6 * self.hardware.launch * len(graph.blocks)
         for at, node in enumerate(graph.nodes):
             if not isinstance(node, BlockGraph):
@@ -77,9 +77,7 @@ class Sizer:
             beam = [s for state in beam for s in self._next(*state, at, fixed)]
             beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])[:BEAM]
             fixed.update(dict.fromkeys(_parts_stored(node)))
-        plans = [
-            Plan(estimate(g, self.hardware).microseconds, g) for _, g in beam[:BEAM]
-        ]
+        plans = [Plan.of(g, self.hardware) for _, g in beam[:BEAM]]
         return min(plans, key=lambda p: p.microseconds, default=None)
 
     def _next(

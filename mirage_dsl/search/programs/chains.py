@@ -21,7 +21,7 @@ from mirage_dsl.ir.walk import read_by
 from mirage_dsl.search.programs.memory import Remembering
 from mirage_dsl.search.programs.one_space import MOST_OPERATORS
 from mirage_dsl.search.programs.partition import Atom, Cutter
-from mirage_dsl.search.programs.segments import Progress, library_plan
+from mirage_dsl.search.programs.segments import Progress
 from mirage_dsl.search.result import Plan
 
 MOST_ATOMS = 4
@@ -55,15 +55,14 @@ class Chains:
     """Library kernels that are several atoms, by their results."""
 
     def cheapest(
-        self, enough: float = math.inf, *, with_products: int = MOST_ATOMS
+        self, enough: float = math.inf, *, products: bool = True
     ) -> list[Parts]:
         """The cheapest chains.
 
         Args:
             enough: Estimate in µs from which on a chain is not wanted.
-            with_products: Atoms of the longest segment with products that generated
-                kernels may compute; with 0 they are left to library kernels, which the
-                estimate may wrong.
+            products: Whether generated kernels may compute products; else these are
+                left to library kernels, which the estimate may wrong.
         """
         atoms = self.cutter.atoms
         best: list[list[tuple[float, Parts]]] = [[(0.0, ())]]
@@ -74,7 +73,7 @@ class Chains:
                 if spent + self._least[start, end] + self._rest[end] > enough:
                     self.segments.ledger.cut["bound"] += 1
                     continue
-                for parts in self._ways(atoms[start:end], with_products):
+                for parts in self._ways(atoms[start:end], products):
                     added = sum(p.microseconds for p in parts)
                     ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
             ways.sort(key=lambda w: (w[0], len(w[1])))
@@ -132,9 +131,9 @@ class Chains:
 
     # -- Segments --------------------------------------------------------------------
 
-    def _ways(self, run: Sequence[Atom], with_products: int) -> list[Parts]:
+    def _ways(self, run: Sequence[Atom], products: bool) -> list[Parts]:
         """Ways to compute successive atoms, as one segment."""
-        if len(run) <= with_products or not any(a.is_product for a in run):
+        if products or not any(a.is_product for a in run):
             return [*self._searched(run), *self._one_call(run)]
         return [(self._library(run[0]),)] if len(run) == 1 else self._one_call(run)
 
@@ -180,7 +179,7 @@ class Chains:
     def _library(self, atom: Atom) -> Plan:
         segment = self.cutter.segment(atom.nodes)
         inside = self._left_in_l2(segment)
-        return library_plan(segment, self.segments.hardware, inside)
+        return Plan.of(segment, self.segments.hardware, inside)
 
     def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, unless they are too large."""

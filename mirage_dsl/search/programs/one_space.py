@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.checkpoint import Checkpoint
@@ -32,8 +32,8 @@ class Several:
     Attributes:
         plans: The best ones.
         proof: What is proved of them.
-        covers: Whether there may be a kernel for each product, so that chains of longer
-            segments rarely give anything better.
+        covers: Whether chains of segments have nothing more: there are no more products
+            than layers of kernels, and no outputs that may share an axis.
     """
 
     plans: list[Plan] = field(default_factory=list[Plan])
@@ -78,10 +78,15 @@ def several(
     segments.complete &= found.complete
     proof = None if found.cost is None else Proof(found.cost, found.bound)
     progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
-    kinds = [n.op.kind for n in program.nodes if isinstance(n, Apply)]
-    enough = min(max_kernels or MOST_KERNELS, MOST_LAYERS)
-    covers = not found.own and kinds.count(Kind.CONTRACTION) <= enough
-    return Several(found.plans, proof, bool(found.plans) and covers)
+    return Several(found.plans, proof, bool(found.plans) and _covers(found, program))
+
+
+def _covers(found: MultiKernel, program: KernelGraph) -> bool:
+    """Whether what was found leaves nothing to chains of segments."""
+    kinds = [n.op.kind for n in program.applies]
+    alike = {frozenset(r.type.names) for r in program.returns}
+    few = kinds.count(Kind.CONTRACTION) <= MOST_LAYERS
+    return few and len(alike) == 1 and not found.own
 
 
 def _found(

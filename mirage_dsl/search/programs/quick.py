@@ -23,7 +23,6 @@ from mirage_dsl.search.programs.memory import Remembering
 from mirage_dsl.search.programs.partition import Atom, Cutter
 from mirage_dsl.search.programs.segments import (
     joined_plan,
-    library_plan,
     silent,
     structural_search,
 )
@@ -98,7 +97,7 @@ class _Fuser:
     def fused(self, run: Atom) -> list[KernelGraph]:
         """A run as one kernel, or as a few."""
         segment = self.cutter.segment(run.nodes)
-        library = library_plan(segment, self.search.hardware)
+        library = Plan.of(segment, self.search.hardware)
         if run.library or self.search.late():
             return [library.graph]
         plans = self.search.plans(segment)

@@ -15,7 +15,7 @@ from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis
-from mirage_dsl.cost.estimate import estimate, library_kernel
+from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import (
     JOINED,
@@ -77,8 +77,8 @@ class Splitter:
 
     def split(
         self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
-    ) -> tuple[float, KernelGraph] | None:
-        """The best split form of a μGraph of one kernel, and its estimate in µs.
+    ) -> Plan | None:
+        """The best split form of a μGraph of one kernel.
 
         None where the kernel fills the GPU, cannot be split, or no sizes fit.
 
@@ -102,9 +102,7 @@ class Splitter:
                 cost = first.microseconds + second
                 if best is None or cost < best[0]:
                     best = (cost, sized)
-        if best is None:
-            return None
-        return estimate(best[1], self.hardware, inside).microseconds, best[1]
+        return None if best is None else Plan.of(best[1], self.hardware, inside)
 
     def _leaves_idle(self, graph: KernelGraph) -> bool:
         extents = derived_extents(graph, graph.extent_of)
@@ -438,7 +436,7 @@ class SegmentSearch:
             seen.add(structure)
             halves = splitter.split(plan.graph, inside)
             if halves is not None:
-                plans.append(Plan(*halves))
+                plans.append(halves)
         self.ledger.found["loops split"] += MOST_SPLIT + len(plans) - most
         self.ledger.take_sizes(tally)
 
@@ -527,7 +525,7 @@ def joined_plan(
     extent.  Then all blocks are sized anew, together; None if they cannot agree.
     """
     if _extents_agree(graph):
-        return library_plan(graph, hardware)
+        return Plan.of(graph, hardware)
     # Here, for it loads compiled code.
     from mirage_dsl.search.multi_kernel.planning import Sizer
 
@@ -539,13 +537,6 @@ def _extents_agree(graph: KernelGraph) -> bool:
     known: dict[str, int] = {}
     made = extents_made(graph, graph.extent_of)
     return all(known.setdefault(name, extent) == extent for _, name, extent in made)
-
-
-def library_plan(
-    segment: KernelGraph, hardware: Hardware, inside: AbstractSet[str] = frozenset()
-) -> Plan:
-    """The segment by pre-defined kernels."""
-    return Plan(estimate(segment, hardware, inside).microseconds, segment)
 
 
 # -- What is called during a search ----------------------------------------------------
