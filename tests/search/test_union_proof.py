@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from mirage_dsl.search.multi_kernel.exact import prove
-from mirage_dsl.search.multi_kernel.graph import Union
+from mirage_dsl.search.multi_kernel.exact import cheap_enough, prove
+from mirage_dsl.search.multi_kernel.graph import LAUNCH, OPERATE, PASS, SAVE, Union
+from mirage_dsl.search.multi_kernel.heuristic import Dag
 
 
 def test_what_needs_itself_is_no_solution() -> None:
@@ -29,3 +31,91 @@ def test_what_needs_itself_is_no_solution() -> None:
     assert proof.optimal
     assert proof.best.enodes == (2, 3)
     assert proof.bound == pytest.approx(7.5)
+
+
+LAYERS, VALUES = 3, 4
+
+
+def layered(seed: int) -> Union:
+    """A random graph: each layer has a launch, a load, values and a save."""
+    rng = np.random.default_rng(seed)
+    rows = [(0, -1, -1, PASS)]
+    tensor = 0
+    for _ in range(LAYERS):
+        launch, load = tensor + 1, tensor + 2
+        rows += [(launch, -1, -1, LAUNCH), (load, tensor, launch, OPERATE)]
+        for value in range(load + 1, load + VALUES):
+            for _ in range(rng.integers(1, 4)):
+                first, second = rng.integers(load, value, 2)
+                rows.append((value, first, second, OPERATE))
+        saved = load + VALUES
+        rows.append((saved, saved - 1, -1, SAVE))
+        # What the layer reads may be wanted as it is.
+        rows.append((saved, tensor, -1, PASS))
+        tensor = saved
+    table = np.array(rows)
+    kids = np.column_stack([table[:, 1:3], np.full(len(rows), -1)])
+    none = np.full(len(rows), -1)
+    kind = table[:, 3]
+    cost = np.where(kind == PASS, 0.0, rng.integers(1, 9, len(rows)) / 2)
+    room = np.zeros((len(rows), 0), np.int64)
+    number = np.zeros(len(rows), np.int64)
+    layer = np.maximum(table[:, 0] - 1, 0) // (VALUES + 2)
+    classes = np.full(tensor + 1, -1)
+    return Union(
+        table[:, 0],
+        kids,
+        cost,
+        kind,
+        number,
+        layer,
+        number,
+        none,
+        room,
+        classes,
+        tensor,
+        len(rows),
+    )
+
+
+def dags(u: Union) -> Iterator[frozenset[int]]:
+    """All of them; kids have lower numbers than what is made of them."""
+
+    def below(wanted: frozenset[int], chosen: frozenset[int]) -> Iterator[Any]:
+        if not wanted:
+            yield chosen
+            return
+        top = max(wanted)
+        for e in np.flatnonzero(u.makes == top).tolist():
+            kids = {k for k in u.kids[e].tolist() if k >= 0}
+            yield from below((wanted | kids) - {top}, chosen | {e})
+
+    return below(frozenset([u.root]), frozenset())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_dag_that_is_cheap_enough_loses_an_enode(seed: int) -> None:
+    u = layered(seed)
+    costs = {dag: float(u.cost[list(dag)].sum()) for dag in dags(u)}
+    least, most = min(costs.values()), max(costs.values())
+    for limit in (least, (least + most) / 2, most):
+        kept = set(cheap_enough(u, limit).tolist())
+        assert all(dag <= kept for dag, cost in costs.items() if cost <= limit)
+    assert len(cheap_enough(u, least)) < len(u.cost)
+
+
+def test_what_is_left_out_changes_no_proof() -> None:
+    u = layered(1)
+    every = [Dag(tuple(sorted(d)), float(u.cost[list(d)].sum())) for d in dags(u)]
+    alone = prove(u, seconds=10.0)
+    assert alone is not None
+    for known in (min(every, key=cost), max(every, key=cost)):
+        behind = prove(u, seconds=10.0, known=known)
+        assert behind is not None
+        assert behind.optimal
+        assert behind.best in every
+        assert behind.best.cost == pytest.approx(alone.bound)
+
+
+def cost(dag: Dag) -> float:
+    return dag.cost

@@ -74,6 +74,23 @@ class Union:
         """How many classes there are."""
         return len(self.tensor)
 
+    def take(self, enodes: Ints) -> Union:
+        """The graph of some of its e-nodes, in their order; the classes stay."""
+        return Union(
+            self.makes[enodes],
+            self.kids[enodes],
+            self.cost[enodes],
+            self.kind[enodes],
+            self.kernel[enodes],
+            self.layer[enodes],
+            self.detail[enodes],
+            self.shift[enodes],
+            self.room[enodes],
+            self.tensor,
+            self.root,
+            self.total,
+        )
+
     @cached_property
     def launch(self) -> Ints:
         """Number of each e-node's launch, -1 where it belongs to none."""
