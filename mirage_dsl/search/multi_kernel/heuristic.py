@@ -115,8 +115,11 @@ def _enode_records(u: Union) -> NDArray[np.void]:
 
 
 @once
-def _cheapest_trees(classes, enodes, kids, users, heap):
-    """Pick the e-node that begins each class's cheapest tree; -1 if there is none."""
+def _cheapest_trees(classes, enodes, kids, users, heap, root):
+    """Pick the e-node that begins each class's cheapest tree, until the root has one.
+
+    -1 for classes that have none, or none that the root needs.
+    """
     size = EMPTY
     for c in range(len(classes)):
         classes[c]["pick"] = -1
@@ -137,6 +140,8 @@ def _cheapest_trees(classes, enodes, kids, users, heap):
             continue
         value = 0.0 if made["free"] else heap[e]["rank"]
         made["value"], made["pick"] = value, e
+        if number == root:
+            return
         for u in range(made["first"], classes[number + 1]["first"]):
             user = users[u]
             x = enodes[user]
@@ -231,7 +236,7 @@ def _restart(
             for e in range(len(enodes)):
                 x = enodes[e]
                 x["own"] = x["cost"] * (1.0 if step % 2 else factors[x["group"]])
-            _cheapest_trees(classes, enodes, kids, users, heap)
+            _cheapest_trees(classes, enodes, kids, users, heap, root)
             paid = _collect(classes, enodes, kids, root)
             _keep(classes, rows[count], paid < best - 1e-9)
             if paid < best - 1e-9:
