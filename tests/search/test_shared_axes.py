@@ -53,7 +53,10 @@ LLAMA = sizes(16, 4096, 4096, 1024, 1024)
 @functools.cache
 def searched(max_kernels: int | None) -> SearchResult:
     return mirage.superoptimize(
-        traced(qkv, *LLAMA), max_kernels=max_kernels, use_cache=False
+        traced(qkv, *LLAMA),
+        max_kernels=max_kernels,
+        budget_seconds=600.0,
+        use_cache=False,
     )
 
 
