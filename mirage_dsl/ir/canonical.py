@@ -135,8 +135,9 @@ class _Canonical:
     def bounds(self, block: BlockGraph) -> Part:
         return tuple(sorted(map(self.bound, block.bounds)))
 
-    def bound(self, bound: LoopBound) -> tuple[str, bool, int]:
-        return self.dim(bound.dim), bound.upper, bound.offset
+    def bound(self, bound: LoopBound) -> tuple[str | bool | int, ...]:
+        also = () if bound.also is None else (bound.also,)
+        return (self.dim(bound.dim), bound.upper, bound.offset, *also)
 
     def settled(self, block: BlockGraph, inner: Mapping[str, str]) -> Part:
         found = (

@@ -297,12 +297,14 @@ class LoopBound:
     """Which iterations a block visits, by its place along a dim of the grid.
 
     Those whose tile of the loop's dim has a position up to (`upper`), or from, that of
-    an element of the block's tile of `dim`, plus `offset`.
+    an element of the block's tile of `dim`, plus `offset`; and those with a position
+    up to `also`, wherever the block is.
     """
 
     dim: str
     upper: bool
     offset: int = 0
+    also: int | None = None
 
     def met(
         self, at: NDArray[np.int64], tile: int, first: NDArray[np.int64], width: int
@@ -315,14 +317,17 @@ class LoopBound:
             first: Where the block's tile of `dim` begins.
             width: The length of that.
         """
+        found = at + (tile - 1) >= first + self.offset
         if self.upper:
-            return np.asarray(at <= first + (width - 1 + self.offset))
-        return np.asarray(at + (tile - 1) >= first + self.offset)
+            found = at <= first + (width - 1 + self.offset)
+        return np.asarray(found if self.also is None else found | (at <= self.also))
 
     def covers(
         self, at: NDArray[np.int64], tile: int, first: NDArray[np.int64], width: int
     ) -> NDArray[np.bool_]:
         """Whether all positions of iterations meet it for all elements of the block.
+
+        It is for bounds without `also`.
 
         Args:
             at: As for `met`, like the others.

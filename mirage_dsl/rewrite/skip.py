@@ -23,7 +23,8 @@ made:
                                              ...
 
 In `while` the bound is one that some positions of both tiles meet, in `settled` one
-that all of them do.
+that all of them do.  A prefix that all rows see, `(j <= i) | (j < 7)`, is visited by
+all blocks: `while(d <= n | d <= 6)`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ def settle_masks(graph: KernelGraph) -> KernelGraph | None:
     def settled(block: BlockGraph) -> BlockGraph:
         if not block.bounds or block.settled:
             return block
-        return replace(block, settled=tuple(_masks(block, axes)))
+        masks = (
+            replace(m, bound=replace(m.bound, also=None)) for m in _masks(block, axes)
+        )
+        return replace(block, settled=tuple(masks))
 
     made = map_blocks(graph, settled)
     return None if made == graph else made
@@ -117,7 +121,9 @@ def _is_within(bound: LoopBound, other: LoopBound) -> bool:
     """Whether a bound leaves out no more than another one."""
     more = bound.offset - other.offset
     alike = (bound.dim, bound.upper) == (other.dim, other.upper)
-    return alike and (more >= 0 if bound.upper else more <= 0)
+    also = -1 if bound.also is None else bound.also
+    wide = other.also is None or also >= other.also
+    return alike and wide and (more >= 0 if bound.upper else more <= 0)
 
 
 def _axes(graph: KernelGraph) -> dict[str, str]:
@@ -160,9 +166,41 @@ def _masks(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
 
     In iterations that these cover they hide nothing.
     """
+    starts = tuple(_starts(block, axes))
     for found in _comparisons(block, axes):
-        if _is_neutral(block, {found.value: float(not found.holds)}):
+        hidden = {found.value: float(not found.holds)}
+        if _is_neutral(block, hidden):
             yield found
+            continue
+        # Where it is hidden, but for what comes first: a prefix that all see.
+        for value, number, also in starts if found.bound.upper else ():
+            if value not in hidden and _is_neutral(block, {**hidden, value: number}):
+                yield replace(found, bound=replace(found.bound, also=also))
+                break
+
+
+def _starts(
+    block: BlockGraph, axes: Mapping[str, str]
+) -> Iterator[tuple[str, float, int]]:
+    """Comparisons of a position along the loop's dim with a number.
+
+    Each with its result in tiles that have no position up to the last number.
+    """
+    assert block.loop is not None
+    places, looped = _places(block, axes), block.loop.dim
+    for node in block.applies:
+        if node.op not in (_LESS, _LESS_EQUAL):
+            continue
+        difference = _difference(node, places, int(node.op is _LESS))
+        match dict(difference or {}):
+            case {"": offset, **sign} if sign == {looped: 1} and offset <= 0:
+                # d + offset <= 0 does not hold behind -offset.
+                yield node.result, 0.0, -offset
+            case {"": offset, **sign} if sign == {looped: -1} and offset > 0:
+                # offset - d <= 0 holds from offset on.
+                yield node.result, 1.0, offset - 1
+            case _:
+                pass
 
 
 def _comparisons(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:

@@ -79,7 +79,8 @@ def literals(graph: KernelGraph) -> set[Fraction]:
     found = (_literal(o) for n in _Walk(graph).kernel() for o in n.operands)
     beside = {abs(number) for number in found if number is not None}
     bounds = (b for k in graph.blocks for b in (*k.bounds, *_settling(k)))
-    return beside | {Fraction(abs(b.offset)) for b in bounds}
+    found = {n for b in bounds for n in (abs(b.offset), b.also) if n is not None}
+    return beside | set(map(Fraction, found))
 
 
 def _settling(block: BlockGraph) -> Iterator[LoopBound]:
@@ -129,7 +130,10 @@ def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
 
     def bound(given: LoopBound) -> LoopBound:
         number = int(numbers[Fraction(abs(given.offset))])
-        return replace(given, offset=-number if given.offset < 0 else number)
+        also = given.also
+        also = None if also is None else int(numbers[Fraction(also)])
+        offset = -number if given.offset < 0 else number
+        return replace(given, offset=offset, also=also)
 
     nodes: list[KernelNode] = []
     for node in graph.nodes:

@@ -15,6 +15,7 @@ from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.check.graph import check as check_graph
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, LoopBound, Settled
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -519,3 +520,103 @@ def test_positions_that_fit_are_counted_in_32_bits() -> None:
         (result,) = check(graph, [x, ids])
         added = ids if text is alone else i - ids
         torch.testing.assert_close(result, kept + added)
+
+
+# -- What all rows see -----------------------------------------------------------------
+
+
+def with_prefix(text: str) -> str:
+    """The same with 700 positions that all rows see, and no window."""
+    changes = {
+        "far = less_equal(j + 1024, i)": "start = j < 700",
+        "far = less_equal(jt + 1024, it)": "start = jt < 700",
+        "(j <= i, where(far, -inf, s), -inf)": "(maximum(j <= i, start), s, -inf)",
+        "(near, where(far, -inf, s), -inf)": "(maximum(near, start), s, -inf)",
+    }
+    for before, after in changes.items():
+        text = text.replace(before, after)
+    return text
+
+
+PREFIX_PROGRAM, PREFIX_CANDIDATE = with_prefix(PROGRAM), with_prefix(CANDIDATE)
+
+
+def test_a_prefix_is_visited_by_all() -> None:
+    found = skip_tiles(parsed(PREFIX_CANDIDATE))
+    assert found is not None
+    assert "while(d <= n | d <= 699) {" in str(found)
+    without = settle_masks(found)
+    assert without is not None
+    assert "while(d <= n | d <= 699) settled(near == 1 if d <= n) {" in str(without)
+    for graph in (found, without):
+        assert mirage.parse(str(graph)) == graph
+        assert verify(graph, parsed(PREFIX_PROGRAM)).equivalent
+        (tiles,) = programs(graph)
+        assert parse_all(to_text(tiles)) == (tiles,)
+    assert canonical_hash(found) != canonical_hash(skipped())
+    small = {"n": 96, "d": 96}
+    texts = (PREFIX_PROGRAM, str(without).replace("d <= 699", "d <= 29"))
+    program, graph = (parsed(t.replace("700", "30")).with_extents(small) for t in texts)
+    graph = map_blocks(
+        graph,
+        lambda block: replace(
+            block,
+            grid=tuple(replace(s, tile=16) for s in block.grid),
+            loop=replace(block.loop, tile=16) if block.loop else None,
+        ),
+    )
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(96, 64).half() for _ in "qkv")
+    i = torch.arange(96)
+    seen = (i <= i[:, None]) | (i < 30)
+    logits = (q.float() @ k.float().T).masked_fill(~seen, float("-inf"))
+    assert verify(graph, program).equivalent
+    (result,) = check(graph, [q, k, v])
+    right = logits.softmax(-1) @ v.float()
+    torch.testing.assert_close(result.float(), right, rtol=1e-2, atol=1e-2)
+
+
+WRONG_PREFIXES = {
+    "one less": ((LoopBound("n", True, 0, 698),), ()),
+    "much less": ((LoopBound("n", True, 0, 630),), ()),
+    "none": ((LoopBound("n", True),), ()),
+    "the diagonal one less": ((LoopBound("n", True, -1, 699),), ()),
+    "settled with it": (
+        (LoopBound("n", True, 0, 699),),
+        (Settled("near", True, LoopBound("n", True, 1)),),
+    ),
+    "the prefix taken for the diagonal": (
+        (LoopBound("n", True, 0, 699),),
+        (Settled("start", True, LoopBound("n", True)),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PREFIXES)
+def test_no_needed_iteration_of_a_prefix_may_be_left_out(name: str) -> None:
+    bounds, settled = WRONG_PREFIXES[name]
+    wrong = map_blocks(
+        parsed(PREFIX_CANDIDATE), lambda b: replace(b, bounds=bounds, settled=settled)
+    )
+    program = parsed(PREFIX_PROGRAM)
+    assert not any(
+        verify(wrong, program, seed=seed, stability=False).equivalent
+        for seed in range(20)
+    )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "settled"),
+    [
+        ((LoopBound("n", False, 0, 5),), ()),
+        ((), (Settled("near", True, LoopBound("n", True, 0, 5)),)),
+    ],
+    ids=["from below", "settled"],
+)
+def test_a_prefix_only_widens_what_is_visited_from_above(
+    bounds: tuple[LoopBound, ...], settled: tuple[Settled, ...]
+) -> None:
+    wrong = map_blocks(
+        parsed(PREFIX_CANDIDATE), lambda b: replace(b, bounds=bounds, settled=settled)
+    )
+    assert check_graph(wrong)

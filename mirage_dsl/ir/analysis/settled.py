@@ -19,7 +19,7 @@ from mirage_dsl.core.types import Scalar, TensorType, boolean
 from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, Operand, Store
 from mirage_dsl.ir.walk import live, read_by, with_operands
 from mirage_dsl.ops.definition import Formats, Kind, Term
-from mirage_dsl.ops.table import ADD, MUL, WHERE
+from mirage_dsl.ops.table import ADD, MAXIMUM, MUL, WHERE
 
 
 def followed(node: Apply, known: Mapping[str, float]) -> float | None:
@@ -100,7 +100,7 @@ def unmasked(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
                 names[node.result] = kept
                 continue
             truth = types[node.result].dtype == boolean
-            value = followed(node, known) if truth else None
+            value = _truth(node, known) if truth else None
             if value is not None:
                 known[node.result] = value
             node = _with_numbers(node, known, types)
@@ -109,6 +109,12 @@ def unmasked(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
     left = {id(n) for n in live([n for n in nodes if not isinstance(n, Store)], stored)}
     rest = (n for n in nodes if isinstance(n, Store) or id(n) in left)
     return replace(block, nodes=tuple(rest), settled=())
+
+
+def _truth(node: Apply, known: Mapping[str, float]) -> float | None:
+    """What follows of truth values: of any of two that holds, too."""
+    either = node.op is MAXIMUM and any(known.get(v) == 1.0 for v in node.values)
+    return 1.0 if either else followed(node, known)
 
 
 def _kept(

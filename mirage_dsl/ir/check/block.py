@@ -559,6 +559,14 @@ def _bounds(view: BlockView) -> Iterator[Diagnostic]:
                 "bound a loop over another dim, by a dim that the grid splits",
                 bound.dim,
             )
+        if bound.also is not None and not bound.upper:
+            yield view.problem(
+                "bounds",
+                None,
+                f"visits positions up to {bound.also} and from {bound.dim} on",
+                "let what is visited have no gap",
+                bound.dim,
+            )
     if block.bounds or block.settled:
         for node in block.nodes:
             if isinstance(node, Accumulate) and node.reduction is None:
@@ -573,6 +581,14 @@ def _bounds(view: BlockView) -> Iterator[Diagnostic]:
 def _settled(view: BlockView) -> Iterator[Diagnostic]:
     made = makers(view.block)
     for settled in view.block.settled:
+        if settled.bound.also is not None:
+            yield view.problem(
+                "settled",
+                made.get(settled.value),
+                f"positions up to {settled.bound.also} say nothing of {settled.value}",
+                "leave them out",
+                settled.value,
+            )
         node = made.get(settled.value)
         compares = isinstance(node, Apply) and node.op.truth is Truth.COMPARES
         if not compares or view.stages[settled.value] != "body":

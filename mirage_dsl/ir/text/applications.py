@@ -134,15 +134,17 @@ class Resolver:
 
     def bound(self, form: BoundForm, loop: Split | None) -> LoopBound:
         """What iterations have to meet."""
-        if loop is None or self.dim_name(form.loop) != loop.dim:
-            what = "nothing" if loop is None else loop.dim
-            raise self.source.wrong(
-                form.loop, f"found {form.loop}, but the loop before it is over {what}"
-            )
+        for name in (form.loop, *(form.also or ())[:1]):
+            if loop is None or self.dim_name(name) != loop.dim:
+                what = "nothing" if loop is None else loop.dim
+                raise self.source.wrong(
+                    name, f"found {name}, but the loop before it is over {what}"
+                )
         offset = 0 if form.offset is None else self.integer(form.offset, 0)
         if form.offset_sign is not None and form.offset_sign.text == "-":
             offset = -offset
-        return LoopBound(self.dim_name(form.dim), form.sign.text == "<=", offset)
+        also = None if form.also is None else self.integer(form.also[1], 0)
+        return LoopBound(self.dim_name(form.dim), form.sign.text == "<=", offset, also)
 
     def settled(self, form: SettledForm, loop: Split | None) -> Settled:
         """A mask that some iterations do without."""

@@ -34,13 +34,14 @@ class TypeForm:
 
 @dataclass(frozen=True)
 class BoundForm:
-    """`d <= n - 5`."""
+    """`d <= n - 5`, `d <= n | d <= 6`: what comes last is the dim and its number."""
 
     loop: Word
     sign: Word
     dim: Word
     offset_sign: Word | None
     offset: Word | None
+    also: tuple[Word, Word] | None = None
 
 
 @dataclass(frozen=True)

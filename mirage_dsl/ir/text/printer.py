@@ -135,7 +135,7 @@ def _bound(bound: LoopBound, dim: str) -> str:
     text = f"{dim} {'<=' if bound.upper else '>='} {bound.dim}"
     if bound.offset:
         text += f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}"
-    return text
+    return text if bound.also is None else f"{text} | {dim} <= {bound.also}"
 
 
 def settled_text(settled: Iterable[Settled], dim: str) -> str:

@@ -99,9 +99,14 @@ class TypeForms(Transformer[Token, Any]):
         return ClauseForm(word(name), values, beside)
 
     def bound(self, loop: Token, sign: Token, dim: Token, *offset: Any) -> BoundForm:
-        words = [word(t) for t in offset if t is not None]
+        *given, also = offset
+        words = [word(t) for t in given if t is not None]
         plus, number = words or (None, None)
-        return BoundForm(word(loop), word(sign), word(dim), plus, number)
+        return BoundForm(word(loop), word(sign), word(dim), plus, number, also)
+
+    def also(self, *tokens: Token) -> tuple[Word, Word]:
+        loop, _, number = tokens[-3:]
+        return word(loop), word(number)
 
     def while_clause(self, name: Token, *bounds: BoundForm) -> ClauseForm:
         return ClauseForm(word(name), (), (), bounds)

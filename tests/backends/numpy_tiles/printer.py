@@ -85,7 +85,8 @@ class Printer:
         first = f"{self.name(f'{bound.dim} id')} * {width} + {bound.offset}"
         last, end = f"{first} + {width - 1}", f"{at} + {tile - 1}"
         if bound.upper:
-            return f"{at} <= {last}", f"{end} <= {first}"
+            also = -1 if bound.also is None else bound.also
+            return f"{at} <= max({last}, {also})", f"{end} <= {first}"
         return f"{end} >= {first}", f"{at} >= {last}"
 
     # -- Text --------------------------------------------------------------------------

@@ -557,12 +557,17 @@ class _Printer:
 
     def _place(self, bound: LoopBound, shift: int) -> str:
         """The tile of the loop that a block's place, so far shifted, lies in."""
-        program, begin = self._program, ""
+        return self._tile_of(f"{self._places.part(bound.dim)} + {shift}")
+
+    def _tile_of(self, place: str | int) -> str:
+        """The tile of the loop that a position of its dim lies in."""
+        program = self._program
         assert program.loop is not None
         if program.within_grid:
-            begin = f" - {self._places.part(program.loop.dim)}"
+            place = f"{place} - {self._places.part(program.loop.dim)}"
+        if isinstance(place, int):
+            return str(place // program.loop.tile)
         # Integers are divided towards 0, so what is below comes to 0 first.
-        place = f"{self._places.part(bound.dim)} + {shift}{begin}"
         return f"tl.maximum({place}, 0) // {program.loop.tile}"
 
     def _covered(self, bound: LoopBound) -> str:
@@ -584,6 +589,9 @@ class _Printer:
             width = next(s.tile for s in program.grid if s.dim == bound.dim)
             shift = bound.offset + (width - 1 + loop.tile if bound.upper else 0)
             place = self._place(bound, shift)
+            if bound.also is not None:
+                # The checker has seen that it is one from above.
+                place = f"tl.maximum({place}, {self._tile_of(bound.also + loop.tile)})"
             if bound.upper:
                 place = f"tl.minimum({place}, {end})"
                 end = self._assign("it_end", f"({place}).to(tl.int32)")
