@@ -4,6 +4,9 @@ Every loop gets at least three iterations and every split three parts: bugs of l
 pass unseen at two.  Dims that may differ do differ.  Tiles have at least two elements.
 One set of sizes is a multiple of the tiles; the other leaves ragged tiles, and every
 dim has another size in it, so that no number stands for an extent in both.
+
+Values of many dims would be large then.  There dims may be equally long in one of the
+two sets, but no two dims are in both.
 """
 
 from __future__ import annotations
@@ -188,6 +191,11 @@ _TINY_TWICE = (13, 14, 15, 16, 17, 18)
 _WIDEST_GAP = 3
 """How far numbers beside positions are apart at most."""
 _RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
+_WIDE = ((2, 3), (3, 2), (2, 4), (4, 2), (3, 4), (4, 3), (2, 5), (5, 2), (3, 5), (5, 3))
+_WIDE_SPLIT = ((6, 5), (6, 7), (8, 5), (6, 8), (8, 7), (9, 5), (9, 7), (10, 5), (10, 7))
+"""Sizes of dims of wide values, whole and split: in the one set, and in the other."""
+MOST_ELEMENTS = 1 << 14
+"""Elements of a value above which it is wide."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +277,7 @@ class _Shrinking:
         parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
         self.segments = Segments(self.graphs, self.classes, parts)
         self.sizes: dict[tuple[object, ...], int] = {}
+        self.wide = False
 
     def _relate(self, ours: Axis, theirs: Axis) -> None:
         left: list[Key] = [(0, d.name) for d in ours]
@@ -316,6 +325,10 @@ class _Shrinking:
         """Both graphs, where no segment is as long as among `other` sizes."""
         self._choose_sizes(other)
         shrunk = [self._resized(side) for side in (0, 1)]
+        if not self.tiny and max(map(_most_elements, shrunk)) > MOST_ELEMENTS:
+            self.wide, self.sizes = True, {}
+            self._choose_sizes(other)
+            shrunk = [self._resized(side) for side in (0, 1)]
         most = int(self.rng.integers(1, _WIDEST_GAP + 1))
         found = literals(shrunk[0]) | literals(shrunk[1])
         numbers = brought_together(found, most)
@@ -344,8 +357,13 @@ class _Shrinking:
                 if self.classes.find(key) in unseen and not demand:
                     self.sizes[segment] = 1 if single else 2 + len(self.sizes) % 2
                     continue
-                avoided = taken | {other.get(segment, 0)}
-                size = 1 if single else _first_free(pool, avoided)
+                avoided = {other.get(segment, 0)}
+                if not self.wide:
+                    avoided |= taken
+                size = 1 if single else _first_free(pool or taken, avoided)
+                if self.wide and size in pool:
+                    # Wide pools have each pair of sizes once.
+                    pool.remove(size)
                 taken.add(size)
                 self.sizes[segment] = size
 
@@ -389,6 +407,10 @@ class _Shrinking:
         if self.tiny:
             split = (_TINY, _TINY_TWICE)
         pools: list[list[int]] = []
+        if self.wide:
+            own = ([pair[self.ragged] for pair in p] for p in (_WIDE, _WIDE_SPLIT))
+            twice: list[int] = [*(_RAGGED_TWICE if self.ragged else _TWICE)]
+            return [*own, twice, [19, 23, 27] if self.ragged else [12, 18, 16]]
         for pool in (_WHOLE, *split):
             head: list[int] = list(pool[: 2 if self.tiny else 4])
             self.rng.shuffle(head)
@@ -481,6 +503,15 @@ class _Shrinking:
         while tile > 1 and -(-extent // tile) < parts:
             tile -= 1
         return tile
+
+
+def _most_elements(graph: KernelGraph) -> int:
+    """Of the largest value at the kernel level."""
+    extents = derived_extents(graph, graph.extent_of)
+    return max(
+        math.prod(_sure(extents, n) for n in kind.names)
+        for kind in kernel_types(graph).values()
+    )
 
 
 def _sure(extents: Mapping[str, int | None], name: str) -> int:

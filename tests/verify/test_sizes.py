@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import f16
+from mirage_dsl.core.types import Scalar, f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
@@ -37,6 +40,42 @@ def test_every_split_has_three_parts(
             assert block.loop.tile >= 2
     own = [e for n, e in small.program.extents if "#" not in n]
     assert len(set(own)) == len(own)
+
+
+def _wide() -> tuple[KernelGraph, KernelGraph]:
+    """The mean over three of eight axes, as a program and as a kernel."""
+    names = "abcdefgh"
+    extents = dict.fromkeys(names, 32)
+    p: Any = KernelBuilder("wide", **extents)
+    x = p.input("x", f16, ", ".join(names))
+    scale = Scalar(Fraction(1), tuple((n, -1) for n in "fgh"))
+    program = p.returns(p.mul(p.sum(x, over="f, g, h"), scale)).build()
+    q: Any = KernelBuilder("wide", **extents)
+    x = q.input("x", f16, ", ".join(names))
+    with q.block(grid={"a": 8, "b": 8, "c": 8}, loop=("f", 8)) as t:
+        own = "a/grid, b/grid, c/grid, d, e"
+        total = t.accumulate(t.sum(t.load(x, f"{own}, f/loop, g, h"), over="f, g, h"))
+        y = t.store(t.mul(total, scale), own, dtype=f16)
+    return program, q.returns(y).build()
+
+
+def test_wide_values_are_small_and_their_dims_differ() -> None:
+    program, candidate = _wide()
+    found = [shrink(candidate, program, ragged=r, seed=0).sizes for r in (False, True)]
+    even, ragged = found
+    assert all(math.prod(sizes.values()) < 1 << 18 for sizes in found)
+    pairs = {(even[n], ragged[n]) for n in even}
+    assert len(pairs) == len(even)
+    assert all(even[n] != ragged[n] for n in even)
+    assert verify(candidate, program).ok
+
+
+@pytest.mark.parametrize("wrong", ["1/f/g/e", "1/f/g/d", "1/f/h/h", "1/a/g/h"])
+def test_extents_of_wide_values_are_told_apart(wrong: str) -> None:
+    program, candidate = _wide()
+    text = str(candidate).replace("1/f/g/h", wrong)
+    assert text != str(candidate)
+    assert not verify(parse(text), program).equivalent
 
 
 def test_ragged_sizes_leave_incomplete_tiles() -> None:
