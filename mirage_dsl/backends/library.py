@@ -364,7 +364,7 @@ def call_text(call: FusedCall, values: Values, size: Size) -> str:
         case "mean":
             return _mean(call, values)
         case "softmax" | "_safe_softmax" | "log_softmax":
-            return _softmax(call, values)
+            return _softmax(call, values, size)
         case "addmm":
             return _sum_of_product(call, values)
         case "linear":
@@ -411,10 +411,18 @@ def _mean(call: FusedCall, values: Values) -> str:
     return aligned(f"torch.mean({given.text}, {axes})", kept, call.dims(call.result))
 
 
-def _softmax(call: FusedCall, values: Values) -> str:
-    given = values[call.value("x")]
-    text = f"torch.{call.name}({given.text}, {given.dims.index(call.over[0])})"
-    return aligned(text, given.dims, call.dims(call.result))
+def _softmax(call: FusedCall, values: Values, size: Size) -> str:
+    """A softmax of one axis; several are one, behind all others."""
+    given, over = values[call.value("x")], call.over
+    dims = call.dims(call.result)
+    if len(over) == 1:
+        text = f"torch.{call.name}({given.text}, {given.dims.index(over[0])})"
+        return aligned(text, given.dims, dims)
+    rest = tuple(d for d in given.dims if d not in over)
+    x = _with_axes(given, (rest, over), size)
+    order = (*rest, *over)
+    text = f"torch.{call.name}({x}, 1).reshape({_shape([(d,) for d in order], size)})"
+    return aligned(text, order, dims)
 
 
 def _sum_of_product(call: FusedCall, values: Values) -> str:

@@ -54,6 +54,10 @@ def by_columns_first(x: Any) -> Any:
     return mirage.softmax(x, axis=0)
 
 
+def by_planes(x: Any) -> Any:
+    return mirage.softmax(x, axis=(1, 3))
+
+
 def mirrored(x: Any, w: Any) -> Any:
     mean = mirage.mean(mirage.square(x), -1, keepdims=True)
     return w * (x / mirage.sqrt(1e-5 + mean))
@@ -144,6 +148,11 @@ _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
         (with_bias, ((8,), (5, 8), (5,)), ".linear(x, w, b)"),
         (by_columns, ((6, 8),), "torch.rms_norm(x.permute(1, 0), (6,), None, 1e-06)"),
         (by_columns_first, ((6, 8),), "torch.softmax(x, 0)"),
+        (
+            by_planes,
+            ((2, 3, 4, 5),),
+            ".reshape((2 * 4, 3 * 5)), 1).reshape((2, 4, 3, 5))",
+        ),
         (mirrored, ((6, 8), (8,)), "torch.rms_norm(x, (8,), w, 1e-05)"),
         (multiplied, ((6, 8),), "torch.layer_norm(x, (8,), None, None, 1e-05)"),
         (layer, ((6, 8), (8,), (8,)), "torch.layer_norm(x, (8,), w, b, 1e-06)"),

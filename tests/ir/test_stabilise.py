@@ -225,6 +225,7 @@ mugraph f(x: f32[m, k]) -> f32[m] where m = 8, k = 64 {
     ("before", "after", "count"),
     [
         ("", "", 0),
+        ("max v1 over(k)", "rowshift v1 over(k)", 0),
         # Not a maximum, not that of what it is subtracted from, not subtracted.
         ("accumulate x_t max", "accumulate x_t min", 1),
         ("v1 over(k)\n    v3", "v1 over(k)\n    v9: f32[m/grid] = neg v2\n    v3", 0),

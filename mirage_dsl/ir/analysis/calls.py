@@ -169,8 +169,7 @@ def _is_group_norm(call: FusedCall) -> bool:
 
 
 def _is_softmax(call: FusedCall) -> bool:
-    same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
-    return len(call.over) == 1 and same
+    return set(call.dims(call.value("x"))) == set(call.dims(call.result))
 
 
 def factors(

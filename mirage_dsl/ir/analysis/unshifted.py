@@ -275,7 +275,8 @@ class _Origins:
                 limited = op in (MAXIMUM, MINIMUM) and len(set(operands)) > 1
                 constants = [o for o in operands if isinstance(o, Scalar)]
                 values = [o for o in operands if isinstance(o, str)]
-                if op is MAX or (limited and len(constants) == 1):
+                largest = op is MAX or op.shift_of is MAX
+                if largest or (limited and len(constants) == 1):
                     return place[0], values[0]
                 return None
             case _:
