@@ -312,7 +312,7 @@ def _library(
         _with_axes(operand, axes.axes, size)
         for operand, axes in zip(operands, operand_axes(node), strict=True)
     ]
-    text = template.format(*forms, **node.numbers)
+    text = template.format(*forms, operands=", ".join(forms), **node.numbers)
     made = node.axes("gives")
     if all(len(axis) == 1 for axis in made):
         return text

@@ -36,6 +36,8 @@ from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING
+from mirage_dsl.frontend.recurrent import RECURRENT
+from mirage_dsl.frontend.selection import NUMPY_SELECTIONS, SELECTIONS
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.windows import WINDOWS
 
@@ -279,6 +281,10 @@ def _torch_attention(
     )
 
 
+def _torch_linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    return f.linear(input, weight, bias)
+
+
 def _torch_addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     product = f.matmul(a, b)
     scaled = product if alpha == 1 else product * alpha
@@ -344,11 +350,13 @@ _TORCH: dict[str, Function] = {
     ),
     "addmm": _of_one_dtype(_torch_addmm, "addmm", 3),
     "baddbmm": _of_one_dtype(_torch_addmm, "baddbmm", 3),
-    "linear": _of_one_dtype(f.linear, "linear", 3),
+    "linear": _of_one_dtype(_torch_linear, "linear", 3),
     **{
         name: _of_one_dtype(_COMMON[name], name, 2)
         for name in ("matmul", "mm", "bmm", "mv", "dot")
     },
+    **SELECTIONS,
+    **RECURRENT,
     **{
         name: _of_one_dtype(function, name, 3) if "conv" in name else function
         for name, function in WINDOWS.items()
@@ -409,6 +417,7 @@ def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
 _NUMPY: dict[str, Function] = {
     **_COMMON,
     **TRIANGLES,
+    **NUMPY_SELECTIONS,
     **NUMPY_CONSTRUCTORS,
     **torch_functions.FILLED,
     "split": _numpy_split,

@@ -15,10 +15,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 from mirage_dsl.core.errors import SourceLocation, TraceError, user_location
 from mirage_dsl.core.types import dtype_named
@@ -174,7 +175,7 @@ class _Copied:
             return self._known[id(layer)]
         copy = self._known[id(layer)] = object.__new__(type(layer))
         inside = f"{path}." if path else ""
-        space = {n: _own_container(v) for n, v in vars(layer).items()}
+        space = {n: self._own_container(v) for n, v in vars(layer).items()}
         for held in _HELD:
             space[held] = {
                 key: self._tensor(value, inside + key)
@@ -194,6 +195,22 @@ class _Copied:
         before = {n: _content(v) for n, v in vars(copy).items()}
         self._layers.append((path, copy, before))
         return copy
+
+    def _own_container(self, value: Any) -> Any:
+        """A container of its own for the copy, so that the module's is not written to.
+
+        In a list, traced tensors stand for parameters, and references for those to
+        them: recurrent layers keep their weights so too.
+        """
+        if type(value) is list:
+            return [self._standing_for(item) for item in cast("list[Any]", value)]
+        return value.copy() if type(value) in (dict, set) else value
+
+    def _standing_for(self, item: Any) -> Any:
+        if isinstance(item, weakref.ref):
+            own = self._traced.get(id(item()))
+            return item if own is None else weakref.ref(own)
+        return self._traced.get(id(item), item)
 
     def _tensor(self, tensor: Any, name: str) -> Any:
         if id(tensor) in self._traced or tensor is None:
@@ -235,11 +252,6 @@ def _refuse_change(name: str, what: str, location: SourceLocation | None) -> Non
         "training, statistics as those of batch norm are such a change",
         location or user_location(),
     )
-
-
-def _own_container(value: Any) -> Any:
-    """A container of its own for the copy, so that the module's is not written to."""
-    return value.copy() if type(value) in (list, dict, set) else value
 
 
 def _content(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Functions that repeat, shift, pad and cut tensors, made of slices and joins.
 
 What is repeated along an axis is an axis that the value has not, as after `expand`.
-Elements in reverse order, and windows that overlap, are slices one by one, so that
-there may be so many of them only.
+Few elements in reverse order, and windows that overlap, are slices one by one; many
+elements are reversed by PyTorch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.memory import Flattened, Grouped
 from mirage_dsl.frontend.operands import as_operand, as_tensor
+from mirage_dsl.frontend.selection import reversed_along
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import WHERE
 
@@ -81,7 +82,9 @@ def flip(x: Any, *dims: Any) -> Any:
 
 
 def _reversed(x: Any, axis: int) -> Any:
-    extent = _few(_known(x, axis, "flip"), "flip of an axis")
+    extent = _known(x, axis, "flip")
+    if extent > MOST_SLICES:
+        return reversed_along(x, axis)
     return v.concat([_cut(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
 
 

@@ -194,15 +194,20 @@ class Recorder:
         """Apply a scan along an axis; one of a single element changes nothing."""
         if not x.axes[axis]:
             return x
-        if not set(self.dims.resolve(x.axes[axis])) <= set(
-            self.dims.resolve(x.value.dims)
-        ):
-            x = self._spread(x, axis)
+        x = self._spread(x, axis)
         attrs: Attrs = (("along", AxisNames(_names([x.axes[axis]]))),)
         return Handle(self._record(op, (x.value,), x.value.dims, attrs), x.axes)
 
+    def spread(self, x: Handle) -> Handle:
+        """The tensor with elements of its own along all axes."""
+        for axis in range(len(x.axes)):
+            x = self._spread(x, axis)
+        return x
+
     def _spread(self, x: Handle, axis: int) -> Handle:
         """The tensor with elements of its own along an axis: times as many ones."""
+        if set(self.dims.resolve(x.axes[axis])) <= set(self.dims.resolve(x.value.dims)):
+            return x
         positions = self.index(x.axes[axis])
         ones = self.elementwise(EQUAL, [positions, positions])
         ones = self.cast(ones, x.value.dtype)
@@ -526,6 +531,8 @@ class Recorder:
         if reason is not None:
             raise self._located(reason)
         names = [AxisNames(_names(o.axes)) for o in operands]
+        if op.arity < 0:
+            names = [AxisNames(tuple(axis for own in names for axis in own.axes))]
         attrs: dict[str, AttrValue] = dict(zip(("of", "by"), names, strict=False))
         attrs["gives"] = AxisNames(_names(axes))
         attrs.update((name, Integers(value)) for name, value in numbers.items())

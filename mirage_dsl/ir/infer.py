@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import accumulate, pairwise
 from math import prod
 
 from mirage_dsl.core.errors import CheckError
@@ -492,7 +493,12 @@ def _library_type(
             f"only PyTorch computes {op.name}, so no block holds it; put it between "
             "kernels"
         )
-    for kind, axes in zip(types, operand_axes(node), strict=True):
+    known = operand_axes(node)
+    if len(known) != len(types) or not types:
+        raise CheckError(
+            f"{op.name} has {len(types)} operands, and axes of {len(known)}"
+        )
+    for kind, axes in zip(types, known, strict=True):
         if sorted(axes.names) != sorted(kind.names):
             raise CheckError(
                 f"{op.name} names the dims {', '.join(axes.names) or 'none'} of an "
@@ -507,12 +513,15 @@ def _library_type(
     assert isinstance(made, AxisNames)
     if len(set(made.names)) != len(made.names):
         raise CheckError(f"{op.name}: two dims of the result have one name")
-    return flat_type(types[0].dtype, tuple(map(Dim, made.names)), space)
+    return flat_type(op.gives or types[0].dtype, tuple(map(Dim, made.names)), space)
 
 
 def operand_axes(node: Apply) -> list[AxisNames]:
     """The axes of the operands of a library operator, in their order."""
-    kinds = node.op.attributes
+    kinds, ranks = node.op.attributes, node.numbers.get("ranks")
+    if ranks is not None:
+        axes, ends = node.axes("of"), [0, *accumulate(ranks)]
+        return [AxisNames(axes[start:stop]) for start, stop in pairwise(ends)]
     values = [node.attr(n) for n, kind in kinds.items() if kind is AttributeKind.AXES]
     return [value for value in values if isinstance(value, AxisNames)]
 

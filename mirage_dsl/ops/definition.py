@@ -34,9 +34,10 @@ class Kind(Enum):
         the second one, of integers, holds.  The result has the dims of the second
         operand, and those of the first but `dim`; shared ones go by name.  Negative
         indices count from the end.
-    LIBRARY: what only PyTorch computes, of one or two tensors: no block can contain
-        it.  Attributes `of` and `by` name the dims of the axes of the first and of the
-        second operand as PyTorch is to see them, `gives` those of the result.
+    LIBRARY: what only PyTorch computes: no block can contain it.  Attributes `of` and
+        `by` name the dims of the axes of the first and of the second operand as PyTorch
+        is to see them, `gives` those of the result.  With any number of operands `of`
+        has the axes of all of them, and `ranks` says how many each one has.
     CONCAT: operands joined into the new dim `to`; attribute `dims` names the dim of
         each operand that is joined; all other dims are shared.
     """
@@ -280,6 +281,8 @@ class Operator:
         work: Of a library operator: how often `flops` operations are made, of the same
             and the shape of the result.
         on_matrix_units: Of a library operator: it multiplies there.
+        part: Of a library operator: the end of `torch`, by which it takes one of the
+            results of what stands before; rows that differ in it alone share a call.
         carried: Of a library operator: how many of the first axes of the first operand
             are those of the result, each of its elements computed apart, so that their
             extents may be symbolic.
@@ -316,6 +319,7 @@ class Operator:
     shape: ShapeOf | None = None
     work: WorkOf | None = None
     on_matrix_units: bool = False
+    part: str = ""
     carried: int = 0
     domain: tuple[float, float] = (-4.0, 4.0)
 

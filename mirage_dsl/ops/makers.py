@@ -524,7 +524,9 @@ def library(
     arity: int = 1,
     flops: float = 1.0,
     carried: int = 1,
-    on_matrix_units: bool = False,
+    part: str = "",
+    shape: Callable[[str, Sequence[Shape], Numbers], Shape] | None = None,
+    **facets: Any,
 ) -> Operator:
     """A row of what only PyTorch computes, in any generality.
 
@@ -536,40 +538,49 @@ def library(
         torch: The expression.
         numbers: Attributes that are integers.
         work: How often `flops` operations are made.
-        arity: One operand or two.
+        arity: One operand, two, or any number (-1).
         flops: Operations.
         carried: Axes of the first operand along which each element is apart.
-        on_matrix_units: Whether they multiply.
+        part: What is taken of the expression's results.
+        shape: What gives the result's shape by the expression, if not just PyTorch.
+        facets: Others; integers that it `gives` are indices along the second axis of
+            the first operand.
     """
+    torch += part
 
     def unknown(f: ElementAlgebra[V], *operands: V) -> V:
         return f.oracle(name, *operands)
 
-    run = partial(_run_by_torch, torch)
-    axes = dict(zip(("of", "by"), [AttributeKind.AXES] * arity, strict=False))
     return row(
         Operator(
             name=name,
             kind=Kind.LIBRARY,
             arity=arity,
-            numpy=run,
+            numpy=partial(_run_by_torch, torch),
             field=unknown,
             field_note="random oracle: a function of all elements of its operands",
             term=Term.FUNCTION,
             triton="",
             torch=torch,
             flops=flops,
-            attributes={
-                **axes,
-                "gives": AttributeKind.NEW_AXES,
-                **dict.fromkeys(numbers, AttributeKind.INTEGERS),
-            },
-            shape=partial(_shape_by_torch, torch),
+            attributes=_library_attributes(arity, numbers),
+            shape=partial(shape or shape_by_torch, torch),
             work=work,
-            on_matrix_units=on_matrix_units,
+            part=part,
             carried=carried,
+            **facets,
         )
     )
+
+
+def _library_attributes(arity: int, numbers: Sequence[str]) -> dict[str, AttributeKind]:
+    """The axes of operands and result, and the integers; of any number also ranks."""
+    ranks = ("ranks",) if arity < 0 else ()
+    return {
+        **dict.fromkeys(("of", "by")[: abs(arity)], AttributeKind.AXES),
+        "gives": AttributeKind.NEW_AXES,
+        **dict.fromkeys((*ranks, *numbers), AttributeKind.INTEGERS),
+    }
 
 
 def _run_by_torch(text: str, *arrays: Array, **numbers: tuple[int, ...]) -> Array:
@@ -590,11 +601,13 @@ def _shape_of_call(
 ) -> Shape:
     import torch
 
-    tensors = [torch.empty(shape, device="meta") for shape in shapes]
-    return tuple(_by_torch(text, tensors, dict(numbers)).shape)
+    # Methods of traced tensors come here from inside of the trace's function mode.
+    with torch._C.DisableTorchFunction():
+        tensors = [torch.empty(shape, device="meta") for shape in shapes]
+        return tuple(_by_torch(text, tensors, dict(numbers)).shape)
 
 
-def _shape_by_torch(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+def shape_by_torch(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
     """The shape that PyTorch gives, computed without data.
 
     Raises:
@@ -611,7 +624,8 @@ def _by_torch(text: str, tensors: Sequence[Any], numbers: Numbers) -> Any:
     import torch
 
     names = {f"x{i}": x for i, x in enumerate(tensors)}
-    return eval(text.format(*names, **numbers), {"torch": torch, **names})
+    called = text.format(*names, operands=", ".join(names), **numbers)
+    return eval(called, {"torch": torch, **names})
 
 
 def gathering(

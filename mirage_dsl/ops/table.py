@@ -17,7 +17,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mirage_dsl.core.types import INTEGERS, f8e4m3, f8e5m2, f32, f64, scalar
+from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import INTEGERS, f8e4m3, f8e5m2, f32, f64, i64, scalar
 from mirage_dsl.ops import makers
 from mirage_dsl.ops.definition import (
     AttributeKind,
@@ -588,6 +589,33 @@ def _each_element(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> f
     return math.prod(shapes[0]) + math.prod(result)
 
 
+def _each_step(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+    """A product for each weight in each step of each sequence."""
+    del numbers, result
+    return math.prod(shapes[0][:2]) * sum(math.prod(s) for s in shapes if len(s) == 2)
+
+
+def _of_steps(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """The shape of a recurrent layer's result, of which PyTorch makes one step.
+
+    Raises:
+        CheckError: The shapes do not fit.
+    """
+    x, *rest = shapes
+    batch = x[0 if numbers["batch_first"][0] else 1]
+    states = [s for s in rest if len(s) == 3]
+    if any(s[1] != batch for s in states):
+        raise CheckError(f"states {states} of another batch than {batch}")
+    steps = [(1, 1, s[2]) if s is x else (s[0], 1, s[2]) for s in (x, *states)]
+    weights = [s for s in rest if len(s) != 3]
+    found = makers.shape_by_torch(text, (*steps, *weights), numbers)
+    made = (found[0], batch) if text.endswith(("[1]", "[2]")) else x[:2]
+    return (*made, found[2])
+
+
+_SORTED = 32.0
+"""Operations on an element that is sorted among thousands."""
+
 _F = "torch.nn.functional."
 _SCALED = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
 """How PyTorch interpolates between so many neighbours, but for the nearest ones."""
@@ -654,4 +682,53 @@ for _rank in (1, 2, 3):
             work=_each_element,
             flops=8.0,
             carried=2,
+        )
+
+# Along the second of three axes: what is before it, it, and what is behind.  Orders are
+# those of equal elements too, but for the largest ones.
+
+library("flip", "torch.flip({0}, (1,))", work=_each_element, formats=Formats.ANY)
+for _name, _call, _numbers in (
+    (
+        "sort",
+        "torch.sort({0}, stable=True, dim=1, descending=bool({descending[0]}))",
+        ("descending",),
+    ),
+    ("topk", "torch.topk({0}, {k[0]}, 1, bool({largest[0]}))", ("k", "largest")),
+    ("kthvalue", "torch.kthvalue({0}, {k[0]}, 1, True)", ("k",)),
+    ("median", "torch.median({0}, 1, True)", ()),
+):
+    for _prefix, _part in (("", ".values"), ("arg", ".indices")):
+        library(
+            _prefix + _name,
+            _call,
+            *_numbers,
+            work=_each_element,
+            flops=_SORTED,
+            formats=Formats.ANY,
+            gives=i64 if _prefix else None,
+            part=_part,
+        )
+
+# Recurrent layers: the input, the states, then the weights of each layer.
+
+for _name, _states, _results in (
+    ("lstm", "[1:3]", ("lstm", "lstm_state", "lstm_memory")),
+    *((n, "[1:2][0]", (n, f"{n}_state")) for n in ("gru", "rnn_tanh", "rnn_relu")),
+):
+    _weights = "[3:]" if _name == "lstm" else "[2:]"
+    for _at, _result in enumerate(_results):
+        library(
+            _result,
+            f"torch.{_name}(({{operands}},)[:1][0], ({{operands}},){_states}, "
+            f"({{operands}},){_weights}, bool({{biased[0]}}), {{layers[0]}}, 0.0, "
+            "False, bool({bidirectional[0]}), bool({batch_first[0]}))",
+            *("biased", "layers", "bidirectional", "batch_first"),
+            arity=-1,
+            work=_each_step,
+            flops=2.0,
+            carried=0,
+            on_matrix_units=True,
+            part=f"[{_at}]",
+            shape=_of_steps,
         )

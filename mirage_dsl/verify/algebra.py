@@ -820,7 +820,14 @@ class ResidueDomain:
     ) -> Residue:
         """Those elements of a library operator's result that have the given indices."""
         name = f"{op.name} {sorted(numbers.items())}"
-        return self.algebra.whole_oracle(name, operands, index)
+        found = self.algebra.whole_oracle(name, operands, index)
+        exact = operands[0].exact
+        if op.gives is not None:
+            places = found.top % self.shape(operands[0])[1]
+            whole = self.algebra.whole(places.astype(op.gives.long_name))
+            return replace(whole, flags=found.flags)
+        dtype = None if exact is None else dtype_named(exact.dtype.name)
+        return found if dtype is None else self.cast(found, dtype)
 
     def running_max(
         self,

@@ -80,7 +80,6 @@ def test_functions_of_numpy(name: str) -> None:
 def test_what_is_not_possible_says_why() -> None:
     large = mirage.spec((4, 100), "float32")
     for function, text in (
-        (lambda x: x.flip(1), "100 slices, of which at most 64"),
         (lambda x: x.unfold(1, 3, 1), "98 slices"),
         (lambda x: x[None].expand(65, 4, 100), "expand the result"),
         (lambda x: F.pad(x, (1, 1), mode="wrap"), "one of the modes"),

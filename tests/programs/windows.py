@@ -38,6 +38,32 @@ def _program(function: Function, *shapes: tuple[int, ...]) -> Program:
     return Program(function, shapes)
 
 
+def _recurrent(name: str, gates: int, states: int, result: int) -> Program:
+    """A result of a recurrent layer in both directions."""
+    layer = getattr(torch, name.removesuffix("_state").removesuffix("_memory"))
+
+    def function(x: Tensor, *tensors: Tensor) -> Tensor:
+        state = tensors[:states] if states > 1 else tensors[0]
+        weights = tensors[states:]
+        return layer(x, state, weights, False, 1, 0.0, False, True, False)[result]
+
+    sides = [(gates * 4, 3), (gates * 4, 4)]
+    return _program(function, (5, 2, 3), *[(2, 2, 4)] * states, *sides, *sides)
+
+
+_RECURRENT = {
+    "lstm": (4, 2, 0),
+    "lstm_state": (4, 2, 1),
+    "lstm_memory": (4, 2, 2),
+    "gru": (3, 1, 0),
+    "gru_state": (3, 1, 1),
+    "rnn_tanh": (1, 1, 0),
+    "rnn_tanh_state": (1, 1, 1),
+    "rnn_relu": (1, 1, 0),
+    "rnn_relu_state": (1, 1, 1),
+}
+"""How many gates and states a layer has, and which of its results it is."""
+
 _LINE, _PLANE, _SPACE = (2, 4, 11), (2, 4, 9, 10), (2, 4, 5, 6, 7)
 
 ROWS: Mapping[str, Program] = {
@@ -103,6 +129,16 @@ ROWS: Mapping[str, Program] = {
         ),
         _SPACE,
     ),
+    "flip": _program(lambda x: x.flip(1), (2, 70, 3)),
+    "sort": _program(lambda x: torch.sort(x, 1).values, _LINE),
+    "argsort": _program(lambda x: torch.argsort(x, 0, descending=True), _LINE),
+    "topk": _program(lambda x: torch.topk(x, 3).values, _LINE),
+    "argtopk": _program(lambda x: x.topk(2, 1, largest=False).indices, _LINE),
+    "kthvalue": _program(lambda x: torch.kthvalue(x, 2, 1)[0], _LINE),
+    "argkthvalue": _program(lambda x: x.kthvalue(3, keepdim=True)[1], _LINE),
+    "median": _program(lambda x: torch.median(x, 1).values, _LINE),
+    "argmedian": _program(lambda x: x.median(-1, keepdim=True).indices, _LINE),
+    **{name: _recurrent(name, *how) for name, how in _RECURRENT.items()},
 }
 """A program for each row, whose only operator is that."""
 

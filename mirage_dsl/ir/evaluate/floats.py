@@ -109,7 +109,9 @@ class NumpyDomain:
         if self.stand_ins:
             whole = [o.reshape(1, -1) for o in operands]
             return stand_in(op, whole, numbers, shape)[0]
-        found = np.asarray(op.numpy(*operands, **numbers), dtype=self.compute)
+        found = np.asarray(op.numpy(*operands, **numbers))
+        if found.dtype.kind == "f":
+            found = found.astype(self.compute)
         if found.shape != shape:
             raise ShapeError(
                 f"{op.name} gives the shape {found.shape}, where the extents of its "
@@ -196,6 +198,10 @@ _TERMS = 3
 """Products whose mean stands in for an element of a library operator's result."""
 
 
+_SPREAD = 1000.0
+"""What stand-ins of indices are multiplied with, so that they differ."""
+
+
 def stand_in(
     op: Operator, operands: Sequence[Array], numbers: Numbers, shape: tuple[int, ...]
 ) -> Array:
@@ -220,7 +226,12 @@ def stand_in(
                 places = rng.integers(operand.shape[1], size=shape)
                 term = term * operand[:, places]
             total = total + term
-        return np.asarray(total / operands[0].dtype.type(_TERMS))
+        mean = np.asarray(total / operands[0].dtype.type(_TERMS))
+        if op.gives is None:
+            return mean
+        # Indices along the second axis, of which the result has no more elements.
+        places = np.floor(np.abs(np.nan_to_num(mean)) * _SPREAD) % shape[1]
+        return places.astype(op.gives.long_name)
 
 
 _ODD = 107

@@ -62,6 +62,8 @@ class Launcher:
         self._writer = Writer()
         self._names = Identifiers(taken)
         self._variables: dict[str, str] = {}
+        # Calls that have several results, by their text.
+        self._calls: dict[str, str] = {}
         self._sizes: dict[str, str] = {}
         self.helpers: set[str] = set()
 
@@ -299,7 +301,7 @@ class Launcher:
         if node.result in self._built:
             self._complete(node)
             return
-        text = self._call(node)
+        text = self._shared(node, self._call(node))
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
@@ -310,6 +312,16 @@ class Launcher:
         self._variables[node.result] = self._writer.assign(
             self._names.fresh(node.result), text
         )
+
+    def _shared(self, node: Apply, text: str) -> str:
+        """The part of a call's results, where others take other parts of the same."""
+        if not node.op.part:
+            return text
+        call, part, rest = text.partition(f"){node.op.part}")
+        if call not in self._calls:
+            name = self._names.fresh(f"{node.result}_all")
+            self._calls[call] = self._writer.assign(name, f"{call})")
+        return f"{self._calls[call]}{part[1:]}{rest}"
 
     def _call(self, node: Apply) -> str:
         match = self._fused.get(node.result)
