@@ -34,6 +34,8 @@ from mirage_dsl.core.errors import UnsupportedError as UnsupportedError
 from mirage_dsl.core.types import TensorSpec as TensorSpec
 from mirage_dsl.core.types import bf16 as bf16
 from mirage_dsl.core.types import boolean as boolean
+from mirage_dsl.core.types import f8e4m3 as f8e4m3
+from mirage_dsl.core.types import f8e5m2 as f8e5m2
 from mirage_dsl.core.types import f16 as f16
 from mirage_dsl.core.types import f32 as f32
 from mirage_dsl.core.types import f64 as f64
@@ -163,6 +165,9 @@ float16 = f16
 bfloat16 = bf16
 float32 = f32
 float64 = f64
+float8_e4m3 = f8e4m3
+float8_e4m3fn = f8e4m3
+float8_e5m2 = f8e5m2
 int8 = i8
 uint8 = u8
 int16 = i16

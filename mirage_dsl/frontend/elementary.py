@@ -16,7 +16,8 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.operands import apply, is_condition, is_float
+from mirage_dsl.frontend.formats import float_of_numpy
+from mirage_dsl.frontend.operands import apply, as_operand, is_condition, is_float
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 
@@ -63,6 +64,7 @@ def numpy_sign(x: Any) -> Any:
 
 def copysign(x: Any, y: Any) -> Any:
     """The size of one tensor with the sign of the other."""
+    x, y = _floats_of_numpy(x, y)
     size = f.abs(x) if isinstance(x, Tensor) else abs(x)
     if f.holds_integers(x) or (is_float(y) and _promotes(x, y)):
         # Promoted as a product is; of floats there are two zeros.
@@ -71,7 +73,18 @@ def copysign(x: Any, y: Any) -> Any:
         return size * (v.to(signs, y) if is_float(y) else signs)
     if not isinstance(y, Tensor):
         return size if math.copysign(1, y) > 0 else -size
-    return f.where(_below_zero(y), -size, size)
+    found = f.where(_below_zero(y), -size, size)
+    return found if _varies(x) else v.to(found, y)
+
+
+def _floats_of_numpy(*operands: Any) -> tuple[Any, ...]:
+    """Operands of a function that NumPy has of floats alone, as it converts them."""
+    first = next(x for x in operands if _varies(x))
+    handles = [as_operand(x) for x in operands]
+    if first.recorder.origin.library != "numpy" or all(map(is_float, operands)):
+        return operands
+    dtype = float_of_numpy(operands, handles)
+    return tuple(v.to(x, dtype) if _varies(x) else x for x in operands)
 
 
 def _promotes(x: Any, y: Tensor) -> bool:
@@ -80,6 +93,7 @@ def _promotes(x: Any, y: Tensor) -> bool:
 
 def heaviside(x: Any, values: Any) -> Any:
     """0 below 0, 1 above it, and `values` there."""
+    x, values = _floats_of_numpy(x, values)
     return f.where(f.equal(x, 0), values, v.to(f.greater(x, 0), x))
 
 
@@ -161,7 +175,9 @@ def _against(rest: Any, b: Any) -> Any:
 
 
 def _are_integers(*operands: Any) -> bool:
-    return all(isinstance(x, int | np.integer) or f.is_whole(x) for x in operands)
+    return all(
+        isinstance(x, int | np.integer | np.bool_) or f.is_whole(x) for x in operands
+    )
 
 
 def _varies(x: Any) -> bool:
@@ -202,6 +218,7 @@ def _log2_of_more(x: Any) -> Any:
 
 
 def _log_of_sum(a: Any, b: Any, exp: Any, log_of_more: Any, of_two: float) -> Any:
+    a, b = _floats_of_numpy(a, b)
     top, apart = f.maximum(a, b), f.abs(f.sub(a, b))
     # Of two equal infinities the difference is no number.
     return top + f.where(f.equal(a, b), of_two, log_of_more(exp(-apart)))
@@ -209,13 +226,18 @@ def _log_of_sum(a: Any, b: Any, exp: Any, log_of_more: Any, of_two: float) -> An
 
 def xlogy(x: Any, y: Any) -> Any:
     """X times the logarithm of y, which is 0 where x is."""
-    return f.where(_zero_beside(x, y), 0.0, f.mul(x, _log(y)))
+    return f.where(_zero_beside(x, y), 0.0, f.mul(x, _log(_in_format(x, y))))
 
 
 def xlog1py(x: Any, y: Any) -> Any:
     """X times the logarithm of 1 + y, which is 0 where x is."""
-    log = log1p(y) if _varies(y) else math.log1p(y)
+    log = log1p(_in_format(x, y)) if _varies(y) else math.log1p(y)
     return f.where(_zero_beside(x, y), 0.0, f.mul(x, log))
+
+
+def _in_format(x: Any, y: Any) -> Any:
+    """Integers and truth values in the format of the floats beside them."""
+    return v.to(y, x) if is_float(x) and _varies(y) and not is_float(y) else y
 
 
 def _log(y: Any) -> Any:
@@ -302,6 +324,7 @@ def atanh(x: Any) -> Any:
 
 def hypot(a: Any, b: Any) -> Any:
     """The root of the sum of two squares, which may be beyond the largest number."""
+    a, b = _floats_of_numpy(a, b)
     a, b = f.abs(a), f.abs(b)
     more, less = f.maximum(a, b), f.minimum(a, b)
     ratio = less / f.where(f.equal(more, 0), 1.0, more)

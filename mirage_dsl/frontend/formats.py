@@ -60,7 +60,7 @@ def format_of(
     if op.formats is Formats.INTEGERS:
         return found
     if numpy:
-        return f64 if op is DIV else _NARROW.get(found, f64)
+        return f64 if op is DIV else float_of_numpy(given, operands)
     return origin.default_dtype() or f32
 
 
@@ -97,14 +97,48 @@ def _pythons(value: Any, origin: Origin) -> DType:
 
 def _numpys(pairs: Sequence[tuple[Any, Operand]]) -> DType:
     """As arrays of these formats promote, beside Python's numbers."""
-    kinds: list[Any] = []
-    for value, operand in pairs:
-        if isinstance(operand, Handle):
-            kinds.append(numpy_dtype(operand.value.dtype))
-        elif isinstance(value, np.generic | bool | int | float):
-            kinds.append(value)
-        else:
-            kinds.append(1.0 if isinstance(value, Fraction) else 1)
+    return _together([_kind_of(*pair) for pair in pairs])
+
+
+def float_of_numpy(given: Sequence[Any], operands: Sequence[Operand]) -> DType:
+    """The format of NumPy's functions that take floats: each operand as one."""
+    kinds = [_kind_of(*pair) for pair in zip(given, operands, strict=True)]
+    promoted = _together(kinds)
+    own = [k for k in kinds if _has_format(k)]
+    if promoted.is_float or (promoted != boolean and _together(own) == boolean):
+        # Python's numbers beside what is of a lower kind have NumPy's default formats.
+        return promoted if promoted.is_float else f64
+    found = _together([_float_kind(kind) for kind in kinds])
+    return found if found.is_float else _NARROW.get(found, f64)
+
+
+def is_numpys_number(value: object) -> bool:
+    """Whether it is a number of NumPy's, which has a format, unlike Python's."""
+    return isinstance(value, np.generic)
+
+
+def _has_format(kind: Any) -> bool:
+    return is_numpys_number(kind) or isinstance(kind, np.dtype)
+
+
+def _float_kind(kind: Any) -> Any:
+    """The float that NumPy makes of a format; numbers of Python are as they are."""
+    if not _has_format(kind):
+        return kind
+    known = _together([kind])
+    return kind if known.is_float else numpy_dtype(_NARROW.get(known, f64))
+
+
+def _kind_of(value: Any, operand: Operand) -> Any:
+    """What NumPy's promotion takes: a format, or a number of Python."""
+    if isinstance(operand, Handle):
+        return numpy_dtype(operand.value.dtype)
+    if is_numpys_number(value) or isinstance(value, bool | int | float):
+        return value
+    return 1.0 if isinstance(value, Fraction) else 1
+
+
+def _together(kinds: Sequence[Any]) -> DType:
     name = np.result_type(*kinds).name
     found = dtype_named(name)
     if found is None:
@@ -151,6 +185,13 @@ def summed_format(what: str, dtype: DType, origin: Origin) -> DType:
     return i64
 
 
+def joined_format(handles: Sequence[Handle], origin: Origin) -> DType:
+    """The format of tensors one after the other."""
+    if origin.library == "numpy":
+        return _together([numpy_dtype(h.value.dtype) for h in handles])
+    return promote(*(h.value.dtype for h in handles))
+
+
 def averaged_format(dtype: DType, origin: Origin) -> DType:
     """The format of a mean.
 
@@ -171,6 +212,9 @@ def _refuse(what: str, way: str) -> NoReturn:
 __all__ = [
     "averaged_format",
     "check_constants",
+    "float_of_numpy",
     "format_of",
+    "is_numpys_number",
+    "joined_format",
     "summed_format",
 ]

@@ -13,16 +13,23 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NoReturn
 
+import numpy as np
+
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import LARGEST_INDEX, scalar
+from mirage_dsl.core.types import LARGEST_INDEX, i8, scalar
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
-from mirage_dsl.frontend.formats import averaged_format, summed_format
+from mirage_dsl.frontend.formats import (
+    averaged_format,
+    format_of,
+    is_numpys_number,
+    summed_format,
+)
 from mirage_dsl.frontend.operands import (
     apply,
     as_operand,
@@ -89,13 +96,26 @@ equal = _elementwise("equal", "1 where a == b, else 0.")
 @public
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """The value of a + alpha * b."""
-    return apply(OPERATORS["add"], a, b if alpha == 1 else multiplied(b, alpha))
+    return apply(OPERATORS["add"], a, b if alpha == 1 else _scaled(a, b, alpha))
 
 
 @public
 def sub(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """The value of a - alpha * b."""
-    return apply(OPERATORS["sub"], a, b if alpha == 1 else multiplied(b, alpha))
+    return apply(OPERATORS["sub"], a, b if alpha == 1 else _scaled(a, b, alpha))
+
+
+def _scaled(a: Any, b: Any, alpha: Any) -> Any:
+    """Alpha * b; truth values count in the format of the tensor that they join."""
+    if isinstance(a, bool) or is_condition(a):
+        if isinstance(b, bool):
+            return b and bool(alpha)
+        return apply(MUL, b, bool(alpha)) if is_condition(b) else multiplied(b, alpha)
+    if not isinstance(a, Tensor) or not is_condition(b):
+        return multiplied(b, alpha)
+    dtype = a.handle.value.dtype
+    wide = Tensor.made(b.recorder, b.recorder.cast(b.handle, dtype), (b,))
+    return multiplied(wide, alpha)
 
 
 def multiplied(a: Any, b: Any) -> Any:
@@ -236,10 +256,9 @@ def pow(a: Any, b: Any) -> Any:
     Small integer powers multiply; 0.5 and -0.5 are sqrt and rsqrt.  The power 0 is 1,
     also of what is infinite or no number.
     """
+    a, b = _beside_numpys(a, b)
     if not isinstance(b, builtins.int | builtins.float | Fraction) or b != b:
-        if builtins.all(isinstance(x, builtins.int) or is_whole(x) for x in (a, b)):
-            _refuse_power("a power of integers, whose exponents are data")
-        return apply(OPERATORS["power"], a, b)
+        return _power_of_data(a, b)
     if holds_integers(a) and b:
         if isinstance(b, builtins.int):
             return _integral_power(a, b)
@@ -258,6 +277,29 @@ def pow(a: Any, b: Any) -> Any:
         return as_tensor("pow", a).clone()
     result = _power(a, builtins.abs(int(b)))
     return result if b > 0 else 1 / result
+
+
+def _power_of_data(a: Any, b: Any) -> Tensor:
+    whole = (builtins.int, np.integer, np.bool_)
+    if builtins.all(isinstance(x, whole) or is_whole(x) for x in (a, b)):
+        _refuse_power("a power of integers, whose exponents are data")
+    return apply(OPERATORS["power"], a, b)
+
+
+def _beside_numpys(a: Any, exponent: Any) -> tuple[Any, Any]:
+    """A tensor promoted with a number of NumPy's, which has a format, and the number.
+
+    NumPy's powers of truth values are of 8 bits.
+    """
+    if not isinstance(a, Tensor):
+        return a, exponent
+    origin = a.recorder.origin
+    if is_numpys_number(exponent):
+        handles = [a.handle, as_operand(exponent)]
+        a = views.to(a, format_of(MUL, origin, (a, exponent), handles))
+        exponent = exponent.item()
+    logical = isinstance(exponent, builtins.bool) and is_condition(a)
+    return views.to(a, i8) if logical and origin.library == "numpy" else a, exponent
 
 
 def holds_integers(x: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.types import u8
 from mirage_dsl.frontend import composites, constructors, einsum, functions, views
 from mirage_dsl.frontend.operands import complement, is_condition, is_float, public
 
@@ -86,13 +87,20 @@ def _function(operator: Callable[..., Any]) -> Callable[..., Any]:
 @public
 def _any(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Whether any element along axes is not 0."""
-    return functions.max(_truth(x), axis, keepdims)
+    return _as_bytes(x, functions.max(_truth(x), axis, keepdims))
 
 
 @public
 def _all(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Whether no element along axes is 0."""
-    return functions.min(_truth(x), axis, keepdims)
+    return _as_bytes(x, functions.min(_truth(x), axis, keepdims))
+
+
+def _as_bytes(x: Any, found: Any) -> Any:
+    """PyTorch's answer about bytes is one, which were its truth values once."""
+    if x.handle.value.dtype == u8 and x.recorder.origin.library == "torch":
+        return views.to(found, u8)
+    return found
 
 
 LOGICAL: Mapping[str, Callable[..., Any]] = {

@@ -34,7 +34,7 @@ from mirage_dsl.frontend.arguments import (
     without_strides,
 )
 from mirage_dsl.frontend.dims import Handle, Operand, extents_of
-from mirage_dsl.frontend.formats import check_constants, format_of
+from mirage_dsl.frontend.formats import check_constants, format_of, is_numpys_number
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
@@ -60,6 +60,8 @@ def as_operand(value: object) -> Operand:
         return extents_of(value.atoms)
     if isinstance(value, bool | int | float | Fraction):
         return _number(value)
+    if type(value) is np.bool_:
+        return _number(bool(value))
     if isinstance(value, numbers.Real):
         return _number(float(value))
     kind = type(value)
@@ -99,7 +101,10 @@ def apply(op: Operator, *operands: Any) -> Tensor:
         return _of_narrow(recorder, op, operands, handles)
     if any(isinstance(h, Handle) and h.value.dtype.is_integer for h in handles):
         return _of_integers(recorder, op, operands, handles)
-    handles = _promoted(recorder, handles)
+    if recorder.origin.library == "numpy":
+        handles = _promoted_by_numpy(recorder, op, operands, handles)
+    else:
+        handles = _promoted(recorder, handles)
     if op.truth is Truth.COMPARES:
         handles = _comparable(handles)
     elif _without_numbers(recorder, op, handles):
@@ -311,6 +316,27 @@ def _promoted(recorder: Recorder, operands: list[Operand]) -> list[Operand]:
     return [
         recorder.cast(o, dtype)
         if isinstance(o, Handle) and not o.axes and o.value.dtype != boolean
+        else o
+        for o in operands
+    ]
+
+
+def _promoted_by_numpy(
+    recorder: Recorder, op: Operator, given: Sequence[Any], operands: list[Operand]
+) -> list[Operand]:
+    """The operands, floats in the format that NumPy computes in.
+
+    Its own numbers have a format as arrays have, and so have arrays without axes.
+    """
+    taken = operands[op.chooses :]
+    formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
+    single = any(map(is_numpys_number, given[op.chooses :]))
+    if formats <= {boolean} or (len(formats) == 1 and not single):
+        return operands
+    dtype = format_of(op, recorder.origin, given, operands)
+    return [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and o in taken and o.value.dtype != boolean
         else o
         for o in operands
     ]

@@ -245,6 +245,8 @@ class Recorder:
             for extent in shape
         )
         self.dims.unify(group=atoms_of(axes))
+        if dtype == boolean and not number.extents:
+            number = scalar(number.value != 0)
         return Handle(self._constant(number, dtype), axes)
 
     def empty(self, x: Handle, axis: int) -> Handle:
@@ -293,17 +295,20 @@ class Recorder:
     ) -> Sequence[Operand]:
         """Operands in the format that they have together with constant tensors.
 
-        The dtype of a result follows from the others, since constants have none.
+        The dtype of a result follows from the others, since constants have none; of
+        truth values alone it would be truth values.
         """
         handles = [o for o in operands if isinstance(o, Handle)]
         if not any(h.value in self.constants for h in handles):
             return operands
         taken = handles[op.chooses and isinstance(operands[0], Handle) :]
         dtype = promote(*(h.value.dtype for h in taken))
+        others = [h.value.dtype for h in taken if h.value not in self.constants]
+        single = all(d == boolean for d in others)
         return [
             self.cast(o, dtype)
             if isinstance(o, Handle)
-            and o.value.dtype != boolean
+            and (single or o.value.dtype != boolean)
             and not (op.chooses and at == 0)
             else o
             for at, o in enumerate(operands)

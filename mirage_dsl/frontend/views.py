@@ -16,6 +16,7 @@ from mirage_dsl.core.types import DTYPE_NAMES, boolean, dtype_of
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Handle, Operand, shape_text
+from mirage_dsl.frontend.formats import joined_format
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
 from mirage_dsl.frontend.operands import (
     as_operand,
@@ -53,6 +54,9 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
     if not some[1:]:
         return given[some[0]].clone()
     parts = [parts[i] for i in some]
+    if any(not p.value.dtype.is_float for p in parts):
+        dtype = joined_format(parts, recorder.origin)
+        parts = [recorder.cast(p, dtype) for p in parts]
     return Tensor.made(recorder, recorder.concat(parts, at), given)
 
 
