@@ -61,6 +61,10 @@ _RESTS_ON = (
     "a wrong sum of k exponentials passes a trial with probability (k-1)/q for random "
     "primes, and in measurements also for these; k at the test sizes"
 )
+_ON_INTEGERS = (
+    "; integers are compared on random ones, which is testing: no bound speaks of rare "
+    "values"
+)
 
 
 def verify(
@@ -366,6 +370,16 @@ class _Verification:
             "the verified algebra, or differs on rare inputs"
         )
 
+    def _rests_on(self) -> str:
+        """What the bound assumes; it does not speak of integers, which are drawn."""
+        graphs = (self.candidate, self.program)
+        given = (i.type.dtype for g in graphs for i in g.inputs)
+        made = (
+            n.op.gives for g in graphs for level in (g, *g.blocks) for n in level.applies
+        )
+        whole = any(d is not None and d.is_integer for d in (*given, *made))
+        return _RESTS_ON + _ON_INTEGERS * whole
+
     def _stands_in(self) -> bool:
         """Whether floats at small sizes are those of functions that stand in."""
         graphs = (self.candidate, self.program)
@@ -385,7 +399,7 @@ class _Verification:
         return Certificate(
             equivalent=verdict == "equal",
             error_bound=error_bound,
-            rests_on=_RESTS_ON,
+            rests_on=self._rests_on(),
             trials=trials,
             primes=self.primes,
             seed=self.seed,

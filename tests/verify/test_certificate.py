@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.core.types import f16
+from mirage_dsl.core.types import f16, i8
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.certificate import Certificate
@@ -105,3 +105,17 @@ def test_running_maxima_are_stable() -> None:
         assert found.stability is not None
         assert found.stability.ok
         assert found.stability.worst_ratio < 2
+
+
+def test_certificates_say_that_integers_are_tested() -> None:
+    b: Any = KernelBuilder("f", m=8)
+    x = b.input("x", i8, "m")
+    made = b.returns(b.to_f32(b.add(x, x))).build()
+    b = KernelBuilder("f", m=8)
+    x = b.input("x", i8, "m")
+    twice = b.returns(b.to_f32(b.mul(x, 2))).build()
+    found = verify(twice, made)
+    assert found.equivalent
+    assert "integers are compared on random ones, which is testing" in str(found)
+    floats = verify(graphs.rms_linear_fused(), graphs.rms_linear())
+    assert "integers" not in floats.rests_on
