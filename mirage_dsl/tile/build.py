@@ -717,7 +717,7 @@ class _Builder:
         dtype = dtype_named(str(node.attr("dtype")))
         assert dtype is not None
         tile = self._tiles[operand]
-        if tile.dtype == dtype:
+        if tile.dtype == dtype or self._wiring.is_needless(node):
             return operand
         cast = Cast(node.result, Tile(dtype, tile.axes), operand)
         return self._make(cast, self._fills[operand])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS
-from mirage_dsl.core.types import Dim, TensorType, f32
+from mirage_dsl.core.types import Dim, TensorType, boolean, f32
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -141,6 +141,11 @@ class Layout:
     def is_integer(self, value: str) -> bool:
         """Whether a value is of integers."""
         return self._types[value].dtype.is_integer
+
+    def is_of_bytes(self, value: str) -> bool:
+        """Whether a value is of numbers of 8 bits, which all other floats hold."""
+        dtype = self._types[value].dtype
+        return dtype.itemsize == 1 and dtype != boolean
 
     def axes(self, value: str) -> Order:
         """The axes of a value's tile, in the order of its type."""

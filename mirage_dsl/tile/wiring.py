@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from mirage_dsl.core.types import f32
 from mirage_dsl.ir.analysis.unshifted import shift_row
 from mirage_dsl.ir.graph import (
     JOINED,
@@ -104,6 +105,23 @@ class Wiring:
                 return
             if len(fewer) < len(axes) or self.is_shift(row):
                 self.rounded.add(maker.result)
+
+    def is_needless(self, cast: Apply) -> bool:
+        """Whether a cast changes no number and is there for the matrix unit alone.
+
+        Products that are summed in registers take f32, in which numbers of 8 bits are
+        what they are: going by way of f16 would cost two conversions an element.
+        """
+        (operand,) = cast.values
+        maker = self._makers[operand]
+        if isinstance(maker, Apply) and maker.op.gives == f32:
+            (operand,) = maker.values
+        return self._layout.is_of_bytes(operand) and all(
+            isinstance(user, Apply)
+            and user.op.kind is Kind.CONTRACTION
+            and not self._layout.products[user.result].is_matrix
+            for user in self.users[cast.result]
+        )
 
     def is_joined(self, value: str) -> bool:
         """Whether a value is concatenated over the loop."""

@@ -375,7 +375,10 @@ class _Verification:
         graphs = (self.candidate, self.program)
         given = (i.type.dtype for g in graphs for i in g.inputs)
         made = (
-            n.op.gives for g in graphs for level in (g, *g.blocks) for n in level.applies
+            n.op.gives
+            for g in graphs
+            for level in (g, *g.blocks)
+            for n in level.applies
         )
         whole = any(d is not None and d.is_integer for d in (*given, *made))
         return _RESTS_ON + _ON_INTEGERS * whole

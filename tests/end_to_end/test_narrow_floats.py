@@ -17,6 +17,8 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import dtype_of
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.program import Cast, walk
 
 Function = Callable[..., Any]
 SEEDS = range(20)
@@ -234,3 +236,72 @@ RIGHT: dict[str, tuple[Function, Function]] = {
 def test_what_holds_of_them_is_accepted(name: str) -> None:
     one, other = map(_traced, RIGHT[name])
     assert mirage.verify(other, one, stability=False).equivalent
+
+
+# -- Weights of 4 bits, at one row ---------------------------------------------------
+
+
+def unpacked(packed: Any, scale: Any, dtype: torch.dtype) -> Any:
+    """Two numbers a byte, of rows 2j and 2j + 1; a scale for each group of rows."""
+    shifts = torch.arange(2, device=packed.device) * 4
+    value = (packed.unsqueeze(1) >> shifts[:, None].to(packed.dtype)) & 15
+    value = (value.to(torch.int8) - 8).to(dtype)
+    value = value.reshape(scale.shape[0], -1, scale.shape[1]) * scale[:, None]
+    return value.reshape(-1, scale.shape[1])
+
+
+def gated(x: Any, q1: Any, s1: Any, q2: Any, s2: Any) -> Any:
+    one, other = unpacked(q1, s1, x.dtype), unpacked(q2, s2, x.dtype)
+    return functional.silu(x @ one) * (x @ other)
+
+
+def test_nibbles_are_multiplied_where_they_are_unpacked() -> None:
+    """One kernel reads each byte once, and rounds no weight on its way to a sum."""
+    generator = torch.Generator().manual_seed(5)
+    packed = torch.randint(0, 256, (2, 128, 64), generator=generator).to(torch.uint8)
+    scales = normal(2, 8, 64, scale=0.1).half()
+    tensors = [normal(1, 256).half(), packed[0], scales[0], packed[1], scales[1]]
+    program = mirage.kernel(gated).trace(*tensors)
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    assert best.certificate.ok
+    (block,) = best.mugraph.blocks
+    assert [load.source for load in block.loads].count("q1") == 1
+    (found,) = TritonExecutable(best.mugraph, interpret=True)(*tensors)
+    right = gated(*(t.double() if t.is_floating_point() else t for t in tensors))
+    assert (found.double() - right).norm() / right.norm() < 3e-3
+    assert mirage.compile_only(best.mugraph)
+
+
+TEXT = """mirage 1
+
+mugraph f(x: f16[k], q: {0}[k, n]) -> f16[n] where k = 64, n = 32 {{
+  y = block grid(n / 16) {{
+    xt = load x[k]
+    qt = load q[k, n/grid]
+    {1}
+    wide = cast w dtype(f16)
+    p = matmul xt, wide over(k)
+    store y[n/grid] = p
+  }}
+  return y
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "line", "rounds"),
+    [
+        ("i8", "w = to_f32 qt", False),
+        ("f8e4m3", "w = exp qt", True),
+        ("i8", "v = to_f32 qt\n    w = exp v", True),
+        ("i16", "w = to_f32 qt", True),
+    ],
+)
+def test_casts_that_change_nothing_are_made_for_the_matrix_unit_alone(
+    dtype: str, line: str, rounds: bool
+) -> None:
+    """A vector is multiplied in f32, where bytes are what they are."""
+    graph = parse(TEXT.format(dtype, line))
+    (program,) = programs(graph)
+    casts = [s for s, _ in walk(program.body) if isinstance(s, Cast)]
+    assert bool(casts) is rounds
