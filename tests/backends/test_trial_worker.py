@@ -164,3 +164,28 @@ def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:
     for (drawn,), (right,) in zip(judge.draws, judge.right, strict=True):
         assert bool((drawn >= 0).all())
         assert float(right.max()) < torch.finfo(torch.float16).max
+
+
+def quantised(largest: float) -> KernelGraph:
+    """Rows scaled to a number of 8 bits."""
+    b = KernelBuilder("quantised", m=8, k=64)
+    x = b.input("x", f16, "m, k")
+    wide = b.apply("cast", x, dtype="f32")
+    scale = b.div(b.apply("max", b.apply("abs", wide), over="k"), largest)
+    return b.returns(b.apply("to_f8e4m3", b.div(wide, scale)), scale).build()
+
+
+def test_what_is_scaled_to_8_bits_is_judged_by_the_share_that_differs() -> None:
+    """Its largest element is the largest of the format, at any scale of the inputs."""
+    judge = TrialWorker(
+        Task(quantised(448.0), (InputSpec((8, 64), (64, 1), "float16"),)), "cpu"
+    )
+    assert all(bool((drawn < 0).any()) for (drawn,) in judge.draws)
+    assert judge.tolerance() < 0.01
+
+    def run(graph: KernelGraph) -> Callable[..., list[torch.Tensor]]:
+        return TritonExecutable(graph, interpret=True)
+
+    assert judge.error_of(run(quantised(448.0)), 1) <= judge.tolerance()
+    wrong = run(quantised(447.0))
+    assert relative_error(wrong(*judge.draws[0])[0], judge.right[0][0]) > 0.01
