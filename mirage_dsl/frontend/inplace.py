@@ -24,7 +24,7 @@ from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.operands import as_operand, as_tensor, is_condition
-from mirage_dsl.frontend.tensor import Tensor, call
+from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 from mirage_dsl.ops.table import OPERATORS
 
 Function = Callable[..., Any]
@@ -39,7 +39,8 @@ _ELEMENTWISE_NAMES = (
 )
 ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 """Functions that read each element of their result's memory before they write it."""
-_OTHERS = frozenset({"addmm", "baddbmm", "dropout"})
+_PLACING = frozenset({"index_copy", "index_fill", "index_put", "scatter"})
+_OTHERS = frozenset({"addmm", "baddbmm", "dropout"}) | _PLACING
 _NO_METHODS = frozenset(
     {"celu", "dropout", "elu", "equal", "hardtanh", "leaky_relu", "maximum", "minimum"}
     | {"power", "selu", "threshold", "where"}
@@ -247,6 +248,15 @@ def _refuse_numbers(what: str, target: Tensor, value: Any) -> None:
 
 def assign(x: Tensor, index: Any, value: Any) -> None:
     """Do `x[index] = value`."""
+    chosen = at_integers(index)
+    if chosen is not None:
+        # Imported when it is needed: it is made of functions of tensors.
+        from mirage_dsl.frontend.placing import placed
+
+        at, tensor, plain = chosen
+        target = x[plain]
+        write("an assignment", target, placed(target, at, tensor, value), (value,))
+        return
     if isinstance(index, Tensor):
         Selected.of(x, index).assign_to(x, value)
         return

@@ -35,6 +35,7 @@ from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
+from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING
 from mirage_dsl.frontend.recurrent import RECURRENT
 from mirage_dsl.frontend.selection import NUMPY_SELECTIONS, SELECTIONS
@@ -333,6 +334,7 @@ _TORCH: dict[str, Function] = {
     **_COMMON,
     **PYTORCH_ONLY,
     **OF_PYTORCH,
+    **PLACING,
     **TRIANGLES,
     **{name: _converting(dtype) for name, dtype in _CONVERTING.items()},
     "clone": _copied,

@@ -600,6 +600,10 @@ class Recorder:
         attrs = (("dim", first.name),)
         return Handle(self._record(GATHER, (x.value, index.value), dims, attrs), made)
 
+    def pair(self, x: Handle, axis: int, other: Handle, at: int) -> None:
+        """Axes as long as each other are one, if they can be."""
+        self.dims.unify([(x.axes[axis], other.axes[at])])
+
     def concat(self, operands: Sequence[Handle], axis: int) -> Handle:
         """Join along one axis; all others must be equal."""
         operands = [self._joinable(x, axis) for x in operands]

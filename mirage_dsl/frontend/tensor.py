@@ -658,6 +658,15 @@ class Tensor(Attributes):
 
 def _by_integers(x: Tensor, index: Any) -> Any:
     """What an index with one tensor of integers in it selects; None for others."""
+    chosen = at_integers(index)
+    if chosen is None:
+        return None
+    at, tensor, plain = chosen
+    return call("index_select", x[plain], at, tensor)
+
+
+def at_integers(index: Any) -> tuple[int, Tensor, tuple[slice, ...]] | None:
+    """The axis and the one tensor of integers in an index, and the slices beside it."""
     parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
     tensors = [i for i in parts if isinstance(i, Tensor)]
     if len(tensors) != 1 or not tensors[0].handle.value.dtype.is_integer:
@@ -668,7 +677,7 @@ def _by_integers(x: Tensor, index: Any) -> Any:
     if any(not isinstance(p, slice) for p in (*parts[:at], *parts[at + 1 :])):
         return None
     plain = tuple(slice(None) if i == at else p for i, p in enumerate(parts))
-    return call("index_select", x[plain], at, tensors[0])
+    return at, tensors[0], plain
 
 
 def _extreme(

@@ -20,9 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 
-from mirage_dsl.core.types import Dim, MemorySpace, TensorType, boolean, flat_type
+from mirage_dsl.core.types import (
+    Dim,
+    MemorySpace,
+    Scalar,
+    TensorType,
+    boolean,
+    flat_type,
+    i64,
+    scalar,
+)
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     Apply,
@@ -50,7 +60,9 @@ from mirage_dsl.ir.walk import (
     without_dead,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST
+from mirage_dsl.ops.table import ADD, CAST, CONVERSIONS, OPERATORS, WHERE
+
+LESS = OPERATORS["less"]
 
 # -- In front of what is computed element by element -----------------------------------
 
@@ -81,6 +93,8 @@ class _Sinking:
     def _sunk(self, node: Apply) -> list[Apply]:
         """A gather, moved as far as it can be."""
         (source, index), dim = node.values, str(node.attr("dim"))
+        if self._types[source].space is MemorySpace.NOWHERE:
+            return self._counted(node, index, dim)
         maker = self._makers.get(source)
         if maker is None or not self._spares(source, index, dim):
             return [node]
@@ -97,6 +111,20 @@ class _Sinking:
             picked.get(o, o) if isinstance(o, str) else o for o in maker.operands
         )
         return [*found, replace(maker, result=node.result, operands=operands)]
+
+    def _counted(self, node: Apply, index: str, dim: str) -> list[Apply]:
+        """The positions at indices: they themselves, counted from the start."""
+        if self._types[node.values[0]].names != (dim,):
+            return [node]
+        wide, behind = self._names.fresh(index), self._names.fresh(f"{index}_behind")
+        below, at = self._names.fresh(f"{index}_below"), node.location
+        extent = Scalar(Fraction(1), ((dim, 1),))
+        return [
+            Apply(wide, CONVERSIONS[i64], (index,), location=at),
+            Apply(below, LESS, (wide, scalar(0)), location=at),
+            Apply(behind, ADD, (wide, extent), location=at),
+            Apply(node.result, WHERE, (below, behind, wide), location=at),
+        ]
 
     def _spares(self, source: str, index: str, dim: str) -> bool:
         """Whether no more elements are picked than there are."""

@@ -152,7 +152,7 @@ def _compared(
 ) -> Sampled:
     for attempt in range(_ATTEMPTS):
         ours = _program_outputs(program, sampling, thinning, count, attempt)
-        theirs = candidate.outputs(sampling, CANDIDATE, attempt)
+        theirs = candidate.outputs(sampling, CANDIDATE, attempt, _limits(program))
         if invalid_trials(ours).any():
             continue
         if invalid_trials(theirs).any():
@@ -177,7 +177,13 @@ def _program_outputs(
 ) -> tuple[Residue, ...]:
     """A program's sampled elements, which its candidates share."""
     side = _program_side(program, thinning, count)
-    return side.outputs(sampling, PROGRAM, attempt)
+    return side.outputs(sampling, PROGRAM, attempt, _limits(program))
+
+
+def _limits(program: KernelGraph) -> list[int | None]:
+    """How far the indices in each input of the program may go."""
+    found = index_limits(program)
+    return [found.get(item.name) for item in program.inputs]
 
 
 @lru_cache(maxsize=4)
@@ -248,9 +254,13 @@ class _Side:
         self.counts = counted_extents(graph, self.extents, self.thinned)
 
     def outputs(
-        self, sampling: Sampling, side: int, attempt: int
+        self,
+        sampling: Sampling,
+        side: int,
+        attempt: int,
+        limits: Sequence[int | None],
     ) -> tuple[Residue, ...]:
-        """The sampled elements of every output."""
+        """The sampled elements of every output, of indices up to limits."""
         rng = np.random.default_rng([sampling.seed, attempt, 41])
         trials = draw_trials(sampling.chain, 1, rng)
         keys = rng.integers(0, 2**62, (len(self.graph.inputs), trials.fields))
@@ -260,9 +270,9 @@ class _Side:
         algebra = ResidueAlgebra(trials, order, own, exp_oracle=sampling.exp_oracle)
         domain = ResidueDomain(algebra)
         values: dict[str, Named[Residue]] = {}
-        for item, key in zip(self.graph.inputs, keys, strict=True):
+        for item, key, limit in zip(self.graph.inputs, keys, limits, strict=True):
             if item.name in self.demands.regions:
-                values[item.name] = self._drawn(item, key, trials)
+                values[item.name] = self._drawn(item, key, trials, limit)
         for item in self.graph.indices:
             if item.name in self.demands.regions:
                 places = domain.algebra.positions(self._places(item)[0])
@@ -276,13 +286,14 @@ class _Side:
         found = [self._picked(i, values) for i in range(len(self.axes))]
         return tuple(without_value(found) if self.graph.indices else found)
 
-    def _drawn(self, item: Input, keys: IntArray, trials: Trials) -> Named[Residue]:
+    def _drawn(
+        self, item: Input, keys: IntArray, trials: Trials, limit: int | None
+    ) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
         index, names = self._places(item), item.type.names
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], index, trials.primes[-1][0])
-            limit = index_limits(self.graph).get(item.name)
             exact = of_words(item.type.dtype, words, limit)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
             return Named(algebra.whole(exact), names)

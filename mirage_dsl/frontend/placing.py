@@ -1,0 +1,210 @@
+"""Tensors with new elements at positions that are data: `index_copy`, `scatter`, ...
+
+A program has no memory, so what comes is another tensor: at each position of the axis
+its new element, if an index says so, else the old one.  Which element that is, if any,
+is computed of the indices alone, which are compared with positions:
+
+    slot = max over j of (j + 1 where index[j] == position else 0)
+    y    = where(slot > 0, values[slot - 1], x)
+
+So no two writes can meet: of equal indices the last one counts, where PyTorch leaves it
+open.  Those below 0 count from the end; one outside is an error, as in a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.constructors import arange
+from mirage_dsl.frontend.dims import shape_text
+from mirage_dsl.frontend.operands import as_tensor
+from mirage_dsl.frontend.tensor import Tensor
+
+
+def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
+    """The tensor with the slices of another one at indices along an axis."""
+    x, at = _target("index_copy", x, dim, index)
+    source = as_tensor("index_copy", source)
+    _require_dtype("index_copy", x, source)
+    if index.ndim > 1 or source.ndim != x.ndim:
+        raise ShapeError(
+            f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)} at "
+            f"{shape_text(index.handle)}: expected indices of one axis, and as many "
+            "slices",
+            user_location(),
+        )
+    return _at_indices(x, at, index, source)
+
+
+def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
+    """The tensor with a number at indices along an axis."""
+    x, at = _target("index_fill", x, dim, index)
+    return f.where(_along(_met(x, at, index), at, x.ndim), value, x)
+
+
+def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> Any:
+    """The tensor with elements at indices along an axis, of which each row has its own.
+
+    Raises:
+        UnsupportedError: Elements are to be reduced, or other axes of the index are
+            shorter.
+    """
+    value = options.pop("value", src)
+    if options.pop("reduce", None) is not None or options:
+        raise UnsupportedError(
+            "scatter that reduces what meets: it is done for unique indices, without "
+            "reduce=",
+            user_location(),
+        )
+    x, at = _target("scatter", x, dim, index)
+    others = [i for i in range(x.ndim) if i != at]
+    if index.ndim != x.ndim or any(index.shape[i] != x.shape[i] for i in others):
+        raise UnsupportedError(
+            f"scatter to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
+            f"done for indices that are as long along all axes but {at}",
+            user_location(),
+        )
+    if not isinstance(value, Tensor):
+        return f.where(_met(x, at, index, at), value, x)
+    _require_dtype("scatter", x, value)
+    if value.shape != index.shape:
+        value = _cut_to(value, index)
+    if index.shape[at] == 1:
+        return f.where(_met(x, at, index, at), value, x)
+    x.recorder.pair(index.handle, at, value.handle, at)
+    slot = _slots(x, at, index, at)
+    found = f.take_along_dim(value, f.maximum(slot - 1, 0), at)
+    return f.where(f.greater(slot, 0), found, x)
+
+
+def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """The tensor with new slices at indices of its first axis."""
+    given = cast("tuple[Any, ...]", tuple(indices))
+    if accumulate or len(given) != 1:
+        raise UnsupportedError(
+            "index_put that accumulates, or of several indices; it is done for one "
+            "tensor of unique indices",
+            user_location(),
+        )
+    return placed(x, 0, given[0], values)
+
+
+def placed(x: Tensor, axis: int, index: Any, value: Any) -> Tensor:
+    """The tensor after `x[.., index, ..] = value`, with the index at an axis."""
+    x, at = _target("an assignment", x, axis, index)
+    if not isinstance(value, Tensor):
+        return index_fill(x, at, index, value)
+    if value.handle.value.dtype != x.handle.value.dtype:
+        value = v.to(value, x)
+    shape = (*x.shape[:at], *index.shape, *x.shape[at + 1 :])
+    value = v.expand(value, *shape)
+    if index.ndim > 1:
+        value = v.flatten(value, at, at + index.ndim - 1)
+        index = v.reshape(index, -1)
+    elif not index.ndim:
+        value = v.expand_dims(value, at)
+    return _at_indices(x, at, index, value)
+
+
+# -- Which element comes where ---------------------------------------------------------
+
+
+def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
+    x = as_tensor(what, x)
+    if not isinstance(index, Tensor) or not index.handle.value.dtype.is_integer:
+        raise DTypeError(f"{what} takes an index of integers", user_location())
+    (at,) = shapes.normal_axes(dim, x.ndim, what)
+    return x, at
+
+
+def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:
+    have, want = other.handle.value.dtype, x.handle.value.dtype
+    if have != want:
+        raise DTypeError(
+            f"{what} of {have} to {want}; convert it first", user_location()
+        )
+
+
+def _at_indices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
+    """Slices at the indices of one axis, or one slice at an index without axes."""
+    count = 1 if not index.ndim else index.shape[0]
+    if source.shape[axis] != count:
+        raise ShapeError(
+            f"{source.shape[axis]} slices for {count} indices", user_location()
+        )
+    if count == 1:
+        met = _along(_met(x, axis, index), axis, x.ndim)
+        return f.where(met, source, x)
+    x.recorder.pair(index.handle, 0, source.handle, axis)
+    slot = _slots(x, axis, index, 0)
+    found = f.index_select(source, axis, f.maximum(slot - 1, 0))
+    return f.where(_along(f.greater(slot, 0), axis, x.ndim), found, x)
+
+
+def _met(x: Tensor, axis: int, index: Tensor, own: int = 0) -> Tensor:
+    """Which positions along an axis are at any of the indices.
+
+    Args:
+        x: The tensor whose axis it is.
+        axis: The axis.
+        index: The indices, of no axis or one, or of all axes of `x`.
+        own: That of the index along which they are.
+    """
+    positions = arange(x.shape[axis])
+    place = f.index_select(positions, 0, index)
+    if index.ndim > 1:
+        positions = _along(positions, own, index.ndim)
+    if not index.ndim or index.shape[own] == 1:
+        return f.equal(positions, place)
+    return f.greater(_slots(x, axis, index, own), 0)
+
+
+def _slots(x: Tensor, axis: int, index: Tensor, own: int) -> Tensor:
+    """For each position 1 more than the number of its index, or 0; as `_met`."""
+    positions = arange(x.shape[axis])
+    here = v.expand_dims(f.index_select(positions, 0, index), own)
+    numbers = _along(arange(index.shape[own]), own + 1, here.ndim) + 1
+    met = f.equal(_along(positions, own, here.ndim), here)
+    return f.amax(f.where(met, numbers, 0), own + 1)
+
+
+def _along(x: Tensor, axis: int, rank: int) -> Tensor:
+    """A tensor of one axis as that axis of so many."""
+    for _ in range(axis):
+        x = v.expand_dims(x, 0)
+    for _ in range(rank - 1 - axis):
+        x = v.expand_dims(x, -1)
+    return x
+
+
+def _cut_to(source: Tensor, index: Tensor) -> Tensor:
+    """As much of a tensor as there are indices."""
+    for axis, (have, want) in enumerate(zip(source.shape, index.shape, strict=True)):
+        if want > have:
+            raise ShapeError(
+                f"scatter of {shape_text(source.handle)} at "
+                f"{shape_text(index.handle)}: the index is longer",
+                user_location(),
+            )
+        if want != have:
+            source = v.narrow(source, axis, 0, want)
+    return source
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "index_copy": index_copy,
+    "index_fill": index_fill,
+    "index_put": index_put,
+    "scatter": scatter,
+}
+"""By PyTorch's names."""

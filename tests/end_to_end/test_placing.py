@@ -1,0 +1,153 @@
+"""New elements at positions that are data: `index_copy`, `scatter`, `x[index] = y`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.core.errors import MirageError, ShapeError
+from mirage_dsl.ir.graph import KernelGraph
+
+Function = Callable[..., Any]
+SEEDS = range(20)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2))
+
+
+def unique(high: int, count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(high, generator=generator)[:count]
+
+
+def assigned(x: Any, index: Any, value: Any) -> Any:
+    y = x.clone()
+    y[index] = value
+    return y
+
+
+def columns(x: Any, index: Any, value: Any) -> Any:
+    y = x * 1
+    y[:, index] = value
+    return y
+
+
+def changed(x: Any, index: Any, value: Any) -> Any:
+    y = x * 1
+    y.index_copy_(0, index, value)
+    y.scatter_(0, index[None, :1].expand(1, 16), 0.5)
+    return y + 1
+
+
+X, INDEX, ROWS = normal(12, 16), unique(12, 5), normal(5, 16)
+EACH = torch.stack([unique(12, 3, seed) for seed in range(16)], 1)
+CACHE, NEW = normal(2, 12, 3, 8), normal(2, 1, 3, 8)
+CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "rows": (lambda x, i, v: torch.index_copy(x, 0, i, v), [X, INDEX, ROWS]),
+    "columns": (
+        lambda x, i, v: x.index_copy(1, i, v),
+        [X, unique(16, 5), normal(12, 5)],
+    ),
+    "one row": (lambda x, i, v: x.index_copy(0, i, v), [X, INDEX[:1], ROWS[:1]]),
+    "a number": (lambda x, i: x.index_fill(0, i, 2.5), [X, INDEX]),
+    "an assignment": (assigned, [X, INDEX.int(), ROWS]),
+    "from the end": (assigned, [X, INDEX - 12, ROWS]),
+    "of columns": (columns, [X, unique(16, 5), normal(12, 5)]),
+    "at a position": (assigned, [X, torch.tensor(7), normal(16)]),
+    "in place": (changed, [X, INDEX, ROWS]),
+    "index_put": (lambda x, i, v: x.index_put((i,), v), [X, INDEX, ROWS]),
+    "scatter": (lambda x, i, v: x.scatter(0, i, v), [X, EACH, normal(3, 16)]),
+    "scatter of more": (lambda x, i, v: x.scatter(0, i, v), [X, EACH, normal(4, 16)]),
+    "scatter a number": (lambda x, i: torch.scatter(x, 0, i, 3.0), [X, EACH]),
+    "a cache": (
+        lambda c, k, p: c.index_copy(1, p, k),
+        [CACHE, NEW, torch.tensor([9])],
+    ),
+    "beside what reads it": (
+        lambda c, k, p: ((c.index_copy(1, p, k) * c).sum(1), c.index_copy(1, p, k)),
+        [CACHE, NEW, torch.tensor([9])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_pytorch(name: str) -> None:
+    function, tensors = CASES[name]
+    found, expected = mirage.kernel(function)(*tensors), function(*tensors)
+    torch.testing.assert_close(found, expected)
+
+
+def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
+    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
+    specs = [
+        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
+    ]
+    return mirage.kernel(function).trace(*specs)
+
+
+@pytest.mark.parametrize("name", ["rows", "of columns", "scatter", "a cache"])
+def test_generated_kernels_do_it(name: str) -> None:
+    function, tensors = CASES[name]
+    program = traced(function, tensors)
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    assert best.certificate.ok
+    assert all(n.is_view for n in best.mugraph.applies)
+    assert all(r.spills == 0 for r in compile_only(best.mugraph, "sm_90"))
+    found = TritonExecutable(best.mugraph, interpret=True)(*tensors)[0]
+    torch.testing.assert_close(found, function(*tensors))
+
+
+def test_a_position_outside_is_an_error() -> None:
+    with pytest.raises(ShapeError, match="of extent 12; expected -12 to 11"):
+        mirage.kernel(CASES["rows"][0])(X, INDEX + 8, ROWS)
+
+
+REFUSED: dict[str, Function] = {
+    "what meets is added": lambda x, i, v: x.scatter(
+        0, i[:, None].expand(5, 16), v, reduce="add"
+    ),
+    "accumulated": lambda x, i, v: x.index_put((i,), v, accumulate=True),
+    "an index of floats": lambda x, i, v: x.index_copy(0, v[:, 0] + i, v),
+    "too few slices": lambda x, i, v: x.index_copy(0, i, v[:3]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_where(name: str) -> None:
+    with pytest.raises(MirageError) as error:
+        mirage.kernel(REFUSED[name])(X, INDEX, ROWS)
+    assert error.value.location is not None
+
+
+# -- What must not be accepted -------------------------------------------------------
+
+WRONG: dict[str, Function] = {
+    "the next row": lambda x, i, v: x.index_copy(0, (i + 1) % 12, v),
+    "another slice": lambda x, i, v: x.index_copy(0, i, v.flip(0)),
+    "nothing": lambda x, i, v: x + 0 * v[i],
+    "from the end": lambda x, i, v: x.index_copy(0, -i - 1, v),
+    "the other axis": lambda x, i, v: x.index_copy(1, i, v.T),
+    "the old one": lambda x, i, v: v.index_copy(0, i, x),
+}
+
+
+def _square(function: Function) -> KernelGraph:
+    given = [mirage.spec((12, 12), "float32")] * 2
+    return mirage.kernel(function).trace(
+        given[0], mirage.spec((12,), "int64"), given[1]
+    )
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_place_is_never_accepted(name: str) -> None:
+    right, wrong = _square(CASES["rows"][0]), _square(WRONG[name])
+    for seed in SEEDS:
+        found = mirage.verify(wrong, right, seed=seed, stability=False)
+        assert not found.equivalent, seed
