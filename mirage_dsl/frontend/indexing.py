@@ -118,6 +118,12 @@ def _every(x: _Views, axis: int, bounds: tuple[int, int, int], extent: int) -> N
 
 
 def _pick(x: _Views, axis: int, item: object) -> None:
+    if isinstance(getattr(item, "handle", None), Handle):
+        raise UnsupportedError(
+            "a tensor beside other indices: one of integers may stand among slices; "
+            "use where() to select by a mask, and index one after the other by several",
+            user_location(),
+        )
     if isinstance(item, bool) or not isinstance(item, SupportsIndex) or is_array(item):
         raise UnsupportedError(
             f"an index of type {type(item).__name__}: only integers, slices, None and "

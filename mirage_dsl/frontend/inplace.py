@@ -23,7 +23,12 @@ from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
-from mirage_dsl.frontend.operands import as_operand, as_tensor, is_condition
+from mirage_dsl.frontend.operands import (
+    NoTensor,
+    as_operand,
+    as_tensor,
+    is_condition,
+)
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 from mirage_dsl.ops.table import OPERATORS
 
@@ -272,7 +277,13 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     write("an assignment", target, value, (value,))
 
 
-class Selected:
+NO_ELEMENTS = (
+    "the elements that a mask selects, in other code than x[mask] = ... with the same "
+    "mask: nobody knows how many there are; use where(mask, ..., ...)"
+)
+
+
+class Selected(NoTensor):
     """`x[mask]`: elements whose number nobody knows, to compute new ones for `x[mask]`.
 
     It takes part in arithmetic with numbers and with other elements of the same mask.
@@ -352,11 +363,12 @@ class Selected:
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(
-            "the elements that a mask selects, in other code than x[mask] = ... with "
-            "the same mask: nobody knows how many there are; use where(mask, ..., ...)",
-            user_location(),
-        )
+        raise UnsupportedError(NO_ELEMENTS, user_location())
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refuse a function of PyTorch of the elements."""
+        raise UnsupportedError(NO_ELEMENTS, user_location())
 
     def _apply(self, name: str, *operands: Any) -> Selected:
         found = call(name, *map(self._of_same, operands))

@@ -48,6 +48,18 @@ _BEYOND = 2**1024
 """Numbers that no float holds."""
 
 
+class NoTensor:
+    """What stands in for a tensor that cannot be traced, and says so when used."""
+
+    def refuse(self) -> NoReturn:
+        """Refuse what needs the tensor.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise NotImplementedError
+
+
 def as_operand(value: object) -> Operand:
     """A tensor or a Python number as an operand.
 
@@ -56,6 +68,8 @@ def as_operand(value: object) -> Operand:
     """
     if isinstance(value, Tensor):
         return value.handle
+    if isinstance(value, NoTensor):
+        value.refuse()
     if isinstance(value, shapes.Size | shapes.SymbolicSize):
         return extents_of(value.atoms)
     if isinstance(value, bool | int | float | Fraction):

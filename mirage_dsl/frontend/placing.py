@@ -14,7 +14,7 @@ open.  Those below 0 count from the end; one outside is an error, as in a gather
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -89,7 +89,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
 
 def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """The tensor with new slices at indices of its first axis."""
-    given = cast("tuple[Any, ...]", tuple(indices))
+    given = tuple(indices)
     if accumulate or len(given) != 1:
         raise UnsupportedError(
             "index_put that accumulates, or of several indices; it is done for one "

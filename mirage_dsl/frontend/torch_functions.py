@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
@@ -498,40 +498,72 @@ def nll_loss(
 ) -> Any:
     """Minus the logarithmic probabilities of labels, of rows that are not ignored."""
     del size_average, reduce
-
-    def losses(label: Any) -> Any:
-        return -v.squeeze(f.take_along_dim(input, label, 1), 1)
-
-    return _of_labels(losses, (input, target, weight), ignore_index, reduction)
+    _check_reduction(reduction)
+    return _of_labels(input, target, weight, ignore_index, reduction, 0.0)
 
 
 def _of_labels(
-    losses: Callable[[Any], Any],
-    given: tuple[Any, Any, Any],
-    ignored: int,
-    reduction: str,
+    x: Any, target: Any, weight: Any, ignored: int, reduction: str, smoothing: float
 ) -> Any:
-    """Losses of rows by their labels, which are a column; 0 where one is ignored."""
-    x, target, weight = given
-    if weight is not None or x.ndim != 2 or target.ndim != 1:
-        raise UnsupportedError(
-            "nll_loss and cross_entropy of other shapes than (rows, classes) and "
-            "(rows,), or with class weights; reshape, or weight the losses of "
-            "reduction='none'",
+    """Losses by labels of logarithmic probabilities, of which axis 1 is of classes.
+
+    Those of ignored labels are 0.  Each counts as much as its class does; with
+    smoothing, a share of it is the mean over all classes.
+    """
+    if x.ndim < 2 or target.shape != (*x.shape[:1], *x.shape[2:]):
+        raise ShapeError(
+            f"labels {tuple(target.shape)} for {tuple(x.shape)}; expected the shape "
+            "without axis 1, which is of classes, behind one of rows",
             user_location(),
         )
+    counted = f.not_equal(target, ignored)
+    label = f.where(counted, target, 0)
+    found = -v.squeeze(f.take_along_dim(x, v.expand_dims(label, 1), 1), 1)
+    share = None if weight is None else f.index_select(weight, 0, label)
+    found = found if share is None else found * share
+    if smoothing:
+        every = f.mean(x if share is None else x * _of_classes(weight, x.ndim), 1)
+        found = found * (1 - smoothing) - every * smoothing
+    found = f.where(counted, found, 0.0)
+    if reduction != "mean":
+        return f.sum(found) if reduction == "sum" else found
+    if share is None:
+        return f.sum(found) / f.sum(counted, dtype=x.dtype)
+    return f.sum(found) / f.sum(f.where(counted, share, 0.0))
+
+
+def _of_probabilities(
+    x: Any, target: Any, weight: Any, reduction: str, smoothing: float
+) -> Any:
+    """Losses by probabilities of classes, of logarithmic ones."""
+    if target.shape != x.shape or x.ndim < 2:
+        raise ShapeError(
+            f"probabilities {tuple(target.shape)} for {tuple(x.shape)}; expected one "
+            "for each class of each row, or labels of integers",
+            user_location(),
+        )
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / x.shape[1]
+    each = x * target
+    found = -f.sum(each if weight is None else each * _of_classes(weight, x.ndim), 1)
+    if reduction == "none":
+        return found
+    return f.sum(found) if reduction == "sum" else f.mean(found)
+
+
+def _of_classes(weight: Any, rank: int) -> Any:
+    """Weights of classes along axis 1."""
+    for _ in range(rank - 2):
+        weight = v.expand_dims(weight, -1)
+    return weight
+
+
+def _check_reduction(reduction: str) -> None:
     if reduction not in ("none", "sum", "mean"):
         raise UnsupportedError(
             f"reduction={reduction!r}; expected 'none', 'sum' or 'mean'",
             user_location(),
         )
-    counted = f.not_equal(target, ignored)
-    label = v.expand_dims(f.where(counted, target, 0), 1)
-    found = f.where(counted, losses(label), 0.0)
-    if reduction == "none":
-        return found
-    total = f.sum(found)
-    return total if reduction == "sum" else total / f.sum(counted, dtype=x.dtype)
 
 
 def cross_entropy(
@@ -544,18 +576,13 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Minus the logarithm of the softmax at labels."""
-    whole = isinstance(target, Tensor) and target.handle.value.dtype.is_integer
-    if label_smoothing or not whole:
-        raise UnsupportedError(
-            "cross_entropy with label_smoothing or probabilities as targets; write it "
-            "with log_softmax",
-            user_location(),
-        )
+    """Minus the logarithm of the softmax at labels, or by probabilities."""
+    del size_average, reduce
+    _check_reduction(reduction)
     found = log_softmax(input, 1)
-    return nll_loss(
-        found, target, weight, size_average, ignore_index, reduce, reduction
-    )
+    if not target.handle.value.dtype.is_integer:
+        return _of_probabilities(found, target, weight, reduction, label_smoothing)
+    return _of_labels(found, target, weight, ignore_index, reduction, label_smoothing)
 
 
 FUNCTIONS = {

@@ -33,6 +33,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.modules import STATE, ModuleFunction
+from mirage_dsl.frontend.operands import NoTensor
 from mirage_dsl.frontend.recorder import (
     RECORDING,
     Recorder,
@@ -310,6 +311,8 @@ def _layout(given: TensorSpec) -> tuple[int, ...] | None:
 def _require_tensor(
     found: Any, path: str, name: str, location: SourceLocation | None
 ) -> None:
+    if isinstance(found, NoTensor):
+        found.refuse()
     if not isinstance(found, Tensor):
         place = f" at [{path.replace('_', '][')}]" if path else ""
         raise TraceError(

@@ -16,7 +16,12 @@ import torch.nn.functional as F  # noqa: N812
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
-from mirage_dsl.core.errors import CheckError, MirageError, ShapeError
+from mirage_dsl.core.errors import (
+    CheckError,
+    MirageError,
+    ShapeError,
+    UnsupportedError,
+)
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -62,6 +67,36 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
         ),
         [normal(24, 40), LABELS],
     ),
+    "weighted classes": (
+        lambda x, y, w: (
+            F.cross_entropy(x, y, w),
+            F.nll_loss(x, y, w, reduction="none"),
+            F.cross_entropy(x, y, w, label_smoothing=0.2),
+        ),
+        [normal(24, 40), LABELS, normal(40).abs()],
+    ),
+    "smoothed labels": (
+        lambda x, y: (
+            F.cross_entropy(x, y, label_smoothing=0.1),
+            F.cross_entropy(x, y, label_smoothing=0.1, reduction="none"),
+        ),
+        [normal(24, 40), LABELS],
+    ),
+    "labels of each step": (
+        lambda x, y: (
+            F.cross_entropy(x, y),
+            F.cross_entropy(x, y, label_smoothing=0.3, reduction="none"),
+        ),
+        [normal(3, 40, 8), LABELS.reshape(3, 8)],
+    ),
+    "probabilities": (
+        lambda x, p, w: (
+            F.cross_entropy(x, p),
+            F.cross_entropy(x, p, w, reduction="sum", label_smoothing=0.1),
+            F.cross_entropy(x[:, :, None], p[:, :, None], reduction="none"),
+        ),
+        [normal(24, 40), normal(24, 40).softmax(1), normal(40).abs()],
+    ),
     "nll_loss": (
         lambda x, y: (F.nll_loss(x, y), F.nll_loss(x, y, reduction="sum")),
         [normal(24, 40), LABELS],
@@ -98,8 +133,26 @@ REFUSED: dict[str, Function] = {
     "an index of floats": lambda w, i: torch.index_select(w, 0, i.float()),
     "fewer axes": lambda w, i: torch.gather(w, 0, i),
     "two indices": lambda w, i: w[i, i],
-    "smoothed labels": lambda w, i: F.cross_entropy(w, i, label_smoothing=0.1),
+    "labels of another shape": lambda w, i: F.cross_entropy(w, i[:, None]),
+    "an unknown reduction": lambda w, i: F.nll_loss(w[:24], i, reduction="most"),
 }
+
+
+MASKED: dict[str, tuple[Function, str]] = {
+    "returned": (lambda w, m: w[m], "nobody knows how many there are"),
+    "a function of PyTorch": (lambda w, m: torch.exp(w[m]), "nobody knows how many"),
+    "an operand": (lambda w, m: w[m] @ w.T, "nobody knows how many"),
+    "among slices": (lambda w, m: w[:, m], "to select by a mask"),
+    "among integers": (lambda w, m: w[m, 0], "to select by a mask"),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_elements_under_a_mask_are_refused(name: str) -> None:
+    function, message = MASKED[name]
+    with pytest.raises(UnsupportedError, match=message) as error:
+        mirage.kernel(function)(W[:16], W[:16, 0] > 0)
+    assert error.value.location is not None
 
 
 @pytest.mark.parametrize("name", REFUSED)
