@@ -104,6 +104,21 @@ def test_generated_kernels_do_it(name: str) -> None:
     torch.testing.assert_close(found, function(*tensors))
 
 
+def test_a_cache_is_updated_where_it_is() -> None:
+    function, (cache, new, at) = CASES["a cache"]
+    best = mirage.superoptimize(
+        traced(function, [cache, new, at]), effort="quick", use_cache=False
+    ).best
+    (block,), own = best.mugraph.blocks, cache.clone()
+    # Each block reads of the cache what it stores.
+    (read,) = (load for load in block.loads if load.source == "c")
+    assert read.axes == block.stores[0].axes
+    run = TritonExecutable(best.mugraph, interpret=True)
+    (found,) = run(own, new, at, out=[own])
+    assert found is own
+    torch.testing.assert_close(own, function(cache, new, at))
+
+
 def test_a_position_outside_is_an_error() -> None:
     with pytest.raises(ShapeError, match="of extent 12; expected -12 to 11"):
         mirage.kernel(CASES["rows"][0])(X, INDEX + 8, ROWS)
