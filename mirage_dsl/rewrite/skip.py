@@ -134,10 +134,10 @@ def _axes(graph: KernelGraph) -> dict[str, str]:
 def _bounded(
     block: BlockGraph, axes: Mapping[str, str], graph: KernelGraph
 ) -> BlockGraph:
-    if block.loop is None or block.bounds:
-        return block
-    found = dict.fromkeys(m.bound for m in _masks(block, axes))
-    return _evened(replace(block, bounds=tuple(found)), graph) if found else block
+    if block.loop is not None and not block.bounds:
+        found = dict.fromkeys(m.bound for m in _masks(block, axes))
+        block = replace(block, bounds=tuple(found))
+    return _evened(block, graph) if block.bounds else block
 
 
 def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:

@@ -378,9 +378,7 @@ class SegmentSearch:
         whole = graph.blocks[0]
         blocks = [whole, *(on_grid(whole, b.grid) for b in family[1:])]
         if graph.indices:
-            # What masks hide is not computed, so other sizes may be best.
-            skip = REWRITES["skip-tiles"]
-            blocks = [skip(_with_block(graph, b)).blocks[0] for b in blocks]
+            blocks = [_bounded(graph, b) for b in blocks]
         tally: Counter[str] = Counter()
         found = sizes_of_all(
             [UnsizedBlock(b, self.constraints.sizes(b)) for b in blocks],
@@ -506,6 +504,15 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
 def _split_axes(axes: tuple[Axis, ...], block: BlockGraph) -> tuple[Axis, ...]:
     split = {s.dim for s in block.grid}
     return tuple(tuple(replace(d, grid=d.name in split) for d in a) for a in axes)
+
+
+def _bounded(graph: KernelGraph, block: BlockGraph) -> BlockGraph:
+    """A structure that leaves out what masks hide, so that sizes are chosen for that.
+
+    Constraints are on the grid as it is: its order is chosen behind them.
+    """
+    made = REWRITES["skip-tiles"](_with_block(graph, block))
+    return replace(block, bounds=made.blocks[0].bounds)
 
 
 def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
