@@ -985,9 +985,10 @@ class Reads:
         self, function: object, kernel: type, *, arguments: bool = False
     ) -> None:
         named, walk = _Named(), None
-        # What code is found depends on the names that the code found has.
-        while walk is None or walk.named != named:
-            named = _Named() if walk is None else walk.named
+        # What code is found depends on the names that the code found has.  They add up,
+        # since of very much not all is looked at: more names may leave code out.
+        while walk is None or walk.named | named != named:
+            named = named if walk is None else named | walk.named
             walk = _Walk(function, kernel, named, arguments=arguments)
         self.key = ReadsKey(walk.key)
         self.entries = ReadList(walk.look.entries)

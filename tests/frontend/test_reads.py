@@ -145,3 +145,32 @@ def test_what_a_function_reads_from_outside_is_read_anew(
     monkeypatch.undo()
     np.testing.assert_array_equal(function(x), x * 2 + 1)
     assert len(traces) == 4
+
+
+class Held:
+    """Has attributes that are read only if code that is found later names them."""
+
+    def __init__(self) -> None:
+        self.first = 2.0
+        for name in ("second", "third", "fourth", "fifth", "sixth"):
+            setattr(self, name, type(name, (), {})())
+
+
+HELD = Held()
+
+
+def named_later() -> float:
+    others = (HELD.second, HELD.third, HELD.fourth, HELD.fifth, HELD.sixth)
+    return float(len(others))
+
+
+def test_looking_at_very_much_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The more attributes are named, the less of the code behind them is found."""
+
+    def function(x: Any) -> Any:
+        return x * HELD.first * named_later()
+
+    for most in range(1, 16):
+        monkeypatch.setattr("mirage_dsl.api.reads.MAX_READS", most)
+        kernel = mirage.kernel(function)
+        assert kernel.reads is not None
