@@ -61,7 +61,7 @@ def test_samples_are_elements_of_the_whole(case: Any, ragged: bool) -> None:
     sampling = Sampling(chain, 3, False, Reading())
     axes = sampled.sample_axes(small.program, WHOLE, 2)
     side = sampled._Side(small.candidate, axes, WHOLE)
-    found = side.outputs(sampling, 1, 0)
+    found = side.outputs(sampling, 1, 0, sampled._limits(small.program))
     for output, whole, indices in zip(
         found, whole_of(small, sampling), axes, strict=True
     ):
@@ -87,7 +87,7 @@ def whole_of(small: Any, sampling: Sampling) -> list[Any]:
     domain = ResidueDomain(algebra)
     inputs = [
         domain.reshape(
-            side._drawn(i, k, trials).value, shape_of(small.candidate, i.type)
+            side._drawn(i, k, trials, None).value, shape_of(small.candidate, i.type)
         )
         for i, k in zip(small.candidate.inputs, keys, strict=True)
     ]
