@@ -80,10 +80,9 @@ def copysign(x: Any, y: Any) -> Any:
 def _floats_of_numpy(*operands: Any) -> tuple[Any, ...]:
     """Operands of a function that NumPy has of floats alone, as it converts them."""
     first = next(x for x in operands if _varies(x))
-    handles = [as_operand(x) for x in operands]
     if first.recorder.origin.library != "numpy" or all(map(is_float, operands)):
         return operands
-    dtype = float_of_numpy(operands, handles)
+    dtype = float_of_numpy(operands, [as_operand(x) for x in operands])
     return tuple(v.to(x, dtype) if _varies(x) else x for x in operands)
 
 

@@ -189,3 +189,9 @@ def test_values_follow_their_dtypes() -> None:
     found = mirage.kernel(lambda x: x.any(), effort="none")(levels)
     assert found.dtype == torch.uint8
     assert found == levels.any()
+
+
+def test_signs_of_what_is_no_number() -> None:
+    x = torch.tensor([1.0, -2.0])
+    found = mirage.kernel(lambda x: torch.copysign(x, float("nan")), effort="none")(x)
+    assert torch.equal(found, torch.copysign(x, float("nan")))
