@@ -1,20 +1,30 @@
-"""KernelBench: which of its problems get in, and where the others stop.
+"""KernelBench: which of its problems get in, and what becomes of them.
 
     python -m benchmarks.kernelbench PATH_TO_CHECKOUT --trace
     python -m benchmarks.kernelbench PATH_TO_CHECKOUT --trace --levels 1 --only softmax
-    python -m benchmarks.kernelbench PATH_TO_CHECKOUT --trace --json traced.json
+    python -m benchmarks.kernelbench PATH_TO_CHECKOUT --search --check --json rows.json
+    python -m benchmarks.kernelbench PATH_TO_CHECKOUT --gpu --json gpu.json --whole 240
 
 KernelBench (https://github.com/ScalingIntelligence/KernelBench) holds 250 PyTorch
 modules in three levels: single operators, short chains of them, whole models.  It is
 not part of this project: PATH_TO_CHECKOUT is a clone of it, whose files are executed.
 
 Each problem is taken at its true sizes, in evaluation mode, with parameters and buffers
-as arguments.  Nothing is computed and no data is made, so the memory that it would need
-does not count.  Printed is a line for each problem, then totals and how often each
-reason stands in the way.
+as arguments.  Printed is a line for each problem, then totals and how often each reason
+stands in the way.
 
-Exit code 0: every problem was tried; 1: fewer traced than --least asks for; 2: there is
-no KernelBench at that path, or no problem fits --levels and --only.
+--trace, --search   Nothing is computed and no data is made, so the memory that a
+        problem would need does not count.  A search has a user's budget, 20 s.
+--check Searches each problem at reduced sizes as well, runs what it found in Triton's
+        interpreter, and compares with eager in float64.
+--gpu   Times plain calls of ours, eager and torch.compile, each problem in a process of
+        its own.  Needs a GPU.
+
+With --json what was done stays in the file, and the next run does the rest.
+
+Exit code 0: every problem was tried; 1: fewer traced than --least asks for, or a result
+is wrong; 2: there is no KernelBench at that path, no problem fits --levels and --only,
+or there is no GPU for --gpu.
 """
 
 # The problems are other people's modules, which no checker knows.
@@ -32,7 +42,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +50,10 @@ from typing import Any
 import torch
 
 import mirage_dsl as mirage
+from benchmarks.kernelbench_gpu import TOLERANCE, Limits, Timed, each, timed
+from benchmarks.kernelbench_gpu import line_of as gpu_line
+from benchmarks.kernelbench_gpu import summary as gpu_summary
+from benchmarks.kernelbench_search import Checked, Searched, checked, searched
 from mirage_dsl.core.types import dtype_of
 
 LEVELS = (1, 2, 3)
@@ -57,6 +71,10 @@ class Row:
         reason: Why it does not trace, in one line; empty where it does.
         operators: How many operators its program has; 0 where it has none.
         seconds: Of tracing alone.
+        search: What a search at its true sizes found.
+        check: What a search at reduced sizes found, compared with eager.
+        failure: Why there is no search, in one line.
+        checking: Why there is no check, in one line.
     """
 
     level: int
@@ -64,6 +82,10 @@ class Row:
     reason: str
     operators: int
     seconds: float
+    search: Searched | None = None
+    check: Checked | None = None
+    failure: str = ""
+    checking: str = ""
 
     @property
     def traced(self) -> bool:
@@ -173,25 +195,48 @@ class TooLong(BaseException):
 
 @contextlib.contextmanager
 def _within(seconds: int) -> Iterator[None]:
-    """Raise `TooLong` after so many seconds."""
+    """Raise `TooLong` after so many seconds of this process."""
 
     def stop(*_: object) -> None:
         raise TooLong(f"not done after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    # Other work on the machine does not count.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
-def tried(level: int, file: Path, seconds: int) -> Row:
-    """What becomes of one problem, which may take so many seconds."""
+@dataclass(frozen=True)
+class Wanted:
+    """What to do with a problem that traces.
+
+    Attributes:
+        search: Search it at its true sizes.
+        check: Search it at reduced sizes, and compare.
+        seconds: That each step may take.
+    """
+
+    search: bool = False
+    check: bool = False
+    seconds: int = 30
+
+    def done(self, row: Row) -> bool:
+        """Whether a row has all of it."""
+        searched = row.search is not None or row.failure or not self.search
+        return not row.traced or bool(
+            searched and (row.check is not None or row.checking or not self.check)
+        )
+
+
+def tried(level: int, file: Path, wanted: Wanted, known: Row | None = None) -> Row:
+    """What becomes of one problem; what is known of it is not done again."""
     began = time.monotonic()
     try:
-        with warnings.catch_warnings(), _within(seconds):
+        with warnings.catch_warnings(), _within(wanted.seconds):
             warnings.simplefilter("ignore")
             names = _module_of(file)
             model = _model_of(names)
@@ -199,15 +244,32 @@ def tried(level: int, file: Path, seconds: int) -> Row:
                 inputs = names.get_inputs()
             began = time.monotonic()
             program = trace(model, inputs)
-    except mirage.MirageError as error:
-        found = str(error.message), 0
     except (Exception, TooLong) as error:
         # Whatever another library raises is a reason as well.
-        found = f"{type(error).__name__}: {error}", 0
-    else:
-        found = "", len(program.nodes)
-    reason = found[0].strip().splitlines()[0] if found[0].strip() else ""
-    return Row(level, file.stem, reason, found[1], time.monotonic() - began)
+        reason = _reason(error)
+        return Row(level, file.stem, reason, 0, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    row = known or Row(level, file.stem, "", len(program.nodes), seconds)
+    if wanted.search and row.search is None:
+        try:
+            with _within(wanted.seconds):
+                row = replace(row, search=searched(program, model, inputs))
+        except (Exception, TooLong) as error:
+            row = replace(row, failure=_reason(error))
+    if wanted.check and row.check is None:
+        try:
+            with _within(wanted.seconds):
+                row = replace(row, check=checked(file))
+        except (Exception, TooLong) as error:
+            row = replace(row, checking=_reason(error))
+    return row
+
+
+def _reason(error: BaseException) -> str:
+    """An error in one line; those of others with their class."""
+    own = isinstance(error, mirage.MirageError)
+    text = str(error.message) if own else f"{type(error).__name__}: {error}"
+    return next(iter(text.strip().splitlines()), type(error).__name__)
 
 
 # -- What is printed -------------------------------------------------------------------
@@ -216,8 +278,27 @@ def tried(level: int, file: Path, seconds: int) -> Row:
 def line_of(row: Row) -> str:
     """A row of the table."""
     said = f"traced, {row.operators} operators" if row.traced else row.reason
+    if row.search is not None:
+        said = _of_search(row.search)
+    if row.check is not None and row.check.reason:
+        said += f"; not checked: {row.check.reason}"
+    elif row.check is not None:
+        error = f"{row.check.error:.1e}, eager {row.check.eager:.1e}"
+        said += f"; {'right' if row.check.right else 'WRONG'} ({error})"
+    for stopped in (row.failure, row.checking):
+        said += f"; {stopped}" if stopped else ""
     shown = said if len(said) <= REASON_WIDTH else f"{said[: REASON_WIDTH - 1]}…"
     return f"{row.level}  {row.problem:<58.58} {row.seconds:6.2f} s  {shown}"
+
+
+def _of_search(search: Searched) -> str:
+    """A search in a few words."""
+    more = "MORE than " if search.launches > search.eager else ""
+    cut = ", cut short" if search.cut_short else ""
+    return (
+        f"{search.seconds:.1f} s{cut}, {search.launches} launches, {more}eager's "
+        f"{search.eager}, {search.microseconds:.0f} of {search.library:.0f} us"
+    )
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -233,7 +314,18 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _count(rows: Sequence[Row]) -> str:
-    return f"{sum(row.traced for row in rows)} of {len(rows)} traced"
+    said = f"{sum(row.traced for row in rows)} of {len(rows)} traced"
+    found = [row.search for row in rows if row.search is not None]
+    failed = sum(bool(row.failure) for row in rows)
+    if found or failed:
+        short = sum(not s.cut_short for s in found)
+        few = sum(s.launches <= s.eager for s in found)
+        said += f"; {len(found)} searched, {failed} not; {short} of them to the end, "
+        said += f"{few} with no more launches than eager"
+    checks = [row.check for row in rows if row.check and not row.check.reason]
+    if checks:
+        said += f"; {sum(c.right for c in checks)} of {len(checks)} checked are right"
+    return said
 
 
 def _kind(reason: str) -> str:
@@ -248,11 +340,30 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
+    parser.add_argument("--trace", action="store_true", help="trace each problem")
     parser.add_argument(
-        "--trace",
+        "--search", action="store_true", help="and search it at its true sizes"
+    )
+    parser.add_argument(
+        "--check",
         action="store_true",
-        required=True,
-        help="trace each problem, and do no more",
+        help="and run what is found at reduced sizes, beside eager in float64",
+    )
+    parser.add_argument(
+        "--gpu", action="store_true", help="time calls on the GPU at hand"
+    )
+    parser.add_argument(
+        "--whole",
+        type=float,
+        default=float("inf"),
+        help="with --gpu, seconds for all problems together (no limit)",
+    )
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count budgets in this process's processor time, which other work on the "
+        "machine does not lengthen",
     )
     parser.add_argument(
         "--levels", type=int, nargs="+", choices=LEVELS, default=LEVELS, help="(all)"
@@ -262,15 +373,24 @@ def _parser() -> argparse.ArgumentParser:
         "--least", type=int, default=0, help="exit code 1 if fewer trace (0)"
     )
     parser.add_argument(
-        "--seconds", type=int, default=30, help="that one problem may take (30)"
+        "--seconds",
+        type=int,
+        default=90,
+        help="that one step of a problem may take (90)",
     )
-    parser.add_argument("--json", type=Path, help="write the rows to this file as well")
+    parser.add_argument(
+        "--json", type=Path, help="keep the rows in this file, and go on from it"
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try all problems, and print what became of them."""
     given = _parser().parse_args(arguments)
+    if given.one is not None:
+        return _one(int(given.one[0]), Path(given.one[1]), Path(given.one[2]))
+    if given.processor_time:
+        time.monotonic = time.process_time
     folder = folder_of(given.checkout)
     if folder is None:
         print(f"{given.checkout} holds no level1: clone KernelBench and pass its path")
@@ -279,17 +399,83 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not found:
         print(f"no problem of {folder} fits --levels and --only")
         return 2
+    if given.gpu:
+        limits = Limits(given.seconds, given.whole)
+        return _on_gpu(given.checkout, found, limits, given.json)
+    wanted = Wanted(given.search, given.check, given.seconds)
+    rows = _all(found, wanted, given.json)
+    print(summary(rows))
+    wrong = any(r.check and not (r.check.right or r.check.reason) for r in rows)
+    return int(wrong or sum(row.traced for row in rows) < given.least)
+
+
+def _all(
+    found: Sequence[tuple[int, Path]], wanted: Wanted, kept: Path | None
+) -> list[Row]:
+    """A row for each problem, those of the file first."""
     # What tracing imports takes seconds, which are no problem's.
     trace(torch.nn.Softmax(-1), [torch.zeros(2, 2)])
-    rows: list[Row] = []
+    rows = {(r.level, r.problem): r for r in read_rows(kept)}
     for level, file in found:
-        rows.append(tried(level, file, given.seconds))
-        print(line_of(rows[-1]), flush=True)
-    print(summary(rows))
-    if given.json is not None:
+        at = level, file.stem
+        if at not in rows or not wanted.done(rows[at]):
+            rows[at] = tried(level, file, wanted, rows.get(at))
+            print(line_of(rows[at]), flush=True)
+            write_rows(list(rows.values()), kept)
+    return [rows[level, file.stem] for level, file in found]
+
+
+def _one(level: int, file: Path, said: Path) -> int:
+    """Time one problem in this process, and write its row to a file."""
+    row = timed(level, file, _module_of(file))
+    said.write_text(json.dumps(asdict(row)), encoding="utf-8")
+    return 0
+
+
+def _on_gpu(
+    checkout: Path,
+    found: Sequence[tuple[int, Path]],
+    limits: Limits,
+    kept: Path | None,
+) -> int:
+    """Time all problems that are not in the file yet."""
+    if not torch.cuda.is_available():
+        print("--gpu needs a GPU, and PyTorch sees none")
+        return 2
+    rows: list[Timed] = []
+    if kept is not None and kept.exists():
+        rows = [Timed(**r) for r in json.loads(kept.read_text(encoding="utf-8"))]
+    there = {(row.level, row.problem) for row in rows}
+    left = [(level, file) for level, file in found if (level, file.stem) not in there]
+    for row in each(checkout, left, limits):
+        rows.append(row)
+        print(gpu_line(row), flush=True)
+        if kept is not None:
+            text = json.dumps([asdict(r) for r in rows], indent=1)
+            kept.write_text(text + "\n", encoding="utf-8")
+    print(gpu_summary(rows))
+    return int(any(row.error > TOLERANCE for row in rows))
+
+
+def read_rows(kept: Path | None) -> list[Row]:
+    """The rows of a file; none if there is no file yet."""
+    if kept is None or not kept.exists():
+        return []
+    rows: list[Row] = []
+    for record in json.loads(kept.read_text(encoding="utf-8")):
+        if record["search"] is not None:
+            record["search"] = Searched(**record["search"])
+        if record["check"] is not None:
+            record["check"] = Checked(**record["check"])
+        rows.append(Row(**record))
+    return rows
+
+
+def write_rows(rows: Sequence[Row], kept: Path | None) -> None:
+    """Write them to a file, if there is to be one."""
+    if kept is not None:
         text = json.dumps([asdict(row) for row in rows], indent=1)
-        given.json.write_text(text + "\n", encoding="utf-8")
-    return int(sum(row.traced for row in rows) < given.least)
+        kept.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

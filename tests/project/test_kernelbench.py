@@ -9,7 +9,10 @@ from textwrap import dedent
 import pytest
 import torch
 
-from benchmarks.kernelbench import main, trace
+from benchmarks.kernelbench import main, read_rows, trace
+from benchmarks.kernelbench_gpu import COMPILED, EAGER, OURS, Timed
+from benchmarks.kernelbench_gpu import summary as gpu_summary
+from benchmarks.kernelbench_search import checked, compared, eager_launches, reduced
 
 TRACES = """
     import torch
@@ -74,3 +77,107 @@ def test_parameters_are_arguments_during_the_trace_alone() -> None:
     # The tensor, weight and bias of both, mean, variance, and the counter of batches.
     assert len(program.inputs) == 8
     assert all(before[name] is p for name, p in model.named_parameters())
+
+
+SEARCHED = """
+    import torch
+
+    batch_size = 4096
+    size = 1024
+
+    class Model(torch.nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            if size < 64:
+                raise ValueError(size)
+            self.linear = torch.nn.Linear(size, 4)
+
+        def forward(self, x):
+            return torch.relu(self.linear(x)) * 2
+
+    def get_inputs():
+        return [torch.rand(batch_size, size)]
+
+    def get_init_inputs():
+        return [size]
+"""
+
+
+def test_a_search_and_a_check_are_kept_and_not_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "level1"
+    folder.mkdir()
+    file = folder / "1_linear.py"
+    file.write_text(dedent(SEARCHED))
+    kept = tmp_path / "rows.json"
+    asked = [str(tmp_path), "--json", str(kept), "--search", "--check"]
+    assert main(asked) == 0
+    (row,) = read_rows(kept)
+    assert row.search is not None
+    assert row.check is not None
+    assert row.check.right
+    assert row.search.eager == 3
+    assert 1 <= row.search.launches <= 3
+    assert "1 of them to the end" in capsys.readouterr().out
+    before = kept.read_text()
+    file.write_text("raise ValueError")
+    assert main(asked) == 0
+    assert kept.read_text() == before
+
+
+def test_sizes_are_reduced_until_eager_runs(tmp_path: Path) -> None:
+    file = tmp_path / "1_linear.py"
+    file.write_text(dedent(SEARCHED))
+    names = reduced(file)
+    assert names is not None
+    assert (names.batch_size, names.size) == (2, 64)
+    assert checked(file, "none").right
+
+
+def test_a_wrong_result_is_no_right_one() -> None:
+    exact = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    plain = exact.float()
+    wrong = plain.clone()
+    wrong[3] += 1e-4
+    assert compared([plain], [plain], [exact]).right
+    assert not compared([wrong], [plain], [exact]).right
+    assert not compared([plain[1:]], [plain], [exact]).right
+    assert not compared([exact], [plain], [exact]).right
+    assert not compared([], [plain], [exact]).right
+    assert not compared([torch.full((9,), torch.nan)], [plain], [exact]).right
+
+
+@pytest.mark.parametrize(
+    ("module", "count"),
+    [
+        (torch.nn.ReLU(), 1),
+        (torch.nn.Flatten(), 0),
+        (torch.nn.Conv1d(3, 4, 2), 2),
+        (torch.nn.Conv1d(3, 4, 2, bias=False), 1),
+    ],
+)
+def test_kernels_of_eager(module: torch.nn.Module, count: int) -> None:
+    x = torch.zeros(2, 3, 8, device="meta")
+    assert eager_launches(module.to("meta"), [x]) == count
+
+
+def test_attention_of_eager_is_one_kernel() -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x) + 1
+
+    assert eager_launches(Attention(), [torch.zeros(2, 3, 8, 4, device="meta")]) == 2
+
+
+def test_a_table_of_times(checkout: Path) -> None:
+    assert main([str(checkout), "--gpu"]) == (0 if torch.cuda.is_available() else 2)
+    rows = [
+        Timed(1, "fast", microseconds={OURS: 1.0, EAGER: 2.0, COMPILED: 0.5}),
+        Timed(1, "slow", microseconds={OURS: 3.0, EAGER: 2.0}),
+        Timed(1, "stopped", reason="not done after 60 s"),
+    ]
+    text = gpu_summary(rows)
+    assert "2 of 3 timed" in text
+    assert "no slower than 1.02 times eager: 1 of 2\n    1.50  slow" in text
+    assert "no slower than 1.02 times torch.compile: 0 of 1\n    2.00  fast" in text
