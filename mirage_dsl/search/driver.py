@@ -106,6 +106,9 @@ GRACE = 0.2
 """Seconds beyond the budget for each step without which there would be no good answer:
 joining what was found, a quick answer, verifying the best, ordering its statements."""
 
+MOST_DIMS = 5
+"""Values of more dims are slow to verify: an answer is verified before the search."""
+
 SPARE = 2
 """Plans at hand for each one wanted, where that decides what is searched no more."""
 
@@ -316,6 +319,11 @@ def _require_extents(program: KernelGraph) -> None:
         )
 
 
+def _widest(program: KernelGraph) -> int:
+    """How many dims a value has at most."""
+    return max(len(kind.names) for kind in kernel_types(program).values())
+
+
 @dataclass
 class _Driver:
     """One search.
@@ -386,7 +394,7 @@ class _Driver:
         with self.segments.interruptible(self.times.joined):
             forms.append(self._opened(rewritten(self.program, Use.NORMAL)))
         if forms:
-            if len(forms[0].nodes) > MOST_OPERATORS:
+            if len(forms[0].nodes) > MOST_OPERATORS or _widest(forms[0]) > MOST_DIMS:
                 # An answer may take longer to verify than plans to find.
                 self._secure(quick, forms[0])
             with self.segments.interruptible(self.times.joined):

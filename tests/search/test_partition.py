@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim, TensorType, f16
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.programs.partition import Atom, Cutter, shift_carriers
+from mirage_dsl.verify.verifier import verify
 from tests.search import blocks
 from tests.search.blocks import op, tensor
 
@@ -254,3 +259,21 @@ def test_outputs_keep_their_returned_axes() -> None:
     cutter = Cutter(graph)
     (part,) = segments(cutter, cutter.atoms)
     assert part.returns == graph.returns
+
+
+def test_an_atom_is_cut_around_what_pytorch_computes_at_once() -> None:
+    def normed(x: Any, w: Any, b: Any) -> Any:
+        return mirage.exp(mirage.group_norm(mirage.relu(x) * 2, 4, w, b)) + 1
+
+    shapes = ((2, 8, 1 << 12), (8,), (8,))
+    specs = [mirage.spec(shape, "float32") for shape in shapes]
+    cutter = Cutter(mirage.kernel(normed).trace(*specs))
+    (atom,) = cutter.atoms
+    ((before, rest),) = cutter.at_calls(atom)
+    ((call, after),) = cutter.at_calls(rest)
+    assert not list(cutter.at_calls(call))
+    assert [n.op.name for n in before.nodes] == ["relu", "mul"]
+    assert [n.op.name for n in after.nodes] == ["exp", "add"]
+    parts = [cutter.segment(part.nodes) for part in (before, call, after)]
+    assert [k.call for k in estimate(parts[1], H100).kernels] == ["group_norm"]
+    assert verify(cutter.join(parts), cutter.program).ok

@@ -169,9 +169,10 @@ class Chains:
         alone = self._library(run[0])
         dear = not plans or plans[0].microseconds > alone.microseconds
         if dear and len(nodes) > 1 and not self.segments.late():
-            left, right = self.cutter.halves(run[0])
-            seconds = self._searched((right,))
-            ways += [(*a, *b) for a in self._searched((left,)) for b in seconds]
+            atom = run[0]
+            for left, right in (self.cutter.halves(atom), *self.cutter.at_calls(atom)):
+                seconds = self._searched((right,))
+                ways += [(*a, *b) for a in self._searched((left,)) for b in seconds]
         ways.append((alone,))
         ways.sort(key=lambda w: sum(p.microseconds for p in w))
         return ways[: self.keep]

@@ -9,7 +9,7 @@ that cross.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +19,7 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
+from mirage_dsl.ir.analysis.calls import calls
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import (
@@ -174,6 +175,27 @@ class Cutter:
             cuts.update(p for p in around if not _crossing(nodes, p) & self.carriers)
         edges = [0, *sorted(cuts), len(nodes)]
         return [Atom(tuple(nodes[i:j])) for i, j in pairwise(edges) if i < j]
+
+    @cached_property
+    def _calls(self) -> tuple[frozenset[str], ...]:
+        """Results of the operators that a single function of PyTorch's computes."""
+        found = calls(self.program, self.types)
+        return tuple(c.inner | {c.result} for c in found.values())
+
+    def at_calls(self, atom: Atom) -> Iterator[tuple[Atom, Atom]]:
+        """An atom in two, each before or after one of PyTorch's functions."""
+        made = {n.result for n in atom.nodes}
+        for own in self._calls:
+            if not made > own:
+                continue
+            behind = depending(atom.nodes, own) - own
+            call = [n for n in atom.nodes if n.result in own]
+            after = [n for n in atom.nodes if n.result in behind]
+            before = [n for n in atom.nodes if n.result not in own | behind]
+            if before:
+                yield Atom(tuple(before)), Atom((*call, *after))
+            else:
+                yield Atom(tuple(call)), Atom(tuple(after))
 
     def halves(self, atom: Atom) -> tuple[Atom, Atom]:
         """An atom in two, where the fewest bytes cross; if equal, near the middle."""

@@ -6,7 +6,8 @@
 It is what a search returns whose time is up before it has found anything better.  Each
 run of operators between products is one segment, searched with no other operators than
 its own (`abstract.useful`): that takes hundredths of a second, and misses what algebra
-could do.  A run that no kernel holds is halved where the fewest bytes cross.
+could do.  A run that no kernel holds is halved where the fewest bytes cross, or around
+what one of PyTorch's functions computes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mirage_dsl.cost.estimate import launched
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.programs.chains import (
@@ -62,8 +64,8 @@ class Quick:
         """
         with self._search.interruptible():
             fuser = _Fuser(Cutter(program), self._search)
-            parts = [g for run in fuser.runs() for g in fuser.fused(run)]
-            self.plans += fuser.joined(parts)
+            parts = [plan for run in fuser.runs() for plan in fuser.fused(run)]
+            self.plans += fuser.joined([plan.graph for plan in parts])
 
     def fuse_products(self, program: KernelGraph) -> None:
         """Find the plan in which kernels may compute products too."""
@@ -94,18 +96,21 @@ class _Fuser:
         if run:
             yield Atom(tuple(run))
 
-    def fused(self, run: Atom) -> list[KernelGraph]:
+    def fused(self, run: Atom) -> list[Plan]:
         """A run as one kernel, or as a few."""
         segment = self.cutter.segment(run.nodes)
         library = Plan.of(segment, self.search.hardware)
         if run.library or self.search.late():
-            return [library.graph]
+            return [library]
         plans = self.search.plans(segment)
         if plans:
-            return [min(plans[0], library, key=lambda p: p.microseconds).graph]
+            return [min(plans[0], library, key=lambda p: p.microseconds)]
         if len(run.nodes) == 1 or self.search.late():
-            return [library.graph]
-        return [g for half in self.cutter.halves(run) for g in self.fused(half)]
+            return [library]
+        cuts = [self.cutter.halves(run), *self.cutter.at_calls(run)]
+        ways = [[plan for part in cut for plan in self.fused(part)] for cut in cuts]
+        ways += [[library]] if len(launched(library.graph)) == 1 else []
+        return min(ways, key=lambda way: sum(plan.microseconds for plan in way))
 
     def joined(self, parts: list[KernelGraph]) -> list[Plan]:
         """The plan of successive parts of the program; none if they do not agree."""
