@@ -694,6 +694,25 @@ def test_results_in_tensors_of_the_caller(driver: Driver) -> None:
     assert found.call(*given, cache[0]) is None
 
 
+def test_results_where_inputs_lie_are_other_calls(driver: Driver) -> None:
+    x, w, v = tensors(96)[:1] + [torch.zeros(64, 64).half() for _ in range(2)]
+    graph = mugraphs.gated_mlp(96, 64, 64, tile_n=32, tile_k=16)
+    place = torch.zeros(96, 64).half()
+    apart = direct_call(plan(graph, out=True), (x, w, v, place))
+    assert apart is not None
+    assert apart.first(x, w, v, place) is place
+    assert apart.call(x, w, v, x) is None
+    whole = torch.zeros(192, 64).half()
+    assert apart.call(whole[:96], w, v, whole[95:191]) is None
+    assert apart.call(whole[95:191], w, v, whole[:96]) is None
+    assert apart.call(whole[:96], w, v, whole[96:]) is not None
+    within = direct_call(plan(graph, out=True), (x, w, v, x))
+    assert within is not None
+    assert within.first(x, w, v, x) is x
+    assert within.call(x, w, v, place) is None
+    assert driver.launches
+
+
 def test_results_that_are_copied(driver: Driver) -> None:
     x, w = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
     outs = torch.zeros(6, 8).half(), torch.zeros(6, 16).half()

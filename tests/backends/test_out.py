@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+import mirage_dsl as mirage
+from mirage_dsl.backends.overlaps import may_stay, overlaps
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import random_inputs
 
 
@@ -82,3 +87,115 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         executable(x, out=[good.float(), good])
     with pytest.raises(ShapeError, match="1 tensors; it returns 2"):
         executable(x, out=[good])
+
+
+# -- Where an input lies ---------------------------------------------------------------
+
+TWO_KERNELS = """mirage 1
+
+mugraph moved(x: f32[m, k]) -> f32[m, k] where m = 16, k = 32 {
+  s = block grid(m / 4) {
+    t = load x[m/grid, k]
+    r = sum t over(k)
+    store s: f32[m/grid] = r
+  }
+  y = block grid(m / 4) {
+    t = load x[m/grid, k]
+    r = load s[m/grid]
+    d = t - r
+    store y: f32[m/grid, k] = d
+  }
+  return y
+}
+"""
+ONE_KERNEL = """mirage 1
+
+mugraph scaled(x: f32[m, k], c: f32[m]) -> f32[m, k] where m = 16, k = 32 {
+  y = block grid(m / 4) loop(k / 8) {
+    t = load x[m/grid, k/loop]
+    v = load c[m/grid]
+    p = t * v
+    a = accumulate p concat
+    store y: f32[m/grid, k] = a
+  }
+  return y
+}
+"""
+OTHER_ELEMENTS = """mirage 1
+
+mugraph turned(x: f32[m, k]) -> f32[k, m] where m = 32, k = 32 {
+  y = block grid(m / 4) {
+    t = load x[m/grid, k]
+    d = t * 2
+    store y: f32[k, m/grid] = d
+  }
+  return y
+}
+"""
+AGAIN = """mirage 1
+
+mugraph rows(x: f32[m, k]) -> f32[m, k] where m = 16, k = 32 {
+  y = block grid(m / 4, k / 8) {
+    t = load x[m/grid, k]
+    u = load x[m/grid, k/grid]
+    s = sum t over(k)
+    d = u - s
+    store y: f32[m/grid, k/grid] = d
+  }
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        (ONE_KERNEL, True),
+        (TWO_KERNELS, False),
+        (OTHER_ELEMENTS, False),
+        (AGAIN, False),
+    ],
+)
+def test_results_take_the_place_of_an_input(text: str, stays: bool) -> None:
+    graph = parse(text)
+    inputs = random_inputs(graph)
+    expected = TritonExecutable(graph, interpret=True)(*inputs)[0]
+    x = inputs[0].clone()
+    executable = TritonExecutable(graph, interpret=True)
+    for _ in range(2):
+        x.copy_(inputs[0])
+        (found,) = executable(x, *inputs[1:], out=[x])
+        assert found is x
+        torch.testing.assert_close(x, expected)
+    assert may_stay(graph, ((0, 0),), [x], [x]) is stays
+
+
+def test_calls_that_share_memory_are_told_from_others() -> None:
+    graph = parse(TWO_KERNELS)
+    executable = TritonExecutable(graph, interpret=True)
+    whole = torch.randn(32, 32)
+    parts = whole[:16], whole[8:24], whole[16:]
+    kept = whole.clone()
+    right = [executable(kept[a : a + 16])[0] for a in (0, 8, 16)]
+    for at, to in [(0, 2), (0, 1), (0, 0), (1, 0), (2, 0)]:
+        whole.copy_(kept)
+        (found,) = executable(parts[at], out=[parts[to]])
+        torch.testing.assert_close(found, right[at])
+        torch.testing.assert_close(parts[to], right[at])
+    assert overlaps([parts[0]], [parts[2]]) == ()
+    assert overlaps([parts[0]], [parts[1]]) == ((0, 0),)
+    assert not may_stay(parse(ONE_KERNEL), ((0, 0),), [parts[0]], [parts[1]])
+
+
+def test_kernels_may_update_their_arguments() -> None:
+    def softmax(x: Any) -> Any:
+        return torch.softmax(x, -1) @ x
+
+    kernel = mirage.kernel(effort="none")(softmax)
+    x = torch.randn(16, 16)
+    right, fresh = softmax(x), torch.empty(16, 16)
+    for _ in range(2):
+        torch.testing.assert_close(kernel(x, out=fresh), right)
+        y = x.clone()
+        assert kernel(y, out=y) is y
+        torch.testing.assert_close(y, right)

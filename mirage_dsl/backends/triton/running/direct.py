@@ -17,11 +17,12 @@ the current stream.  So calls may overlap on several streams and in several thre
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.library import HELPERS
+from mirage_dsl.backends.overlaps import overlaps, span
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.binding import Binding, bind
@@ -85,7 +86,7 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
         return None
     if binding is None:
         return None
-    writer = _Writer(plan, binding, tensors[0].get_device())
+    writer = _Writer(plan, binding, tensors)
     lines = writer.call()
     scope = writer.scope(tensors)
     exec("\n".join(lines), scope)
@@ -117,12 +118,15 @@ _SEEN = ("types", "dtype", "shape", "stride")
 class _Writer(Launcher):
     """Writes `call` in the place of `run`."""
 
-    def __init__(self, plan: ModulePlan, binding: Binding, device: int) -> None:
-        tensors = len(plan.graph.inputs) + len(plan.graph.returns)
-        seen = [f"{what}{i}" for what in _SEEN for i in range(tensors)]
+    def __init__(
+        self, plan: ModulePlan, binding: Binding, tensors: Sequence[torch.Tensor]
+    ) -> None:
+        count = len(plan.graph.inputs) + len(plan.graph.returns)
+        seen = [f"{what}{i}" for what in _SEEN for i in range(count)]
         super().__init__(plan.graph, plan.around, (*RESERVED, *seen))
         self._binding = binding
-        self._device = device
+        self._device = tensors[0].get_device()
+        self._tensors = tensors
         self._addresses: dict[str, str] = {}
         self._waiting: list[PreparedLaunch] = []
         self._launchers: dict[str, Any] = {}
@@ -195,6 +199,7 @@ class _Writer(Launcher):
         """What may be true of tensors that this is not for, and around them."""
         addresses = self._addresses.values()
         always = [f"({' | '.join(addresses)}) % {ALIGNMENT}", "observers"]
+        always += self._other_overlaps(list(addresses))
         # What was freed lies nowhere.
         always.append(f"not ({' and '.join(addresses)})")
         always.append("current_device() != index")
@@ -219,6 +224,17 @@ class _Writer(Launcher):
         tests.append(f"grad_enabled() and ({grads})")
         tests.append("in_mode()")
         return [*always, f"not same({', '.join(names)}) and ({' or '.join(tests)})"]
+
+    def _other_overlaps(self, addresses: Sequence[str]) -> Iterator[str]:
+        """Whether results share other memory with inputs than when this was made."""
+        count = len(self._graph.inputs)
+        places = list(zip(addresses, self._tensors, strict=True))
+        for at, given in places[:count]:
+            for to, taken in places[count:]:
+                if overlaps([given], [taken]):
+                    yield f"{at} != {to}"
+                else:
+                    yield f"-{span(taken)} < {to} - {at} < {span(given)}"
 
     def _allocate(self, results: Sequence[str]) -> None:
         """New tensors for what a kernel writes, unless it lies in the scratch."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_dsl.backends.base import check_memory, check_tensors
 from mirage_dsl.backends.dispatch import Call, Direct, Dispatch, signature
+from mirage_dsl.backends.overlaps import may_stay, overlaps
 from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.direct import direct_call
@@ -215,7 +216,8 @@ class TritonExecutable:
         given = (*tensors, *out)
         calls = self._into if out else self._new
         try:
-            key = signature(given)
+            shared = overlaps(tensors, out)
+            key = (signature(given), shared)
         except RuntimeError as error:
             check_memory(self.graph, given)
             raise CompileError(f"a call of {self.graph.name}: {error}") from error
@@ -223,8 +225,27 @@ class TritonExecutable:
         if found is not None:
             return found
         made = self._plan(self._check(tensors, out))
+        if not may_stay(self.graph, shared, tensors, out):
+            return calls.keep(key, Call(self._beside))
         run, direct = self._in_place(given, lambda *like: self._prepare(made, like))
-        return calls.keep(key, Call(lambda *given: self._in_place(given, run), direct))
+
+        def prepared(*given: torch.Tensor) -> list[torch.Tensor]:
+            taken = given[len(tensors) :]
+            if taken and overlaps(given[: len(tensors)], taken) != shared:
+                return self.prepared(given[: len(tensors)], taken).run(*given)
+            return self._in_place(given, run)
+
+        return calls.keep(key, Call(prepared, direct))
+
+    def _beside(self, *given: torch.Tensor) -> list[torch.Tensor]:
+        """Results computed in new tensors, and copied to where inputs lie."""
+        count = len(self.graph.inputs)
+        tensors, out = given[:count], given[count:]
+        if overlaps(tensors, out) == ():
+            return self.prepared(tensors, out).run(*given)
+        for place, found in zip(out, self(*tensors), strict=True):
+            place.copy_(found)
+        return list(out)
 
     def _prepare(
         self, made: ModulePlan, tensors: Sequence[torch.Tensor]
