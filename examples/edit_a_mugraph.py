@@ -20,7 +20,7 @@ def main() -> None:
     text = str(bound.mugraph)
     print(text)
 
-    columns = bound.mugraph.blocks[0].grid[0]
+    columns = bound.mugraph.blocks[0].grid[-1]
     old, new = (f"{columns.dim} / {tile}" for tile in (columns.tile, 48))
     print("another tile:", bound.use(text.replace(old, new)))
 

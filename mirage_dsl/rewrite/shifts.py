@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
@@ -60,7 +61,7 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
-from mirage_dsl.ops.table import ADD, EXP, MAX, MAXIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops.table import ADD, EXP, MAX, MAXIMUM, MINIMUM, MUL, ROWSHIFT, SUB
 
 # -- Exponentials that share a shift ---------------------------------------------------
 #     e = exp(s)                          t = the shift of s
@@ -439,6 +440,9 @@ class _Shift:
         if over:
             shift = self.names.fresh("top")
             nodes.append(Apply(shift, ROWSHIFT, (self.exponent,), (("over", over),)))
+        if self.found.logarithms:
+            nodes += self._limited(shift)
+            shift = nodes[-1].result
         if running:
             nodes.append(RunningMax(self.names.fresh("largest"), shift))
             shift = nodes[-1].result
@@ -448,6 +452,15 @@ class _Shift:
         nodes.append(Apply(moved, SUB, (self.exponent, shift)))
         nodes.append(replace(self.node, operands=(moved,)))
         return nodes, shift
+
+    def _limited(self, shift: str) -> list[BlockNode]:
+        """A shift that is finite: of an infinite row log Σ exp is infinite, not NaN."""
+        least, limited = self.names.fresh("least"), self.names.fresh("limited")
+        largest = Fraction(f32.max)
+        return [
+            Apply(least, MAXIMUM, (shift, scalar(-largest))),
+            Apply(limited, MINIMUM, (least, scalar(largest))),
+        ]
 
     def _with_companions(self, block: BlockGraph, shift: str) -> BlockGraph:
         """The block with the larger one of all shifts in the place of its own."""

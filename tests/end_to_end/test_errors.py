@@ -78,10 +78,10 @@ weights(x)
     Case(
         "unknown_function",
         UnsupportedError,
-        ("cumsum",),
+        ("cummax",),
         """
 def sums(x):
-    return torch.cumsum(x, 0)  # here
+    return torch.cummax(x, 0)  # here
 
 sums(x)
 """,

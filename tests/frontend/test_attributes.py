@@ -61,7 +61,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 REFUSED = (
     "stride() is_contiguous() storage_offset() data_ptr() untyped_storage() "
-    "is_inference() requires_grad_() cumsum(0) H tolist() item() numpy()"
+    "is_inference() requires_grad_() cummax(0) H tolist() item() numpy()"
 )
 
 
