@@ -68,7 +68,7 @@ def random_inputs(
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     """The tensor in float64."""
-    return tensor.double().numpy()
+    return tensor.double().cpu().numpy()
 
 
 def check(
