@@ -17,6 +17,7 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.programs import partition
 from mirage_dsl.search.programs.partition import Atom, Cutter, shift_carriers
 from mirage_dsl.verify.verifier import verify
 from tests.search import blocks
@@ -277,3 +278,12 @@ def test_an_atom_is_cut_around_what_pytorch_computes_at_once() -> None:
     parts = [cutter.segment(part.nodes) for part in (before, call, after)]
     assert [k.call for k in estimate(parts[1], H100).kernels] == ["group_norm"]
     assert verify(cutter.join(parts), cutter.program).ok
+
+
+def test_what_is_too_large_at_small_extents_is_not_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = attention_on_joined()
+    few = shift_carriers(program)
+    monkeypatch.setattr(partition, "MOST_EVALUATED", 1)
+    assert few < shift_carriers(program)

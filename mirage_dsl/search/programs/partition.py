@@ -9,6 +9,7 @@ that cross.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -296,6 +297,11 @@ def _postponed(nodes: Sequence[Apply]) -> tuple[Apply, ...]:
     return tuple(found)
 
 
+MOST_EVALUATED = 1 << 22
+"""Elements of a value that is evaluated to see what shifts do: windows over windows
+leave no small extents."""
+
+
 @dataclass(frozen=True)
 class _Shifted(NumpyDomain):
     """Floats, but that every row's shift is off by some random number."""
@@ -327,6 +333,10 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
     except UnsupportedError:
         return frozenset(depending(nodes, shifts))
     types = kernel_types(small)
+    extents = derived_extents(small, small.extent_of)
+    sizes = (math.prod(extents[d] or 1 for d in t.names) for t in types.values())
+    if max(sizes) > MOST_EVALUATED:
+        return frozenset(depending(nodes, shifts))
     names = [n.result for n in nodes]
     probe = replace(small, returns=tuple(Return(n, types[n]) for n in names))
     rng = np.random.default_rng(0)
