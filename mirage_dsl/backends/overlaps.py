@@ -19,8 +19,8 @@ from mirage_dsl.ops.definition import Kind
 if TYPE_CHECKING:
     import torch
 
-Pairs = tuple[tuple[int, int], ...]
-"""Numbers of an input and of a result."""
+Pairs = tuple[tuple[int, int, int], ...]
+"""Numbers of an input and of a result, and by how many bytes that lies behind."""
 
 
 def span(tensor: torch.Tensor) -> int:
@@ -32,18 +32,18 @@ def span(tensor: torch.Tensor) -> int:
 
 
 def overlaps(tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> Pairs:
-    """Which results share memory with which inputs.
+    """Which results share memory with which inputs, and how far apart they begin.
 
     Raises:
         RuntimeError: A tensor has no memory or no strides.
     """
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, int]] = []
     for at, given in enumerate(tensors if out else ()):
         begin, end = given.data_ptr(), given.data_ptr() + span(given)
         for to, taken in enumerate(out):
             first = taken.data_ptr()
             if begin < first + span(taken) and first < end:
-                found.append((at, to))
+                found.append((at, to, first - begin))
     return tuple(found)
 
 
@@ -57,7 +57,7 @@ def may_stay(
     return all(
         _same_place(tensors[at], out[to])
         and _reads_what_it_stores(graph, graph.inputs[at].name, graph.returns[to].value)
-        for at, to in pairs
+        for at, to, _ in pairs
     )
 
 

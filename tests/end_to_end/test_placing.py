@@ -119,6 +119,19 @@ def test_a_cache_is_updated_where_it_is() -> None:
     torch.testing.assert_close(own, function(cache, new, at))
 
 
+def test_a_result_may_lie_anywhere_beside_its_argument() -> None:
+    program = traced(lambda x: x.softmax(-1), [normal(4, 16)])
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    run = TritonExecutable(best.mugraph, interpret=True)
+    # What is prepared for one distance is no answer for another.
+    for behind in (0, 1, -1, 0, 2, -2):
+        memory = normal(8, 16)
+        x, out = memory[2:6], memory[2 + behind : 6 + behind]
+        expected = x.softmax(-1)
+        run(x, out=[out])
+        torch.testing.assert_close(out, expected)
+
+
 def test_a_position_outside_is_an_error() -> None:
     with pytest.raises(ShapeError, match="of extent 12; expected -12 to 11"):
         mirage.kernel(CASES["rows"][0])(X, INDEX + 8, ROWS)
