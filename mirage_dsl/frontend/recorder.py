@@ -171,9 +171,15 @@ class Recorder:
 
     def elementwise(self, op: Operator, operands: Sequence[Operand]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
-        axes, fitted = self._broadcast(op.name, self._beside_constants(op, operands))
+        operands = self._beside_constants(op, operands)
+        axes, fitted = self._broadcast(op.name, operands)
         values = tuple(f if isinstance(f, Scalar) else f.value for f in fitted)
-        return Handle(self._record(op, values, self._union(values)), axes)
+        found = Handle(self._record(op, values, self._union(values)), axes)
+        chosen = [o for o in operands[1:] if isinstance(o, Handle)]
+        if op.chooses and chosen and all(o.value in self.constants for o in chosen):
+            # Of numbers alone no operand says the format.
+            return self.cast(found, promote(*(o.value.dtype for o in chosen)))
+        return found
 
     def reduce(
         self, op: Operator, x: Handle, axes: Sequence[int], *, keepdims: bool

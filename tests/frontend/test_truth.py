@@ -241,3 +241,20 @@ def test_only_comparisons_make_truth(body: str) -> None:
     head = f"mirage 1\n\nmugraph g(x: f32[m]) -> {stated}[m] where m = 4 {{\n"
     with pytest.raises(MirageError, match=RULES[body]):
         check_or_raise(parse(f"{head}{body}  return y\n}}\n"))
+
+
+CHOSEN: dict[str, Any] = {
+    "a number or 0": lambda x: torch.where(x > 0, 1.0, torch.zeros_like(x)),
+    "1 or 0": lambda x: torch.where(x > 0, torch.ones(4), torch.zeros(4)),
+    "half precision": lambda x: torch.where(x > 0, 2.0, x.new_zeros(4).half()),
+    "truth": lambda x: torch.where(x > 0, True, torch.zeros(4, dtype=torch.bool)),
+    "one of each row": lambda x: torch.zeros(4, 4).scatter(1, x.long()[:, None], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_is_chosen_of_constants_has_their_dtype(name: str) -> None:
+    x = torch.tensor([0.0, 2.0, 3.0, 1.0])
+    found, expected = mirage.kernel(CHOSEN[name])(x), CHOSEN[name](x)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected)
