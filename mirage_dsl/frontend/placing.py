@@ -28,7 +28,7 @@ from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.operands import as_tensor
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
 
 
 def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
@@ -43,12 +43,25 @@ def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
             "slices",
             user_location(),
         )
+    others = [i for i in range(x.ndim) if i != at]
+    if any(source.shape[i] != x.shape[i] for i in others):
+        raise ShapeError(
+            f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)}: "
+            f"expected slices that are as long along all axes but {at}",
+            user_location(),
+        )
     return _at_indices(x, at, index, source)
 
 
 def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
     """The tensor with a number at indices along an axis."""
     x, at = _target("index_fill", x, dim, index)
+    if isinstance(value, Tensor) and value.ndim:
+        raise ShapeError(
+            f"index_fill with {shape_text(value.handle)}; expected a number, or a "
+            "tensor without axes",
+            user_location(),
+        )
     return f.where(_along(_met(x, at, index), at, x.ndim), value, x)
 
 
@@ -96,6 +109,8 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
             "tensor of unique indices",
             user_location(),
         )
+    if isinstance(given[0], Tensor):
+        refuse_bytes(given[0])
     return placed(x, 0, given[0], values)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, NoReturn, cast
 
-from mirage_dsl.core.errors import TraceError, user_location
+from mirage_dsl.core.errors import DTypeError, TraceError, user_location
+from mirage_dsl.core.types import u8
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.attributes import Attributes
 from mirage_dsl.frontend.dims import Handle, shape_text
@@ -676,8 +677,23 @@ def at_integers(index: Any) -> tuple[int, Tensor, tuple[slice, ...]] | None:
         return None
     if any(not isinstance(p, slice) for p in (*parts[:at], *parts[at + 1 :])):
         return None
+    refuse_bytes(tensors[0])
     plain = tuple(slice(None) if i == at else p for i, p in enumerate(parts))
     return at, tensors[0], plain
+
+
+def refuse_bytes(index: Tensor) -> None:
+    """Refuse an index that PyTorch takes for a mask.
+
+    Raises:
+        DTypeError: It is of uint8, and the function is PyTorch's.
+    """
+    if index.handle.value.dtype == u8 and index.recorder.origin.library != "numpy":
+        raise DTypeError(
+            "an index of uint8, which is a mask in PyTorch; convert it, with "
+            ".to(torch.bool) for a mask and .to(torch.int64) for positions",
+            user_location(),
+        )
 
 
 def _extreme(

@@ -144,6 +144,11 @@ REFUSED: dict[str, Function] = {
     "accumulated": lambda x, i, v: x.index_put((i,), v, accumulate=True),
     "an index of floats": lambda x, i, v: x.index_copy(0, v[:, 0] + i, v),
     "too few slices": lambda x, i, v: x.index_copy(0, i, v[:3]),
+    "shorter slices": lambda x, i, v: x.index_copy(0, i, v[:, :1]),
+    "a fill of many": lambda x, i, v: x.index_fill(0, i, v[0]),
+    "a mask of bytes": lambda x, i, v: assigned(x, i.to(torch.uint8), v),
+    "a choice by bytes": lambda x, i, v: x[i.to(torch.uint8)] + v,
+    "put by bytes": lambda x, i, v: x.index_put((i.to(torch.uint8),), v),
 }
 
 
