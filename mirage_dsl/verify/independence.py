@@ -8,21 +8,27 @@ that log(a exp(-s)) is log(a) - s.  So this is seen in float64: with random numb
 the place of shifts, drawn again and again, outputs stay what they are.  Shifts that
 pass are 0 on that side of a comparison.  What is left to compare is the function
 itself, exactly as without shifts; that no shift matters is a test of real numbers.
+
+Nothing may hide a shift: large constants, as masks are filled with, are brought near,
+since a sum with one would absorb shifts; inputs are positive, of both signs, and near
+the numbers that they may be compared with; shifts are small, and large enough that
+a number added below a logarithm shows.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from mirage_dsl.core.errors import MirageError
+from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir.analysis.indices import index_limits
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, RunningMax
+from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, RunningMax
 from mirage_dsl.ir.walk import map_nodes
 from mirage_dsl.ops.definition import Array, Operator
 from mirage_dsl.ops.table import LOG, shift_rows
@@ -31,7 +37,44 @@ from mirage_dsl.verify.sizes import input_shape, shrink
 
 TOLERANCE = 1e-9
 """Of the largest output: rounding in float64 errs far less, what depends far more."""
-DRAWS = 3
+LARGEST = 1e6
+"""The largest output that the tolerance grows with."""
+NEAR = 1024
+"""The largest constant of a test, in the place of larger ones."""
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """How inputs and shifts are drawn.
+
+    Attributes:
+        shifts: Their standard deviation.
+        least: The least input.
+        most: The largest one.
+        literal: How many of the inputs are near a constant of the graph, and whether
+            shifts are near what they stand for, since such inputs may be large.
+        stride: Between positions, so that those of large extents are met.
+        everywhere: Whether outputs have to be finite in the same places, else only
+            those are compared that are finite both times.
+    """
+
+    shifts: float = 1.0
+    least: float = 0.25
+    most: float = 3.0
+    literal: float = 0.0
+    stride: int = 1
+    everywhere: bool = True
+
+
+DRAWS = (
+    _Draw(),
+    _Draw(),
+    _Draw(shifts=50.0, stride=64, everywhere=False),
+    _Draw(least=-3.0, stride=8, everywhere=False),
+    _Draw(least=-3.0, most=-0.25, everywhere=False),
+    _Draw(least=-3.0, literal=0.25, everywhere=False),
+    _Draw(least=-3.0, literal=0.75, stride=3, everywhere=False),
+)
 
 
 @dataclass(frozen=True)
@@ -40,15 +83,27 @@ class _Drawn(NumpyDomain):
 
     key: int = 0
     scale: float = 1.0
+    draw: _Draw = field(default_factory=_Draw)
+
+    def index(self, count: int) -> Array:
+        """The positions along an axis, as far apart as drawn."""
+        return super().index(count) * self.draw.stride
+
+    def constant(self, number: Scalar, extents: Mapping[str, int]) -> Array:
+        """The number, brought near if it is large."""
+        value = super().constant(number, extents)
+        return np.where(np.isinf(value), value, np.clip(value, -NEAR, NEAR))
 
     def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
         if op.shift_of is None:
             return super().reduce(op, value, axes)
         kept = [n for i, n in enumerate(value.shape) if i not in axes]
-        return self._shift(value, kept, *axes)
+        around = super().reduce(op, value, axes) if self.draw.literal else 0.0
+        return around + self._shift(value, kept, *axes)
 
     def running_max(self, value: Array, axis: int) -> Array:
-        return self._shift(value, value.shape, axis)
+        around = super().running_max(value, axis) if self.draw.literal else 0.0
+        return around + self._shift(value, value.shape, axis)
 
     def _shift(self, value: Array, shape: Sequence[int], *axes: int) -> Array:
         of = zlib.crc32(np.ascontiguousarray(value).tobytes())
@@ -107,36 +162,69 @@ def _indifferent(graph: KernelGraph, seed: int) -> bool:
 def _same(graph: KernelGraph, seed: int) -> bool:
     """Whether outputs are the same, and finite somewhere, whatever the shifts are."""
     rng = np.random.default_rng([seed, 7])
+    numbers = np.array(sorted(_numbers(graph)) or [0.0])
     limits = index_limits(graph)
-    for key in range(DRAWS):
+    for key, draw in enumerate(DRAWS):
         inputs = [
-            fitted(
-                i.type.dtype,
-                rng.uniform(0.25, 3.0, input_shape(graph, i)),
-                limits.get(i.name),
-            )
+            _drawn(rng, graph, i, draw, numbers, limits.get(i.name))
             for i in graph.inputs
         ]
         plain, moved = (
             evaluate(
                 graph,
                 inputs,
-                _Drawn(stand_ins=True, checked=False, key=key, scale=scale),
+                _Drawn(stand_ins=True, checked=False, key=key, scale=scale, draw=draw),
             )
-            for scale in (0.0, 1.0)
+            for scale in (0.0, draw.shifts)
         )
-        if not all(map(_close, plain, moved)):
+        alike = (
+            _close(a, b, draw.everywhere) for a, b in zip(plain, moved, strict=True)
+        )
+        if not all(alike):
             return False
     return True
 
 
-def _close(a: Array, b: Array) -> bool:
-    """Whether two results agree, and are finite in the same places, if in any."""
+def _drawn(
+    rng: np.random.Generator,
+    graph: KernelGraph,
+    given: Input,
+    draw: _Draw,
+    numbers: Array,
+    limit: int | None,
+) -> Array:
+    """Random values of an input, some of them on either side of a number."""
+    shape = input_shape(graph, given)
+    values = rng.uniform(draw.least, draw.most, shape)
+    found = fitted(given.type.dtype, values, limit)
+    near = rng.choice(numbers, shape)
+    near = near + rng.integers(-1, 2, shape) / (2 if given.type.dtype.is_float else 1)
+    picked = rng.uniform(size=shape) < draw.literal
+    if given.type.dtype.is_integer:
+        dtype = given.type.dtype
+        near = np.clip(np.rint(near), max(dtype.min, -NEAR), min(dtype.max, NEAR))
+    elif not given.type.dtype.is_float:
+        return found
+    return np.where(picked, near.astype(found.dtype), found)
+
+
+def _numbers(graph: KernelGraph) -> set[float]:
+    """The constants of a graph that name no extents, brought near."""
+    nodes = (n for level in (graph, *graph.blocks) for n in level.applies)
+    found = (o for n in nodes for o in n.operands if isinstance(o, Scalar))
+    values = (float(o.at({})) for o in found if not o.extents)
+    return {min(max(v, -NEAR), NEAR) for v in values if np.isfinite(v)}
+
+
+def _close(a: Array, b: Array, everywhere: bool) -> bool:
+    """Whether two results agree: also in where they are finite, or only there."""
     finite = np.isfinite(a)
-    if not finite.any() or not np.array_equal(finite, np.isfinite(b)):
+    if everywhere and not (finite.any() and np.array_equal(finite, np.isfinite(b))):
         return False
-    largest = max(1.0, float(np.abs(a[finite]).max()))
-    return bool(np.abs(a[finite] - b[finite]).max() <= TOLERANCE * largest)
+    finite &= np.isfinite(b)
+    a, b = a[finite], b[finite]
+    largest = np.abs(a).max(initial=1.0)
+    return bool(np.abs(a - b).max(initial=0.0) <= TOLERANCE * min(largest, LARGEST))
 
 
 def _has_logarithms(graph: KernelGraph) -> bool:

@@ -40,6 +40,13 @@ KEPT: dict[str, Callable[..., Any]] = {
         torch.log(torch.exp(x - x.amax(-1, keepdim=True)).sum(-1)) - x.amax(-1)
     ),
     "the maximum itself": lambda x: torch.log(x.amax(-1).exp()),
+    "beside a large sum": lambda x: (
+        torch.log(torch.exp(x - x.amax(-1, keepdim=True)).sum(-1)) + 1e10 * x.sum(-1)
+    ),
+    "beside a mask": lambda x: (
+        torch.log(torch.exp(x - x.amax(-1, keepdim=True)).sum(-1, keepdim=True))
+        + torch.where(x > 2, -3e38, x)
+    ),
 }
 
 
@@ -167,6 +174,40 @@ mugraph logsumexp(x: f32[m, k]) -> f32[m] where m = 8, k = 8 {
 }
 """
     )
+    for seed in SEEDS:
+        assert not verify(wrong, program, seed=seed, stability=False).equivalent
+
+
+ROWS = """mirage 1
+
+mugraph logsumexp(x: f32[m, k]) -> f32[m] where m = 1024, k = 40 {
+  s: f32[m] = rowshift x over(k)
+  d: f32[m, k] = sub x, s
+  e: f32[m, k] = exp d
+  t: f32[m] = sum e over(k)
+  l: f32[m] = log t
+  y: f32[m] = add l, s
+  g: f32[m] = sum x over(k)
+  big: f32[m] = mul g, 10000000000000
+  i = index m
+"""
+HIDDEN = {
+    "in a large sum": "z = add big, l",
+    "for negative inputs": "c: bool[m] = less g, 0\n  z = where c, l, y",
+    "for large inputs": "c: bool[m] = less 10000, g\n  z = where c, l, y",
+    "in late rows": "c: bool[m] = less 900, i\n  z = where c, l, y",
+    "where a term is 0": "n = relu g\n  o = sub g, n\n  p = mul o, s\n  z = add y, p",
+}
+RIGHT = {"in a large sum": "z = add big, y"}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_shifts_that_matter_rarely_are_found(name: str) -> None:
+    """With 0 in the place of all shifts these candidates are right."""
+    wrong = parse(f"{ROWS}  {HIDDEN[name]}\n  return z\n}}\n")
+    right = RIGHT.get(name, "z = add y, 0")
+    program = parse(f"{ROWS}  {right}\n  return z\n}}\n")
+    assert verify(program, program, stability=False).equivalent
     for seed in SEEDS:
         assert not verify(wrong, program, seed=seed, stability=False).equivalent
 
