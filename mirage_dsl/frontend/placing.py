@@ -22,6 +22,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
+from mirage_dsl.core.types import boolean
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
@@ -44,7 +45,7 @@ def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
             user_location(),
         )
     others = [i for i in range(x.ndim) if i != at]
-    if any(source.shape[i] != x.shape[i] for i in others):
+    if any(_differ(source, i, x, i) for i in others):
         raise ShapeError(
             f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)}: "
             f"expected slices that are as long along all axes but {at}",
@@ -62,7 +63,7 @@ def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
             "tensor without axes",
             user_location(),
         )
-    return f.where(_along(_met(x, at, index), at, x.ndim), value, x)
+    return f.where(_along(_met(x, at, index), at, x.ndim), _fitted(value, x), x)
 
 
 def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> Any:
@@ -81,14 +82,14 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
         )
     x, at = _target("scatter", x, dim, index)
     others = [i for i in range(x.ndim) if i != at]
-    if index.ndim != x.ndim or any(index.shape[i] != x.shape[i] for i in others):
+    if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
         raise UnsupportedError(
             f"scatter to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
             f"done for indices that are as long along all axes but {at}",
             user_location(),
         )
     if not isinstance(value, Tensor):
-        return f.where(_met(x, at, index, at), value, x)
+        return f.where(_met(x, at, index, at), _fitted(value, x), x)
     _require_dtype("scatter", x, value)
     if value.shape != index.shape:
         value = _cut_to(value, index)
@@ -142,6 +143,22 @@ def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
     return x, at
 
 
+def _fitted(number: Any, x: Tensor) -> Any:
+    """A number in the format of the tensor that it is stored to."""
+    dtype = x.handle.value.dtype
+    if isinstance(number, Tensor):
+        return number if number.handle.value.dtype == dtype else v.to(number, x)
+    if dtype == boolean:
+        return bool(number)
+    return int(number) if dtype.is_integer else number
+
+
+def _differ(a: Tensor, i: int, b: Tensor, j: int) -> bool:
+    """Whether two axes are known to have different extents; others become one dim."""
+    have, want = a.handle.shape[i], b.handle.shape[j]
+    return have is not None and want is not None and have != want
+
+
 def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:
     have, want = other.handle.value.dtype, x.handle.value.dtype
     if have != want:
@@ -153,7 +170,8 @@ def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:
 def _at_indices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
     """Slices at the indices of one axis, or one slice at an index without axes."""
     count = 1 if not index.ndim else index.shape[0]
-    if source.shape[axis] != count:
+    found = source.handle.shape[axis]
+    if found != 1 if count == 1 else _differ(source, axis, index, 0):
         raise ShapeError(
             f"{source.shape[axis]} slices for {count} indices", user_location()
         )

@@ -510,7 +510,14 @@ def _of_labels(
     Those of ignored labels are 0.  Each counts as much as its class does; with
     smoothing, a share of it is the mean over all classes.
     """
-    if x.ndim < 2 or target.shape != (*x.shape[:1], *x.shape[2:]):
+    shape = x.handle.shape
+    rows = (*shape[:1], *shape[2:])
+    pairs = zip(target.handle.shape, rows, strict=False)
+    if (
+        x.ndim < 2
+        or target.ndim != len(rows)
+        or any(None not in pair and pair[0] != pair[1] for pair in pairs)
+    ):
         raise ShapeError(
             f"labels {tuple(target.shape)} for {tuple(x.shape)}; expected the shape "
             "without axis 1, which is of classes, behind one of rows",

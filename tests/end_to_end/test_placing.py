@@ -77,6 +77,41 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
+INTEGERS = torch.arange(12)
+NUMBERS: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "a fraction": (lambda x, i: x.index_fill(0, i, -2.5), [INTEGERS, INDEX]),
+    "scattered": (lambda x, i: x.scatter(0, i, 2.5), [INTEGERS, INDEX]),
+    "truth": (lambda x, i: x.index_fill(0, i, 2), [INTEGERS > 5, INDEX]),
+    "of a tensor": (
+        lambda x, i, v: x.index_fill(0, i, v),
+        [X.half(), INDEX, torch.tensor(1 / 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_takes_the_dtype_of_what_it_is_stored_to(name: str) -> None:
+    function, tensors = NUMBERS[name]
+    found, expected = mirage.kernel(function)(*tensors), function(*tensors)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected)
+
+
+def test_extents_that_have_no_number() -> None:
+    rows, index = mirage.spec(("n", 16), "float32"), mirage.spec((5,), "int64")
+    program = mirage.kernel(CASES["rows"][0]).trace(
+        mirage.spec((12, "n"), "float32"), index, mirage.spec((5, "n"), "float32")
+    )
+    found = TritonExecutable(program, interpret=True)(X, INDEX, ROWS)[0]
+    torch.testing.assert_close(found, X.index_copy(0, INDEX, ROWS))
+    losses = mirage.kernel(torch.nn.functional.cross_entropy).trace(
+        rows, mirage.spec(("n",), "int64")
+    )
+    labels = INDEX.repeat(3)[:12]
+    (loss,) = TritonExecutable(losses, interpret=True)(X, labels)
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(X, labels))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_as_pytorch(name: str) -> None:
     function, tensors = CASES[name]
