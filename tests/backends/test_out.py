@@ -167,7 +167,7 @@ def test_results_take_the_place_of_an_input(text: str, stays: bool) -> None:
         (found,) = executable(x, *inputs[1:], out=[x])
         assert found is x
         torch.testing.assert_close(x, expected)
-    assert may_stay(graph, ((0, 0),), [x], [x]) is stays
+    assert may_stay(graph, ((0, 0, 0),), [x], [x]) is stays
 
 
 def test_calls_that_share_memory_are_told_from_others() -> None:
@@ -183,8 +183,8 @@ def test_calls_that_share_memory_are_told_from_others() -> None:
         torch.testing.assert_close(found, right[at])
         torch.testing.assert_close(parts[to], right[at])
     assert overlaps([parts[0]], [parts[2]]) == ()
-    assert overlaps([parts[0]], [parts[1]]) == ((0, 0),)
-    assert not may_stay(parse(ONE_KERNEL), ((0, 0),), [parts[0]], [parts[1]])
+    assert overlaps([parts[0]], [parts[1]]) == ((0, 0, 1024),)
+    assert not may_stay(parse(ONE_KERNEL), ((0, 0, 1024),), [parts[0]], [parts[1]])
 
 
 def test_kernels_may_update_their_arguments() -> None:
