@@ -171,12 +171,13 @@ class TritonExecutable:
     def _by_triton(self, made: ModulePlan) -> Run:
         """What runs calls through Triton, which compiles what they need."""
         if made.source not in self._modules:
+            if not self.interpret:
+                refuse_miscompiled(made)
             module = load_module(made.source, interpret=self.interpret)
             self._modules[made.source] = module
         module = self._modules[made.source]
         if self.interpret:
             return vars(module)["run"]
-        refuse_miscompiled(made)
         return prepared_run(module, [k.name for k in made.kernels])
 
     def __call__(
@@ -241,7 +242,7 @@ class TritonExecutable:
         """Results computed in new tensors, and copied to where inputs lie."""
         count = len(self.graph.inputs)
         tensors, out = given[:count], given[count:]
-        if overlaps(tensors, out) == ():
+        if not overlaps(tensors, out):
             return self.prepared(tensors, out).run(*given)
         for place, found in zip(out, self(*tensors), strict=True):
             place.copy_(found)
