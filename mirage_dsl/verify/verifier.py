@@ -61,6 +61,7 @@ _RESTS_ON = (
     "a wrong sum of k exponentials passes a trial with probability (k-1)/q for random "
     "primes, and in measurements also for these; k at the test sizes"
 )
+_ON_SHIFTS = "; that no shift behind a logarithm matters was tested in float64"
 _ON_INTEGERS = (
     "; integers are compared on random ones, which is testing: no bound speaks of rare "
     "values"
@@ -171,6 +172,7 @@ class _Verification:
     sizes: list[Sizes] = field(default_factory=list[Sizes])
     primes: tuple[tuple[int, ...], ...] = ()
     depth: Depth = field(default_factory=Depth)
+    still: bool = False
 
     @cached_property
     def compared(self) -> tuple[KernelGraph, KernelGraph]:
@@ -307,6 +309,7 @@ class _Verification:
         still = [
             not self.as_it_stands and no_shift_matters(g, self.seed) for g in sides
         ]
+        self.still = any(still)
         plain = Reading(still=(still[PROGRAM], still[CANDIDATE]))
         if not self.depth.choices:
             return self._under(fields, plain), plain
@@ -371,7 +374,7 @@ class _Verification:
         )
 
     def _rests_on(self) -> str:
-        """What the bound assumes; it does not speak of integers, which are drawn."""
+        """What the bound assumes, and what it does not speak of."""
         graphs = (self.candidate, self.program)
         given = (i.type.dtype for g in graphs for i in g.inputs)
         made = (
@@ -381,7 +384,7 @@ class _Verification:
             for n in level.applies
         )
         whole = any(d is not None and d.is_integer for d in (*given, *made))
-        return _RESTS_ON + _ON_INTEGERS * whole
+        return _RESTS_ON + _ON_SHIFTS * self.still + _ON_INTEGERS * whole
 
     def _stands_in(self) -> bool:
         """Whether floats at small sizes are those of functions that stand in."""
