@@ -340,7 +340,8 @@ def conversion(dtype: DType) -> Operator:
 def narrowing(dtype: DType, triton: str, *, saturates: bool) -> Operator:
     """A row that gives the nearest numbers of 8 bits.
 
-    What is beyond them is the largest one, or infinite in a format that has infinities.
+    What is beyond them is the largest one, or infinite in a format that has infinities;
+    PyTorch 2.13 does the same, 2.11 makes NaN of what exceeds f8e4m3.
     Unlike a cast it is never left out: rounding to 8 bits is what a program asks for.
     """
     name = f"to_{dtype.name}"

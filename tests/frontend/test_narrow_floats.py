@@ -25,6 +25,8 @@ OF_TORCH: dict[str, Any] = {
     "f8e5m2": torch.float8_e5m2,
 }
 
+EAGER_SATURATES = not torch.tensor(500.0).to(torch.float8_e4m3fn).isnan().item()
+
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The patterns of a tensor of 8 bits, those of NaN all alike."""
@@ -75,7 +77,11 @@ def test_rounding_is_pytorchs_bit_for_bit(dtype: DType, what: str) -> None:
     """By the reference, by a library kernel, and by what is emitted."""
     x = every_half() if what == "halves" else hard_numbers(dtype)
     own = OF_TORCH[dtype.name]
-    expected = bits(x.to(own))
+    # PyTorch 2.11 makes NaN of what exceeds f8e4m3, 2.13 saturates.
+    inside = x.float().clamp(dtype.min, dtype.max) if dtype is mirage.f8e4m3 else x
+    expected = bits(inside.to(own))
+    if EAGER_SATURATES or dtype is not mirage.f8e4m3:
+        assert torch.equal(bits(x.to(own)), expected)
     cast = mirage.kernel(lambda x: x.to(own), effort="none")
     assert torch.equal(bits(cast(x)), expected)
     program = cast.trace(x)
