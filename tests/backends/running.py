@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
-from mirage_dsl.backends.triton.running.screen import RIGHT_DESCRIPTORS, ptxas_version
-from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.types import DType
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
@@ -82,8 +80,7 @@ def check(
 ) -> list[torch.Tensor]:
     """Interpret the emitted module; its outputs must be the evaluator's.
 
-    Where there is a GPU the module is compiled and run there as well, unless its ptxas
-    is known to get it wrong.
+    Where there is a GPU the module is compiled and run there as well.
     """
     tensors = list(inputs) if inputs is not None else random_inputs(graph, **sizes)
     bind_extents(graph, [tuple(t.shape) for t in tensors])
@@ -91,12 +88,7 @@ def check(
     expected = evaluate_numpy(graph, *[as_array(t) for t in tensors])
     compare(graph, found, expected, tolerance or allowed(graph))
     if torch.cuda.is_available():
-        try:
-            on_gpu = TritonExecutable(graph)(*[t.cuda() for t in tensors])
-        except CompileError as error:
-            if ptxas_version() < RIGHT_DESCRIPTORS and "ptxas before" in str(error):
-                return found
-            raise
+        on_gpu = TritonExecutable(graph)(*[t.cuda() for t in tensors])
         least = max(tolerance or allowed(graph), 2e-5)
         compare(graph, [t.cpu() for t in on_gpu], expected, least)
     return found

@@ -1,12 +1,14 @@
-"""What the assembler beside Triton gets wrong is refused, and nothing else is."""
+"""What the assembler beside Triton gets wrong is left to a later one, nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from mirage_dsl.backends.triton.running import screen
+from mirage_dsl.backends.triton.running import launch, screen
 from mirage_dsl.backends.triton.running.launch import TritonExecutable, Variant
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.errors import CompileError
@@ -45,37 +47,80 @@ def _graph(**tiles: int) -> Any:
     return parse(TWO_DOTS.format(**tiles, options=options))
 
 
-def test_a_kernel_that_ptxas_gets_wrong_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that the later assembler is asked for."""
+    names: list[str] = []
+    real = screen.later_assembler
+
+    @contextmanager
+    def noted(name: str) -> Generator[None]:
+        names.append(name)
+        with real(name):
+            yield
+
+    monkeypatch.setattr(screen, "later_assembler", noted)
+    monkeypatch.setattr(launch, "later_assembler", noted)
+    return names
+
+
+def test_a_kernel_that_ptxas_gets_wrong_is_left_to_a_later_one(
+    monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
-    monkeypatch.setattr(screen, "ptxas_version", lambda: (12, 8))
-    with pytest.raises(CompileError, match=r"two_dots_kernel0 .* ptxas before 12\.9"):
-        compile_only(_graph(**WRONG))
+    monkeypatch.setattr(screen, "ptxas_version", lambda _: (12, 8))
     compile_only(_graph(**RIGHT))
     compile_only(mugraphs.rmsnorm_linear(16, 4096, 6144))
-    monkeypatch.setattr(screen, "ptxas_version", lambda: (12, 9))
+    assert not asked
     compile_only(_graph(**WRONG))
+    assert asked == ["two_dots_kernel0"]
+    monkeypatch.setattr(screen, "ptxas_version", lambda _: (12, 9))
+    compile_only(_graph(**WRONG))
+    assert len(asked) == 1
 
 
-def test_triton_does_not_launch_it_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_is_asked_for_the_later_one() -> None:
+    from triton import knobs
+    from triton.backends.nvidia.compiler import get_ptxas, get_ptxas_version
+
+    before = get_ptxas(90), get_ptxas_version(90)
+    with screen.later_assembler("kernel"):
+        assert get_ptxas(90).path == knobs.nvidia.ptxas_blackwell.path
+        assert get_ptxas(90).version in get_ptxas_version(90)
+        assert screen.ptxas_version(90) >= screen.RIGHT_DESCRIPTORS
+    assert (get_ptxas(90), get_ptxas_version(90)) == before
+
+
+def test_without_a_later_one_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "_version", lambda _: (12, 8))
+    with pytest.raises(CompileError, match=r"two_dots_kernel0 .* ptxas before 12\.9"):
+        compile_only(_graph(**WRONG))
+
+
+@pytest.mark.parametrize("tiles", [RIGHT, WRONG], ids=["right", "wrong"])
+def test_triton_launches_it_so_too(
+    tiles: dict[str, int], monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
     import torch
 
-    monkeypatch.setattr(screen, "ptxas_version", lambda: (12, 8))
+    monkeypatch.setattr(screen, "ptxas_version", lambda _: (12, 8))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    executable = TritonExecutable(_graph(**WRONG))
-    with pytest.raises(CompileError, match=r"ptxas before 12\.9"):
-        executable._by_triton(executable._plan(Variant()))
+    monkeypatch.setattr(launch, "prepared_run", lambda *_: list)
+    executable = TritonExecutable(_graph(**tiles))
+    run = executable._by_triton(executable._plan(Variant()))
+    asked.clear()
+    assert run() == []
+    assert asked == (["two_dots_kernel0"] if tiles is WRONG else [])
 
 
 def test_the_version_is_that_of_the_tool() -> None:
-    assert (12, 0) <= screen.ptxas_version() < (100,)
+    assert (12, 0) <= screen.ptxas_version(90) < (100,)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("n", [32, 64])
 @pytest.mark.parametrize("h", [32, 64, 128])
-def test_what_is_not_refused_is_right(h: int, n: int, stages: int) -> None:
+def test_it_is_right_at_all_sizes(h: int, n: int, stages: int) -> None:
     import torch
 
     graph = _graph(h=h, n=n, stages=stages)
@@ -85,11 +130,7 @@ def test_what_is_not_refused_is_right(h: int, n: int, stages: int) -> None:
         for shape in ((64, 1, 128), (64, 4096, 128), (64, 4096, 128))
     )
     q, k, v = q.half(), k.half(), v.half()
-    try:
-        part, _ = TritonExecutable(graph)(q, k, v)
-    except CompileError:
-        assert screen.ptxas_version() < screen.RIGHT_DESCRIPTORS
-        return
+    part, _ = TritonExecutable(graph)(q, k, v)
     weights = (q.double() @ k.double().transpose(1, 2)).exp()
     right = weights @ v.double()
     found = part.double().sum(0)[:, None]

@@ -17,7 +17,8 @@ from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.running.screen import (
     for_architecture,
-    refuse_miscompiled,
+    later_assembler,
+    miscompiled,
 )
 from mirage_dsl.core.errors import CompileError, MirageError, ShapeError
 from mirage_dsl.core.hardware import number_of
@@ -152,6 +153,7 @@ class TritonExecutable:
         self._launched = graph if interpret else _launchable(graph)
         self._plans: dict[Variant, ModulePlan] = {}
         self._modules: dict[str, ModuleType] = {}
+        self._miscompiled: dict[str, list[str]] = {}
         self._new, self._into = Dispatch[Direct](), Dispatch[Direct]()
         self.source = self._plan(Variant()).source
         """The emitted module, for tensors as the inputs' types describe them."""
@@ -172,13 +174,22 @@ class TritonExecutable:
         """What runs calls through Triton, which compiles what they need."""
         if made.source not in self._modules:
             if not self.interpret:
-                refuse_miscompiled(made)
+                self._miscompiled[made.source] = miscompiled(made)
             module = load_module(made.source, interpret=self.interpret)
             self._modules[made.source] = module
         module = self._modules[made.source]
         if self.interpret:
             return vars(module)["run"]
-        return prepared_run(module, [k.name for k in made.kernels])
+        run = prepared_run(module, [k.name for k in made.kernels])
+        wrong = self._miscompiled[made.source]
+        if not wrong:
+            return run
+
+        def assembled_later(*given: torch.Tensor) -> list[torch.Tensor]:
+            with later_assembler(wrong[0]):
+                return run(*given)
+
+        return assembled_later
 
     def __call__(
         self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()

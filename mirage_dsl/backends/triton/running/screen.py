@@ -14,7 +14,8 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,15 +169,19 @@ def compile_kernel(
     }
     if kernel.schedule.pdl and own.early_launches:
         options["launch_pdl"] = True
-    try:
-        compiled = triton.compile(
-            source, target=GPUTarget("cuda", arch, WARP), options=options
-        )
-    except Exception as error:
-        raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
-    if ptxas_version() < RIGHT_DESCRIPTORS:
-        _check_descriptors(kernel.name, str(compiled.asm["ptx"]))
-    return compiled
+
+    def compiled() -> Any:
+        target = GPUTarget("cuda", arch, WARP)
+        try:
+            return triton.compile(source, target=target, options=options)
+        except Exception as error:
+            raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
+
+    found = compiled()
+    if ptxas_version(arch) < RIGHT_DESCRIPTORS and _is_miscompiled(found.asm["ptx"]):
+        with later_assembler(kernel.name):
+            found = compiled()
+    return found
 
 
 def _source(
@@ -204,46 +209,75 @@ def _source(
     )
 
 
-def ptxas_version() -> tuple[int, ...]:
-    """That of the assembler which Triton uses."""
-    from triton import knobs
+def ptxas_version(arch: int) -> tuple[int, ...]:
+    """That of the assembler which Triton uses for an architecture, 90 for 9.0."""
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    return tuple(map(int, knobs.nvidia.ptxas.version.split(".")))
+    return _version(get_ptxas(arch))
 
 
-def refuse_miscompiled(emitted: ModulePlan) -> None:
-    """See to it that Triton's own launch on the current GPU runs no wrong kernel.
+def _version(tool: Any) -> tuple[int, ...]:
+    return tuple(map(int, tool.version.split(".")))
+
+
+@contextmanager
+def later_assembler(name: str) -> Generator[None]:
+    """Let Triton use the later ptxas, which it carries for newer GPUs, for all.
 
     Raises:
-        CompileError: Triton refuses a kernel, or its assembler gets one wrong.
+        CompileError: That one is too old as well; it names the kernel, `name`.
+    """
+    from triton import knobs
+    from triton.backends.nvidia.compiler import get_ptxas_version
+
+    later = knobs.nvidia.ptxas_blackwell
+    if _version(later) < RIGHT_DESCRIPTORS:
+        raise CompileError(
+            f"{name} would read wrong shared memory: two of its dots read one place "
+            "by different layouts, which ptxas before 12.9 gets wrong; use other "
+            "tiles, or name a later ptxas in TRITON_PTXAS_PATH"
+        )
+    with knobs.nvidia.scope():
+        knobs.nvidia.ptxas = later.path
+        # Keys of Triton's cache name the version, which Triton looks up once.
+        get_ptxas_version.cache_clear()
+        try:
+            yield
+        finally:
+            get_ptxas_version.cache_clear()
+
+
+def miscompiled(emitted: ModulePlan) -> list[str]:
+    """Kernels that Triton's own launch on the current GPU would get wrong.
+
+    Raises:
+        CompileError: Triton refuses a kernel.
     """
     import torch
 
-    if emitted.source.count("tl.dot(") > 1 and ptxas_version() < RIGHT_DESCRIPTORS:
-        for kernel in emitted.kernels:
-            arch = number_of(torch.cuda.get_device_capability())
-            compile_kernel(emitted, kernel, arch)
+    arch = number_of(torch.cuda.get_device_capability())
+    if emitted.source.count("tl.dot(") < 2 or ptxas_version(arch) >= RIGHT_DESCRIPTORS:
+        return []
+    compiled = {k.name: compile_kernel(emitted, k, arch) for k in emitted.kernels}
+    return [n for n, kernel in compiled.items() if _is_miscompiled(kernel.asm["ptx"])]
 
 
-def _check_descriptors(name: str, ptx: str) -> None:
-    """Refuse what ptxas 12.8, which comes with Triton 3.6 and 3.7, gets wrong.
+def _is_miscompiled(ptx: str) -> bool:
+    """Whether ptxas 12.8, which Triton 3.6 and 3.7 use, gets this wrong.
 
     A descriptor of `wgmma` is an address plus a constant of 64 bits.  Where two dots
     read one place in shared memory by different layouts, the constants differ in their
     upper halves; ptxas then adds the address to the upper half too, and the kernel
     reads anywhere.  Of 15 kernels with two dots that were run on an H200, those 6 were
-    wrong or ended in an illegal memory access that this refuses.
+    wrong or ended in an illegal memory access that this finds.
     """
     parts = {m[1]: (m[2], int(m[3]) >> 32) for m in _DESCRIPTOR.finditer(ptx)}
     upper: dict[str, int] = {}
-    for match in _WGMMA.finditer(ptx):
-        for base, constant in (parts[m] for m in match.groups() if m in parts):
-            if upper.setdefault(base, constant) != constant:
-                raise CompileError(
-                    f"{name} would read wrong shared memory: two of its dots read one "
-                    "place by different layouts, which ptxas before 12.9 gets wrong; "
-                    "use other tiles, or name a later ptxas in TRITON_PTXAS_PATH"
-                )
+    return any(
+        upper.setdefault(base, constant) != constant
+        for match in _WGMMA.finditer(ptx)
+        for base, constant in (parts[m] for m in match.groups() if m in parts)
+    )
 
 
 def _signature(param: Param) -> str:
