@@ -5,7 +5,8 @@ cancellation.  Candidate and unfused program run against the program in float64,
 families of inputs, under two models.
 
 **As executed**: f32 arithmetic, storage formats rounded.  Random inputs, inputs far
-from 0, and ramps along every dim: up, down, and so, along other dims, as row offsets.
+from 0 on either side, and ramps along every dim: up, down, and so, along other dims, as
+row offsets.
 
 **In f32 throughout**, without the rounding of formats, which would hide what cancels:
 rows far from 0 that are constant, or of a small deviation.  Sums of such numbers are
@@ -369,16 +370,21 @@ def _families(
     """Random inputs, near 0 and far; ramps along all dims."""
     yield _Family("random inputs of scale {}", partial(_scaled, plain), _SCALES)
     for number, far in enumerate(program.inputs):
-        name = far.name + " around {}"
-        yield _Family(name, partial(_moved, plain, number), _OFFSETS)
+        # A shift by the largest of relu(x), say, is right from 0 on alone.
+        for side in ("", "-"):
+            name = f"{far.name} around {side}{{}}"
+            moved = partial(_moved, plain, number, side == "-")
+            yield _Family(name, moved, _OFFSETS)
     noise = [1.0 + 0.1 * _normal(rng, program, i) for i in program.inputs]
     reduced = _reduced(program)
     for dim in dict.fromkeys(n for i in program.inputs for n in i.type.names):
-        # Ramps along a dim that is not reduced are offsets of rows.
-        ways = ("up", "down") if dim in reduced else ("up",)
+        # Ramps along a dim that is not reduced are offsets of rows, to both sides.
+        ways = ("up", "down") if dim in reduced else ("up", "below 0")
         heights = _HEIGHTS if dim in reduced else _HEIGHTS[-1:]
         for way in ways:
             ramps = [_ramp(program, i, dim, way) for i in program.inputs]
+            if way == "below 0":
+                _negate_first(ramps)
             name = f"ramp {way} to {{}} along {dim}"
             yield _Family(name, partial(_ramped, noise, ramps), heights)
 
@@ -412,9 +418,10 @@ def _scaled(plain: list[Array], scale: float) -> list[Array]:
     return [scale * v for v in plain]
 
 
-def _moved(plain: list[Array], number: int, scale: float) -> list[Array]:
-    """Random inputs, one of them around the scale."""
-    return [v + scale if at == number else v for at, v in enumerate(plain)]
+def _moved(plain: list[Array], number: int, below: bool, scale: float) -> list[Array]:
+    """Random inputs, one of them around the scale, or as far below 0."""
+    offset = -scale if below else scale
+    return [v + offset if at == number else v for at, v in enumerate(plain)]
 
 
 def _replaced(
@@ -438,9 +445,15 @@ def _ramp(program: KernelGraph, item: Input, dim: str, way: str) -> Array | None
     sizes = [program.extent_of[n] or 1 for n in names]
     at = names.index(dim)
     rising = np.linspace(0.05, 1.0, sizes[at])
-    steps = rising if way == "up" else rising[::-1]
+    steps = rising[::-1] if way == "down" else rising
     along = steps.reshape([-1 if i == at else 1 for i in range(len(sizes))])
     return np.broadcast_to(along, sizes).reshape(input_shape(program, item))
+
+
+def _negate_first(ramps: list[Array | None]) -> None:
+    """Products of what the ramps give are negative then."""
+    at = next(at for at, ramp in enumerate(ramps) if ramp is not None)
+    ramps[at] = np.negative(ramps[at])
 
 
 def _reduced(program: KernelGraph) -> set[str]:

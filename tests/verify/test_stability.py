@@ -41,6 +41,8 @@ BAD_SHIFTS: dict[str, Shift] = {
     "maximum of all rows": lambda b, x: b.max(b.max(x, over="n"), over="m"),
     "half of the maximum": lambda b, x: b.mul(b.max(x, over="n"), scalar(0.5)),
     "bounded maximum": lambda b, x: b.minimum(b.max(x, over="n"), scalar(100)),
+    "maximum above 0": lambda b, x: b.max(b.apply("relu", x), over="n"),
+    "largest size": lambda b, x: b.max(b.apply("abs", x), over="n"),
 }
 GOOD_SHIFTS: dict[str, Shift] = {
     "maximum": lambda b, x: b.max(x, over="n"),
