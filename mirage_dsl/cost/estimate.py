@@ -52,10 +52,11 @@ ATTENTION_SHARE = 0.5
 through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
 are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
 at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
-MOMENTS_RATE = 0.9e9
-"""Elements a second that a block of PyTorch's group norm reads, one block a group.  [M]
-H200, f16 [2, 320, 64, 64] in 32 groups, SiLU behind it: 51.2 µs; of groups of other
-sizes nothing was measured."""
+ROW_RATES = {"group_norm": 0.9e9, "softmax": 4.1e9, "log_softmax": 4.1e9}
+"""Elements a second that a block of PyTorch's kernel reads, by the call; one block
+takes a group or a row.  [M] H200, f16: group norm of [2, 320, 64, 64] in 32 groups and
+SiLU, 51.2 µs; softmax of [16, 1000000] 243.8 µs.  [A] log-softmax, the same
+kernel with another end; of other sizes nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -313,10 +314,10 @@ def _call_kernel(
     elif not products:
         elements = size_of(types[call.value("x")].names, extents)
         busy = math.hypot(busy, _row_latency(elements, hardware))
-    if call.name == "group_norm":
+    if call.name in ROW_RATES:
         reductions = [n for n in nodes if n.op.kind is Kind.REDUCTION]
         row = max(size_of(n.over, extents) for n in reductions)
-        busy = max(busy, row / MOMENTS_RATE)
+        busy = max(busy, row / ROW_RATES[call.name])
     return KernelCost(
         1e6 * (busy + hardware.launch + hardware.ramp),
         dram,

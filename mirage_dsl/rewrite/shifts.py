@@ -17,6 +17,9 @@ What a logarithm is taken of gets its maximum back behind it: log a + m.
 Exponentials that are added to each other, as those of a sum over a concatenated dim,
 have one shift, the larger of theirs: what was summed relative to m is weighted by
 exp(m - larger).
+
+Exponentials of a later kernel that only meet such a sum, as in the quotient of a
+softmax over long rows, take the shift of the sum, which is stored too.
 """
 
 from __future__ import annotations
@@ -389,23 +392,42 @@ class _Shift:
             # Each would choose a largest maximum of its own.
             raise NotHomogeneousError
         (last,) = self.found.combined or [self.number]
-        if any(at != last for at, _ in self.others):
-            raise NotHomogeneousError
-        if not {last}.issuperset(self.found.logarithms) or (
-            self.others and self.found.logarithms
-        ):
+        later = self._later(last)
+        logarithms = self.found.logarithms
+        if not {last}.issuperset(logarithms) or (self.others and logarithms):
             raise NotHomogeneousError
         if self.found.combined:
             block, stored, axes = self._storing(block, largest)
             combining = nodes[last]
             assert isinstance(combining, BlockGraph)
-            nodes[last] = self._weighted(combining, stored, axes)
+            combining, top = self._weighted(combining, stored, axes)
+            if later:
+                combining, stored, axes = self._storing_too(combining, stored, top)
+                combining = self._in_f32(combining)
+            nodes[last] = combining
+            self._follow(nodes, later, stored, axes)
+        elif later:
+            block, stored, axes = self._storing(block, largest)
+            block = self._in_f32(block)
+            self._follow(nodes, later, stored, axes)
         elif self.others:
             block = self._with_companions(block, largest)
-        elif self.found.logarithms:
+        elif logarithms:
             block = self._put_back(block, *self._last(largest))
         nodes[self.number] = block
         return replace(self.graph, nodes=tuple(nodes))
+
+    def _later(self, last: int) -> list[int]:
+        """The kernels behind `last` whose exponentials share the shift; or none.
+
+        Raises:
+            NotHomogeneousError: Some are ahead of it, or some in it and some behind.
+        """
+        places = {at for at, _ in self.others}
+        later = sorted(at for at in places if at > last)
+        if len(later) < len(places) and (later or places != {last}):
+            raise NotHomogeneousError
+        return later
 
     @property
     def _runs(self) -> bool:
@@ -578,18 +600,16 @@ class _Shift:
 
     def _weighted(
         self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]
-    ) -> BlockGraph:
-        """A later block, with every scaled part weighted by its maximum."""
+    ) -> tuple[BlockGraph, str]:
+        """A later block, with every part weighted by its maximum, and the largest."""
         scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
         if any(self.found.kernel_degrees[n.source] != 1 for n in scaled):
             raise NotHomogeneousError
-        pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}
-        maxima = self.names.fresh("maxima")
-        seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
-        top = self.names.fresh("top")
+        load = self._load(block, stored, axes)
+        maxima, top = load.result, self.names.fresh("top")
         over = tuple(sorted(self.found.partial))
         nodes: list[BlockNode] = [
-            Load(maxima, stored, seen),
+            load,
             Apply(top, ROWSHIFT, (maxima,), (("over", over),)),
         ]
         types = block_types(block, kernel_types(self.graph))
@@ -608,4 +628,60 @@ class _Shift:
                 weighted = names[node.result]
                 nodes.append(Apply(weighted, MUL, (node.result, weight)))
         block = replace(block, nodes=sorted_by_reads(nodes))
-        return self._put_back(block, top) if self.found.logarithms else block
+        return self._put_back(block, top) if self.found.logarithms else block, top
+
+    def _load(self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]) -> Load:
+        """A load of a shift, in pieces as of what it has scaled."""
+        scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
+        pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}
+        seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
+        return Load(self.names.fresh("maxima"), stored, seen)
+
+    # -- Exponentials of later kernels ----------------------------------------------
+
+    def _storing_too(
+        self, block: BlockGraph, stored: str, top: str
+    ) -> tuple[BlockGraph, str, tuple[Axis, ...]]:
+        """A block that combines parts, and also stores the shift of the whole."""
+        seen = next(n.axes for n in block.loads if n.source == stored)
+        partial = self.found.partial
+        axes = tuple(a for a in seen if not {d.name for d in a} & partial)
+        if any(d.loop for a in axes for d in a):
+            raise NotHomogeneousError
+        shift = self.names.fresh("shift")
+        store = Store(shift, top, axes, f32)
+        return replace(block, nodes=(*block.nodes, store)), shift, axes
+
+    def _in_f32(self, block: BlockGraph) -> BlockGraph:
+        """A block that stores in f32 what the shift has scaled.
+
+        Of a long row the sum is beyond f16: it is at least 1 for each largest element.
+        """
+        scaled = self.found.kernel_degrees
+        nodes = (
+            replace(n, dtype=f32) if isinstance(n, Store) and n.result in scaled else n
+            for n in block.nodes
+        )
+        return replace(block, nodes=tuple(nodes))
+
+    def _follow(
+        self,
+        nodes: list[KernelNode],
+        later: Sequence[int],
+        stored: str,
+        axes: tuple[Axis, ...],
+    ) -> None:
+        """Give exponentials of later kernels the shift of what they are joined to."""
+        for at in later:
+            block = nodes[at]
+            assert isinstance(block, BlockGraph)
+            load = self._load(block, stored, axes)
+            found: list[BlockNode] = [load]
+            for node in block.nodes:
+                if isinstance(node, Apply) and node.result in self._companions:
+                    moved = self.names.fresh("moved")
+                    found.append(Apply(moved, SUB, (node.values[0], load.result)))
+                    found.append(replace(node, operands=(moved,)))
+                else:
+                    found.append(node)
+            nodes[at] = replace(block, nodes=sorted_by_reads(found))

@@ -444,6 +444,7 @@ class _Driver:
         for form in dict.fromkeys(self.forms):
             found = self._several(form)
             plans += self._allowed(found.plans)
+            plans += self._allowed(self.segments.split_apart(found.plans))
             self._cut(form, plans, found)
 
     def missed(self, found: Sequence[Candidate]) -> bool:

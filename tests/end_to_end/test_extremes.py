@@ -215,6 +215,21 @@ def test_a_plan_that_stays_finite_wins(queries: int, keys: int) -> None:
     assert all("rowshift" in str(c.mugraph) for c in found)
 
 
+def test_rows_longer_than_f16_counts() -> None:
+    """The best plan reads rows twice; it stores no exponentials, and no sum in f16."""
+    kernel = mirage.kernel(lambda x: F.softmax(x, -1), effort="quick")
+    x = torch.zeros(3, 140_000, dtype=torch.float16)
+    x[1, :70_000], x[2] = -65504.0, 300 * normal(140_000).half()
+    graph = kernel.bind(x).search(use_cache=False).best.mugraph
+    assert len(graph.blocks) == 3
+    assert not {n.op for n in graph.applies}
+    found = TritonExecutable(graph, interpret=True)(x)[0]
+    right = F.softmax(x.double(), -1)
+    error = (found.double() - right).norm(dim=-1) / right.norm(dim=-1)
+    eager = (F.softmax(x, -1).double() - right).norm(dim=-1) / right.norm(dim=-1)
+    assert (error <= 2 * eager + 1e-3).all()
+
+
 def test_where_no_plan_stays_finite_it_is_said() -> None:
     traced = mirage.kernel(lambda x: torch.exp(x).sum(-1)).trace(mirage.f32[32, 64])
     lines = mirage.explain(search(traced, H100).best.mugraph, traced)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from mirage_dsl.core.types import f16
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph, RunningMax
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.table import EXP, MAXIMUM, SUB
 from mirage_dsl.rewrite.shifts import sorted_by_reads, stabilise, strip_shifts
 from mirage_dsl.verify.verifier import verify
@@ -182,3 +184,84 @@ def test_nodes_are_put_behind_what_they_read() -> None:
     )
     with pytest.raises(NotHomogeneousError):
         sorted_by_reads([exponential, moved, larger, last])
+
+
+# -- Of kernels that follow one another ------------------------------------------------
+
+SOFTMAX = """mirage 1
+
+mugraph softmax(x: f16[m, k]) -> f16[m, k] where m = 16, k = 4096 {
+  top = rowshift x over(k)
+  moved = sub x, top
+  e = exp moved
+  total = sum e over(k)
+  y = div e, total
+  return y
+}
+"""
+WHOLE = """  total = block grid(m / 1) loop(k / 64) {
+    x_t: f16[m/grid, k/loop] = load x
+    e: f32[m/grid, k/loop] = exp x_t
+    e_sum: f32[m/grid] = sum e over(k)
+    e_all: f32[m/grid] = accumulate e_sum
+    store total: f16[m/grid] = e_all
+  }
+"""
+PARTS = """  parts = block grid(m / 1, k / 512) loop(k / 64) {
+    x_t: f16[m/grid, k/grid/loop] = load x
+    e: f32[m/grid, k/grid/loop] = exp x_t
+    e_sum: f32[m/grid] = sum e over(k)
+    e_all: f32[m/grid] = accumulate e_sum
+    store parts: f32[k#/grid, m/grid] = e_all
+  }
+  total = block grid(m / 1) {
+    p: f32[k#, m/grid] = load parts
+    e_all: f32[m/grid] = sum p over(k#)
+    store total: f16[m/grid] = e_all
+  }
+"""
+QUOTIENT = """  y = block grid(m / 4, k / 256) {
+    x_t: f16[m/grid, k/grid] = load x
+    total_t: f16[m/grid] = load total
+    e: f32[m/grid, k/grid] = exp x_t
+    q: f32[m/grid, k/grid] = div e, total_t
+    store y: f16[m/grid, k/grid] = q
+  }
+  return y
+}
+"""
+
+
+def of_several(*kernels: str) -> KernelGraph:
+    return parse("".join((SOFTMAX.split("  top")[0], *kernels)))
+
+
+@pytest.mark.parametrize("sums", [WHOLE, PARTS], ids=["whole", "parts"])
+def test_a_later_kernel_has_the_shift_of_the_sum_that_it_reads(sums: str) -> None:
+    shifted = stabilise(of_several(sums, QUOTIENT))
+    assert shifted is not None
+    assert check(shifted) == []
+    found = verify(shifted, parse(SOFTMAX))
+    assert found.ok, found
+    stores = {s.result: s.dtype for b in shifted.blocks for s in b.stores}
+    assert stores["total"] == f32
+    assert stores["y"] == f16
+
+
+def test_the_shift_of_another_row_does_not_do() -> None:
+    shifted = stabilise(of_several(PARTS, QUOTIENT))
+    text = to_text(shifted) if shifted is not None else ""
+    named = "= rowshift maxima2 over(k#)"
+    assert named in text
+    lesser = text.replace(named, "= min maxima2 over(k#)")
+    found = verify(parse(lesser), parse(SOFTMAX))
+    assert found.stability is not None
+    assert not found.stability.ok
+
+
+def test_two_sums_of_one_exponential_have_no_common_shift() -> None:
+    other = WHOLE.replace("total", "total2")
+    halved = QUOTIENT.replace("div e, total_t", "div e, both")
+    read = "    other = load total2[m/grid]\n    both = add total_t, other\n    e:"
+    halved = halved.replace("    e:", read)
+    assert stabilise(of_several(WHOLE, other, halved)) is None

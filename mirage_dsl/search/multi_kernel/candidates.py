@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.types import (
     Axis,
@@ -35,7 +36,14 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, EXP
 from mirage_dsl.search.closure.edges import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
-from mirage_dsl.search.closure.workspace import CONSTANT, FUNCTION, LOAD, SUM, Workspace
+from mirage_dsl.search.closure.workspace import (
+    CONSTANT,
+    FUNCTION,
+    LOAD,
+    SUM,
+    Ints,
+    Workspace,
+)
 from mirage_dsl.search.multi_kernel.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.space import Output, Space, Value, space_of
 from mirage_dsl.search.structures.reconstruct import row_of
@@ -87,6 +95,15 @@ def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponenti
             elif summed & parts & names:
                 shifts.setdefault(name, 2 * number + 1)
     return Exponentials(frozenset(large), shifts)
+
+
+def of_parts(shift: Ints) -> NDArray[np.bool_]:
+    """Which numbers of shifts are those of partial sums.
+
+    They are combined in one kernel.  An exponential may be computed in several: a later
+    one shifts it as what it is joined to (`rewrite.shifts`), or is not stable.
+    """
+    return (shift >= 0) & (shift % 2 == 1)
 
 
 def _scaled(exponential: str, definitions: Sequence[Apply]) -> set[str]:

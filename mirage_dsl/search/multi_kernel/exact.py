@@ -28,6 +28,7 @@ import numpy as np
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.search.closure.workspace import Ints
+from mirage_dsl.search.multi_kernel.candidates import of_parts
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, SAVE, Union
 from mirage_dsl.search.multi_kernel.heuristic import Dag
 
@@ -242,9 +243,9 @@ class _Model:
         return sum(each.values())
 
     def shift_once(self) -> None:
-        """What chooses a shift is done in one launch, or else there are several."""
+        """Parts are combined in one launch, or else there are several shifts."""
         u = self.u
-        for number in np.unique(u.shift[u.shift >= 0]).tolist():
+        for number in np.unique(u.shift[of_parts(u.shift)]).tolist():
             by_launch: dict[int, list[int]] = defaultdict(list)
             for e in np.flatnonzero(u.shift == number).tolist():
                 by_launch[int(u.launch[e])].append(e)
@@ -288,10 +289,11 @@ def launches(u: Union, dag: Dag) -> int:
 
 
 def obeys(u: Union, dag: Dag, most: Sequence[int]) -> bool:
-    """Whether the launches of a DAG keep to the limits and choose each shift once."""
+    """Whether the launches of a DAG keep to the limits and combine all parts once."""
     enodes = np.array(dag.enodes)
     launch, shift = u.launch[enodes], u.shift[enodes]
-    chosen = {(s, n) for s, n in zip(shift, launch, strict=True) if s >= 0}
+    parts = of_parts(shift)
+    chosen = set(zip(shift[parts], launch[parts], strict=True))
     if len(chosen) > len({s for s, _ in chosen}):
         return False
     inside = launch >= 0

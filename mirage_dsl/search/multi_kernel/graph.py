@@ -49,7 +49,7 @@ class Union:
         kernel: Number of its kernel (of its call for `LIBRARY`), -1 for `PASS`.
         layer: Its layer.
         detail: Number of its edge, or of its save.
-        shift: What should be done in one launch only (`Closure.shift`), -1 for none.
+        shift: The shift that it chooses or shares (`Closure.shift`), -1 for none.
         room: What it takes of each limit of its launch, one row an e-node.
         tensor: Of each class the number of its tensor, -1 if it is none.
         root: The class of all outputs.

@@ -234,8 +234,8 @@ class Closure:
         reduced: Dims that each edge reduces, as masks.
         shapes: Dims that the operands of each edge have together.
         extra: µs that each edge costs more than by its work.
-        shift: What should be done in one kernel only, as it chooses a shift: an
-            exponential, or combining its parts.  A number for each edge, -1 for none.
+        shift: What chooses a shift: an exponential, or combining parts, which one
+            kernel should do (`candidates.of_parts`).  By edge, -1 for none.
     """
 
     space: Space

@@ -86,9 +86,44 @@ class Splitter:
             graph: A sized μGraph with one block graph.
             inside: Inputs that an earlier kernel left in L2.
         """
-        if len(graph.blocks) != 1 or not self._leaves_idle(graph):
+        if len(graph.blocks) != 1:
             return None
-        number = graph.nodes.index(graph.blocks[0])
+        return self._split_block(graph, graph.nodes.index(graph.blocks[0]), inside)
+
+    def split_all(self, graph: KernelGraph) -> Plan | None:
+        """A μGraph with every block split where that is faster; None if none is.
+
+        Args:
+            graph: A sized μGraph.
+        """
+        best: Plan | None = None
+        left = [b.results for b in graph.blocks]
+        for results in left:
+            number = next(
+                at
+                for at, node in enumerate(graph.nodes)
+                if isinstance(node, BlockGraph) and node.results == results
+            )
+            made = frozenset(
+                name
+                for node in graph.nodes[:number]
+                if isinstance(node, BlockGraph)
+                for name in node.results
+            )
+            found = self._split_block(graph, number, made)
+            if found is not None:
+                whole = Plan.of(found.graph, self.hardware)
+                if whole.microseconds < Plan.of(graph, self.hardware).microseconds:
+                    best, graph = whole, whole.graph
+        return best
+
+    def _split_block(
+        self, graph: KernelGraph, number: int, inside: AbstractSet[str]
+    ) -> Plan | None:
+        block = graph.nodes[number]
+        assert isinstance(block, BlockGraph)
+        if not self._leaves_idle(graph, block):
+            return None
         halves = split_loop(graph, number)
         if halves is None:
             return None
@@ -104,11 +139,11 @@ class Splitter:
                     best = (cost, sized)
         return None if best is None else Plan.of(best[1], self.hardware, inside)
 
-    def _leaves_idle(self, graph: KernelGraph) -> bool:
+    def _leaves_idle(self, graph: KernelGraph, block: BlockGraph) -> bool:
         extents = derived_extents(graph, graph.extent_of)
         known = {n: e for n, e in extents.items() if e is not None}
         count = 1
-        for parts in grid_parts(graph.blocks[0], known):
+        for parts in grid_parts(block, known):
             count *= parts
         return count < BLOCKS_PER_SM * self.hardware.sms
 
@@ -437,6 +472,26 @@ class SegmentSearch:
                 plans.append(halves)
         self.ledger.found["loops split"] += MOST_SPLIT + len(plans) - most
         self.ledger.take_sizes(tally)
+
+    def split_apart(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The best plans of several kernels with loops split, where that is faster."""
+        tally: Counter[str] = Counter()
+        splitter = Splitter(self._allowed, self.hardware, tally)
+        made: list[Plan] = []
+        seen: set[str] = set()
+        for plan in sorted(plans, key=lambda p: p.microseconds):
+            structure = canonical_hash(plan.graph, sizes=False)
+            if structure in seen:
+                continue
+            if len(seen) == MOST_SPLIT or self.late():
+                break
+            seen.add(structure)
+            halves = splitter.split_all(plan.graph)
+            if halves is not None:
+                made.append(halves)
+        self.ledger.found["loops split"] += len(made)
+        self.ledger.take_sizes(tally)
+        return made
 
     def _allowed(self, block: BlockGraph) -> Allowed | None:
         """What the constraints leave of a block's sizes; None of its structure."""
