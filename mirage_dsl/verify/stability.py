@@ -384,7 +384,7 @@ def _families(
         for way in ways:
             ramps = [_ramp(program, i, dim, way) for i in program.inputs]
             if way == "below 0":
-                _negate_first(ramps)
+                ramps = _first_negated(ramps)
             name = f"ramp {way} to {{}} along {dim}"
             yield _Family(name, partial(_ramped, noise, ramps), heights)
 
@@ -450,10 +450,13 @@ def _ramp(program: KernelGraph, item: Input, dim: str, way: str) -> Array | None
     return np.broadcast_to(along, sizes).reshape(input_shape(program, item))
 
 
-def _negate_first(ramps: list[Array | None]) -> None:
+def _first_negated(ramps: list[Array | None]) -> list[Array | None]:
     """Products of what the ramps give are negative then."""
-    at = next(at for at, ramp in enumerate(ramps) if ramp is not None)
-    ramps[at] = np.negative(ramps[at])
+    first = next(at for at, ramp in enumerate(ramps) if ramp is not None)
+    return [
+        -ramp if at == first and ramp is not None else ramp
+        for at, ramp in enumerate(ramps)
+    ]
 
 
 def _reduced(program: KernelGraph) -> set[str]:
