@@ -266,8 +266,13 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
     mixed = np.stack([footprint.at(number) for number in own.mixed])
     conflicts = mixed & ~footprint.asynchronous[own.product]
     each = np.where(own.loaded[:, None] & conflicts, CONFLICTS * each, each)
-    loaded = conflicts | footprint.merged[own.product]
+    loaded = conflicts | (footprint.merged[own.product] & ~own.run[:, None])
     moves = np.where(own.loaded[:, None], loaded, moves)
     counts = own.first & products.matrix[own.product]
     cost = np.where(moves, each * footprint.sizes[own.value], 0.0)
+    if own.kept.any():
+        # Bytes are read from shared memory, and what they become is written there.
+        moved = (1 + own.itemsize) * footprint.sizes[own.value]
+        moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
+        cost = np.where(own.kept[:, None], moved, cost)
     return (cost * _times(own.looped, footprint))[counts].sum(axis=0)

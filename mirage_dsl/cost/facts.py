@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import SearchError
-from mirage_dsl.core.types import Dim, TensorType
+from mirage_dsl.core.types import Dim, TensorType, f32
 from mirage_dsl.cost.flow import Flow
 from mirage_dsl.cost.live import Live, live_tiles
 from mirage_dsl.ir.analysis.settled import unmasked
@@ -45,6 +45,7 @@ from mirage_dsl.tile.program import (
     reads,
     walk,
 )
+from mirage_dsl.tile.runs import runs
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Unsized
 from mirage_dsl.tile.suited import (
     Suited,
@@ -54,6 +55,13 @@ from mirage_dsl.tile.suited import (
     is_worth_a_tile,
     vector_products,
 )
+
+UNPACKING = 1.25
+"""Operations for each number that is unpacked from bytes, to f16.
+
+Instructions for eight halves of bytes: two that spread bytes, four masks, four
+subtractions.
+"""
 
 # -- Programs as rows of matrices ------------------------------------------------------
 # A column of these matrices is a parameter point (`cost.footprint`), so one
@@ -118,6 +126,8 @@ class Operands:
         fresh: Whether it lies in registers as a product left it.
         mixed: Whether other operators read the same copy of a load, which lies as
             neither wants it.
+        kept: Whether it is converted from bytes where these were loaded.
+        run: Whether it is loaded with merged axes.
         looped: Whether the value is made in every iteration.
     """
 
@@ -129,6 +139,8 @@ class Operands:
     loaded: Flags
     fresh: Flags
     mixed: tuple[Number, ...]
+    kept: Flags
+    run: Flags
     looped: Flags
 
 
@@ -310,6 +322,7 @@ class _Builder:
             for side in (p.left, p.right)
         ]
         values = [flow.origin(side) for _, _, side in own]
+        merged = runs(self.program, lambda _: True)
         makers = [self.facts.loads.get(v) for v in values]
         return Operands(
             product=np.array([at for at, _, _ in own], dtype=np.intp),
@@ -326,6 +339,8 @@ class _Builder:
                 load is not None and self.is_mixed(load, side)
                 for load, (_, _, side) in zip(makers, own, strict=True)
             ),
+            run=flags(v in merged for v in values),
+            kept=flags(side in flow.packed.factors for _, _, side in own),
             looped=flags(flow.stage[v] == "body" for v in values)[:, None],
         )
 
@@ -438,9 +453,14 @@ class _Builder:
     def work(self) -> Work:
         flops = (np.zeros((1, len(self.sets))), np.zeros((1, len(self.sets))))
         maxima, reductions, others = [0, 0], [0, 0], [0, 0]
+        unpacked = self.flow.packed.floats
         for statement, stage in self.flow.steps:
             once = stage != "body"
             match statement:
+                case Compute() | Cast() if statement.result in unpacked:
+                    row, wide = self.value[statement.result], statement.tile.dtype
+                    flops[once][0, row] += UNPACKING + CAST.flops * (wide == f32)
+                    others[once] += 1
                 case Compute():
                     row = self.value[statement.result]
                     flops[once][0, row] += statement.op.flops

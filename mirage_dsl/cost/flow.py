@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from mirage_dsl.tile.formula import Number
+from mirage_dsl.tile.packed import packed
 from mirage_dsl.tile.program import (
     Convert,
     Load,
@@ -34,9 +35,11 @@ class Flow:
     """Who makes and who reads the values of a program.
 
     What is only another form of a value (f32, turned, masked, merged, the other copy of
-    a load) goes by the name of the value itself.
+    a load) goes by the name of the value itself.  Steps by which bytes are unpacked are
+    none, where they are unpacked in one.
 
     Attributes:
+        packed: What is unpacked from bytes in a step.
         tiles: The types of values.
         stage: When each value is made.
         users: Who reads each value, and when.
@@ -47,6 +50,7 @@ class Flow:
 
     def __init__(self, program: TileProgram) -> None:
         self.tiles: Mapping[str, Tile] = tiles_of(program)
+        self.packed = packed(program)
         self.stage: dict[str, Stage] = {}
         self.users: dict[str, list[Step]] = {}
         self.second: dict[str, Number] = {}
@@ -66,7 +70,9 @@ class Flow:
 
     def operands(self, statement: Statement) -> list[str]:
         """The values that a statement reads."""
-        return [self.origin(v) for v in reads(statement)]
+        parts = [self.packed.floats.get(v) for v in makes(statement)]
+        found = [p.source for p in parts if p is not None]
+        return [self.origin(v) for v in found or reads(statement)]
 
     def products_of(self, value: str) -> list[Product]:
         """The products that read a value."""
@@ -78,6 +84,8 @@ class Flow:
         return self.origin(product.left), self.origin(product.right)
 
     def _visit(self, statement: Statement, stage: Stage) -> None:
+        if not self.packed.steps.isdisjoint(makes(statement)):
+            return
         match statement:
             case Convert() | Mask() | Merge() | Pick():
                 self._origin[statement.result] = self.origin(statement.operand)

@@ -146,7 +146,16 @@ def _traced(function: Function) -> KernelGraph:
     return mirage.kernel(function).trace(*specs)
 
 
+def halves(q: Any, shifts: Any) -> Any:
+    value = (q.unsqueeze(1) >> shifts[:, None].to(q.dtype)) & 15
+    return value.reshape(-1, q.shape[1]).to(torch.float16)
+
+
 WRONG: dict[str, tuple[Function, Function]] = {
+    "the halves in the other order": (
+        lambda q: halves(q, torch.arange(2) * 4),
+        lambda q: halves(q, 4 - torch.arange(2) * 4),
+    ),
     "and for or": (lambda a, b: a & b, lambda a, b: a | b),
     "and for or of conditions": (
         lambda a, b: (a > 0) & (b > 0),

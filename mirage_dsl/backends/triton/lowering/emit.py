@@ -44,15 +44,21 @@ from mirage_dsl.backends.triton.lowering.source import (
     source_comment,
     subscript,
 )
+from mirage_dsl.backends.triton.lowering.unpacking import (
+    COMPILED,
+    UNPACKING,
+    unpacked_texts,
+)
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
-from mirage_dsl.core.types import DType, Scalar, TensorType, f32
+from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32
 from mirage_dsl.ir.analysis.layouts import built
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
 from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB
 from mirage_dsl.tile.build import Announced, build, memory_order
 from mirage_dsl.tile.lower import launches, outer_of
+from mirage_dsl.tile.packed import packed
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -83,8 +89,10 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
     loop_parts,
+    makes,
     walk,
 )
+from mirage_dsl.tile.runs import runs
 from mirage_dsl.tile.sizes import Outer, Pieces, launch_order
 from mirage_dsl.tile.suited import suited
 
@@ -368,6 +376,7 @@ def remainder(a, b):
     other = (rest != 0) & ((rest < 0) != (b < 0))
     return tl.where(other, rest + b, rest)
 ''',
+        **UNPACKING,
     }
 )
 """Functions that an emitted module defines when a template calls them."""
@@ -393,8 +402,9 @@ def functions_called(lines: Iterable[str]) -> list[str]:
         if re.search(rf"\b{joining(join)}\b", code)
     ]
     code = "\n".join((code, *joined))
-    called = [text for name, text in FUNCTIONS.items() if f"{name}(" in code]
-    return called + joined
+    called = [t for n, t in FUNCTIONS.items() if re.search(rf"(?<![\w.]){n}\(", code)]
+    compiled = [COMPILED] * any("COMPILED" in text for text in called)
+    return compiled + called + joined
 
 
 def emit_block(
@@ -442,6 +452,8 @@ class _Printer:
         self._memory = Memory(
             places, tiles, around.extents, signature.size, wide=around.wide
         )
+        self._packed = packed(program, lambda d: pieces[d].width)
+        self._runs = runs(program, lambda d: not pieces[d].loose)
         self._variables: dict[str, Variable] = {}
         self._hoisted = False
         self._ranges: Mapping[Part, tuple[str, str]] = {}
@@ -499,7 +511,8 @@ class _Printer:
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
         for statement in body:
             self._comment(statement.notes)
-            self._print[type(statement)](statement)
+            if self._packed.steps.isdisjoint(makes(statement)):
+                self._print[type(statement)](statement)
         self._comment(closing)
 
     def _comment(self, notes: Notes) -> None:
@@ -687,9 +700,19 @@ class _Printer:
     def _address(self, load: Load) -> Address:
         pointer, strides = self._signature.access(self._key(load))
         along = None if load.along is None else load.along.dim
+        starts: dict[Dim, str] = {}
+        for side in self._runs.get(load.result, ()):
+            if len(side) > 1:
+                starts |= self._places.run(side)
+        order = self._axes_of(load)
         return self._memory.address(
-            pointer, load.at, strides, load.tile.axes, without=along
+            pointer, load.at, strides, order, starts=starts, without=along
         )
+
+    def _axes_of(self, load: Load) -> Order:
+        """The axes of a loaded tile: a run of pieces is one, named by the last."""
+        sides = self._runs.get(load.result)
+        return load.tile.axes if sides is None else tuple(s[-1] for s in sides)
 
     def _picked(self, load: Load, along: Along) -> tuple[str, str]:
         """What positions that are data add to an address, and which of them exist.
@@ -717,7 +740,7 @@ class _Printer:
     def _load(self, load: Load) -> None:
         if load.instead is not None:
             self._writer.line("# once more for what is no matrix product")
-        name, axes = self._names.fresh(load.result), load.tile.axes
+        name, axes = self._names.fresh(load.result), self._axes_of(load)
         if load.result in self._descriptors:
             box = self._box(load)
             offsets = ", ".join(self._places.offset(d) for d in box)
@@ -757,6 +780,9 @@ class _Printer:
     def _compute(self, step: Compute) -> None:
         order = step.tile.axes
         self._tiles.shape(order)
+        if step.result in self._packed.floats:
+            self._unpack(step)
+            return
         dtype = self._format(step)
         forms = [self._form(o, order, dtype) for o in step.operands]
         if step.inner is SUB:
@@ -779,10 +805,32 @@ class _Printer:
         self._name(step, self._bind(step.result, text))
 
     def _cast(self, cast: Cast) -> None:
+        if cast.result in self._packed.floats:
+            self._unpack(cast)
+            return
         name = self._variables[cast.operand].name
         dtype = TRITON_DTYPE[cast.tile.dtype.name]
         text = CAST.triton.format(name, dtype=dtype)
         self._name(cast, self._bind(cast.result, text))
+
+    def _unpack(self, step: Compute | Cast) -> None:
+        """Floats of the parts of bytes, in f16, which holds them, or from there in f32.
+
+        What is both halves of a byte is joined along an axis behind the others.
+        """
+        part = self._packed.floats[step.result]
+        source = self._variables[part.source]
+        texts = [
+            self._bind(f"{part.source}_{name}", text)
+            for name, text in unpacked_texts(part, source)
+        ]
+        axes = source.axes
+        (name, *others) = texts
+        if part.along is not None:
+            axes = (*axes, part.along)
+            name = self._bind(f"{part.source}_halves", f"tl.join({name}, {others[0]})")
+        made = self._tiles.arranged(Variable(name, axes, f16), step.tile.axes)
+        self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
 
     def _finite(self, step: Finite) -> None:
         row = self._variables[step.operand]
@@ -807,6 +855,9 @@ class _Printer:
     def _merge(self, step: Merge) -> None:
         lanes = [prod(self._pieces[d].width for d in side) for side in step.sides]
         tile = self._variables[step.operand]
+        if step.operand in self._runs:
+            self._variables[step.result] = tile
+            return
         shape = f"({', '.join(map(str, lanes))})"
         original = self._variables[step.result.rpartition(MERGED)[0]]
         name = self._tiles.reshaped(tile.name, shape, f"{original.name}_r")
@@ -833,7 +884,7 @@ class _Printer:
         if not product.is_matrix:
             self._multiply_and_sum(product)
             return
-        left, right = (self._variables[v].name for v in (product.left, product.right))
+        left, right = self._factor(product.left), self._factor(product.right)
         options = PRECISIONS[product.precision]
         if product.into is not None:
             self._add_product(product, f"{left}, {right}", options)
@@ -843,6 +894,13 @@ class _Printer:
             shape = self._tiles.shape(product.tile.axes)
             name = self._tiles.reshaped(name, shape, product.result)
         self._name(product, name)
+
+    def _factor(self, value: str) -> str:
+        """The name of an operand of the matrix unit."""
+        name = self._variables[value].name
+        if value in self._packed.factors:
+            return self._bind(name, f"kept({name})")
+        return name
 
     def _add_product(self, product: Product, operands: str, options: str) -> None:
         """Add a product to a carried tile in place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mirage_dsl.backends.triton.lowering.plan import Signature, Strides
 from mirage_dsl.backends.triton.lowering.source import (
@@ -118,6 +119,18 @@ class Places:
         text = f"tl.arange(0, {lanes}){wide}" + (f" * {step}" if step != 1 else "")
         first = self._first(self._pieces[dim])
         return f"{first} + {text}" if first else text
+
+    def run(self, side: Order) -> dict[Dim, str]:
+        """Positions along pieces that lie in memory as one axis: of the last, of all.
+
+        What the others add is the block's part of the first one.
+        """
+        lanes = prod(self._pieces[d].width for d in side)
+        wide = ".to(tl.int64)" if self._wide else ""
+        name = self._names.fresh("_".join([*(d.name for d in side), "lane"]))
+        self._writer.assign(name, f"tl.arange(0, {lanes}){wide}")
+        found = {d: self._first(self._pieces[d]) for d in side[:-1]}
+        return {**found, side[-1]: name}
 
     def part(self, name: str) -> str:
         """The first position of the block's part of a dim that the grid splits."""
@@ -315,7 +328,7 @@ class Memory:
         base = partial_of(dim, self._block)
         if base is not None:
             return self._number(dim, base), ""
-        index = starts.get(dim) or self._places.start(dim)
+        index = starts[dim] if dim in starts else self._places.start(dim)
         moved = self._places.advance(dim)
         if dim in order:
             index += subscript((dim,), order)

@@ -20,6 +20,7 @@ from mirage_dsl.tile.sizes import Pieces
 RESERVED = frozenset(
     {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch", "device"}
     | {"EARLY", "power", "TensorDescriptor", "gdc_launch_dependents", "gdc_wait"}
+    | {"COMPILED", "kept", "high_halves", "low_halves", "signed", "unsigned"}
     | HELPERS.keys()
     | set(dir(builtins))
     | set(keyword.kwlist)

@@ -1,0 +1,271 @@
+"""Floats from bytes in a step: the instructions, the emitted kernels, what is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from mirage_dsl.backends.triton.lowering.emit import emit, plan
+from mirage_dsl.backends.triton.lowering.unpacking import UNPACKING
+from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
+from mirage_dsl.ir.check.graph import check as problems
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.packed import Unpacked, packed
+from tests.backends.running import check
+
+Words = NDArray[np.uint32]
+BYTES = np.arange(256, dtype=np.uint8)
+
+
+# -- The instructions ------------------------------------------------------------------
+
+
+def halves(words: Words) -> NDArray[np.float16]:
+    """Two numbers of f16 for each word, the lower bits first."""
+    return words.astype("<u4").view("<f2").reshape(-1, 2)
+
+
+def run_assembly(text: str, words: Words, constant: float) -> list[Words]:
+    """The two results of the assembly of a function, of words with four bytes each."""
+    pair = np.full((len(words), 2), constant, np.float16)
+    registers: dict[str, Words] = {"$2": words}
+    registers |= dict.fromkeys(("$3", "$4"), pair.view("<u4")[:, 0])
+
+    def value(name: str) -> Words:
+        if name in registers:
+            return registers[name]
+        return np.full_like(words, int(name, 16 if "x" in name else 10))
+
+    def permuted(a: Words, b: Words, selector: Words) -> Words:
+        found = np.stack([x.astype("<u4").view("u1").reshape(-1, 4) for x in (a, b)], 1)
+        picks = [int(selector[0]) >> shift & 7 for shift in (0, 4, 8, 12)]
+        return np.ascontiguousarray(found.reshape(-1, 8)[:, picks]).view("<u4")[:, 0]
+
+    def packed_pair(numbers: NDArray[np.float16]) -> Words:
+        return np.ascontiguousarray(numbers.astype("<f2")).view("<u4")[:, 0]
+
+    def fused(a: Words, b: Words, c: Words) -> Words:
+        x, y, z = (halves(v).astype(np.float64) for v in (a, b, c))
+        return packed_pair((x * y + z).astype(np.float16))
+
+    def masked(a: Words, b: Words, c: Words, table: Words) -> Words:
+        assert int(table[0]) == 0xEA, "the table of (a & b) | c"
+        return (a & b) | c
+
+    instructions: dict[str, Callable[..., Words]] = {
+        "mov.b32": lambda a: a,
+        "xor.b32": lambda a, b: a ^ b,
+        "prmt.b32": permuted,
+        "lop3.b32": masked,
+        "sub.f16x2": lambda a, b: packed_pair(halves(a) - halves(b)),
+        "fma.rn.f16x2": fused,
+    }
+    for line in re.findall(r"^\s*([a-z].*);$", text, re.MULTILINE):
+        name, rest = line.split(" ", 1)
+        target, *operands = (o.strip() for o in rest.split(","))
+        registers[target] = instructions[name](*map(value, operands))
+    return [registers["$0"], registers["$1"]]
+
+
+@pytest.mark.parametrize("less", [0, 8, 128, 1000])
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("low_halves", (BYTES & 15).astype(np.float64)),
+        ("high_halves", (BYTES >> 4).astype(np.float64)),
+        ("unsigned", BYTES.astype(np.float64)),
+        ("signed", BYTES.view(np.int8).astype(np.float64)),
+    ],
+)
+def test_every_byte_becomes_its_number(
+    name: str, right: NDArray[np.float64], less: int
+) -> None:
+    source = UNPACKING[name]
+    assembly = source.split('"""')[3]
+    offset = re.search(r"tl\.full\(a\.shape, (.*), tl\.float16\)", source)
+    assert offset is not None
+    constant = float(eval(offset[1], {"less": float(less)}))
+    results = run_assembly(assembly, BYTES.view("<u4"), constant)
+    found = np.concatenate([halves(r) for r in results], axis=1).ravel()
+    np.testing.assert_array_equal(found, right - less)
+
+
+# -- The kernels -----------------------------------------------------------------------
+
+
+def unpacking(
+    dtype: str, lines: str, result: str = "f32", axes: str = "a, b"
+) -> KernelGraph:
+    """A kernel that stores `v`, made of `q` by some lines."""
+    halves = "index1" in lines
+    graph = parse(
+        f"""mirage 1
+        mugraph f(q: {dtype}[a, b]) -> {result}[{axes}]
+        where a = 8, b = 32{", h = 2" * halves} {{
+          {"index1 = index h" * halves}
+          y = block grid(a / 4) {{
+            q_t = load q[a/grid, b]
+            {lines}
+            store y[{axes.replace("a", "a/grid")}] = v
+          }}
+          return y
+        }}
+        """
+    )
+    assert problems(graph) == []
+    return graph
+
+
+LOW = "b = bit_and q_t, 15\nc = to_i8 b\nd = sub c, 8\nv = to_f32 d"
+BOTH = (
+    "i = load index1[h]\nj = mul i, 4\nk = to_u8 j\n"
+    "s = shift_right q_t, k\nb = bit_and s, 15\nc = to_i8 b\nd = sub c, 8\nv = to_f32 d"
+)
+UNPACKED: dict[str, tuple[str, str, str, Unpacked]] = {
+    "low": ("u8", LOW, "a, b", Unpacked("q_t", "low", 8)),
+    "low of signed bytes": (
+        "i8",
+        "b = bit_and q_t, 15\nv = to_f32 b",
+        "a, b",
+        Unpacked("q_t", "low"),
+    ),
+    "high": (
+        "u8",
+        "s = shift_right q_t, 4\nv = to_f32 s",
+        "a, b",
+        Unpacked("q_t", "high"),
+    ),
+    "high of signed bytes": (
+        "i8",
+        "s = shift_right q_t, 4\nb = bit_and s, 15\nv = to_f32 b",
+        "a, b",
+        Unpacked("q_t", "high"),
+    ),
+    "bytes": ("u8", "v = to_f32 q_t", "a, b", Unpacked("q_t", "byte")),
+    "signed bytes": ("i8", "v = to_f32 q_t", "a, b", Unpacked("q_t", "byte")),
+    "bytes less 128": (
+        "u8",
+        "b = to_i16 q_t\nc = sub b, 128\nv = to_f32 c",
+        "a, b",
+        Unpacked("q_t", "byte", 128),
+    ),
+}
+PATTERNS = torch.arange(256, dtype=torch.int32).to(torch.uint8).reshape(8, 32)
+
+
+def in_format(dtype: str) -> torch.Tensor:
+    return PATTERNS.view(torch.int8) if dtype == "i8" else PATTERNS
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_all_patterns_in_the_interpreter(name: str) -> None:
+    dtype, lines, axes, part = UNPACKED[name]
+    graph = unpacking(dtype, lines, axes=axes)
+    (program,) = programs(graph)
+    assert packed(program).floats == {"v": part}
+    check(graph, [in_format(dtype)], tolerance=1e-300)
+    for target in ("sm_90", "sm_80"):
+        assert compile_only(graph, target=target)
+
+
+def test_both_halves_are_an_axis() -> None:
+    graph = unpacking("u8", BOTH, axes="a, b, h")
+    (program,) = programs(graph)
+    (part,) = packed(program).floats.values()
+    assert (part.part, part.less, str(part.along)) == ("both", 8, "h")
+    source = emit(graph)
+    assert "tl.join(q_t_low, q_t_high)" in source
+    assert " >> " not in source.split("def f_kernel0")[1], "steps are left out"
+    (found,) = check(graph, [PATTERNS], tolerance=1e-300)
+    right = torch.stack([PATTERNS & 15, PATTERNS >> 4], dim=-1).float() - 8
+    assert torch.equal(found, right)
+    assert compile_only(graph)
+
+
+LEFT: dict[str, tuple[str, str]] = {
+    "signs are shifted in": ("i8", "s = shift_right q_t, 4\nv = to_f32 s"),
+    "three bits": ("u8", "b = bit_and q_t, 7\nv = to_f32 b"),
+    "shifted by three": ("u8", "s = shift_right q_t, 3\nv = to_f32 s"),
+    "wraps around": ("u8", "b = bit_and q_t, 15\nc = sub b, 8\nv = to_f32 c"),
+    "wraps around with a sign": ("i8", "c = sub q_t, 100\nv = to_f32 c"),
+    "a sign that was none": ("u8", "b = to_i8 q_t\nv = to_f32 b"),
+    "more than f16 holds": (
+        "u8",
+        "b = to_i16 q_t\nc = sub b, 3001\nv = to_f32 c",
+    ),
+    "masked twice": ("u8", "b = bit_and q_t, 15\nc = bit_and b, 9\nv = to_f32 c"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_something_else_is_computed_step_by_step(name: str) -> None:
+    dtype, lines = LEFT[name]
+    graph = unpacking(dtype, lines)
+    (program,) = programs(graph)
+    assert not packed(program).floats
+    check(graph, [in_format(dtype)], tolerance=1e-300)
+
+
+def test_steps_that_others_read_stay() -> None:
+    graph = unpacking("u8", LOW.replace("v =", "w =") + "\nz = to_f32 b\nv = mul w, z")
+    (program,) = programs(graph)
+    assert packed(program).steps == {"b", "c", "d"}
+    graph = unpacking("u8", LOW.replace("v =", "w =") + "\nv = where (b > 3), w, 1.0")
+    (program,) = programs(graph)
+    assert "b" not in packed(program).steps
+    check(graph, [PATTERNS], tolerance=1e-300)
+
+
+# -- The matrix unit -------------------------------------------------------------------
+
+
+def product(dtype: str, convert: str, schedule: str = "") -> KernelGraph:
+    return parse(
+        f"""mirage 1
+        mugraph f(x: f16[m, k], w: {dtype}[k, n]) -> f16[m, n]
+        where m = 8, k = 128, n = 64 {{
+          y = block grid(n / 32) loop(k / 64) {schedule} {{
+            x_t = load x[m, k/loop]
+            w_t = load w[k/loop, n/grid]
+            {convert}
+            p = matmul x_t, v over(k)
+            s = accumulate p
+            store y[m, n/grid] = s
+          }}
+          return y
+        }}
+        """
+    )
+
+
+@pytest.mark.parametrize("schedule", ["", "swap_operands(true)"])
+@pytest.mark.parametrize(
+    ("dtype", "convert"),
+    [
+        ("f8e4m3", "v = cast w_t dtype(f16)"),
+        ("f8e5m2", "v = cast w_t dtype(f16)"),
+        ("i8", "c = to_f32 w_t\nv = cast c dtype(f16)"),
+        ("u8", "b = bit_and w_t, 15\nc = to_f32 b\nv = cast c dtype(f16)"),
+    ],
+)
+def test_bytes_are_converted_where_they_were_loaded(
+    dtype: str, convert: str, schedule: str
+) -> None:
+    graph = product(dtype, convert, schedule)
+    made = plan(graph)
+    assert made.source.count(" = kept(") == 1
+    compiled = compile_kernel(made, made.kernels[0], 90)
+    ptx = str(compiled.asm["ptx"])
+    assert not re.search(r"ld\.shared(\.v\d)?\.[bu]8\b", ptx), "byte by byte"
+    check(graph)
+
+
+def test_other_operands_are_left_to_the_compiler() -> None:
+    assert "kept(" not in emit(product("f16", "c = mul w_t, 2\nv = cast c dtype(f16)"))
