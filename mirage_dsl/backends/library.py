@@ -139,7 +139,7 @@ def expression(
         case Kind.CONTRACTION:
             return _product(template, operands, result)
         case Kind.VIEW:
-            return _view(template, node, operands[0], dtype)
+            return _view(template, node, operands[0], dtype, size)
         case Kind.GATHER:
             return _gather(template, node, operands, result)
         case Kind.CONCAT:
@@ -252,10 +252,22 @@ def _product(
     return f'torch.einsum("{equation}", {a.text}, {b.text})'
 
 
-def _view(template: str, node: Apply, operand: Argument, dtype: DType) -> str:
+def _view(
+    template: str,
+    node: Apply,
+    operand: Argument,
+    dtype: DType,
+    size: Callable[[str], str],
+) -> str:
     name, dims = operand.text, operand.dims
     attrs = dict(node.attrs)
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
+    if node.factored is not None:
+        factors = node.factored.factors
+        first = factors[0] if node.factored.flattens else node.factored.whole
+        at = dims.index(first)
+        sizes = f"({', '.join(map(size, factors))})"
+        fields.update(axis=at, last=at + len(factors) - 1, sizes=sizes)
     if "start" in attrs:
         start, stop = attrs["start"], attrs["stop"]
         assert isinstance(start, int)

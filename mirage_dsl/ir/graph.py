@@ -77,6 +77,21 @@ class Index:
 
 
 @dataclass(frozen=True)
+class Factored:
+    """One dim that is several dims, row-major.
+
+    Attributes:
+        whole: The one.
+        factors: The several.
+        flattens: Whether a view makes the one of the several; else it takes it apart.
+    """
+
+    whole: str
+    factors: tuple[str, ...]
+    flattens: bool
+
+
+@dataclass(frozen=True)
 class Apply:
     """A pre-defined operator.
 
@@ -124,6 +139,20 @@ class Apply:
     def is_view(self) -> bool:
         """Whether it only looks at its operand in another way, in the same format."""
         return self.op.kind is Kind.VIEW and "dtype" not in self.op.attributes
+
+    @cached_property
+    def factored(self) -> Factored | None:
+        """What a view does that makes one dim of several, or several of one."""
+        if self.op.kind is not Kind.VIEW:
+            return None
+        attrs = dict(self.attrs)
+        for name, flattens in (("of", True), ("gives", False)):
+            axes = attrs.get(name)
+            if isinstance(axes, AxisNames):
+                return Factored(
+                    str(attrs["to" if flattens else "dim"]), axes.names, flattens
+                )
+        return None
 
     @property
     def stands_alone(self) -> bool:

@@ -35,6 +35,7 @@ from mirage_dsl.ir.graph import (
     AttrValue,
     BlockGraph,
     BlockNode,
+    Factored,
     KernelGraph,
     Load,
     RunningMax,
@@ -219,6 +220,8 @@ def apply_type(
         case Kind.CONTRACTION:
             _check_contraction(node, types)
             return flat_type(dtype, _without(union_dims(types), node.over), space)
+        case Kind.VIEW if node.factored is not None:
+            return _factored_type(node, types[0], space, node.factored)
         case Kind.VIEW:
             return _view_type(node, types[0], space)
         case Kind.GATHER:
@@ -439,6 +442,27 @@ def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorTyp
     if len({d.name for d in dims}) != len(dims):
         raise CheckError(f"{node.op.name}: two dims of the result have one name")
     return flat_type(source.dtype, dims, space)
+
+
+def _factored_type(
+    node: Apply, source: TensorType, space: MemorySpace, factored: Factored
+) -> TensorType:
+    """Several dims that lie side by side as one, or one as several."""
+    whole, factors = (factored.whole,), factored.factors
+    if space is not MemorySpace.DEVICE:
+        raise CheckError(f"{node.op.name} in a block: put it between kernels")
+    old, new = (factors, whole) if factored.flattens else (whole, factors)
+    names = source.names
+    at = names.index(old[0]) if old and old[0] in names else len(names)
+    if len(factors) < 2 or names[at : at + len(old)] != old:
+        raise CheckError(
+            f"{node.op.name} of {', '.join(old) or 'no dim'}: expected dims of the "
+            f"operand that are side by side, found {', '.join(names) or 'no dims'}"
+        )
+    names = (*names[:at], *new, *names[at + len(old) :])
+    if len(set(names)) < len(names):
+        raise CheckError(f"{node.op.name}: two dims of the result have one name")
+    return flat_type(source.dtype, tuple(map(Dim, names)), space)
 
 
 def _gather_type(

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from math import prod
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.core.types import Axis, Dim, axis_text
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, partial_dim
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Factored,
+    KernelGraph,
+    partial_dim,
+)
 from mirage_dsl.ops.definition import Kind
 
 # -- Pieces of dims --------------------------------------------------------------------
@@ -161,6 +168,13 @@ def sums(node: Apply | BlockGraph) -> Iterator[tuple[tuple[str, ...], str]]:
             yield old, new
 
 
+def products(graph: KernelGraph) -> Iterator[Factored]:
+    """The dims that views make of several, or take apart."""
+    for node, _ in view_nodes(graph):
+        if node.factored is not None:
+            yield node.factored
+
+
 def renamings(graph: KernelGraph) -> Iterator[tuple[str, str]]:
     """Pairs of dims that a view renames: they have the same extent."""
     for node in graph.nodes:
@@ -194,6 +208,10 @@ def _made_by(
     In a block, a concatenation of split dims (`split`) has no extent of its own.
     """
     attrs = dict(node.attrs)
+    if node.factored is not None:
+        sizes = [known.get(d) for d in node.factored.factors]
+        told = [e for e in sizes if e is not None]
+        return {node.factored.whole: prod(told) if len(told) == len(sizes) else None}
     if "to" not in attrs:
         return {}
     to, old = attrs["to"], attrs.get("dims")

@@ -548,6 +548,36 @@ INSERT = row(
         attributes={"to": AttributeKind.NEW_DIM},
     )
 )
+FLATTEN = row(
+    Operator(
+        name="flatten",
+        kind=Kind.VIEW,
+        arity=1,
+        numpy=np.asarray,
+        field=lambda f, a: a,
+        field_note=EXACT,
+        term=Term.FUNCTION,
+        triton="{0}",
+        torch="{0}.flatten({axis}, {last})",
+        flops=0.0,
+        attributes={"of": AttributeKind.AXES, "to": AttributeKind.NEW_DIM},
+    )
+)
+UNFLATTEN = row(
+    Operator(
+        name="unflatten",
+        kind=Kind.VIEW,
+        arity=1,
+        numpy=np.asarray,
+        field=lambda f, a: a,
+        field_note=EXACT,
+        term=Term.FUNCTION,
+        triton="{0}",
+        torch="{0}.unflatten({axis}, {sizes})",
+        flops=0.0,
+        attributes={"dim": AttributeKind.DIM, "gives": AttributeKind.NEW_AXES},
+    )
+)
 GATHER = gathering(
     "gather",
     makers.gathered,

@@ -185,7 +185,7 @@ class _Sinker:
         through = _looks_of(node)
         if through is not None:
             return self.seen(node.values[0], _composed(through, looks))
-        if looks and node.op.kind is Kind.LIBRARY:
+        if looks and (node.op.kind is Kind.LIBRARY or node.factored is not None):
             raise _StuckError
         if any(k.dim in node.along for k in looks):
             raise _StuckError
@@ -259,7 +259,7 @@ def _free_name(value: str, looks: Iterable[Look], taken: set[str]) -> str:
 
 def _looks_of(node: Apply) -> Looks | None:
     """What a view does to its operand's dims; None for what is not to be moved."""
-    if node.op.kind is not Kind.VIEW:
+    if node.op.kind is not Kind.VIEW or node.factored is not None:
         return None
     attrs = dict(node.attrs)
     kinds = node.op.attributes

@@ -24,13 +24,19 @@ from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
+    Factored,
     KernelGraph,
     Load,
     Store,
     dims_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import iterations, loops_inside_grid, partial_base
+from mirage_dsl.ir.maps import (
+    iterations,
+    loops_inside_grid,
+    partial_base,
+    products,
+)
 from mirage_dsl.ir.walk import applications, live, operands_of
 from mirage_dsl.ops.definition import AttributeKind, Kind
 from mirage_dsl.verify.fields import IntArray
@@ -107,6 +113,9 @@ class Thinning:
                 found[name] = distinct(found[base] // split.tile)
             elif self.kept(extents[name]) is not None:
                 raise UnsupportedError(f"{name} has too many parts")
+        for view in products(graph):
+            if not found.keys().isdisjoint((view.whole, *view.factors)):
+                raise UnsupportedError(f"a long dim is part of {view.whole}, or is it")
         for node in views:
             cuts = node.op.kind is not Kind.VIEW or "start" in dict(node.attrs)
             if cuts and not found.keys().isdisjoint(_viewed_dims(node)):
@@ -190,7 +199,9 @@ def operand_regions(
         return list(_joined(node, region, names, extents))
     if node.op.kind is Kind.LIBRARY:
         return [{d: _some_of(d, extents, thinned) for d in own} for own in names]
-    if node.op.kind is Kind.VIEW and "dtype" not in attrs:
+    if node.factored is not None:
+        region = {**region, **_factored(node.factored, region, extents)}
+    elif node.op.kind is Kind.VIEW and "dtype" not in attrs:
         region = _viewed(node, region)
     whole = {d: _all_of(d, extents, thinned) for d in node.across}
     if node.op.kind is Kind.GATHER:
@@ -222,6 +233,17 @@ def _viewed(node: Apply, region: Region) -> Region:
     if isinstance(start, int):
         kept[str(attrs["dim"])] = region[str(new)] + start
     return kept
+
+
+def _factored(view: Factored, region: Region, extents: Extents) -> Region:
+    """What a view needs of the dims that it makes one, or of the one."""
+    axis = tuple(map(Dim, view.factors))
+    if view.flattens:
+        return axis_region(axis, region[view.whole], extents)
+    index = np.zeros(1, np.int64)
+    for name in view.factors:
+        index = (index[:, None] * extents[name] + region[name]).ravel()
+    return {view.whole: index}
 
 
 def _joined(

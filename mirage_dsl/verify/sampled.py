@@ -34,6 +34,7 @@ from mirage_dsl.ir.evaluate.graph import BlockEvaluation
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
+    Factored,
     Index,
     Input,
     KernelGraph,
@@ -346,6 +347,8 @@ class _Side:
             return arrays.relabelled(operands[0], {str(attrs["dim"]): str(attrs["to"])})
         if node.op.kind is Kind.LIBRARY:
             return self._library(node, operands, arrays)
+        if node.factored is not None:
+            return self._refactored(node.factored, operands[0], own, arrays)
         found = arrays.apply(node, operands)
         if not node.along:
             return found
@@ -353,6 +356,27 @@ class _Side:
         (have,) = operand_regions(node, own, names, self.extents, self.thinned)
         assert have is not None, value
         return taken(found, have, own)
+
+    def _refactored(
+        self,
+        view: Factored,
+        operand: Named[Residue],
+        own: Region,
+        arrays: NamedArrays[Residue],
+    ) -> Named[Residue]:
+        """The elements that are needed where dims become one, or one several."""
+        if not view.flattens:
+            sizes = [len(own[name]) for name in view.factors]
+            return arrays.refactored(operand, view, sizes)
+        parts = axis_region(
+            tuple(map(Dim, view.factors)), own[view.whole], self.extents
+        )
+        sizes = [len(parts[name]) for name in view.factors]
+        found = arrays.refactored(operand, view, sizes)
+        index = np.zeros(1, np.int64)
+        for name in view.factors:
+            index = (index[:, None] * self.extents[name] + parts[name]).ravel()
+        return taken(found, {**own, view.whole: index}, own)
 
     def _library(
         self,

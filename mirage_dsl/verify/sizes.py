@@ -33,6 +33,7 @@ from mirage_dsl.ir.maps import (
     derived_extents,
     loops_inside_grid,
     partial_base,
+    products,
     renamings,
     view_nodes,
 )
@@ -273,6 +274,10 @@ class _Shrinking:
                 self.classes.join((side, old), (side, new))
         for ours, theirs in corresponding_axes(candidate, program):
             self._relate(ours, theirs)
+        for side, graph in enumerate(self.graphs):
+            for view in products(graph):
+                factors: list[Key] = [(side, name) for name in view.factors]
+                self.products.append(((side, view.whole), factors))
         self._relate_library()
         parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
         self.segments = Segments(self.graphs, self.classes, parts)
@@ -344,7 +349,7 @@ class _Shrinking:
         demands = self._demands()
         keys.sort(key=lambda k: -demands.get(self.classes.find(k), 0))
         pools = self._pools()
-        unseen = self._unseen()
+        unseen, summed = self._unseen(), self._summed()
         taken: set[int] = set()
         for key in keys:
             demand = demands.get(self.classes.find(key), 0)
@@ -358,6 +363,8 @@ class _Shrinking:
                     self.sizes[segment] = 1 if single else 2 + len(self.sizes) % 2
                     continue
                 avoided = {other.get(segment, 0)}
+                if self.classes.find(key) in summed:
+                    avoided.add(2)
                 if not self.wide:
                     avoided |= taken
                 size = 1 if single else _first_free(pool or taken, avoided)
@@ -384,6 +391,19 @@ class _Shrinking:
                 found = made if library else seen
                 found.update(self.classes.find((side, n)) for n in names)
         return made - seen
+
+    def _summed(self) -> set[tuple[object, ...]]:
+        """Classes of dims that are reduced.
+
+        Of two elements a norm knows the order alone, and its error is one of luck.
+        """
+        return {
+            self.classes.find((side, name))
+            for side, graph in enumerate(self.graphs)
+            for node in graph.applies
+            if node.op.kind is Kind.REDUCTION
+            for name in node.over
+        }
 
     def _keys(self) -> list[Key]:
         partial = {(1, name) for name in _partial_dims(self.graphs[1])}
@@ -502,7 +522,9 @@ class _Shrinking:
         tile = -(-extent // parts)
         while tile > 1 and -(-extent // tile) < parts:
             tile -= 1
-        return tile
+        # What is as long as several dims together may be a multiple of the tile.
+        ragged = (t for t in range(tile, 1, -1) if extent % t)
+        return next(ragged, tile) if self.ragged else tile
 
 
 def _most_elements(graph: KernelGraph) -> int:

@@ -96,7 +96,8 @@ def test_sums_name_their_dims(op: Operator) -> None:
 
 @named(ROWS)
 def test_cost(op: Operator) -> None:
-    moves_only = op.kind is Kind.CONCAT or op.name in ("rename", "slice", "insert")
+    views = ("rename", "slice", "insert", "flatten", "unflatten")
+    moves_only = op.kind is Kind.CONCAT or op.name in views
     assert op.flops == 0 if moves_only else op.flops > 0
 
 
@@ -301,7 +302,7 @@ def test_template_takes_names(op: Operator) -> None:
 @named(ROWS)
 def test_library_expression_takes_names(op: Operator) -> None:
     operands = {str(i) for i in range(op.arity)} or {"operands"}
-    extra = {"axes", "axis", "dtype", "start", "count"}
+    extra = {"axes", "axis", "dtype", "start", "count", "last", "sizes"}
     fields = {name.removesuffix("[0]") for name in fields_of(op.torch)}
     if op.kind is Kind.LIBRARY:
         integers = AttributeKind.INTEGERS

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, dtype_named
-from mirage_dsl.ir.graph import Apply
+from mirage_dsl.ir.graph import Apply, Factored
 from mirage_dsl.ir.infer import library_shapes, operand_axes
 from mirage_dsl.ops.definition import Kind, Numbers, Operator
 
@@ -357,9 +357,15 @@ class NamedArrays(Generic[V]):
         }
         return Named(named.value, tuple(new(n) for n in named.labels), masks)
 
-    def view(self, node: Apply, named: Named[V]) -> Named[V]:
+    def view(
+        self, node: Apply, named: Named[V], extents: Mapping[str, int] | None = None
+    ) -> Named[V]:
         """Apply a row of `Kind.VIEW`: attributes say which view it is."""
         attrs: dict[str, Any] = dict(node.attrs)
+        if node.factored is not None:
+            assert extents is not None, node
+            sizes = [extents[name] for name in node.factored.factors]
+            return self.refactored(named, node.factored, sizes)
         if "dtype" in attrs:
             dtype = dtype_named(attrs["dtype"])
             assert dtype is not None, attrs
@@ -373,6 +379,19 @@ class NamedArrays(Generic[V]):
         at = named.axis(attrs["dim"])
         taken = self.domain.take(named.value, at, attrs["start"], attrs["stop"])
         return self.relabelled(replace(named, value=taken), {attrs["dim"]: attrs["to"]})
+
+    def refactored(
+        self, named: Named[V], factored: Factored, sizes: Sequence[int]
+    ) -> Named[V]:
+        """Several axes made one, or one several of these sizes, behind all others."""
+        whole, factors = (factored.whole,), factored.factors
+        old, new = (factors, whole) if factored.flattens else (whole, factors)
+        rest = [n for n in named.labels if n not in old]
+        moved = self.arranged(named, [*rest, *old])
+        head = self.domain.shape(moved.value)[: len(rest)]
+        shape = (math.prod(sizes),) if factored.flattens else tuple(sizes)
+        value = self.domain.reshape(moved.value, (*head, *shape))
+        return Named(value, (*rest, *new), named.masks)
 
     def library(
         self, node: Apply, operands: Sequence[Named[V]], extents: Mapping[str, int]
@@ -394,7 +413,7 @@ class NamedArrays(Generic[V]):
         operands: Sequence[Named[V]],
         extents: Mapping[str, int] | None = None,
     ) -> Named[V]:
-        """Apply an operator node; a library operator needs extents of its dims."""
+        """Apply an operator node; where it knows axes, it needs the extents of dims."""
         match node.op.kind:
             case Kind.ELEMENTWISE:
                 return self.elementwise(node.op, operands)
@@ -405,7 +424,7 @@ class NamedArrays(Generic[V]):
             case Kind.CONTRACTION:
                 return self.contract(node.op, operands[0], operands[1], node.over)
             case Kind.VIEW:
-                return self.view(node, operands[0])
+                return self.view(node, operands[0], extents)
             case Kind.GATHER:
                 source, index = operands
                 return self.gather(node.op, source, index, str(node.attr("dim")))

@@ -31,7 +31,7 @@ from mirage_dsl.ir.graph import (
     Return,
     partial_dim,
 )
-from mirage_dsl.ir.maps import sums
+from mirage_dsl.ir.maps import products, sums
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 
@@ -128,10 +128,21 @@ class Launcher:
             for dims, name in sums(node):
                 if self._unknown(name) and not any(map(self._unknown, dims)):
                     self._sizes[name] = self._sum_size(name, dims)
+        self._bind_products()
         for name in self._extents:
             if self._unknown(name):
                 raise UnsupportedError(
                     f"dim {name} is symbolic, and nothing tells its extent"
+                )
+
+    def _bind_products(self) -> None:
+        """The extents of dims that are several dims."""
+        for view in products(self._graph):
+            whole, factors = view.whole, view.factors
+            if self._unknown(whole) and not any(map(self._unknown, factors)):
+                self._sizes[whole] = self._writer.assign(
+                    self._names.fresh(f"{whole}_size"),
+                    " * ".join(map(self.size, factors)),
                 )
 
     def _bind_axis(self, shape: str, dims: Axis) -> None:
