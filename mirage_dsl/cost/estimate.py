@@ -154,7 +154,7 @@ def estimate(
     placed = places(graph, types, extents)
     running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
     together = calls(graph, types)
-    within = _within(together)
+    within = _within(together) | _repeated(graph)
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             part = _block_kernel(node, types, extents, inside, hardware)
@@ -189,6 +189,22 @@ def _within(together: Mapping[str, FusedCall]) -> frozenset[str]:
     return frozenset[str]().union(*(call.inner for call in together.values()))
 
 
+def _repeated(graph: KernelGraph) -> frozenset[str]:
+    """Results that a call gives whose other results are there before."""
+    seen: set[tuple[object, ...]] = set()
+    found: set[str] = set()
+    for node in graph.applies:
+        if not node.op.part:
+            continue
+        text = node.op.torch.removesuffix(node.op.part)
+        given = tuple(a for a in node.attrs if a[0] != "gives")
+        call = (text, node.operands, given)
+        if call in seen:
+            found.add(node.result)
+        seen.add(call)
+    return frozenset(found)
+
+
 def _total(parts: Sequence[KernelCost]) -> Cost:
     return Cost(
         sum(p.microseconds for p in parts),
@@ -219,7 +235,7 @@ def launched(graph: KernelGraph) -> list[int]:
     extents = derived_extents(graph, graph.extent_of)
     types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
-    within = _within(calls(graph, types))
+    within = _within(calls(graph, types)) | _repeated(graph)
     return [
         at
         for at, node in enumerate(graph.nodes)

@@ -194,11 +194,21 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Stores:
-    """The stores, and for each of them the dims of a tile and whether it is looped."""
+    """One row for each store.
+
+    Attributes:
+        own: The stores.
+        dims: The dims of each tile.
+        looped: Whether it is stored in every iteration.
+        runs: The dims in the order of memory, the innermost first.
+        itemsize: Bytes of an element.
+    """
 
     own: tuple[Store, ...]
     dims: tuple[Rows, ...]
     looped: tuple[bool, ...]
+    runs: Rows
+    itemsize: Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,6 +420,7 @@ class _Builder:
         return found
 
     def stores(self) -> Stores:
+        tensors = self.program.tensors
         found = [
             (s, stage == "body") for s, stage in self.flow.steps if isinstance(s, Store)
         ]
@@ -417,6 +428,8 @@ class _Builder:
             tuple(s for s, _ in found),
             tuple(self.places([dims_of(s.at)])[0] for s, _ in found),
             tuple(looped for _, looped in found),
+            self.places(_written_run(s, tensors.get(s.result)) for s, _ in found),
+            as_column(s.dtype.itemsize for s, _ in found),
         )
 
     def shared(self) -> Shared:
@@ -494,6 +507,12 @@ def _run(load: Load, kind: TensorType) -> Order:
     order = memory_order(load, kind)[::-1]
     along = None if load.along is None else load.along.dim
     return order[: order.index(along)] if along is not None else order
+
+
+def _written_run(store: Store, kind: TensorType | None) -> Order:
+    """The same of what is stored; row-major where the tensor is not known."""
+    order = range(len(store.at)) if kind is None else kind.order
+    return tuple(d for axis in reversed(order) for d in reversed(store.at[axis]))
 
 
 def flags(values: Iterable[bool]) -> Flags:

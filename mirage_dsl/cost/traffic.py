@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_dsl.core.hardware import WARP
-from mirage_dsl.cost.facts import as_column
+from mirage_dsl.core.hardware import SECTOR, WARP
+from mirage_dsl.cost.facts import Column, Rows, as_column
 from mirage_dsl.cost.footprint import Footprint, Numbers
 from mirage_dsl.ir.graph import dims_of
 
@@ -24,6 +24,19 @@ GRAIN = 64
 
 IN_USE = 0.25
 """Part of a buffer's time that it is in use, where it is read to registers."""
+
+PAGE = 1 << 21
+"""Bytes of a page of memory."""
+
+MOST_PAGES = 32
+VISIT = 1024
+"""Pages whose addresses a multiprocessor keeps at hand, and the bytes that stream while
+that of another one is looked up.
+
+From whole calls on an H200, less what PyTorch's part of them takes: tiles of 64 bytes
+of each of a thousand rows, of which one or two share a page, streamed at some 0.6 TB/s;
+with some 512 bytes of each of 64 pages it were 1.2.
+"""
 
 BYTES_PER_COPY = 4
 """Fewer bytes for each thread of a block cannot be copied ahead of their use."""
@@ -66,7 +79,9 @@ def traffic(
     blocks, slots = footprint.blocks, hardware.sms * resident
     reads = _reads(footprint, inside, np.ceil(blocks / slots))
     written = _stored_bytes(footprint)
-    through = reads.through + written
+    stores = footprint.facts.tables.stores
+    share = _whole_sectors(footprint, stores.runs, stores.itemsize).mean(axis=0)
+    through = reads.through + written / share
     active = np.minimum(blocks, slots)
     held = active * reads.held
     flying = np.maximum(active * reads.flying, GRAIN)
@@ -79,7 +94,8 @@ def traffic(
         hardware.l2_rate, np.minimum(blocks, hardware.sms) * hardware.l2_rate_per_sm
     )
     dram = reads.cold + written
-    streaming = norm(LATENCY_NORM, dram / hardware.dram_rate * crowded, latency)
+    slowed = dram + VISIT * _page_visits(footprint, resident)
+    streaming = norm(LATENCY_NORM, slowed / hardware.dram_rate * crowded, latency)
     seconds = norm(MEMORY_NORM, streaming, through / l2_rate)
     waiting = _waiting(footprint)
     return Traffic(seconds, pace, waiting, dram, through, held)
@@ -121,6 +137,7 @@ def _reads(
     tile = footprint.elements(loads.dims) * loads.itemsize
     asked = loaded(footprint) * footprint.readers
     read = np.maximum(asked, source) / _coalescing(footprint)
+    through = read / _whole_sectors(footprint, loads.runs, loads.itemsize)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     cold = as_column(load.source not in inside for load in loads.own)
@@ -137,7 +154,7 @@ def _reads(
         some = np.where(stages > 0, ahead, np.inf)
         first = np.minimum(first, some.min(axis=0, initial=np.inf))
     flying = np.maximum(flying, early)
-    return _Reads(fetched.sum(axis=0), read.sum(axis=0), held, flying, first)
+    return _Reads(fetched.sum(axis=0), through.sum(axis=0), held, flying, first)
 
 
 def loaded(footprint: Footprint) -> Numbers:
@@ -181,14 +198,58 @@ def _stored_bytes(footprint: Footprint) -> Numbers:
 
 def _coalescing(footprint: Footprint) -> Numbers:
     """Share of the bandwidth that the length of contiguous runs of a load allows."""
-    tables = footprint.facts.tables
-    runs = tables.loads.runs
-    pieces = footprint.pieces[runs]
-    whole = np.ones(pieces.shape, dtype=bool)
-    reached = np.logical_and.accumulate(pieces >= tables.extents[runs], axis=1)
-    whole[:, 1:] = reached[:, :-1]
-    run = tables.loads.itemsize * np.where(whole, pieces, 1.0).prod(axis=1)
+    loads = footprint.facts.tables.loads
+    run, _ = _runs(footprint, loads.runs, loads.itemsize)
     return np.minimum(1.0, np.maximum(run / GRAIN, 1 / 8)) ** 0.5
+
+
+def _whole_sectors(footprint: Footprint, runs: Rows, itemsize: Column) -> Numbers:
+    """Share of the bytes through L2 that runs need, of rows that are no whole sectors.
+
+    Each of these begins within a sector, and ends in one.
+    """
+    run, pitch = _runs(footprint, runs, itemsize)
+    return np.where(pitch % SECTOR == 0, 1.0, run / (run + SECTOR))
+
+
+def _runs(
+    footprint: Footprint, runs: Rows, itemsize: Column
+) -> tuple[Numbers, Numbers]:
+    """Bytes that lie together in each tile, and from one such run to the next."""
+    extents, pieces = footprint.facts.tables.extents[runs], footprint.pieces[runs]
+    whole = np.ones(pieces.shape, dtype=bool)
+    reached = np.logical_and.accumulate(pieces >= extents, axis=1)
+    whole[:, 1:] = reached[:, :-1]
+    run = itemsize * np.where(whole, pieces, 1.0).prod(axis=1)
+    return run, itemsize * np.where(whole, extents, 1.0).prod(axis=1)
+
+
+def _page_visits(footprint: Footprint, resident: Numbers) -> Numbers:
+    """How often tiles touch pages whose addresses are not at hand.
+
+    They are, where the blocks of a multiprocessor touch few pages at once.
+    """
+    tables, rounds = footprint.facts.tables, footprint.iterations
+    once, looped = np.zeros(len(footprint.points)), np.zeros(len(footprint.points))
+    for kind, in_loop in (
+        (tables.loads, tables.loads.looped[:, 0]),
+        (tables.stores, np.array(tables.stores.looped, dtype=bool)),
+    ):
+        pages = _pages(footprint, kind.runs, kind.itemsize)
+        looped = looped + pages[in_loop].sum(axis=0)
+        once = once + pages[~in_loop].sum(axis=0)
+    visits = np.where(resident * once > MOST_PAGES, once, 0.0)
+    visits = visits + np.where(resident * looped > MOST_PAGES, looped * rounds, 0.0)
+    return visits * footprint.blocks
+
+
+def _pages(footprint: Footprint, runs: Rows, itemsize: Column) -> Numbers:
+    """Pages that each tile touches, from its dims in the order of memory."""
+    extents = footprint.facts.tables.extents[:, 0][runs]
+    strides = itemsize * np.cumprod(extents, axis=1) / extents
+    pieces = footprint.pieces[runs]
+    spread = np.maximum(pieces * (strides / PAGE)[:, :, None], 1.0)
+    return np.asarray(np.minimum(pieces, spread).prod(axis=1))
 
 
 # -- What waits ------------------------------------------------------------------------

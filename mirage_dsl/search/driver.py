@@ -33,6 +33,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.search.checkpoint import Checkpoint
@@ -48,7 +49,7 @@ from mirage_dsl.search.programs.one_space import (
     both,
     several,
 )
-from mirage_dsl.search.programs.partition import Cutter
+from mirage_dsl.search.programs.partition import Cutter, computed_again
 from mirage_dsl.search.programs.quick import Quick
 from mirage_dsl.search.programs.segments import (
     HOPELESS,
@@ -337,6 +338,7 @@ class _Driver:
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
         gathers: Those that are inputs of the forms, if any are.
+        flattened: How the forms have fewer dims, if they have.
     """
 
     program: KernelGraph
@@ -357,6 +359,7 @@ class _Driver:
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
     library: float = math.inf
     gathers: GathersGiven | None = None
+    flattened: FlatForm | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -503,7 +506,8 @@ class _Driver:
         Where a search of the whole as one space covers them, products are left to
         library kernels: a tuner sees that program, whatever its estimate.
         """
-        cutters = (Cutter(form), Cutter(form, late=True))
+        again = computed_again(form) or form
+        cutters = (Cutter(form), Cutter(again, late=True))
         known = PartsOf()
         chains = [
             Chains(c, self.segments, self.k, self.progress, known)
@@ -537,12 +541,22 @@ class _Driver:
         return most
 
     def _opened(self, form: KernelGraph) -> KernelGraph:
-        """A form of the program in which gathers that may come first are inputs."""
+        """A form of the program in which gathers that may come first are inputs.
+
+        Where there are none, and constraints name no dims, those that always stand side
+        by side are one.
+        """
         self.gathers = with_gathers_given(form)
-        return form if self.gathers is None else self.gathers.program
+        if self.gathers is not None:
+            return self.gathers.program
+        if self.segments.constraints == Constraints():
+            self.flattened = flattened(form)
+        return form if self.flattened is None else self.flattened.program
 
     def _closed(self, plan: Plan) -> Plan:
         """A plan of a form as one of the program; blocks that read gathers do them."""
+        if self.flattened is not None:
+            plan = Plan(plan.microseconds, self.flattened.restored(plan.graph))
         if not self.gathers_elements:
             return plan
         if self.gathers is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
+import mirage_dsl as mirage
 from mirage_dsl.core.hardware import A100, H100, H200, hardware_named
 from mirage_dsl.core.types import f16
-from mirage_dsl.cost.estimate import _covered, estimate
+from mirage_dsl.cost.estimate import _covered, estimate, launched
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.text.parser import parse
 from tests.programs import mugraphs
 from tests.search import blocks
 
@@ -230,3 +234,52 @@ def test_loads_too_small_to_run_ahead_are_slow() -> None:
 def test_a_concatenation_of_what_kernels_make_is_free() -> None:
     assert estimate(blocks.halves(), H100).launches == 1
     assert estimate(blocks.halves(copied=True), H100).launches == 3
+
+
+# -- Rows that are far apart -----------------------------------------------------------
+
+ELEMENTWISE = """
+mirage 1
+
+mugraph f(x: f32[d, m, v], b: f32[m]) -> f32[d, m, v] where d = 32, m = 64, v = {v} {{
+  y = block {splits} {{
+    x_t = load x[{x}]
+    b_t = load b[{b}]
+    s = add x_t, b_t
+    store y: f32[{x}] = s
+  }}
+  return y
+}}
+"""
+
+
+def of_rows(splits: str, x: str, b: str, v: int = 513 * 513) -> float:
+    return time_of(parse(ELEMENTWISE.format(splits=splits, x=x, b=b, v=v)))
+
+
+def test_tiles_of_short_rows_megabytes_apart_take_longer() -> None:
+    """As measured: 64 bytes of each of a thousand rows streamed at a seventh."""
+    apart = of_rows("grid(m / 32, v / 16)", "d, m/grid, v/grid", "m/grid")
+    grid = "grid(d / 1, m / 1, v / 4096)"
+    together = of_rows(grid, "d/grid, m/grid, v/grid", "m/grid")
+    assert apart > 3 * together
+
+
+def test_rows_that_are_no_whole_sectors_take_longer() -> None:
+    """Of tiles that are alike but for where rows begin."""
+    tiles = ("grid(d / 1, m / 16, v / 64)", "d/grid, m/grid, v/grid", "m/grid")
+    odd, even = of_rows(*tiles, v=513 * 513), of_rows(*tiles, v=514 * 512)
+    assert odd / (513 * 513) > even / (514 * 512)
+
+
+def test_results_of_one_call_are_one_kernel() -> None:
+    """PyTorch sorts once, for values and for indices."""
+
+    def both(x: Any) -> Any:
+        found = torch.sort(x, dim=-1)
+        return found.values, found.indices
+
+    graph = mirage.kernel(both).trace(mirage.spec((4, 1024), "float32"))
+    assert len(graph.applies) > 1
+    assert len(launched(graph)) == 1
+    assert estimate(graph, H100).launches == 1

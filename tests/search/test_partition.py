@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
@@ -17,8 +18,14 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.programs import partition
-from mirage_dsl.search.programs.partition import Atom, Cutter, shift_carriers
+from mirage_dsl.search.programs.partition import (
+    Atom,
+    Cutter,
+    computed_again,
+    shift_carriers,
+)
 from mirage_dsl.verify.verifier import verify
 from tests.search import blocks
 from tests.search.blocks import op, tensor
@@ -287,3 +294,41 @@ def test_what_is_too_large_at_small_extents_is_not_evaluated(
     few = shift_carriers(program)
     monkeypatch.setattr(partition, "MOST_EVALUATED", 1)
     assert few < shift_carriers(program)
+
+
+# -- What is computed twice ------------------------------------------------------------
+
+
+def norm_of_groups(x: Any, w: Any) -> Any:
+    return torch.nn.functional.silu(torch.nn.functional.group_norm(x, 2, w))
+
+
+def normed_groups() -> KernelGraph:
+    specs = mirage.spec((2, 6, 5, 7), "float32"), mirage.spec((6,), "float32")
+    return expand(mirage.kernel(norm_of_groups).trace(*specs))
+
+
+def test_what_is_cheap_is_not_stored_for_after_a_sum() -> None:
+    """The deviations from the mean are computed again behind their variance."""
+    program = normed_groups()
+    found = computed_again(program)
+    assert found is not None
+    assert len(found.nodes) == len(program.nodes) + 1
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s) for s in ((2, 6, 5, 7), (6,))]
+    for a, b in zip(
+        evaluate_numpy(program, *arrays), evaluate_numpy(found, *arrays), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert computed_again(attention()) is None
+
+
+def test_only_values_of_few_dims_cross_then() -> None:
+    """Between all kernels of a norm; otherwise its deviations are stored."""
+    sizes = []
+    for program in (computed_again(normed_groups()), normed_groups()):
+        assert program is not None
+        cutter = Cutter(program, late=True)
+        at = next(i for i, n in enumerate(cutter.order) if n.op.name in ("div", "sqrt"))
+        sizes.append(cutter.crossing(cutter.order, at))
+    assert sizes[0] * 10 < sizes[1]

@@ -32,7 +32,16 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.walk import depending, live, makers, post_order, read_by, results_of
+from mirage_dsl.ir.rename import FreshNames
+from mirage_dsl.ir.walk import (
+    depending,
+    live,
+    makers,
+    post_order,
+    read_by,
+    results_of,
+    with_operands,
+)
 from mirage_dsl.ops.definition import Array, Kind, Operator
 from mirage_dsl.search.programs.repeats import apart
 from mirage_dsl.verify.sizes import input_shape, shrink
@@ -273,6 +282,53 @@ class Cutter:
         return replace(
             self.program, nodes=tuple(nodes), extents=tuple(sorted(extents.items()))
         )
+
+
+def computed_again(program: KernelGraph) -> KernelGraph | None:
+    """The program that stores less between kernels, for values are computed twice.
+
+    What is computed element by element of inputs, and of values of fewer dims, is
+    computed once more for what reads it behind a reduction of it.  None where nothing
+    is.  Before → after:
+
+        c = sub x, mean                          c  = sub x, mean
+        s = sum (c * c) over(k)                  s  = sum (c * c) over(k)
+        y = c / sqrt(s)                          c2 = sub x, mean
+                                                 y  = c2 / sqrt(s)
+    """
+    types = kernel_types(program)
+    there = {i.name for i in program.given}
+    cheap: dict[str, Apply] = {}
+    names = FreshNames(program)
+    nodes: list[Apply] = []
+    for node in program.applies:
+        if node.is_view and there.issuperset(node.values):
+            there.add(node.result)
+        copies: dict[str, str] = {}
+        for value in node.values:
+            maker = cheap.get(value)
+            if maker is None or not _behind_sums(program, value, node):
+                continue
+            copies[value] = names.fresh(f"{value}_again")
+            nodes.append(replace(maker, result=copies[value]))
+        nodes.append(with_operands(node, copies))
+        own = types[node.result].names
+        near = (v in there or len(types[v].names) < len(own) for v in node.values)
+        if node.op.kind is Kind.ELEMENTWISE and all(near):
+            cheap[node.result] = node
+    if len(nodes) == len(program.nodes):
+        return None
+    return replace(program, nodes=tuple(nodes))
+
+
+def _behind_sums(program: KernelGraph, value: str, node: Apply) -> bool:
+    """Whether an operator that reads a value depends on a reduction of it too."""
+    behind = depending(program.applies, {value})
+    kinds = (Kind.REDUCTION, Kind.CONTRACTION)
+    summed = {
+        n.result for n in program.applies if n.result in behind and n.op.kind in kinds
+    }
+    return not depending(program.applies, summed).isdisjoint(node.values)
 
 
 def _crossing(nodes: Sequence[Apply], at: int) -> set[str]:

@@ -24,6 +24,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,
     KernelGraph,
+    Load,
     Store,
 )
 from mirage_dsl.ir.infer import kernel_types
@@ -293,6 +294,21 @@ def _reads_joined(block: BlockGraph) -> bool:
     )
 
 
+def _only_joins(block: BlockGraph) -> bool:
+    """Whether a loop goes over elements that have nothing to do with each other.
+
+    Then a grid that splits its dim computes the same, in more blocks that wait for
+    nothing.
+    """
+    return block.loop is not None and all(
+        n.kind == JOINED
+        if isinstance(n, Accumulate)
+        else isinstance(n, Load | Store)
+        or (isinstance(n, Apply) and n.op.kind is Kind.ELEMENTWISE)
+        for n in block.nodes
+    )
+
+
 @dataclass
 class SegmentSearch:
     """Searches segments one by one and keeps the books.
@@ -444,11 +460,18 @@ class SegmentSearch:
 
     def _worthwhile(self, blocks: Iterable[BlockGraph]) -> Iterator[BlockGraph]:
         """The structures to size."""
+        admitted: list[BlockGraph] = []
         for block in blocks:
             if _reads_joined(block):
                 self.ledger.cut["joined values"] += 1
             elif not self.constraints.admits_structure(block):
                 self.ledger.cut["constraints"] += 1
+            else:
+                admitted.append(block)
+        loopless = any(b.loop is None for b in admitted)
+        for block in admitted:
+            if loopless and _only_joins(block):
+                self.ledger.cut["loops that only join"] += 1
             else:
                 yield block
 

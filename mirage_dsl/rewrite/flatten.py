@@ -1,0 +1,318 @@
+"""Dims that always stand side by side made one, for a search over fewer of them.
+
+A kernel that computes element by element on rows of 254 elements has lanes that are
+idle; on all of the rows it has next to none, and fewer places to cut.  Before → after,
+in what is searched:
+
+    y = conv2d x, w gives(n, c, h, w)        y   = conv2d x, w gives(n, c, h, w)
+    z = add y, b                             y_f = flatten y of(h, w) to(h_w)
+    return z: f32[n, c, h, w]                z   = add y_f, b
+                                             return z: f32[n, c, h_w]
+
+What is found for it is made one of the program again by taking the results apart:
+
+    z_whole = unflatten z dim(h_w) gives(h, w)
+
+Both views cost nothing where the dims lie side by side in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+
+from mirage_dsl.core.types import (
+    LARGEST_INDEX,
+    AxisNames,
+    Dim,
+    MemorySpace,
+    Scalar,
+    TensorType,
+    flat_type,
+)
+from mirage_dsl.ir.graph import (
+    Apply,
+    Attrs,
+    AttrValue,
+    KernelGraph,
+    Operand,
+    Return,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents, with_derived_extents
+from mirage_dsl.ir.rename import free_name
+from mirage_dsl.ir.walk import results_of
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import FLATTEN, UNFLATTEN
+
+FEW_DIMS = 4
+"""Where no value has more dims, those of products are left alone: tiles of products
+are cut along each of them."""
+
+Groups = Mapping[str, tuple[str, ...]]
+"""Dims that stand side by side, by the name of the dim that they become."""
+
+
+@dataclass(frozen=True)
+class FlatForm:
+    """A program in which dims that stand side by side are one.
+
+    Attributes:
+        program: It has the inputs of the whole, and returns what has fewer dims.
+        whole: The program that it was made of.
+        groups: The dims that became one.
+    """
+
+    program: KernelGraph
+    whole: KernelGraph
+    groups: Groups
+
+    def restored(self, graph: KernelGraph) -> KernelGraph:
+        """A μGraph of the program as one of the whole."""
+        taken = {i.name for i in graph.given}
+        taken |= {v for n in graph.nodes for v in results_of(n)}
+        types = kernel_types(graph)
+        nodes: list[Apply] = []
+        returns: list[Return] = []
+        for own, wanted in zip(graph.returns, self.whole.returns, strict=True):
+            name = own.value
+            for dim in (d for d in types[name].names if d in self.groups):
+                made = free_name(f"{own.value}_whole", taken)
+                taken.add(made)
+                nodes.append(_unflatten(made, name, dim, self.groups[dim]))
+                name = made
+            returns.append(replace(wanted, value=name))
+        restored = replace(graph, nodes=(*graph.nodes, *nodes), returns=tuple(returns))
+        return with_derived_extents(restored)
+
+
+def flattened(program: KernelGraph) -> FlatForm | None:
+    """The program with fewer dims; None where none stand side by side all along."""
+    groups = side_by_side(program)
+    if not groups:
+        return None
+    return FlatForm(_Flattening(program, groups).graph(), program, groups)
+
+
+# -- Which dims ------------------------------------------------------------------------
+
+
+def side_by_side(program: KernelGraph) -> Groups:
+    """Dims that whatever is computed has all of or none, side by side in memory."""
+    found = _Dims(program)
+    chains: list[list[str]] = []
+    for first, second in found.pairs():
+        if chains and chains[-1][-1] == first:
+            chains[-1].append(second)
+        else:
+            chains.append([first, second])
+    groups: dict[str, tuple[str, ...]] = {}
+    taken = set(program.extent_of)
+    for chain in chains:
+        sizes = [found.extents[d] or 0 for d in chain]
+        if 0 < prod(sizes) <= LARGEST_INDEX:
+            name = free_name("_".join(chain), taken)
+            taken.add(name)
+            groups[name] = tuple(chain)
+    return groups
+
+
+class _Dims:
+    """Where the dims of a program occur, but in what PyTorch's functions alone see."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.program = program
+        self.types = kernel_types(program)
+        self.extents = derived_extents(program, program.extent_of)
+
+    @cached_property
+    def own(self) -> tuple[Apply, ...]:
+        """The operators but those."""
+        return tuple(n for n in self.program.applies if n.op.kind is not Kind.LIBRARY)
+
+    @cached_property
+    def seen(self) -> dict[str, None]:
+        """The values that these read or make."""
+        return dict.fromkeys(v for n in self.own for v in (*n.values, n.result))
+
+    @cached_property
+    def stored(self) -> tuple[TensorType, ...]:
+        """Types of those that lie in memory whatever is done."""
+        made = {n.result for n in self.own}
+        kinds = [self.types[v] for v in self.seen if v not in made]
+        return (*kinds, *(r.type for r in self.program.returns if r.value in made))
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Dims that may become one, each with the one that follows it, in order."""
+        fixed, places = self._fixed(), self._places()
+        behind: dict[str, set[str | None]] = {}
+        before: dict[str, set[str | None]] = {}
+        for kind in self.stored:
+            names: tuple[str | None, ...] = (None, *kind.names, None)
+            if kind.order != tuple(range(len(kind.axes))):
+                fixed.update(kind.names)
+            for first, second in pairwise(names):
+                if first is not None:
+                    behind.setdefault(first, set()).add(second)
+                if second is not None:
+                    before.setdefault(second, set()).add(first)
+        for first, follows in behind.items():
+            (second, *others) = follows
+            if second is None or others or len(before[second]) > 1:
+                continue
+            if not {first, second} & fixed and places[first] == places[second]:
+                yield first, second
+
+    def _places(self) -> dict[str, frozenset[tuple[str, bool]]]:
+        """Which values have each dim, and which operators sum over it."""
+        found: dict[str, set[tuple[str, bool]]] = {n: set() for n in self.extents}
+        for value in self.seen:
+            for name in self.types[value].names:
+                found[name].add((value, False))
+        for node in self.own:
+            for name in node.over:
+                found[name].add((node.result, True))
+        return {name: frozenset(places) for name, places in found.items()}
+
+    def _fixed(self) -> set[str]:
+        """Dims that some operator, or an index, takes for what they are."""
+        found = {n for i in self.program.indices for n in i.type.names}
+        found.update(n for n, extent in self.extents.items() if extent is None)
+        few = max(len(self.types[v].names) for v in self.seen) <= FEW_DIMS
+        for node in self.own:
+            found.update(node.along)
+            if node.op.kind is Kind.CONTRACTION and few:
+                found.update(n for v in node.values for n in self.types[v].names)
+            if node.stands_alone or (node.op.kind is Kind.VIEW and node.is_view):
+                found.update(_named(node))
+        return found
+
+
+def _named(node: Apply) -> Iterator[str]:
+    """The dims that an operator names."""
+    for _, value in node.attrs:
+        match value:
+            case AxisNames():
+                yield from value.names
+            case tuple():
+                yield from value
+            case str():
+                yield value
+            case _:
+                pass
+
+
+# -- The program with fewer dims -------------------------------------------------------
+
+
+@dataclass
+class _Flattening:
+    program: KernelGraph
+    groups: Groups
+    nodes: list[Apply] = field(default_factory=list[Apply])
+    flat: dict[str, str] = field(default_factory=dict[str, str])
+    whole: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        self.types = kernel_types(self.program)
+        self.taken = {i.name for i in self.program.given}
+        self.taken |= {n.result for n in self.program.applies}
+        self.computed = {
+            n.result for n in self.program.applies if n.op.kind is not Kind.LIBRARY
+        }
+
+    def graph(self) -> KernelGraph:
+        """The program with the dims of each group as one."""
+        for node in self.program.applies:
+            if node.op.kind is Kind.LIBRARY:
+                parts = {v: self._whole(v) for v in node.values}
+                operands = tuple(
+                    parts[o] if isinstance(o, str) else o for o in node.operands
+                )
+                self.nodes.append(replace(node, operands=operands))
+            else:
+                operands = tuple(self._operand(o) for o in node.operands)
+                attrs = tuple(map(self._attribute, node.attrs))
+                self.nodes.append(replace(node, operands=operands, attrs=attrs))
+        returns = tuple(map(self._returned, self.program.returns))
+        found = replace(self.program, nodes=tuple(self.nodes), returns=returns)
+        return with_derived_extents(found)
+
+    def _own(self, names: Sequence[str]) -> list[str]:
+        """The groups whose dims are among some."""
+        return [g for g, dims in self.groups.items() if dims[0] in names]
+
+    def _names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Dims with those of a group as one."""
+        first = {dims[0]: g for g, dims in self.groups.items()}
+        gone = {d for dims in self.groups.values() for d in dims[1:]}
+        return tuple(first.get(n, n) for n in names if n not in gone)
+
+    def _attribute(self, attr: tuple[str, AttrValue]) -> tuple[str, AttrValue]:
+        name, value = attr
+        if name == "over" and isinstance(value, tuple):
+            return name, self._names(value)
+        return attr
+
+    def _operand(self, operand: Operand) -> Operand:
+        """An operand as what is computed with fewer dims reads it."""
+        if isinstance(operand, Scalar):
+            return self._constant(operand)
+        if operand in self.computed or not self._own(self.types[operand].names):
+            return operand
+        if operand not in self.flat:
+            name = operand
+            for group in self._own(self.types[operand].names):
+                made = self._fresh(f"{operand}_flat")
+                dims = AxisNames(tuple((d,) for d in self.groups[group]))
+                attrs: Attrs = (("of", dims), ("to", group))
+                self.nodes.append(Apply(made, FLATTEN, (name,), attrs))
+                name = made
+            self.flat[operand] = name
+        return self.flat[operand]
+
+    def _whole(self, value: str) -> str:
+        """A value as PyTorch's functions read it."""
+        groups = self._own(self.types[value].names)
+        if value not in self.computed or not groups:
+            return value
+        if value not in self.whole:
+            name = value
+            for group in groups:
+                made = self._fresh(f"{value}_whole")
+                self.nodes.append(_unflatten(made, name, group, self.groups[group]))
+                name = made
+            self.whole[value] = name
+        return self.whole[value]
+
+    def _constant(self, number: Scalar) -> Scalar:
+        """A constant by the extents of the dims that are one now."""
+        powers = dict(number.extents)
+        for group, dims in self.groups.items():
+            own = {powers.get(d, 0) for d in dims}
+            if len(own) == 1 and own != {0}:
+                powers[group] = own.pop()
+                for dim in dims:
+                    del powers[dim]
+        return Scalar(number.value, tuple(sorted(powers.items())))
+
+    def _returned(self, item: Return) -> Return:
+        if item.value not in self.computed or not self._own(item.type.names):
+            return item
+        dims = tuple(map(Dim, self._names(item.type.names)))
+        kind = flat_type(item.type.dtype, dims, MemorySpace.DEVICE)
+        return replace(item, type=kind)
+
+    def _fresh(self, wanted: str) -> str:
+        made = free_name(wanted, self.taken)
+        self.taken.add(made)
+        return made
+
+
+def _unflatten(made: str, value: str, dim: str, factors: tuple[str, ...]) -> Apply:
+    """A view that takes a dim apart again."""
+    gives = AxisNames(tuple((d,) for d in factors))
+    return Apply(made, UNFLATTEN, (value,), (("dim", dim), ("gives", gives)))
