@@ -285,14 +285,15 @@ def _gather(
 ) -> str:
     """Rows by their numbers, or elements along a dim where other dims are shared."""
     source, index = operands
-    dim, shared = str(node.attr("dim")), set(source.dims) & set(index.dims)
-    if not shared:
-        rest = tuple(d for d in source.dims if d != dim)
-        rows = aligned(source.text, source.dims, (dim, *rest))
-        return f"{rows}[{index.text}.long()]"
-    order = (*index.dims, dim, *result[len(index.dims) :])
+    dim = str(node.attr("dim"))
+    at = source.dims.index(dim)
+    own = [d for d in index.dims if d not in source.dims]
+    if len(own) == len(index.dims):
+        return f"{source.text}[{':, ' * at}{index.text}.long()]"
+    at += len(own)
+    order = (*result[:at], dim, *result[at:])
     texts = [aligned(o.text, o.dims, order) for o in operands]
-    return template.format(*texts, axis=len(index.dims))
+    return template.format(*texts, axis=at)
 
 
 def _concat(

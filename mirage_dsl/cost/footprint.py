@@ -219,9 +219,9 @@ class Footprint:
     def readers(self) -> Numbers:
         """Blocks that have a part of what each load reads; one row if all blocks do."""
         program = self.facts.program
-        if len(grid_axes(program.grid)) == len(program.grid):
-            return self.blocks
         loads = self.facts.loads.values()
+        if len(grid_axes(program.grid)) == len(program.grid) or not loads:
+            return self.blocks
         loaded = [{d.name for d in dims_of(n.at) if d.grid} for n in loads]
         return np.stack([self._blocks_with(names) for names in loaded])
 

@@ -481,7 +481,11 @@ def _gather_type(
         raise CheckError(
             f"{node.op.name}: the index has the dim {dim} too; rename it there"
         )
-    dims = union_dims((index, flat_type(f32, _without(source.dims, (dim,)), space)))
+    union_dims((index, source))
+    # In the order of what is picked from, the index's own dims in the place of `dim`.
+    at = source.names.index(dim)
+    own = tuple(d for d in index.dims if d.name not in source.names)
+    dims = (*source.dims[:at], *own, *source.dims[at + 1 :])
     return flat_type(source.dtype, dims, space)
 
 

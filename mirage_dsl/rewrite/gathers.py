@@ -161,7 +161,12 @@ class GathersGiven:
     ahead: tuple[Apply, ...]
 
     def restored(self, graph: KernelGraph) -> KernelGraph:
-        """A μGraph of the program as one of the whole, its gathers done by blocks."""
+        """A μGraph of the program as one of the whole, its gathers done by blocks.
+
+        One that reads nothing of what they pick stays as it is.
+        """
+        if self.picked.isdisjoint(i.name for i in graph.inputs):
+            return graph
         inputs = tuple(i for i in graph.inputs if i.name not in self.picked)
         names, renamed = FreshNames(graph), dict[str, str]()
         nodes: list[Apply] = []

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, with_operands, with_returned
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import CAST, RENAME, SLICE
@@ -200,24 +201,47 @@ class _Sinker:
         return result
 
     def _part(self, node: Apply, made: str, looks: Looks) -> str:
-        """What looks see of a concatenation, if it lies in one of its operands."""
+        """What looks see of a concatenation: of one operand, or of several, joined."""
         (look,) = (k for k in looks if k.dim == made)
         if node.op.kind is not Kind.CONCAT or look.stop is None:
             raise _StuckError
+        rest = tuple(k for k in looks if k != look)
+        parts = list(self._operands_seen(node, look.start, look.stop))
+        if len(parts) == 1:
+            ((value, part),) = parts
+            own = replace(part, to=look.to)
+            return self.seen(
+                value, (own, *rest) if own != Look(own.dim, own.dim) else rest
+            )
+        seen = [
+            self.seen(v, (k, *rest) if k != Look(k.dim, k.dim) else rest)
+            for v, k in parts
+        ]
+        result = _free_name(node.result, looks, self.taken)
+        attrs: Attrs = (("dims", tuple(k.to for _, k in parts)), ("to", look.to))
+        self.nodes.append(
+            replace(node, result=result, operands=tuple(seen), attrs=attrs)
+        )
+        return result
+
+    def _operands_seen(
+        self, node: Apply, first: int, stop: int
+    ) -> Iterator[tuple[str, Look]]:
+        """Operands of a concatenation that lie in a range, and what of them does."""
         joined, start = node.attr("dims"), 0
         assert isinstance(joined, tuple)
         for value, dim in zip(node.values, joined, strict=True):
             size = self.extents.get(dim)
             if size is None:
-                break
-            if start <= look.start and look.stop <= start + size:
-                own = Look(dim, look.to, look.start - start, look.stop - start)
-                if (own.start, own.stop) == (0, size):
-                    own = Look(dim, look.to)
-                rest = tuple(k for k in looks if k != look)
-                return self.seen(value, (own, *rest) if own != Look(dim, dim) else rest)
+                raise _StuckError
+            own = max(first - start, 0), min(stop - start, size)
+            if own == (0, size):
+                yield value, Look(dim, dim)
+            elif own[0] < own[1]:
+                to = free_name(dim, self.extents)
+                self.extents[to] = own[1] - own[0]
+                yield value, Look(dim, to, *own)
             start += size
-        raise _StuckError
 
     def _other_dims(self, node: Apply, looks: Looks) -> set[str]:
         """Dims of the operands that keep their names."""

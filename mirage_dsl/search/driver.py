@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import SearchError
@@ -337,7 +336,7 @@ class _Driver:
         forms: The program in normal form, and its other forms.
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
-        gathers: Those that are inputs of the forms, if any are.
+        gathers: Those that are inputs of the forms, in the order of the forms.
         flattened: How the forms have fewer dims, if they have.
     """
 
@@ -358,7 +357,7 @@ class _Driver:
     written: KernelGraph | None = None
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
     library: float = math.inf
-    gathers: GathersGiven | None = None
+    gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
 
     @property
@@ -395,7 +394,8 @@ class _Driver:
         forms = self.forms
         quick = Quick(self.segments, self.times.fused)
         with self.segments.interruptible(self.times.joined):
-            forms.append(self._opened(rewritten(self.program, Use.NORMAL)))
+            opened = self._opened(rewritten(self.program, Use.NORMAL))
+            forms.append(self._flat(opened))
         if forms:
             if len(forms[0].nodes) > MOST_OPERATORS or _widest(forms[0]) > MOST_DIMS:
                 # An answer may take longer to verify than plans to find.
@@ -429,7 +429,7 @@ class _Driver:
     def _search_forms(self, plans: list[Plan]) -> None:
         """Append the plans of the whole search of a form, and of others made of it."""
         for row in rewrites(Use.PROGRAM):
-            self.forms.append(row(self.forms[-1]))
+            self.forms.append(self._opened(row(self.forms[-1])))
         self._search(plans)
 
     def _search(self, plans: list[Plan]) -> None:
@@ -541,32 +541,33 @@ class _Driver:
         return most
 
     def _opened(self, form: KernelGraph) -> KernelGraph:
-        """A form of the program in which gathers that may come first are inputs.
+        """A form of the program in which gathers that may come first are inputs."""
+        given = with_gathers_given(form)
+        if given is None:
+            return form
+        self.gathers.append(given)
+        return given.program
 
-        Where there are none, and constraints name no dims, those that always stand side
-        by side are one.
+    def _flat(self, form: KernelGraph) -> KernelGraph:
+        """A form in which dims that always stand side by side are one.
+
+        As it is where gathers are inputs, or constraints name dims.
         """
-        self.gathers = with_gathers_given(form)
-        if self.gathers is not None:
-            return self.gathers.program
-        if self.segments.constraints == Constraints():
+        if not self.gathers and self.segments.constraints == Constraints():
             self.flattened = flattened(form)
         return form if self.flattened is None else self.flattened.program
 
     def _closed(self, plan: Plan) -> Plan:
         """A plan of a form as one of the program; blocks that read gathers do them."""
+        graph = plan.graph
+        for given in reversed(self.gathers):
+            graph = given.restored(graph)
+        if graph != plan.graph:
+            plan = Plan.of(graph, self.segments.hardware)
         if self.flattened is not None:
-            plan = Plan(plan.microseconds, self.flattened.restored(plan.graph))
-        if not self.gathers_elements:
-            return plan
-        if self.gathers is not None:
-            plan = Plan.of(self.gathers.restored(plan.graph), self.segments.hardware)
-        return self._varied(plan, "fuse-gathers")
-
-    @cached_property
-    def gathers_elements(self) -> bool:
-        """Whether there are gathers in the program."""
-        return any(n.op.kind is Kind.GATHER for n in self.program.applies)
+            plan = Plan(plan.microseconds, self.flattened.restored(graph))
+        gathers = any(n.op.kind is Kind.GATHER for n in graph.applies)
+        return self._varied(plan, "fuse-gathers") if gathers else plan
 
     def _allowed(self, plans: list[Plan]) -> list[Plan]:
         plans = list(map(self._closed, plans))

@@ -19,6 +19,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.gathers import fuse_gathers, sink_gathers
+from mirage_dsl.rewrite.joins import pick_joined
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
@@ -164,6 +165,13 @@ _ROWS = (
         (Use.PROGRAM,),
         "views of computed tensors move to the inputs, where they are free",
         sink_views,
+    ),
+    Rewrite(
+        "pick-joined",
+        Level.PROGRAM,
+        (Use.PROGRAM,),
+        "elements of concatenations are picked of their operands, by position",
+        pick_joined,
     ),
     Rewrite(
         "strip-shifts",

@@ -279,6 +279,7 @@ class _Shrinking:
                 factors: list[Key] = [(side, name) for name in view.factors]
                 self.products.append(((side, view.whole), factors))
         self._relate_library()
+        self._relate_constants()
         parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
         self.segments = Segments(self.graphs, self.classes, parts)
         self.sizes: dict[tuple[object, ...], int] = {}
@@ -317,6 +318,19 @@ class _Shrinking:
                     alike = (node.op.name, numbers, tuple(sizes))
                     for a, b in zip(first.setdefault(alike, keys), keys, strict=True):
                         self.classes.join(a, b)
+
+    def _relate_constants(self) -> None:
+        """A dim that only constants know is the program's, of that name and extent.
+
+        That is one whose elements are all alike, so that no tensor is read of it.
+        """
+        program, candidate = self.graphs
+        counted = {index.name for index in candidate.indices}
+        kinds = kernel_types(candidate).items()
+        known = {n for value, kind in kinds if value not in counted for n in kind.names}
+        for name, extent in candidate.extents:
+            if name not in known and program.extent_of.get(name) == extent is not None:
+                self.classes.join((0, name), (1, name))
 
     def _same_extent(self, a: Key, b: Key) -> None:
         found = [self.graphs[side].extent_of.get(name) for side, name in (a, b)]

@@ -127,6 +127,14 @@ mugraph gated(x: f32[m, k], w: f32[k, j]) -> f32[m, n] where m = 4, k = 4, j = 8
   return y
 }
 """,
+    "pick-joined": """
+mugraph f(x: f32[m, k], y: f32[m, r]) -> f32[m, q] where m = 4, k = 4, r = 2 {
+  e = exp x
+  c = concat e, y dims(k, r) to(q)
+  z = mul c, c
+  return z
+}
+""",
     "strip-shifts": """
 mugraph softmax(x: f32[m, k]) -> f32[m, k] where m = 4, k = 8 {
   s = rowshift x over(k)

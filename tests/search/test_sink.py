@@ -12,6 +12,7 @@ from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.search.driver import search
+from mirage_dsl.verify.verifier import verify
 
 CHUNK = """mirage 1
 mugraph gated(x: f16[m, k], w: f16[k, n]) -> f16[m, r]
@@ -56,12 +57,20 @@ where m = 3, k = 4, l = 5, h = 5, n = 2 {
   return o, q
 }
 """
-STUCK = """mirage 1
-mugraph stuck(x: f16[m, k], y: f16[m, l]) -> f16[m, r] where m = 3, k = 4, l = 5 {
+ACROSS = """mirage 1
+mugraph across(x: f16[m, k], y: f16[m, l]) -> f16[m, r] where m = 3, k = 4, l = 5 {
   a = exp x
   b = exp y
   c = concat a, b dims(k, l) to(n)
   d = slice c dim(n) start(2) stop(6) to(r)
+  return d
+}
+"""
+STUCK = """mirage 1
+mugraph stuck(x: f16[m, k]) -> f16[m, r] where m = 3, k = 4 {
+  a = exp x
+  c = cumsum a along(k)
+  d = slice c dim(k) start(1) stop(3) to(r)
   return d
 }
 """
@@ -100,6 +109,22 @@ def test_same_function_without_views_of_results(text: str) -> None:
 def test_what_cannot_move_stays() -> None:
     program = parse(STUCK)
     assert sink_views(program) is program
+
+
+def test_a_slice_of_several_operands_joins_what_it_shows_of_each() -> None:
+    program = parse(ACROSS)
+    sunk = sink_views(program)
+    assert [n.op.name for n in sunk.applies] == [
+        "slice",
+        "exp",
+        "slice",
+        "exp",
+        "concat",
+    ]
+    slices = [dict(n.attrs) for n in sunk.applies if n.op.name == "slice"]
+    assert [(s["start"], s["stop"]) for s in slices] == [(2, 4), (0, 2)]
+    found = verify(sunk, program, stability=False)
+    assert found.equivalent, found.reason
 
 
 def test_parts_of_a_concatenation_are_what_was_joined() -> None:

@@ -1,0 +1,281 @@
+"""Slices and concatenations inside of blocks: rotary embeddings, shifts, padding.
+
+They are library kernels of a program; blocks that are found pick the elements of the
+operands by their position in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.joins import pick_joined
+from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.tile import parser as tile_parser
+from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.printer import to_text
+
+Function = Callable[..., Any]
+SEEDS = range(20)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def rotary(x: Any, c: Any, s: Any) -> Any:
+    half = x.shape[-1] // 2
+    return torch.cat([-x[..., half:], x[..., :half]], -1) * s + x * c
+
+
+def rotary_of_both(q: Any, k: Any, c: Any, s: Any) -> Any:
+    return rotary(q, c, s), rotary(k, c, s)
+
+
+def rotary_by_halves(x: Any, c: Any, s: Any) -> Any:
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+
+def rotary_interleaved(x: Any, c: Any, s: Any) -> Any:
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
+
+
+def rotary_of_a_part(x: Any, c: Any, s: Any) -> Any:
+    some = c.shape[-1]
+    return torch.cat([rotary(x[..., :some], c, s), x[..., some:]], -1)
+
+
+def rotary_of_heads(x: Any, w: Any, c: Any, s: Any) -> Any:
+    rows, length, _ = x.shape
+    heads = (x @ w).view(rows, length, -1, c.shape[-1]).transpose(1, 2)
+    return rotary(heads, c, s)
+
+
+def swiglu(x: Any, w: Any) -> Any:
+    gate, up = F.linear(x, w).chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def shifted(x: Any) -> Any:
+    return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1) + x
+
+
+ODD = [normal(9, 14), normal(9, 14)]
+SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
+    "of q and k": (rotary_of_both, [normal(1, 4, 9, 14), normal(1, 2, 9, 14), *ODD], 1),
+    "even": (rotary, [normal(2, 32, 16), normal(32, 16), normal(32, 16)], 1),
+    "by halves": (rotary_by_halves, [normal(3, 9, 14), normal(9, 7), normal(9, 7)], 1),
+    "interleaved": (
+        rotary_interleaved,
+        [normal(3, 9, 14), normal(9, 7), normal(9, 7)],
+        1,
+    ),
+    "of a part": (rotary_of_a_part, [normal(3, 9, 14), normal(9, 6), normal(9, 6)], 1),
+    "gate and up": (swiglu, [normal(2, 9, 16), normal(24, 16)], 1),
+    "rolled": (lambda x: torch.roll(x, 3, -1) * 2 + x, [normal(9, 14)], 1),
+    "padded": (lambda x: F.pad(x, (2, 3)) * 2, [normal(9, 14)], 1),
+    "the rows before": (
+        lambda x: F.pad(x, (0, 0, 1, 0))[:-1] + x,
+        [normal(9, 14)],
+        1,
+    ),
+    "shifted by one": (shifted, [normal(9, 14)], 1),
+}
+
+
+def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
+    specs = [mirage.spec(tuple(t.shape), "float32") for t in tensors]
+    return mirage.kernel(function).trace(*specs)
+
+
+def reads_back(graph: KernelGraph) -> None:
+    """As text, at both levels that have one."""
+    assert parse(str(graph)) == graph
+    for found in programs(graph):
+        assert tile_parser.parse(to_text(found)) == found
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_blocks_pick_what_was_joined(name: str) -> None:
+    function, tensors, kernels = SEARCHED[name]
+    program = traced(function, tensors)
+    assert check(program) == []
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    assert best.certificate.ok
+    assert all(n.is_view for n in best.mugraph.applies)
+    assert len(best.mugraph.blocks) <= kernels
+    reads_back(best.mugraph)
+    assert all(r.spills == 0 for r in compile_only(best.mugraph, "sm_90"))
+    found = TritonExecutable(best.mugraph, interpret=True)(*tensors)
+    expected = function(*tensors)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    arrays = evaluate_numpy(best.mugraph, *(t.double().numpy() for t in tensors))
+    for one, other, array in zip(found, expected, arrays, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(array, other.double(), rtol=1e-5, atol=1e-5)
+
+
+# -- The rewrite -----------------------------------------------------------------------
+
+PICKED: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "three": (
+        lambda a, b, c: torch.cat([a, b.exp(), c], -1) * 2,
+        [normal(9, 14), normal(9, 4), normal(9, 5)],
+    ),
+    "one in the other": (
+        lambda a, b: torch.cat([torch.cat([a, b], 1).exp(), a, b], 1),
+        [normal(9, 14), normal(9, 4)],
+    ),
+    "along two axes": (lambda x: torch.roll(x, (3, 2), (0, 1)), [normal(9, 14)]),
+    "broadcast": (
+        lambda x, y: torch.cat([x * y, y.expand(9, 14)], 1),
+        [normal(9, 14), normal(14)],
+    ),
+    "stacked": (lambda x, y: torch.stack([x, y, x * y], 1), [normal(9, 14)] * 2),
+    "reversed": (lambda x: torch.flip(x, (1,)) * 2, [normal(3, 5)]),
+    "of one part": (lambda x: torch.cat([x.exp()], 1), [normal(3, 5)]),
+    "of numbers": (
+        lambda x: torch.cat([torch.ones_like(x), torch.zeros_like(x)], 1),
+        [normal(3, 5)],
+    ),
+    "renamed": (lambda x: torch.cat([x.T.exp(), x.T + x], 1), [normal(5, 5)]),
+    "both sides": (lambda x: F.pad(x, (1, 2, 3, 4), value=0.5), [normal(3, 5)]),
+    **{name: (function, tensors) for name, (function, tensors, _) in SEARCHED.items()},
+    "heads of a product": (
+        rotary_of_heads,
+        [normal(2, 9, 16), normal(16, 24), normal(9, 6), normal(9, 6)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_what_is_picked_is_what_was_joined(name: str) -> None:
+    function, tensors = PICKED[name]
+    program = sink_views(expand(traced(function, tensors)))
+    found = pick_joined(program)
+    if found is None:
+        assert all(n.op.kind is not Kind.CONCAT for n in program.applies)
+        return
+    assert check(found) == []
+    assert parse(str(found)) == found
+    assert all(n.op.kind is not Kind.CONCAT for n in found.applies)
+    certificate = mirage.verify(found, program, stability=False)
+    assert certificate.equivalent, certificate.reason
+    expected = function(*tensors)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    arrays = evaluate_numpy(found, *(t.double().numpy() for t in tensors))
+    for array, other in zip(arrays, expected, strict=True):
+        np.testing.assert_allclose(array, other.double(), rtol=1e-5, atol=1e-6)
+
+
+# -- What must not be accepted ---------------------------------------------------------
+
+ROTARY = """mirage 1
+mugraph f(
+    x: f16[m, n, h], c: f16[n, h], s: f16[n, h]
+) -> f16[m, n, h] where m = 4, n = 32, h = 16 {
+  i = index h
+  upper = slice x dim(h) start(8) stop(16) to(p)
+  lower = slice x dim(h) start(0) stop(8) to(q)
+  y = block grid(m / 2, n / 16) {
+    t = load x[m/grid, n/grid, h]
+    u = load upper[m/grid, n/grid, p]
+    l = load lower[m/grid, n/grid, q]
+    ct = load c[n/grid, h]
+    st = load s[n/grid, h]
+    at = load i[h]
+    first = less at, 1*p
+    ahead = where first, at, 0
+    back = sub at, 1*p
+    behind = where first, 0, back
+    a = gather u, ahead dim(p)
+    b = gather l, behind dim(q)
+    negative = mul a, -1
+    turned = where first, negative, b
+    v = mul turned, st
+    w = mul t, ct
+    r = add v, w
+    store y: f16[m/grid, n/grid, h] = r
+  }
+  return y
+}
+"""
+
+
+def rotary_program() -> KernelGraph:
+    shapes = (4, 32, 16), (32, 16), (32, 16)
+    return mirage.kernel(rotary).trace(*(mirage.spec(s, "float16") for s in shapes))
+
+
+MUTANTS: dict[str, tuple[str, str]] = {
+    "the first one twice": ("less at, 1*p", "less_equal at, 1*p"),
+    "the element behind": (
+        "back = sub at, 1*p",
+        "far = sub at, 1*p\n    back = add far, 1",
+    ),
+    "halves swapped": ("where first, negative, b", "where first, b, negative"),
+    "the other side": ("where first, negative, b", "where first, negative, a"),
+    "the other sign": ("mul a, -1", "mul a, 1"),
+    "the sign of the other": (
+        "turned = where first, negative, b",
+        "minus = mul b, -1\n    turned = where first, a, minus",
+    ),
+    "from the other half": ("start(8) stop(16)", "start(0) stop(8)"),
+    "one element aside": ("start(8) stop(16)", "start(7) stop(15)"),
+    "sine and cosine": ("load c[", "load s["),
+    "one for all": ("ahead = where first, at, 0", "ahead = where first, 0, at"),
+}
+
+
+def test_the_block_is_right() -> None:
+    graph, program = parse(ROTARY), rotary_program()
+    assert check(graph) == []
+    reads_back(graph)
+    found = mirage.verify(graph, program)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_position_is_never_accepted(name: str) -> None:
+    old, new = MUTANTS[name]
+    assert old in ROTARY
+    wrong, program = parse(ROTARY.replace(old, new)), rotary_program()
+    for seed in SEEDS:
+        found = mirage.verify(wrong, program, seed=seed, stability=False)
+        assert not found.equivalent, seed
+
+
+@pytest.mark.parametrize(("n", "h"), [(32, 16), (33, 16), (16, 14), (31, 22)])
+def test_nothing_is_read_outside_of_what_was_joined(n: int, h: int) -> None:
+    """Around the tensors there is nothing but NaN."""
+    half = h // 2
+    text = ROTARY.replace("n = 32, h = 16", f"n = {n}, h = {h}")
+    text = text.replace("start(8) stop(16)", f"start({half}) stop({h})")
+    text = text.replace("stop(8)", f"stop({half})")
+
+    def among_nothing(*shape: int) -> torch.Tensor:
+        rows, *rest = shape
+        around = torch.full((3 * rows, *rest), float("nan"), dtype=torch.float16)
+        around[rows : 2 * rows] = normal(*shape).half()
+        return around[rows : 2 * rows]
+
+    tensors = [among_nothing(*s) for s in ((4, n, h), (n, h), (n, h))]
+    found = TritonExecutable(parse(text), interpret=True)(*tensors)[0]
+    expected = rotary(*(t.float() for t in tensors)).half()
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
