@@ -157,7 +157,7 @@ def estimate(
     within = _within(together) | _repeated(graph)
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
-            part = _block_kernel(node, types, extents, inside, hardware)
+            part = _block_kernel(node, graph, types, extents, inside, hardware)
             if id(node) in running:
                 parts[-1] = _covered(parts[-1], part, hardware)
             parts.append(part)
@@ -182,6 +182,16 @@ def estimate(
             if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
         )
     return _total(parts)
+
+
+def _brought(block: BlockGraph, graph: KernelGraph) -> set[str]:
+    """The views among a block's sources of what it reads itself, with their bytes."""
+    shown: dict[str, str] = {}
+    for node in graph.applies:
+        if node.is_view:
+            source = node.values[0]
+            shown[node.result] = shown.get(source, source)
+    return {v for v in block.sources if shown.get(v) in block.sources}
 
 
 def _within(together: Mapping[str, FusedCall]) -> frozenset[str]:
@@ -449,11 +459,13 @@ def _joining(
 
 def _block_kernel(
     block: BlockGraph,
+    graph: KernelGraph,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],
     hardware: Hardware,
 ) -> KernelCost:
+    inside = inside | _brought(block, graph)
     try:
         footprint = footprint_of(facts_of(block, types, extents), hardware)
         cost = block_cost(footprint, inside)

@@ -156,6 +156,7 @@ class Loads:
         runs: The same in the order of memory, the innermost first.
         itemsize: Bytes of an element.
         source: Bytes of what it is loaded from.
+        share: Of its lanes, those that are read.
         looped: Whether it is made in every iteration.
         late: Whether only code after the loop reads it.
         turned: Whether registers want it in another order than memory has.
@@ -169,6 +170,7 @@ class Loads:
     runs: Rows
     itemsize: Column
     source: Column
+    share: Column
     looped: Flags
     late: Flags
     turned: Flags
@@ -383,7 +385,7 @@ class _Builder:
             value=np.array([self.value[v] for v in names], dtype=np.intp),
             dims=self.places(load.tile.axes for load in own),
             runs=self.places(
-                _run(load, kind) for load, kind in zip(own, kinds, strict=True)
+                self.run(load, kind) for load, kind in zip(own, kinds, strict=True)
             ),
             itemsize=as_column(kind.dtype.itemsize for kind in kinds),
             source=as_column(
@@ -391,11 +393,35 @@ class _Builder:
                 * min(prod(extents[n] or 1 for n in names) for names in reached)
                 for kind, reached in zip(kinds, self.reached(own), strict=True)
             ),
+            share=as_column(map(self.share, own)),
             looped=flags(flow.stage[v] == "body" for v in names)[:, None],
             late=flags(v in facts.used_only_after for v in names),
             turned=flags(v in facts.turned_loads for v in names),
             readers=np.array(readers).reshape(len(own), len(facts.products)),
         )
+
+    def run(self, load: Load, kind: TensorType) -> Order:
+        """The dims that lie one behind the other, innermost first: up to one at data.
+
+        Positions that follow one another along an index's axis do as those of a dim.
+        """
+        order, along = memory_order(load, kind)[::-1], load.along
+        if along is None:
+            return order
+        at = order.index(along.dim)
+        axes = self.flow.tiles[along.index].axes
+        if along.known != "in_row" or len(axes) != 1:
+            return order[:at]
+        return (*order[:at], *axes, *order[at + 1 :])
+
+    def share(self, load: Load) -> float:
+        """Of the lanes of a load, those that are read where some are left out."""
+        along = load.along
+        if along is None or along.under is None:
+            return 1.0
+        extents = self.program.extents
+        lanes = prod(extents[d.name] or 1 for d in self.flow.tiles[along.index].axes)
+        return min(1.0, (extents[along.dim.name] or 1) / lanes)
 
     def reached(self, own: Iterable[Load]) -> list[list[AbstractSet[str]]]:
         """The dims of what each load reads; at data, of the tensor or of its elements.
@@ -502,15 +528,8 @@ class _Builder:
         )
 
 
-def _run(load: Load, kind: TensorType) -> Order:
-    """The dims that lie one behind the other, innermost first: up to one at data."""
-    order = memory_order(load, kind)[::-1]
-    along = None if load.along is None else load.along.dim
-    return order[: order.index(along)] if along is not None else order
-
-
 def _written_run(store: Store, kind: TensorType | None) -> Order:
-    """The same of what is stored; row-major where the tensor is not known."""
+    """Dims of what is stored, innermost first; row-major if the tensor is not known."""
     order = range(len(store.at)) if kind is None else kind.order
     return tuple(d for axis in reversed(order) for d in reversed(store.at[axis]))
 

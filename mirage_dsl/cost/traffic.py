@@ -164,7 +164,7 @@ def loaded(footprint: Footprint) -> Numbers:
     count = np.ones((len(loads.own), len(footprint.points)))
     copies = (first > 0) + 1.0 * (second > 0)
     count[loads.looped[:, 0]] = footprint.iterations * copies
-    return footprint.elements(loads.dims) * loads.itemsize * count
+    return footprint.elements(loads.dims) * loads.itemsize * loads.share * count
 
 
 def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
@@ -277,7 +277,8 @@ def _waiting(footprint: Footprint) -> Numbers:
     first = latency * _trips(early, footprint)
     if facts.program.loop is None:
         first = np.maximum(first - latency, 0.0)
-    at_data = np.array([n.along is not None for n in loads.own], dtype=bool) & ~own
+    unknown = [n.along is not None and n.along.known == "no" for n in loads.own]
+    at_data = np.array(unknown, dtype=bool) & ~own
     if at_data.any():
         # Their positions have to be there first; other loads are under way meanwhile.
         first = first + latency * sizes[at_data].sum(axis=0) / sizes[~own].sum(axis=0)

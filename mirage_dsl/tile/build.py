@@ -55,6 +55,7 @@ from mirage_dsl.tile.formula import (
 )
 from mirage_dsl.tile.integers import narrow
 from mirage_dsl.tile.layout import Layout, ProductAxes
+from mirage_dsl.tile.picked import picked
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -198,6 +199,7 @@ class _Builder:
         self._wiring = Wiring(block, self._layout)
         around = self._outer
         self._narrow = narrow(block, types, around.types, around.extents)
+        self._picked = picked(block, types, around.types, around.extents)
         self._loads = {n.result: n for n in block.loads}
         self._body: list[Statement] = []
         self._notes: list[Note] = []
@@ -519,9 +521,15 @@ class _Builder:
         guarded = tuple(d for d in order if self._sizes.loose(d) is not False)
         tile, along = Tile(kind.dtype, order), None
         if isinstance(node, Apply):
-            index = self._turned(self._in_registers(node.values[1]), order)
-            along = Along(Dim(str(node.attr("dim"))), index)
+            along = self._along(node, order)
         return Load(node.result, tile, of.source, of.axes, guarded=guarded, along=along)
+
+    def _along(self, node: Apply, order: Order) -> Along:
+        """Where a gather reads, and which lanes."""
+        how, dim = self._picked[node.result], Dim(str(node.attr("dim")))
+        index = self._turned(self._in_registers(how.index), order)
+        under = how.under and self._turned(self._in_registers(how.under), order)
+        return Along(dim, index, how.known, under, how.holds)
 
     def _box(self, node: BlockLoad, kind: TensorType) -> Order | None:
         """The dims of a descriptor in the order of memory, or None to use pointers."""

@@ -306,7 +306,7 @@ def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
         case Compute():
             yield from ((v, statement.tile.axes, False) for v in reads(statement))
         case Load() if statement.along is not None:
-            yield statement.along.index, statement.tile.axes, False
+            yield from ((v, statement.tile.axes, False) for v in statement.along.reads)
         case Rescale():
             yield statement.scale, view.tiles[statement.target].axes, False
         case Update():
@@ -516,7 +516,7 @@ def _reading(statement: Statement, own: Number) -> Iterator[tuple[str, Number]]:
             yield statement.other, statement.when
         case Load():
             if statement.along is not None:
-                yield statement.along.index, statement.when
+                yield from ((v, statement.when) for v in statement.along.reads)
             if statement.instead is not None:
                 yield statement.instead, opposite(statement.when)
         case _:

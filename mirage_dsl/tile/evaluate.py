@@ -501,7 +501,19 @@ class _Evaluation(Generic[V]):
         guarded = [d for d in statement.guarded if d.name in index.labels]
         masks = [self._lanes_inside(d) for d in guarded]
         index = self._masked(index, masks, 0.0)
-        return self.arrays.gather(table.GATHER, source, index, along.dim.name)
+        if along.under is None:
+            return self.arrays.gather(table.GATHER, source, index, along.dim.name)
+        found = self.arrays.gather(
+            table.GATHER, source, self._read_under(along, index), along.dim.name
+        )
+        return self._read_under(along, found)
+
+    def _read_under(self, along: Along, named: Named[V]) -> Named[V]:
+        """A value with 0 in the lanes that are not read."""
+        assert along.under is not None
+        zero = Named(self.domain.constant(scalar(0), self.extents), ())
+        sides = [named, zero] if along.holds else [zero, named]
+        return self.arrays.elementwise(table.WHERE, [self.get(along.under), *sides])
 
     def _positions(self, statement: Positions) -> None:
         kind = Index("", tuple(d.whole for d in statement.at)).type

@@ -143,7 +143,10 @@ def _require_version(source: Source) -> None:
 
 _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "load": ("along", "index", "by", "guarded", "buffers", "when", "instead"),
+        "load": (
+            *("along", "index", "known", "under", "unless"),
+            *("by", "guarded", "buffers", "when", "instead"),
+        ),
         "positions": (),
         "pick": ("when",),
         "cast": (),
@@ -630,7 +633,9 @@ class _Assigned:
             raise details.missing("index")
         if len(dims) != 1:
             raise details.missing("along")
-        return Along(dims[0], index)
+        known = details.choice("known", ("no", "apart", "in_row"))
+        under, unless = details.name("under"), details.name("unless")
+        return Along(dims[0], index, known, under or unless, unless is None)
 
     def _positions(self, _: _Details) -> Positions:
         (axis,) = self._of.resolver.axes(self._action.axes, pieces=True)

@@ -281,6 +281,10 @@ def _load_details(statement: Load) -> Iterator[str]:
     if statement.along is not None:
         yield f"along({statement.along.dim})"
         yield _named("index", statement.along.index)
+        if statement.along.known != "no":
+            yield f"known({statement.along.known})"
+        side = "under" if statement.along.holds else "unless"
+        yield _named(side, statement.along.under)
     if statement.via != "pointer":
         yield f"by({statement.via})"
     if statement.guarded:

@@ -61,6 +61,9 @@ class Note:
 Notes = tuple[Note, ...]
 
 
+Known = Literal["no", "apart", "in_row"]
+"""Whether positions are known when a program is made, and to follow one another."""
+
 # -- Memory ----------------------------------------------------------------------------
 
 
@@ -72,10 +75,24 @@ class Along:
         dim: The dim, whole.
         index: The tile of integers that tells the positions, those below 0 counted
             from the end.  Lanes whose position is in no way inside read 0.
+        known: With `apart` and `in_row`, positions are inside in all lanes that are
+            read, so nothing is counted or compared; with `in_row` they follow one
+            another along the index's axis, but at a few places.
+        under: A tile of truth values: lanes where it is not `holds` read 0, whatever
+            their position.
+        holds: See `under`.
     """
 
     dim: Dim
     index: str
+    known: Known = "no"
+    under: str | None = None
+    holds: bool = True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The values that it depends on."""
+        return (self.index,) if self.under is None else (self.index, self.under)
 
 
 @dataclass(frozen=True)
@@ -564,7 +581,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
     """
     match statement:
         case Load():
-            along = () if statement.along is None else (statement.along.index,)
+            along = () if statement.along is None else statement.along.reads
             return along if statement.instead is None else (*along, statement.instead)
         case Compute():
             return tuple(o for o in statement.operands if isinstance(o, str))
@@ -622,6 +639,10 @@ def renamed(statement: Statement, names: Mapping[str, str]) -> Statement:
         value = getattr(statement, field_.name)
         if field_.name in (*_READ, *_MADE) and value in names:
             changed[field_.name] = names[value]
+        elif isinstance(value, Along):
+            under = value.under and names.get(value.under, value.under)
+            index = names.get(value.index, value.index)
+            changed["along"] = replace(value, index=index, under=under)
         elif field_.name == "operands":
             changed["operands"] = tuple(
                 names.get(o, o) if isinstance(o, str) else o for o in value

@@ -311,6 +311,7 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "gathers", Case(_gathers())
     yield "scans", Case(_scans(), low=0.1)
     yield "gathers in a block", Case(_picked())
+    yield "joined elements", Case(_joined_elements())
     yield "pages of a table", Case(_pages(), tolerance=2e-2)
     yield "beside", Case(_beside())
     yield "joined operands", Case(_joined_operands(), tolerance=2e-2)
@@ -497,6 +498,38 @@ def _picked() -> KernelGraph:
         second = b.mul(b.sub(one, b.sum(xt, over="k")), row)
         second = b.store(second, "c, m/grid", dtype=f32)
     return g.returns(first, second).build()
+
+
+_JOINED = """mirage 1
+mugraph joined(x: f32[m, h], y: f32[m, t]) -> f32[m, d], f32[m]
+    where m = 6, h = 7, t = 5, d = 12 {
+  i = index d
+  y1, y2 = block grid(m / 4) loop(d / 8) {
+    at = load i[d/loop]
+    first = less at, 1*h
+    ahead = where first, at, 0
+    back = sub at, 1*h
+    behind = where first, 0, back
+    xt = load x[m/grid, h]
+    yt = load y[m/grid, t]
+    a = gather xt, ahead dim(h)
+    b = gather yt, behind dim(t)
+    c = where first, a, b
+    w = mul c, c
+    s = sum w over(d)
+    whole = accumulate w concat
+    total = accumulate s
+    store y1: f32[m/grid, d] = whole
+    store y2: f32[m/grid] = total
+  }
+  return y1, y2
+}
+"""
+
+
+def _joined_elements() -> KernelGraph:
+    """Elements of two tensors at positions that are known, and lanes left out."""
+    return parse(_JOINED)
 
 
 def _pages() -> KernelGraph:

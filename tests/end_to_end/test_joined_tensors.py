@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.core.types import Dim
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
@@ -26,6 +27,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.joins import pick_joined
 from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.tile import parser as tile_parser
+from mirage_dsl.tile import program as tile_program
 from mirage_dsl.tile.lower import programs
 from mirage_dsl.tile.printer import to_text
 
@@ -279,3 +281,46 @@ def test_nothing_is_read_outside_of_what_was_joined(n: int, h: int) -> None:
     found = TritonExecutable(parse(text), interpret=True)(*tensors)[0]
     expected = rotary(*(t.float() for t in tensors)).half()
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+
+
+# -- How they are loaded ---------------------------------------------------------------
+
+
+def loads_of(text: str) -> dict[str, tile_program.Load]:
+    (found,) = programs(parse(text))
+    statements = (s for s, _ in tile_program.walk(found.body))
+    return {s.result: s for s in statements if isinstance(s, tile_program.Load)}
+
+
+def test_what_is_not_chosen_is_not_read() -> None:
+    loads = loads_of(ROTARY)
+    first, second = (loads[name].along for name in "ab")
+    assert first == tile_program.Along(Dim("p"), "at", "in_row", "first")
+    assert second == tile_program.Along(Dim("q"), "back", "in_row", "first", False)
+
+
+INDICES: dict[str, tuple[str, str, tuple[str, str | None]]] = {
+    "read wherever it lies": ("a = gather u, ahead dim(p)", "", ("in_row", "first")),
+    "read by a sum": (
+        "store y: f16[m/grid, n/grid, h] = r",
+        "z = sum a over(h)\n    m2 = add r, z\n"
+        "    store y: f16[m/grid, n/grid, h] = m2",
+        ("apart", None),
+    ),
+    "backwards": ("ahead = where first, at, 0", "ahead = sub 15, at", ("no", None)),
+    "outside": ("ahead = where first, at, 0", "ahead = add at, 1", ("no", None)),
+    "one for all": (
+        "ahead = where first, at, 0",
+        "ahead = sub at, at",
+        ("apart", "first"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_positions_are_known_where_they_are(name: str) -> None:
+    old, new, expected = INDICES[name]
+    assert old in ROTARY
+    along = loads_of(ROTARY.replace(old, new or old))["a"].along
+    assert along is not None
+    assert (along.known, along.under) == expected

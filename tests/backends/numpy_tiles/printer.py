@@ -143,9 +143,14 @@ class Printer:
     def picked(self, along: tp.Along, order: tp.Order) -> tuple[str, str]:
         """Positions that are data, from the end below 0, and which of them exist."""
         size = self.program.extents[along.dim.name]
-        index = self.operand(along.index, order)
-        at = f"np.where({index} < 0, {index} + np.int64({size}), {index})"
-        return f"np.clip({at}, 0, {size} - 1)", f"({at} >= 0) & ({at} < {size})"
+        at = index = self.operand(along.index, order)
+        if along.known == "no":
+            at = f"np.where({index} < 0, {index} + np.int64({size}), {index})"
+        inside = f"({at} >= 0) & ({at} < {size})"
+        if along.under is not None:
+            under = f"({self.operand(along.under, order)} == {along.holds})"
+            inside = f"{under} & {inside}"
+        return f"np.clip({at}, 0, {size} - 1)", inside
 
     def place(
         self,

@@ -55,7 +55,7 @@ from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32
 from mirage_dsl.ir.analysis.layouts import built
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
 from mirage_dsl.ops.makers import joining
-from mirage_dsl.ops.table import CAST, OPERATORS, SUB
+from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import Announced, build, memory_order
 from mirage_dsl.tile.lower import launches, outer_of
 from mirage_dsl.tile.packed import packed
@@ -106,6 +106,8 @@ EARLY = tl.constexpr(
 )
 """
 """What a module with kernels that start early defines."""
+AS_NUMBER = ".to(tl.float32)"
+"""What makes a number of a comparison."""
 FAR = 2**31
 """Offsets from here on do not fit into 32 bits."""
 
@@ -455,6 +457,9 @@ class _Printer:
         self._packed = packed(program, lambda d: pieces[d].width)
         self._runs = runs(program, lambda d: not pieces[d].loose)
         self._variables: dict[str, Variable] = {}
+        # Truth values as bits, by the names of those that are numbers.
+        self._truths: dict[str, str] = {}
+        self._chosen_by = _deciding(program)
         self._hoisted = False
         self._ranges: Mapping[Part, tuple[str, str]] = {}
         self._addresses: dict[str, Address] = {}
@@ -720,6 +725,12 @@ class _Printer:
         They are counted from the end below 0; none outside of the tensor is read.
         """
         index, order = self._variables[along.index], load.tile.axes
+        _, strides = self._signature.access(self._key(load))
+        step = self._memory.stride(load.at, strides, along.dim)
+        if along.known != "no":
+            wide = ".to(tl.int64)" if self._around.wide else ""
+            at = f"{index.name}{subscript(index.axes, order)}{wide}"
+            return times(at, step), self._under(along, order)
         size = self._memory.size(along.dim)
         given = self._assign(f"{along.dim.name}_given", f"{index.name}.to(tl.int64)")
         counted = f"tl.where({given} < 0, {given} + {size}, {given})"
@@ -731,11 +742,20 @@ class _Printer:
             zeros = f"tl.full({self._tiles.shape(axes)}, 0, tl.int64)"
             compared = self._assign(f"{along.dim.name}_at", f"{at} + {zeros}")
         inside = f"({compared} >= 0) & ({compared} < {size})"
-        inside = self._assign(f"{along.dim.name}_in", inside)
-        _, strides = self._signature.access(self._key(load))
-        step = self._memory.stride(load.at, strides, along.dim)
-        position = times(at + subscript(index.axes, order), step)
-        return position, inside + subscript(axes, order)
+        inside = self._assign(f"{along.dim.name}_in", inside) + subscript(axes, order)
+        inside = " & ".join(m for m in (inside, self._under(along, order)) if m)
+        return times(at + subscript(index.axes, order), step), inside
+
+    def _under(self, along: Along, order: Order) -> str:
+        """The lanes that are read at all; nothing if all are."""
+        if along.under is None:
+            return ""
+        under = self._variables[along.under]
+        sign, name = "!=" if along.holds else "==", self._truths.get(under.name)
+        text = f"({under.name} {sign} 0)"
+        if name is not None:
+            text = name if along.holds else f"(~{name})"
+        return text + subscript(under.axes, order)
 
     def _load(self, load: Load) -> None:
         if load.instead is not None:
@@ -802,7 +822,25 @@ class _Printer:
             text = f"tl.fma({a}, {b}, 0.0)"
         else:
             text = step.op.triton.format(*forms)
+            if step.op.triton.endswith(AS_NUMBER) and step.result in self._chosen_by:
+                self._truth(step, text.removesuffix(AS_NUMBER))
+                return
+            chosen = self._variables.get(str(step.operands[0]))
+            if step.op is WHERE and chosen and chosen.name in self._truths:
+                holds = self._truths[chosen.name] + subscript(chosen.axes, order)
+                text = f"tl.where({holds}, {forms[1]}, {forms[2]})"
         self._name(step, self._bind(step.result, text))
+
+    def _truth(self, step: Compute, text: str) -> None:
+        """A comparison that decides what is read, also as the bits that it gives.
+
+        Triton loads lanes together if it sees that a mask is the same for them, which
+        it does not where truth values are numbers.
+        """
+        holds = self._assign(f"{step.result}_holds", text)
+        name = self._bind(step.result, holds + AS_NUMBER)
+        self._truths[name] = holds
+        self._name(step, name)
 
     def _cast(self, cast: Cast) -> None:
         if cast.result in self._packed.floats:
@@ -959,6 +997,24 @@ class _Printer:
             scale = self._assign(step.scale, text)
             self._variables[step.scale] = Variable(scale, step.tile.axes)
         self._writer.assign(last, highest)
+
+
+def _deciding(program: TileProgram) -> frozenset[str]:
+    """The truth values that decide what is read: which lanes, and at which positions.
+
+    Of programs whose positions are known, where it is of use to see through them.
+    """
+    statements = [s for s, _ in walk(program.body)]
+    along = [s.along for s in statements if isinstance(s, Load) and s.along]
+    if all(a.known == "no" for a in along):
+        return frozenset()
+    chosen = (
+        s.operands[0]
+        for s in statements
+        if isinstance(s, Compute) and s.op is WHERE and s.tile.dtype.is_integer
+    )
+    under = (a.under for a in along)
+    return frozenset(n for n in (*chosen, *under) if isinstance(n, str))
 
 
 def finite_shift(name: str, fill: float) -> str:

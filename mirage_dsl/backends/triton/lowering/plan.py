@@ -292,6 +292,8 @@ class Signature:
         if dtype.is_integer and not value.extents:
             return literal(float(value.value), dtype)
         known = self.constant_value(value)
+        if dtype.is_integer and known is not None and known.is_integer():
+            return literal(known, dtype)
         if known is not None:
             text = number(known)
             # Triton takes numbers below the normal ones for float64.
