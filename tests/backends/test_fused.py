@@ -42,6 +42,12 @@ def attended_backwards(q: Any, k: Any, v: Any) -> Any:
     return mirage.einsum("nq,ne->eq", mirage.softmax(k @ q.T, axis=0), v)
 
 
+def attended_by_one_dim(x: Any, v: Any) -> Any:
+    logits = mirage.einsum("qft,kft->qk", x, x * 2)
+    values = v + mirage.sum(x, 1, keepdims=True)
+    return mirage.einsum("qk,kgt->qgt", mirage.softmax(logits), values)
+
+
 def with_bias(x: Any, w: Any, b: Any) -> Any:
     return x @ w.T + b
 
@@ -216,6 +222,8 @@ def of_another(x: Any, y: Any) -> Any:
         (sum_of_more, ((6, 8),)),
         (seen_inside, ((6, 8),)),
         (of_another, ((6, 8), (6, 8))),
+        # A dim that the logits sum over, and that the values have too, is no batch.
+        (attended_by_one_dim, ((4, 3, 2), (4, 5, 2))),
     ],
 )
 def test_other_operators_are_called_singly(
@@ -224,6 +232,7 @@ def test_other_operators_are_called_singly(
     graph = traced(function, *shapes)
     source = emit(graph)
     assert "torch.rms_norm(" not in source
+    assert _ATTENTION not in source
     assert function is not sum_of_more or "torch.mean(" not in source
     check(graph)
 

@@ -104,6 +104,7 @@ def _softmax_of(x: Pattern | str, *, safe: bool) -> Pattern:
     return _applied("div", powers, _applied("or_one", total) if safe else total)
 
 
+_LOGITS = _applied("matmul", "q", "k")
 _CENTRED = _applied("sub", "x", _mean("x"))
 _BELOW_MAXIMUM = _applied("sub", "x", _applied("max", "x"))
 _LOG_OF_SUM = _applied("log", _applied("sum", _applied("exp", _BELOW_MAXIMUM)))
@@ -225,7 +226,10 @@ def attention_axes(call: FusedCall) -> AttentionAxes | None:
     """The dims of an attention; None where its operands are no such matrices."""
     q, k, v = (call.dims(call.value(leaf)) for leaf in "qkv")
     (columns,) = call.over if len(call.over) == 1 else ("",)
-    batch = tuple(d for d in q if d in k and d in v)
+    # One that the logits sum over is no batch, also where the values have it too.
+    logits = call.bound[_LOGITS]
+    assert isinstance(logits, str)
+    batch = tuple(d for d in q if d in k and d in v and d in call.dims(logits))
     features = [d for d in q if d in k and d not in v]
     made = [d for d in v if d not in batch and d != columns]
     rows = tuple(d for d in q if d not in batch and d not in features)
@@ -275,8 +279,7 @@ def _norms(square: Callable[[Pattern | str], Pattern]) -> Iterator[Function]:
 
 def _attentions() -> Iterator[Function]:
     """Attention: with and without a factor, with and without a mask."""
-    plain = _applied("matmul", "q", "k")
-    for logits in (_applied("mul", plain, SCALE), plain):
+    for logits in (_applied("mul", _LOGITS, SCALE), _LOGITS):
         for safe in (True, False):
             for x in (_applied("add", logits, "mask"), logits):
                 weights = _softmax_of(x, safe=safe)
