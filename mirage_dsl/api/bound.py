@@ -35,6 +35,7 @@ from mirage_dsl.frontend.arguments import (
     leaves_of,
     places_of,
     refuse_modes,
+    to_pairs,
 )
 from mirage_dsl.frontend.operands import evaluate_trace
 from mirage_dsl.frontend.trace import Trace
@@ -344,7 +345,7 @@ class BoundKernel:
             tensors: The inputs.
             out: Tensors, in the structure of the result, that take it.
         """
-        taken = leaves_of(out) if out is not None else []
+        taken = list(map(to_pairs, leaves_of(out))) if out is not None else []
         if out is not None:
             self._check_places(out)
             check_out(taken)
@@ -354,7 +355,11 @@ class BoundKernel:
         if device == "cpu" and not (given and self._backend.takes(device)):
             check_dtypes(self.program, tensors)
             found = evaluate_trace(self.trace, tensors)
-            return found if out is None else copied(leaves_of(found), taken, out)
+            return (
+                found
+                if out is None
+                else copied(list(map(to_pairs, leaves_of(found))), taken, out)
+            )
         prepared = [as_torch(t) for t in tensors]
         executable = self._executable(prepared, interpret=device == "cpu")
         found = executable(*prepared, out=taken)
@@ -384,7 +389,7 @@ class BoundKernel:
             found = direct.call(*given)
             return None if found is None else rebuild(found)
 
-        ask = direct.first if isinstance(self.trace.structure, Leaf) else guarded
+        ask = direct.first if self.trace.structure == Leaf(0) else guarded
 
         def run(*given: Any) -> Any:
             found = ask(*given)

@@ -29,7 +29,7 @@ from mirage_dsl.frontend.arguments import (
     same_containers,
 )
 from mirage_dsl.frontend.modules import ModuleFunction, is_module
-from mirage_dsl.frontend.operands import call_by_reference
+from mirage_dsl.frontend.operands import NoTensor, call_by_reference
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
 from mirage_dsl.ir.graph import KernelGraph
@@ -121,7 +121,7 @@ class _Seen:
         """Whether there may be a prepared call, as far as one value goes."""
         if type(value) in self._plain:
             # Tensors on several devices are refused where calls are prepared.
-            if not self.tensors and not value.is_cuda:
+            if value.is_complex() or (not self.tensors and not value.is_cuda):
                 return False
             self.tensors.append(value)
             self.parts.append(None)
@@ -207,7 +207,7 @@ class Kernel:
         if call is not None:
             return call.run(*args, *given.values())
         leaves = leaves_of((args, kwargs))
-        if any(isinstance(leaf, Tensor) for leaf in leaves):
+        if any(isinstance(leaf, Tensor | NoTensor) for leaf in leaves):
             _refuse_out(out)
             return self.function(*args, **kwargs)
         self._refuse_specs(leaves)

@@ -474,9 +474,16 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Leaf:
-    """The place of an output in the returned structure."""
+    """The place of a tensor in the structure of arguments, or of what is returned.
+
+    Attributes:
+        index: Its number.
+        complex: Whether it is complex, and the tensor of that number its parts along a
+            last axis.
+    """
 
     index: int
+    complex: bool = False
 
 
 @dataclass(frozen=True)
@@ -584,6 +591,8 @@ class _Binder:
                         self._location,
                     )
                 return static_argument(found, path, self._location)
+            paired = has_pairs(found)
+            found = to_pairs(found)
             given = (
                 found
                 if isinstance(found, TensorSpec)
@@ -596,7 +605,7 @@ class _Binder:
             self.specs.append(given)
             self.hints.append(hints)
             self.tensors.append(found)
-            return Leaf(len(self.names) - 1)
+            return Leaf(len(self.names) - 1, paired)
 
         return map_leaves(value, leaf, parameter)
 
@@ -762,6 +771,28 @@ def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
         else:
             target[...] = to_numpy(result)
     return out
+
+
+def has_pairs(tensor: Any) -> bool:
+    """Whether it is one of PyTorch's complex tensors, with memory of the usual kind."""
+    found = getattr(getattr(tensor, "dtype", None), "is_complex", False)
+    return found is True and str(tensor.layout) == "torch.strided"
+
+
+def to_pairs(tensor: Any) -> Any:
+    """The parts of a complex tensor, in its memory; others as they are."""
+    if not has_pairs(tensor):
+        return tensor
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj())
+
+
+def to_complex(pairs: Any) -> Any:
+    """The complex tensor with these parts, in their memory if that is possible."""
+    import torch
+
+    return torch.view_as_complex(pairs if pairs.stride(-1) == 1 else pairs.clone())
 
 
 def to_numpy(value: Any) -> Any:

@@ -29,6 +29,12 @@ from mirage_dsl.frontend import shapes, torch_functions
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import is_array, leaves_of
 from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
+from mirage_dsl.frontend.complex_numbers import (
+    COMPLEX_OF_REAL,
+    Complex,
+    is_complex,
+    of_complex,
+)
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
@@ -358,6 +364,7 @@ _TORCH: dict[str, Function] = {
         for name in ("matmul", "mm", "bmm", "mv", "dot")
     },
     **SELECTIONS,
+    **COMPLEX_OF_REAL,
     **RECURRENT,
     **{
         name: _of_one_dtype(function, name, 3) if "conv" in name else function
@@ -556,6 +563,8 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
         UnsupportedError: It takes no such arguments.
     """
     _refuse_autocast((args, kwargs))
+    if is_complex(args):
+        return of_complex(what, what.rpartition(".")[2].split()[-1], args, kwargs)
     try:
         return inside(function)(*args, **kwargs)
     except FOREIGN as error:
@@ -574,7 +583,7 @@ def _refuse_autocast(arguments: object) -> None:
 
 def _refuse_constants(library: str, name: str, arguments: object) -> None:
     for leaf in leaves_of(arguments):
-        if not isinstance(leaf, Tensor) and is_array(leaf):
+        if not isinstance(leaf, Tensor | Complex) and is_array(leaf):
             kind = leaf.__class__
             raise TraceError(
                 f"{library}.{name} with a {kind.__module__.partition('.')[0]} "

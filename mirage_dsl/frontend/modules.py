@@ -61,7 +61,8 @@ class Slot:
         tensor = self.tensor
         if tensor is None:
             return False
-        return dtype_named(str(tensor.dtype).removeprefix("torch.")) is not None
+        named = dtype_named(str(tensor.dtype).removeprefix("torch."))
+        return named is not None or tensor.dtype.is_complex
 
 
 class ModuleFunction:

@@ -28,7 +28,9 @@ from mirage_dsl.frontend.arguments import (
     name_of,
     order_of,
     placed_leaves,
+    to_complex,
 )
+from mirage_dsl.frontend.complex_numbers import Complex, view_as_complex
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
@@ -63,7 +65,10 @@ class Trace:
         """The returned structure with the given outputs."""
 
         def found(_: str, leaf: Any) -> Any:
-            return outputs[leaf.index] if isinstance(leaf, Leaf) else leaf
+            if not isinstance(leaf, Leaf):
+                return leaf
+            output = outputs[leaf.index]
+            return to_complex(output) if leaf.complex else output
 
         return map_leaves(self.structure, found)
 
@@ -122,7 +127,7 @@ def trace_call(
 
     def symbol(_: str, leaf: Any) -> Any:
         if isinstance(leaf, Leaf):
-            return _argument(recorder, inputs[leaf.index])
+            return _argument(recorder, inputs[leaf.index], leaf)
         return leaf
 
     values = {n: map_leaves(v, symbol) for n, v in arguments.values.items()}
@@ -198,10 +203,11 @@ _SILENT = (
 """Arguments of constructors that say nothing of the values."""
 
 
-def _argument(recorder: Recorder, given: TracedInput) -> Tensor:
+def _argument(recorder: Recorder, given: TracedInput, leaf: Leaf) -> Any:
     row_major = given.layout is None
     memory = Storage(given.handle, argument=True, row_major=row_major)
-    return Tensor(recorder, given.handle, memory)
+    found = Tensor(recorder, given.handle, memory)
+    return view_as_complex(found) if leaf.complex else found
 
 
 def _require_tensors(
@@ -337,6 +343,8 @@ def _outputs(
         if path and found is None:
             # As weights of attention that nobody asked for.
             return None
+        paired = isinstance(found, Complex)
+        found = found.resolved().as_pairs() if paired else found
         _require_tensor(found, path, name, location)
         if found.recorder is not recorder:
             raise TraceError(
@@ -351,7 +359,7 @@ def _outputs(
                 location,
             )
         handles.append(recorder.whole(found.handle))
-        return Leaf(len(handles) - 1)
+        return Leaf(len(handles) - 1, paired)
 
     structure = map_leaves(returned, leaf)
     if not handles:
