@@ -14,21 +14,19 @@ from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     TraceError,
-    UnsupportedError,
     user_location,
 )
-from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.operands import (
-    NoTensor,
     as_operand,
     as_tensor,
     is_condition,
 )
+from mirage_dsl.frontend.selected import Selected, assign_rows
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 from mirage_dsl.ops.table import OPERATORS
 
@@ -44,7 +42,7 @@ _ELEMENTWISE_NAMES = (
 )
 ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 """Functions that read each element of their result's memory before they write it."""
-_PLACING = frozenset({"index_copy", "index_fill", "index_put", "scatter"})
+_PLACING = frozenset({"index_add", "index_copy", "index_fill", "index_put", "scatter"})
 _OTHERS = frozenset({"addmm", "baddbmm", "dropout"}) | _PLACING
 _NO_METHODS = frozenset(
     {"celu", "dropout", "elu", "equal", "hardtanh", "leaky_relu", "maximum", "minimum"}
@@ -171,7 +169,13 @@ def into(what: str, out: Any, found: Any, operands: object) -> Tensor:
 
 
 def write(
-    what: str, target: Tensor, value: Any, operands: object, *, fresh: bool = False
+    what: str,
+    target: Tensor,
+    value: Any,
+    operands: object,
+    *,
+    fresh: bool = False,
+    like: Any = None,
 ) -> Tensor:
     """The target, after a value was written to it.
 
@@ -181,6 +185,7 @@ def write(
         value: A tensor that broadcasts to it, or a number.
         operands: What the value was computed from, in any containers.
         fresh: Whether no operand may be in the target's memory, not even the target.
+        like: What is written to some elements, where the value has the others too.
 
     Raises:
         TraceError: The target is an argument, is expanded, or shares part of its memory
@@ -194,7 +199,7 @@ def write(
             _refuse_overlap(what, target, operand, fresh=fresh)
     if value is target:
         return target
-    _refuse_numbers(what, target, value)
+    _refuse_numbers(what, target, value if like is None else like)
     new = as_operand(value)
     if not isinstance(new, Handle):
         op = OPERATORS["where"]
@@ -253,6 +258,8 @@ def _refuse_numbers(what: str, target: Tensor, value: Any) -> None:
 
 def assign(x: Tensor, index: Any, value: Any) -> None:
     """Do `x[index] = value`."""
+    if assign_rows(x, index, value):
+        return
     chosen = at_integers(index)
     if chosen is not None:
         # Imported when it is needed: it is made of functions of tensors.
@@ -275,136 +282,3 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
         while value.ndim > target.ndim and value.handle.shape[0] == 1:
             value = v.squeeze(value, 0)
     write("an assignment", target, value, (value,))
-
-
-NO_ELEMENTS = (
-    "the elements that a mask selects, in other code than x[mask] = ... with the same "
-    "mask: nobody knows how many there are; use where(mask, ..., ...)"
-)
-
-
-class Selected(NoTensor):
-    """`x[mask]`: elements whose number nobody knows, to compute new ones for `x[mask]`.
-
-    It takes part in arithmetic with numbers and with other elements of the same mask.
-    """
-
-    def __init__(self, whole: Any, mask: Tensor, rank: int) -> None:
-        self._whole = whole
-        self._mask = mask
-        # Axes of the whole that the mask does not select from.
-        self._rank = rank
-
-    @classmethod
-    def of(cls, x: Tensor, mask: Tensor) -> Selected:
-        """The elements of `x` for which the mask holds.
-
-        Raises:
-            UnsupportedError: The mask is no condition.
-            ShapeError: It has not the shape of the first axes.
-        """
-        if not is_condition(mask):
-            raise UnsupportedError(
-                "an index of type Tensor: only integers, slices, None, ... and "
-                "conditions are possible; use where() to select by values",
-                user_location(),
-            )
-        if mask.handle.shape != x.handle.shape[: mask.ndim]:
-            raise ShapeError(
-                f"a mask {shape_text(mask.handle)} for {shape_text(x.handle)}: it must "
-                "have the shape of its first axes",
-                user_location(),
-            )
-        rank = x.ndim - mask.ndim
-        seen = mask
-        for _ in range(rank):
-            seen = v.expand_dims(seen, -1)
-        # Selecting copies: later writes change neither.
-        return cls(x.clone(), seen.clone(), rank)
-
-    def assign_to(self, x: Tensor, value: Any) -> None:
-        """Write to these elements of a tensor."""
-        _refuse_unwritable("an assignment", x)
-        if isinstance(value, Selected):
-            value = self._of_same(value)
-        elif isinstance(value, Tensor):
-            self._check_value(value)
-        _refuse_numbers("an assignment", x, value)
-        write("an assignment", x, f.where(self._mask, value, x), ())
-
-    def _check_value(self, value: Tensor) -> None:
-        if value.ndim > self._rank:
-            raise UnsupportedError(
-                f"{shape_text(value.handle)} for the elements of a mask, of which "
-                "nobody knows how many there are; use where(), or a number",
-                user_location(),
-            )
-        have, want = value.handle.value.dtype, self._whole.handle.value.dtype
-        if value.ndim and have != want:
-            raise DTypeError(
-                f"{have} for elements that are {want}, under a mask; convert the value "
-                "first",
-                user_location(),
-            )
-
-    def _of_same(self, other: Any) -> Any:
-        """All elements of which the other's are some, for the same mask."""
-        if not isinstance(other, Selected):
-            if isinstance(other, Tensor) and other.ndim:
-                self.refuse()
-            return other
-        if other._mask.handle != self._mask.handle:
-            self.refuse()
-        return other._whole
-
-    def refuse(self) -> NoReturn:
-        """Refuse what needs the elements themselves.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError(NO_ELEMENTS, user_location())
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
-        """Refuse a function of PyTorch of the elements."""
-        raise UnsupportedError(NO_ELEMENTS, user_location())
-
-    def _apply(self, name: str, *operands: Any) -> Selected:
-        found = call(name, *map(self._of_same, operands))
-        return Selected(found, self._mask, self._rank)
-
-    def __add__(self, other: Any) -> Selected:
-        return self._apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Selected:
-        return self._apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Selected:
-        return self._apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Selected:
-        return self._apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> Selected:
-        return self._apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Selected:
-        return self._apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Selected:
-        return self._apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Selected:
-        return self._apply("div", other, self)
-
-    def __pow__(self, other: Any) -> Selected:
-        return self._apply("pow", self, other)
-
-    def __neg__(self) -> Selected:
-        return self._apply("neg", self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.refuse()

@@ -41,9 +41,11 @@ from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
+from mirage_dsl.frontend.places import FUNCTIONS as OF_PLACES
 from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING
 from mirage_dsl.frontend.recurrent import RECURRENT
+from mirage_dsl.frontend.selected import index_add
 from mirage_dsl.frontend.selection import NUMPY_SELECTIONS, SELECTIONS
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.windows import WINDOWS
@@ -365,6 +367,8 @@ _TORCH: dict[str, Function] = {
     },
     **SELECTIONS,
     **COMPLEX_OF_REAL,
+    **OF_PLACES,
+    "index_add": index_add,
     **RECURRENT,
     **{
         name: _of_one_dtype(function, name, 3) if "conv" in name else function

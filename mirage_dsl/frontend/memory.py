@@ -419,8 +419,19 @@ class Storage:
             found = view.of(recorder, found)
         return found
 
-    def write(self, recorder: Recorder, path: Path, new: Handle) -> None:
-        """Make a view hold another value."""
+    def write(self, recorder: Recorder, path: Path, new: Handle, old: Handle) -> Handle:
+        """Make a view hold another value than the old one; what it holds then."""
+        branch = recorder.branches.conditional(self.handle.value)
+        if branch is None:
+            self._put(recorder, path, new)
+            return new
+        with recorder.branches.settling():
+            new = recorder.elementwise(WHERE, (branch.condition, new, old))
+            new = recorder.cast(new, old.value.dtype)
+            self._put(recorder, path, new)
+        return new
+
+    def _put(self, recorder: Recorder, path: Path, new: Handle) -> None:
         if path and self.like is not None:
             # Parts of it can be parts of a value only.
             number = recorder.constants[self.handle.value]

@@ -42,6 +42,7 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.frontend.arguments import Origin
+from mirage_dsl.frontend.branches import Branches
 from mirage_dsl.frontend.dims import (
     Axes,
     DimNames,
@@ -112,6 +113,7 @@ class Recorder:
     made: dict[str, Traced] = field(default_factory=dict[str, Traced], repr=False)
     """What operators made, by name."""
     closed: bool = False
+    branches: Branches = field(default_factory=Branches)
     origin: Origin = field(default_factory=Origin)
     constants: dict[Traced, Scalar] = field(
         default_factory=dict[Traced, Scalar], repr=False
@@ -588,17 +590,12 @@ class Recorder:
             pairs = [(x.axes[i], axes[i]) for i in others if axes[i] and x.axes[i]]
             return pairs, atoms_of((*x.axes, axes[axis]))
 
+        x = self._joinable(x, axis) if x.axes[axis] == () else self._spread(x, axis)
         index = self._fit(index, plan)
         place = index.axes[axis : axis + 1] if along else index.axes
         made = (*x.axes[:axis], *place, *x.axes[axis + 1 :])
         source, own = self.dims.resolve(x.axes[axis]), self.dims.resolve(x.value.dims)
-        first = next(iter(source), None)
-        if first is None or first not in own:
-            raise UnsupportedError(
-                "an index of an axis with one element, or along which all are equal; "
-                "take that element",
-                user_location(),
-            )
+        first = source[0]
         if len(source) > 1:
             raise self._located(_PARTED)
         rest = tuple(a for a in own if a is not first)
@@ -852,6 +849,7 @@ class Recorder:
         if dtype is None:
             dtype = _dtype_of(op, operands)
         result = self.dims.value(dims, dtype)
+        self.branches.note(result, operands)
         self._note_positions(result, op, operands, attrs)
         names = tuple(o.name if isinstance(o, Traced) else o for o in operands)
         self.nodes.append(Apply(result.name, op, names, attrs, location))

@@ -215,7 +215,7 @@ class Tensor(Attributes):
 
     def hold(self, new: Handle) -> None:
         """Hold another value of the same shape and dtype, for all its views."""
-        self.memory.write(self.recorder, self.path, new)
+        new = self.memory.write(self.recorder, self.path, new, self.handle)
         self._handle = new
         self._seen = len(self.memory.writes)
 
@@ -347,9 +347,12 @@ class Tensor(Attributes):
         chosen = _by_integers(self, index)
         if chosen is not None:
             return chosen
-        if isinstance(index, Tensor):
-            from mirage_dsl.frontend.inplace import Selected
+        from mirage_dsl.frontend.selected import Selected, rows_of
 
+        rows = rows_of(self, index)
+        if rows is not None:
+            return rows
+        if isinstance(index, Tensor):
             return Selected.of(self, index)
         return self.viewed(*views_of_index(self.handle, index))
 

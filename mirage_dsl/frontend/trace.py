@@ -242,7 +242,9 @@ def _call(
                 positional.append(value)
     try:
         with _recorded_by(recorder):
-            return function(*positional, **keywords)
+            returned = function(*positional, **keywords)
+        recorder.branches.refuse_unfinished()
+        return returned
     except RecursionError:
         raise TraceError(
             f"{name} calls itself without end: while it is traced, only Python's own "
@@ -352,6 +354,7 @@ def _outputs(
                 "tensors outside of the decorated function",
                 location,
             )
+        recorder.branches.require_open(found.handle.value)
         if found.handle.value in recorder.constants:
             raise TraceError(
                 f"{name} returns a tensor of one constant, which is the same at every "

@@ -1,0 +1,442 @@
+"""The elements for which a condition holds, of which nobody knows how many there are.
+
+`x[mask]`, and `x[rows]` where `rows` is a coordinate of the places of a mask, stand for
+one row for each place.  What is computed row by row is computed at all places, those of
+the mask or not, and the rows go back by the same places: `y[mask] = ...` is a choice,
+`y.index_add_(0, rows, ...)` a sum over the places that hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NoReturn, cast
+
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.dims import shape_text
+from mirage_dsl.frontend.elementary import ELEMENTARY
+from mirage_dsl.frontend.operands import NoTensor, as_tensor, is_condition
+from mirage_dsl.frontend.tensor import Tensor
+
+NO_ELEMENTS = (
+    "the elements that a mask selects, in other code than what computes row by row and "
+    "stores with the same mask: nobody knows how many there are; use where(mask, ...)"
+)
+
+
+class Selected(NoTensor):
+    """`x[mask]`, or a coordinate of the places where a mask holds.
+
+    Args:
+        whole: What is computed at each place: the mask's axes, of extent 1 where it is
+            the same along one, and behind them those of a row.
+        mask: Which places are meant.
+        rank: How many axes a row has.
+        axis: Whose coordinate it is; None for other rows.
+    """
+
+    def __init__(
+        self, whole: Any, mask: Tensor, rank: int, axis: int | None = None
+    ) -> None:
+        self.whole, self.mask = whole, mask
+        self.rank, self.axis = rank, axis
+
+    @classmethod
+    def of(cls, x: Tensor, mask: Tensor) -> Selected:
+        """The elements of `x` for which the mask holds.
+
+        Raises:
+            UnsupportedError: The mask is no condition.
+            ShapeError: It has not the shape of the first axes.
+        """
+        if not is_condition(mask):
+            raise UnsupportedError(
+                "an index of type Tensor: only integers, slices, None, ... and "
+                "conditions are possible; use where() to select by values",
+                user_location(),
+            )
+        if mask.handle.shape != x.handle.shape[: mask.ndim]:
+            raise ShapeError(
+                f"a mask {shape_text(mask.handle)} for {shape_text(x.handle)}: it must "
+                "have the shape of its first axes",
+                user_location(),
+            )
+        # Selecting copies: later writes change neither.
+        return cls(x.clone(), mask.clone(), x.ndim - mask.ndim)
+
+    @property
+    def dtype(self) -> Any:
+        """That of its elements."""
+        return self.whole.dtype
+
+    @property
+    def device(self) -> Any:
+        """Where they are."""
+        return self.whole.device
+
+    @property
+    def condition(self) -> Tensor:
+        """The mask, with an axis of extent 1 for each axis of a row."""
+        return self.mask[(..., *(None,) * self.rank)]
+
+    def dim(self) -> int:
+        """Number of axes, that of the places among them."""
+        return self.rank + 1
+
+    ndim = property(dim)
+
+    def refuse(self) -> NoReturn:
+        """Refuse what needs the elements themselves.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(NO_ELEMENTS, user_location())
+
+    # What is computed of them.
+
+    def __getitem__(self, index: Any) -> Selected:
+        parts = _parts_of(index)
+        taken = sum(part is not None for part in parts[1:])
+        if parts[0] not in (slice(None), Ellipsis) or taken > self.rank:
+            self.refuse()
+        if parts[0] is Ellipsis:
+            return self.rows(self.whole[parts])
+        return self.rows(self.whole[(slice(None),) * self.mask.ndim + parts[1:]])
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.axis is None:
+            self.refuse()
+        # Imported when it is needed: it is made of selected elements.
+        from mirage_dsl.frontend.places import PlaceOfIteration, loop_over
+
+        return loop_over(self.mask, PlaceOfIteration)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        # Imported when it is needed: it is made of functions of tensors.
+        from mirage_dsl.frontend.interop import call_torch
+
+        def computed(*args: Any, **kwargs: Any) -> Any:
+            return call_torch(function, args, kwargs)
+
+        name = str(getattr(function, "__name__", function)).strip("_")
+        return by_rows(name, args, kwargs or {}, computed)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in functions_by_rows():
+            self.refuse()
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return by_rows(name, (self, *args), kwargs)
+
+        return method
+
+    def __add__(self, other: Any) -> Any:
+        return by_rows("add", (self, other), {})
+
+    def __radd__(self, other: Any) -> Any:
+        return by_rows("add", (other, self), {})
+
+    def __sub__(self, other: Any) -> Any:
+        return by_rows("sub", (self, other), {})
+
+    def __rsub__(self, other: Any) -> Any:
+        return by_rows("sub", (other, self), {})
+
+    def __mul__(self, other: Any) -> Any:
+        return by_rows("mul", (self, other), {})
+
+    def __rmul__(self, other: Any) -> Any:
+        return by_rows("mul", (other, self), {})
+
+    def __truediv__(self, other: Any) -> Any:
+        return by_rows("div", (self, other), {})
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return by_rows("div", (other, self), {})
+
+    def __pow__(self, other: Any) -> Any:
+        return by_rows("pow", (self, other), {})
+
+    def __matmul__(self, other: Any) -> Any:
+        return by_rows("matmul", (self, other), {})
+
+    def __neg__(self) -> Any:
+        return by_rows("neg", (self,), {})
+
+    # Where they go.
+
+    def assign_to(self, x: Tensor, value: Any) -> None:
+        """Write to these elements of a tensor."""
+        # Imported when it is needed: it is made of selected elements.
+        from mirage_dsl.frontend.inplace import write
+
+        if isinstance(value, Tensor):
+            self._check_value(value)
+        value = self.same(value)
+        write("an assignment", x, f.where(self.condition, value, x), (), like=value)
+
+    def _check_value(self, value: Tensor) -> None:
+        if value.ndim > self.rank:
+            raise UnsupportedError(
+                f"{shape_text(value.handle)} for the elements of a mask, of which "
+                "nobody knows how many there are; use where(), or a number",
+                user_location(),
+            )
+        have, want = value.handle.value.dtype, self.whole.handle.value.dtype
+        if value.ndim and have != want:
+            raise DTypeError(
+                f"{have} for elements that are {want}, under a mask; convert the value "
+                "first",
+                user_location(),
+            )
+
+    def same(self, other: Any) -> Any:
+        """What an operand is at each place: one of rows of the same places, or of all.
+
+        Raises:
+            UnsupportedError: Its rows are of other places.
+        """
+        if isinstance(other, Selected):
+            same = other.mask.handle == self.mask.handle and other.rank == self.rank
+            return other.whole if same else self.refuse()
+        if isinstance(other, Tensor) and other.ndim > self.rank:
+            self.refuse()
+        return other
+
+    def rows(self, whole: Any) -> Selected:
+        """Others of the same places."""
+        return Selected(whole, self.mask, whole.ndim - self.mask.ndim)
+
+
+# -- What computes row by row ----------------------------------------------------------
+
+_CONVERSIONS = frozenset({"bfloat16", "clone", "contiguous", "double", "float", "half"})
+_OTHERS = frozenset({"dropout", "gelu", "silu", "to", "type_as"})
+_OF_LAST_AXES = frozenset({"layer_norm", "linear", "matmul", "rms_norm"})
+_ALONG: Mapping[str, int] = {
+    **dict.fromkeys(("amax", "amin", "log_softmax", "mean", "softmax", "sum"), 1),
+    **dict.fromkeys(("chunk", "split"), 2),
+    **dict.fromkeys(("squeeze", "unsqueeze"), 1),
+}
+"""Functions along an axis, with the place of that among their arguments."""
+
+
+@cache
+def functions_by_rows() -> frozenset[str]:
+    """PyTorch's functions that compute row by row, or along axes of a row."""
+    from mirage_dsl.frontend.inplace import ELEMENTWISE
+    from mirage_dsl.frontend.torch_functions import ACTIVATIONS
+
+    own = _CONVERSIONS | _OF_LAST_AXES | _ALONG.keys() | _OTHERS
+    return own | ELEMENTWISE | ELEMENTARY.keys() | ACTIVATIONS.keys()
+
+
+def by_rows(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    function: Callable[..., Any] | None = None,
+) -> Any:
+    """A function of PyTorch of selected elements.
+
+    Args:
+        name: What it is called.
+        args: Its arguments by position.
+        kwargs: Those by keyword.
+        function: What it computes of tensors; the method of that name unless given.
+
+    Raises:
+        UnsupportedError: It does not compute row by row.
+    """
+    first = next((x for x in args if isinstance(x, Selected)), None)
+    if first is None or name not in functions_by_rows():
+        raise UnsupportedError(f"{name} of {NO_ELEMENTS}", user_location())
+    given, named = list(args), dict(kwargs)
+    if name in _ALONG:
+        _count_from_the_end(name, first, given, named)
+    if name in _OF_LAST_AXES:
+        _check_last_axes(name, first, given)
+        given = [x.whole if x is first else x for x in given]
+    elif name == "type_as":
+        given[0] = first.whole
+    else:
+        given = [first.same(x) for x in given]
+    named = {key: first.same(value) for key, value in named.items()}
+    if function is not None:
+        found = function(*given, **named)
+    else:
+        found = _by_method(name, given, named)
+    if isinstance(found, tuple):
+        return tuple(map(first.rows, cast("tuple[Any, ...]", found)))
+    return first.rows(found)
+
+
+def _by_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    from mirage_dsl.frontend.interop import torch_method
+
+    method = vars(Tensor).get(name) or torch_method(name)
+    assert method is not None
+    return method(*args, **kwargs)
+
+
+def _count_from_the_end(
+    name: str, x: Selected, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Let the axis be one of a row, counted from the end.
+
+    Raises:
+        UnsupportedError: It is that of the places, or all axes.
+    """
+    at, ndim = _ALONG[name], x.rank + 1 + (name == "unsqueeze")
+    axis = args[at] if len(args) > at else kwargs.get("dim", 0)
+    if args[0] is not x or not isinstance(axis, int) or not -ndim < axis < ndim:
+        x.refuse()
+    if not axis % ndim:
+        x.refuse()
+    if len(args) > at:
+        args[at] = axis % ndim - ndim
+    else:
+        kwargs["dim"] = axis % ndim - ndim
+
+
+def _check_last_axes(name: str, x: Selected, args: Sequence[Any]) -> None:
+    """Refuse what would mix rows.
+
+    Raises:
+        UnsupportedError: It would.
+    """
+    other = args[1] if len(args) > 1 else None
+    if args[0] is not x or not x.rank:
+        x.refuse()
+    if name in ("linear", "matmul"):
+        fits = isinstance(other, Tensor) and other.ndim == 2
+    else:
+        fits = len(tuple(other or ())) <= x.rank
+    if not fits or any(isinstance(a, Selected) for a in args[1:]):
+        x.refuse()
+
+
+# -- Rows of other tensors, and sums into them -----------------------------------------
+
+
+def rows_of(x: Tensor, index: Any) -> Selected | None:
+    """What an index with coordinates of places selects; None where it has none.
+
+    Raises:
+        UnsupportedError: They are no coordinates, of other places, or not in front.
+    """
+    parts = _parts_of(index)
+    chosen = [part for part in parts if isinstance(part, Selected)]
+    if not chosen:
+        return None
+    first, count = chosen[0], len(chosen)
+    axes = [part.axis for part in chosen]
+    known = all(part.mask.handle == first.mask.handle for part in chosen)
+    if not known or None in axes or len(set(axes)) < count or x.ndim < count:
+        first.refuse()
+    if any(not isinstance(part, Selected) for part in parts[:count]):
+        first.refuse()
+    for at, axis in enumerate(axes):
+        assert axis is not None
+        x = _as_long(x, at, first.mask, axis)
+    rank = first.mask.ndim
+    order = [axes.index(axis) for axis in range(rank) if axis in axes]
+    whole = v.permute(x, (*order, *range(count, x.ndim)))
+    for axis in range(rank):
+        whole = whole if axis in axes else v.expand_dims(whole, axis)
+    return first.rows(whole[(slice(None),) * rank + parts[count:]].clone())
+
+
+def _as_long(x: Tensor, axis: int, mask: Tensor, own: int) -> Tensor:
+    """As much of an axis as the mask has places along it.
+
+    Raises:
+        ShapeError: It is shorter, so that places would be outside.
+    """
+    have, want = x.handle.shape[axis], mask.handle.shape[own]
+    if have is None or want is None or have == want:
+        return x
+    if have < want:
+        raise ShapeError(
+            f"places of {shape_text(mask.handle)} as indices of axis {axis} of "
+            f"{shape_text(x.handle)}, which is shorter",
+            user_location(),
+        )
+    return v.narrow(x, axis, 0, want)
+
+
+def _parts_of(index: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
+
+
+def assign_rows(x: Tensor, index: Any, value: Any) -> bool:
+    """Do `x[index] = value` where the index is all coordinates of some places.
+
+    Raises:
+        UnsupportedError: It has some of them, or others beside them.
+        ShapeError: The tensor has other axes than the mask.
+    """
+    parts = _parts_of(index)
+    first = next((part for part in parts if isinstance(part, Selected)), None)
+    if first is None:
+        return False
+    axes = [part.axis if isinstance(part, Selected) else None for part in parts]
+    rows = rows_of(x, index)
+    # Of some coordinates alone, several places may be one row.
+    if axes != list(range(first.mask.ndim)) or rows is None:
+        first.refuse()
+    Selected.of(x, first.mask).assign_to(x, value)
+    return True
+
+
+def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+    """PyTorch's, at a coordinate of places: the sum of the rows at each of them.
+
+    Raises:
+        UnsupportedError: The index is a tensor.
+        ShapeError: Rows or places do not fit.
+        DTypeError: The rows have another dtype.
+    """
+    x = as_tensor("index_add", x)
+    if not isinstance(index, Selected) or index.axis is None:
+        raise UnsupportedError(
+            "index_add at indices that may be equal; it is done at those that nonzero "
+            "or where give, else add products with one_hot(index).T",
+            user_location(),
+        )
+    (at,) = shapes.normal_axes(dim, x.ndim, "index_add")
+    same = isinstance(source, Selected) and source.mask.handle == index.mask.handle
+    if at or not same or source.rank != x.ndim - 1:
+        index.refuse()
+    if source.whole.handle.value.dtype != x.handle.value.dtype:
+        raise DTypeError(
+            f"index_add of {source.dtype} to {x.dtype}; convert it first",
+            user_location(),
+        )
+    if x.handle.shape[0] != index.mask.handle.shape[index.axis]:
+        raise ShapeError(
+            f"index_add to {shape_text(x.handle)} at places of "
+            f"{shape_text(index.mask.handle)}: expected as many rows as places",
+            user_location(),
+        )
+    kept = f.where(source.condition, source.whole, 0)
+    gone = tuple(i for i in range(index.mask.ndim) if i != index.axis)
+    total = f.sum(kept, gone) if gone else kept
+    return f.add(x, total, alpha=alpha)
+
+
+__all__ = ["Selected", "assign_rows", "index_add", "rows_of"]
