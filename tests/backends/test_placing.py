@@ -40,6 +40,16 @@ def test_other_parts_are_copied() -> None:
     check(graph)
 
 
+def test_a_part_that_repeats_along_an_axis_is_copied() -> None:
+    g = KernelBuilder("repeated", m=6, k=16, n=8)
+    x, y = g.input("x", f32, "n"), g.input("y", f32, "m, k")
+    with g.block(grid={"n": 2}) as b:
+        part = b.store(b.square(b.load(x, "n/grid")), "n/grid")
+    graph = g.returns(g.concat(y, part, dims="k, n", to="j")).build()
+    assert _copies(emit(graph)) == 1
+    check(graph)
+
+
 def test_a_part_may_have_parts() -> None:
     g = KernelBuilder("nested", m=6, k=16, n=8)
     x = g.input("x", f16, "m, k")

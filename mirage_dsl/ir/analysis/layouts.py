@@ -97,7 +97,11 @@ def _place(
     sizes: Mapping[str, int],
     outer: Place | None,
 ) -> Place | None:
-    """The place of an operand; None if it is not aligned or has another format."""
+    """The place of an operand.
+
+    None if it is not aligned, has another format, or repeats along an axis of the
+    whole, where it has but one element to store.
+    """
     joined, to = node.attr("dims"), str(node.attr("to"))
     assert isinstance(joined, tuple)
     whole, part = types[node.result], types[value]
@@ -107,7 +111,8 @@ def _place(
     start = sum(known) if len(known) == len(before) else 1
     along = whole.names.index(to)
     offset = start * steps[along] * whole.dtype.itemsize
-    if part.dtype != whole.dtype or offset % ALIGNMENT:
+    repeats = len(part.names) < len(whole.names)
+    if repeats or part.dtype != whole.dtype or offset % ALIGNMENT:
         return None
     axes = tuple(whole.names.index(to if n == joined[at] else n) for n in part.names)
     return Place(
