@@ -187,6 +187,8 @@ def floor_divide(a: Any, b: Any) -> Any:
     """The largest whole number of b that is not beyond a."""
     if _are_integers(a, b):
         return f.floor_divide(a, b)
+    if isinstance(b, int | float) and not b:
+        return f.div(a, b)
     rest = fmod(a, b)
     whole = apply(OPERATORS["round"], (a - rest) / b)
     found = f.where(_against(rest, b), whole - 1, whole)

@@ -260,14 +260,14 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     """Do `x[index] = value`."""
     if assign_rows(x, index, value):
         return
-    chosen = at_integers(index)
+    chosen = at_integers(x, index)
     if chosen is not None:
         # Imported when it is needed: it is made of functions of tensors.
-        from mirage_dsl.frontend.placing import placed
+        from mirage_dsl.frontend.placing import placed_at
 
-        at, tensor, plain = chosen
+        plain, tensors = chosen
         target = x[plain]
-        write("an assignment", target, placed(target, at, tensor, value), (value,))
+        write("an assignment", target, placed_at(target, tensors, value), (value,))
         return
     if isinstance(index, Tensor):
         Selected.of(x, index).assign_to(x, value)

@@ -308,6 +308,14 @@ def _torch_min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return x.min(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.min(x, dim)
 
 
+def _torch_index_select(x: Any, dim: Any, index: Any) -> Any:
+    """PyTorch's index is a vector; a single position is one of one element."""
+    if isinstance(index, Tensor) and index.ndim > 1:
+        _refuse("index_select by an index of several axes", "flatten it first")
+    single = isinstance(index, Tensor) and not index.ndim
+    return f.index_select(x, dim, index[None] if single else index)
+
+
 def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
     return v.swapaxes(x, dim0, dim1)
 
@@ -382,7 +390,7 @@ _TORCH: dict[str, Function] = {
     "transpose": _torch_transpose,
     "bitwise_left_shift": f.shift_left,
     "bitwise_right_shift": f.shift_right,
-    "index_select": f.index_select,
+    "index_select": _torch_index_select,
     "gather": f.gather,
     "take_along_dim": f.take_along_dim,
     "lt": f.less,

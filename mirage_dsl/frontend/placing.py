@@ -13,7 +13,7 @@ open.  Those below 0 count from the end; one outside is an error, as in a gather
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import (
@@ -130,6 +130,28 @@ def placed(x: Tensor, axis: int, index: Any, value: Any) -> Tensor:
     elif not index.ndim:
         value = v.expand_dims(value, at)
     return _at_indices(x, at, index, value)
+
+
+def placed_at(x: Tensor, tensors: Sequence[tuple[int, Tensor]], value: Any) -> Tensor:
+    """The tensor after an assignment with indices, by the axes at which they stand.
+
+    Raises:
+        UnsupportedError: There are several that are no single positions.
+    """
+    (axis, index), *others = sorted(tensors, key=lambda pair: pair[1].ndim)[::-1]
+    if not others:
+        return placed(x, axis, index, value)
+    if any(other.ndim for _, other in others):
+        raise UnsupportedError(
+            "an assignment at several tensors of indices; it is done at one, and at "
+            "single positions beside it",
+            user_location(),
+        )
+    # In the slice at the single positions, which goes back as a whole.
+    at, position = others[0]
+    rest = [(a - (a > at), t) for a, t in tensors if a != at]
+    inner = placed_at(f.index_select(x, at, position), rest, value)
+    return placed(x, at, position, inner)
 
 
 # -- Which element comes where ---------------------------------------------------------

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, NoReturn, cast
 
-from mirage_dsl.core.errors import DTypeError, TraceError, user_location
+import numpy as np
+
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import u8
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.attributes import Attributes
@@ -661,28 +669,85 @@ class Tensor(Attributes):
 
 
 def _by_integers(x: Tensor, index: Any) -> Any:
-    """What an index with one tensor of integers in it selects; None for others."""
-    chosen = at_integers(index)
+    """What an index with tensors of integers in it selects; None for others."""
+    chosen = at_integers(x, index)
     if chosen is None:
         return None
-    at, tensor, plain = chosen
-    return call("index_select", x[plain], at, tensor)
+    plain, tensors = chosen
+    found = x[plain]
+    # Those without axes are integers, which leave their axis out.
+    for at in sorted((a for a, t in tensors if not t.ndim), reverse=True):
+        found = call("index_select", found, at, dict(tensors)[at])
+        tensors = [(a - (a > at), t) for a, t in tensors if a != at]
+    if len(tensors) == 1:
+        return call("index_select", found, *tensors[0])
+    return _at_several(found, tensors) if tensors else found
 
 
-def at_integers(index: Any) -> tuple[int, Tensor, tuple[slice, ...]] | None:
-    """The axis and the one tensor of integers in an index, and the slices beside it."""
+def _at_several(x: Tensor, tensors: list[tuple[int, Tensor]]) -> Any:
+    """Elements at several indices, which broadcast: one index after the other."""
+    axes = [at for at, _ in tensors]
+    apart = axes != list(range(axes[0], axes[0] + len(axes)))
+    first, others = axes[0], [i for i in range(x.ndim) if i not in axes]
+    shapes_of = [tuple(t.shape) for _, t in tensors]
+    try:
+        shape = np.broadcast_shapes(*shapes_of)
+    except ValueError:
+        raise ShapeError(
+            f"indices of the shapes {', '.join(map(str, shapes_of))}, which do not "
+            "broadcast",
+            user_location(),
+        ) from None
+    found = x.permute((*axes, *others))
+    for number, (_, index) in enumerate(tensors):
+        index = index.expand(*shape)
+        if not number:
+            found = call("index_select", found, 0, index)
+            continue
+        rest = (None,) * (found.ndim - len(shape))
+        taken = call("take_along_dim", found, index[(..., *rest)], len(shape))
+        found = taken.squeeze(len(shape))
+    # Where all stand side by side, the result has their axes in that place.
+    place = 0 if apart else first
+    lead, rank = len(shape), found.ndim
+    order = [*range(lead, lead + place), *range(lead), *range(lead + place, rank)]
+    return found.permute(order)
+
+
+def at_integers(
+    x: Tensor, index: Any
+) -> tuple[tuple[Any, ...], list[tuple[int, Tensor]]] | None:
+    """An index with tensors of integers in it: what else it is, and these by axis.
+
+    The axes are those of what the rest of the index selects.
+
+    Raises:
+        UnsupportedError: NumPy puts axes elsewhere, where integers stand beside them.
+    """
     parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
     tensors = [i for i in parts if isinstance(i, Tensor)]
-    if len(tensors) != 1 or not tensors[0].handle.value.dtype.is_integer:
+    if not tensors or any(not t.handle.value.dtype.is_integer for t in tensors):
         return None
-    at = next(i for i, part in enumerate(parts) if isinstance(part, Tensor))
-    if any(p is Ellipsis for p in parts):
-        return None
-    if any(not isinstance(p, slice) for p in (*parts[:at], *parts[at + 1 :])):
-        return None
-    refuse_bytes(tensors[0])
-    plain = tuple(slice(None) if i == at else p for i, p in enumerate(parts))
-    return at, tensors[0], plain
+    for tensor in tensors:
+        refuse_bytes(tensor)
+    plain = tuple(slice(None) if isinstance(p, Tensor) else p for p in parts)
+    numbers = any(isinstance(p, int) for p in parts) or any(not t.ndim for t in tensors)
+    if numbers and len(parts) > 1 and x.recorder.origin.library == "numpy":
+        slices = any(not isinstance(p, int | Tensor) for p in parts)
+        if slices:
+            raise UnsupportedError(
+                "integers beside tensors of integers and slices in an index, where "
+                "NumPy and PyTorch order axes differently; index by integers first",
+                user_location(),
+            )
+    found: list[tuple[int, Tensor]] = []
+    axis = 0
+    used = sum(p is not None and p is not Ellipsis for p in parts)
+    for part in parts:
+        if isinstance(part, Tensor):
+            found.append((axis, part))
+        axis += x.ndim - used if part is Ellipsis else not isinstance(part, int)
+    return plain, found
 
 
 def refuse_bytes(index: Tensor) -> None:
@@ -739,6 +804,11 @@ class Extreme(Tensor):
         self._name, self._places = name, places
         # Whether PyTorch's is meant for certain.
         self._pair = pair
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor] | None:
+        """PyTorch's pair; None where that is not meant for certain."""
+        return (self.values, self.indices) if self._pair else None
 
     @property
     def values(self) -> Tensor:

@@ -42,7 +42,8 @@ from mirage_dsl.frontend.recorder import (
     TracedInput,
     build_graph,
 )
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.selection import Selection
+from mirage_dsl.frontend.tensor import Extreme, Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
 
@@ -330,10 +331,17 @@ def _require_tensor(
         )
 
 
+def _whole_pair(_: str, leaf: Any) -> Any:
+    """PyTorch's pair in the place of its first half, as which it was computed with."""
+    pair = leaf.pair if isinstance(leaf, Extreme) else None
+    return leaf if pair is None else Selection(*pair)
+
+
 def _outputs(
     returned: Any, name: str, recorder: Recorder, location: SourceLocation | None
 ) -> tuple[list[Handle], Any]:
     """The returned tensors, and the structure they came in."""
+    returned = map_leaves(returned, _whole_pair)
     leaves = leaves_of(returned)
     if returned is None or not leaves:
         raise TraceError(

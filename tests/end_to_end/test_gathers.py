@@ -132,7 +132,6 @@ def test_an_index_outside_is_an_error() -> None:
 REFUSED: dict[str, Function] = {
     "an index of floats": lambda w, i: torch.index_select(w, 0, i.float()),
     "fewer axes": lambda w, i: torch.gather(w, 0, i),
-    "two indices": lambda w, i: w[i, i],
     "labels of another shape": lambda w, i: F.cross_entropy(w, i[:, None]),
     "an unknown reduction": lambda w, i: F.nll_loss(w[:24], i, reduction="most"),
 }

@@ -153,8 +153,9 @@ def test_dtypes_that_are_not_supported(dtype: str) -> None:
     kernel = mirage.kernel(lambda x: x * 2)
     with pytest.raises(DTypeError, match=rf"x is {dtype}.*astype"):
         kernel(np.ones((2, 3), dtype))
-    with pytest.raises(DTypeError, match=rf"x is {dtype}.*\.to\("):
-        kernel(torch.ones(2, 3, dtype=getattr(torch, dtype)))
+    if dtype != "complex64":
+        with pytest.raises(DTypeError, match=rf"x is {dtype}.*\.to\("):
+            kernel(torch.ones(2, 3, dtype=getattr(torch, dtype)))
     with pytest.raises(DTypeError):
         mirage.spec((2, 3), dtype)
 
