@@ -340,9 +340,7 @@ class _Side:
                 operands.append(taken(values[operand], whole, need))
         attrs = dict(node.attrs)
         if node.op.kind is Kind.CONCAT:
-            joined = attrs["dims"]
-            assert isinstance(joined, tuple)
-            return arrays.concat(operands, [joined[i] for i in kept], str(attrs["to"]))
+            return self._joined(node, operands, kept, arrays)
         if "start" in attrs:
             return arrays.relabelled(operands[0], {str(attrs["dim"]): str(attrs["to"])})
         if node.op.kind is Kind.LIBRARY:
@@ -377,6 +375,24 @@ class _Side:
         for name in view.factors:
             index = (index[:, None] * self.extents[name] + parts[name]).ravel()
         return taken(found, {**own, view.whole: index}, own)
+
+    def _joined(
+        self,
+        node: Apply,
+        operands: Sequence[Named[Residue]],
+        kept: Sequence[int],
+        arrays: NamedArrays[Residue],
+    ) -> Named[Residue]:
+        """A concatenation of those operands that are needed."""
+        joined, own = node.attr("dims"), self._region(node.result)
+        assert isinstance(joined, tuple)
+        dims = [joined[i] for i in kept]
+        found = arrays.concat(operands, dims, str(node.attr("to")))
+        # The operands that have the other dims may be those that are not needed.
+        for name in self.types[node.result].names:
+            if name not in found.labels:
+                found = arrays.repeated(found, name, len(own[name]))
+        return found
 
     def _library(
         self,

@@ -462,3 +462,22 @@ def test_certificates_keep_it() -> None:
     assert "9 sampled elements at the true extents" in str(again)
     old = {k: v for k, v in found.to_dict().items() if k != "sampled"}
     assert Certificate.from_dict(old).sampled is None
+
+
+REPEATED = """mirage 1
+mugraph repeated(x: f32[m], y: f32[n, k]) -> f32[q, k] where m = 8192, n = 1, k = 8 {
+  a = mul x, 2
+  c = concat a, y dims(m, n) to(q)
+  return c
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_samples_of_a_part_that_is_repeated(seed: int) -> None:
+    """Nearly all samples are of the part that lacks the other's axis."""
+    program = parse(REPEATED)
+    same = parse(REPEATED.replace("mul x, 2", "add x, x"))
+    other = parse(REPEATED.replace("mul x, 2", "mul x, 3"))
+    assert compared(same, program, seed).difference is None
+    assert compared(other, program, seed).difference is not None
