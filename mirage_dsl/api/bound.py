@@ -35,6 +35,7 @@ from mirage_dsl.frontend.arguments import (
     leaves_of,
     places_of,
     refuse_modes,
+    strides_of,
     to_pairs,
 )
 from mirage_dsl.frontend.operands import evaluate_trace
@@ -336,7 +337,26 @@ class BoundKernel:
                     f"expected a tensor {item.type}",
                     user_location(),
                 )
+        self._check_strides(tensors)
         return self.run(tensors)
+
+    def _check_strides(self, tensors: Sequence[Any]) -> None:
+        """Refuse other strides than those on which the trace depended.
+
+        Raises:
+            ShapeError: A tensor has others.
+        """
+        for item, tensor, wanted in zip(
+            self.program.inputs, tensors, self.trace.strides or (), strict=False
+        ):
+            found = strides_of(tensor)
+            if found != wanted:
+                raise ShapeError(
+                    f"{item.name} of {self.program.name} has the strides {found}; the "
+                    f"function asked for strides when it was bound with {wanted}: call "
+                    "the kernel, which is traced for each layout, or bind it anew",
+                    user_location(),
+                )
 
     def run(self, tensors: Sequence[Any], out: Any = None) -> Any:
         """Run on tensors: by the backend where it takes them, or by reference.

@@ -27,6 +27,7 @@ from mirage_dsl.frontend.arguments import (
     leaves_of,
     refuse_modes,
     same_containers,
+    strides_of,
 )
 from mirage_dsl.frontend.modules import ModuleFunction, is_module
 from mirage_dsl.frontend.operands import NoTensor, call_by_reference
@@ -170,6 +171,8 @@ class Kernel:
         self._calls = Dispatch[Guarded]()
         self._bound: dict[tuple[object, ...], BoundKernel] = {}
         """By specs, constants and what the function reads."""
+        self._asks_strides = False
+        """Whether a trace depended on the strides of its arguments."""
         self._reads: Reads | None = None
         # Nothing was read yet that could change.
         self._unchanged: Callable[[], bool] = _nothing_read
@@ -323,11 +326,16 @@ class Kernel:
     def _bind(self, arguments: Arguments) -> BoundKernel:
         found = rounded(arguments, self.options.dynamic)
         # What is traced alike for another device or library is one program.
-        given = found.specs, found.constants, found.origin
+        given: tuple[object, ...] = found.specs, found.constants, found.origin
+        strides = tuple(map(strides_of, arguments.tensors))
+        if self._asks_strides:
+            given = *given, strides
         reads = self._read()
         bound = self._bound.get((*given, reads.key))
         if bound is None:
             trace = trace_call(self.function, found, dynamic=self.options.dynamic)
+            if trace.strides is not None and not self._asks_strides:
+                self._asks_strides, given = True, (*given, strides)
             bound = self._of_trace(trace, found.specs)
             if bound is None:
                 specs = typical(trace.program, found, arguments)

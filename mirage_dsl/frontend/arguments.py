@@ -316,14 +316,28 @@ def _strides(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
     Gaps between elements do not count: kernels take tensors of any strides.
     """
-    if hasattr(value, "stride"):
-        strides = tuple(int(s) for s in value.stride())
-    elif getattr(value, "strides", None) is not None:
-        strides = tuple(int(s) // int(value.itemsize) for s in value.strides)
-    else:
+    strides = strides_of(value)
+    if strides is None:
         return None
     order = order_of(shape, strides)
     return None if order == tuple(range(len(shape))) else packed(shape, order)
+
+
+def strides_of(value: Any) -> tuple[int, ...] | None:
+    """Strides of an array, a tensor or a spec, in elements; None where none are known.
+
+    A spec without strides is row-major; one with names for extents has none.
+    """
+    if isinstance(value, TensorSpec):
+        shape = [e for e in value.shape if isinstance(e, int)]
+        if len(shape) != len(value.shape) or value.strides is not None:
+            return value.strides
+        return packed(shape, range(len(shape)))
+    if hasattr(value, "stride"):
+        return tuple(int(s) for s in value.stride())
+    if getattr(value, "strides", None) is not None:
+        return tuple(int(s) // int(value.itemsize) for s in value.strides)
+    return None
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

@@ -363,7 +363,7 @@ def _own_names(cls: type) -> frozenset[str]:
     return frozenset(name for c in ours for name in vars(c))
 
 
-_STRIDES = "kernels take any strides; .contiguous() costs nothing"
+ANY_STRIDES = "kernels take any strides; .contiguous() costs nothing"
 _MEMORY = "it has no memory; compute with the tensor itself"
 OF_NO_NUMBERS = ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num")
 """Functions of PyTorch and NumPy that tell what is no finite number."""
@@ -375,10 +375,8 @@ NO_NUMBERS = (
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "stride": _STRIDES,
-        "strides": _STRIDES,
-        "is_contiguous": _STRIDES,
-        "storage_offset": _STRIDES,
+        "strides": ANY_STRIDES,
+        "storage_offset": ANY_STRIDES,
         "data_ptr": _MEMORY,
         "storage": _MEMORY,
         "untyped_storage": _MEMORY,
@@ -405,6 +403,7 @@ _CLASSES = {
 """Of PyTorch's tensors by dtype, as `Tensor.type` names them."""
 
 __all__ = [
+    "ANY_STRIDES",
     "LIKENESS",
     "NO_NUMBERS",
     "OF_NO_NUMBERS",

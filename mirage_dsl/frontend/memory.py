@@ -375,6 +375,7 @@ class Storage:
         argument: Whether it is the caller's.
         row_major: Whether that tensor's strides are known to fall from axis to axis;
             unless it is the caller's, it has no gaps.
+        strides: Of the caller's tensor, where they are known.
         writes: The region of each write, None where that is not known.
         links: Storages that may be the same memory.
         doubt: The line after which it may hold something else.
@@ -385,6 +386,7 @@ class Storage:
     handle: Handle
     argument: bool = False
     row_major: bool = False
+    strides: tuple[int, ...] | None = None
     writes: list[Strided | None] = field(default_factory=list[Strided | None])
     links: list[Storage] = field(default_factory=list["Storage"])
     doubt: tuple[SourceLocation | None] | None = None
@@ -396,6 +398,19 @@ class Storage:
         if len(shape) < len(self.handle.axes):
             return None
         found: Strided | None = Strided.row_major(shape)
+        for view in path:
+            found = None if found is None else view.region(found)
+        return found
+
+    def layout(self, path: Path) -> Strided | None:
+        """How a view lies in memory; None where that is not known for certain."""
+        shape = [e for e in self.handle.shape if e is not None]
+        found: Strided | None = None
+        if len(shape) == len(self.handle.axes):
+            if self.strides is not None:
+                found = Strided(0, tuple(shape), self.strides)
+            elif self.row_major and not self.argument:
+                found = Strided.row_major(shape)
         for view in path:
             found = None if found is None else view.region(found)
         return found

@@ -115,6 +115,8 @@ class Recorder:
     closed: bool = False
     branches: Branches = field(default_factory=Branches)
     origin: Origin = field(default_factory=Origin)
+    asked_strides: bool = False
+    """Whether the function asked how its arguments lie in memory."""
     constants: dict[Traced, Scalar] = field(
         default_factory=dict[Traced, Scalar], repr=False
     )

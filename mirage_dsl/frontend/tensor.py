@@ -17,7 +17,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import u8
 from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend.attributes import Attributes
+from mirage_dsl.frontend.attributes import ANY_STRIDES, Attributes
 from mirage_dsl.frontend.dims import Handle, shape_text
 from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.memory import (
@@ -457,6 +457,40 @@ class Tensor(Attributes):
         if not strided:
             link(self.memory, copied.memory)
         return copied
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether it is row-major without gaps.
+
+        Raises:
+            TraceError: That is not known, or asked of another order of axes.
+        """
+        if memory_format is not None and "contiguous" not in str(memory_format):
+            refuse_value(f"is_contiguous of {memory_format}", ANY_STRIDES)
+        return self._layout("is_contiguous()").contiguous
+
+    def stride(self, dim: Any = None) -> Any:
+        """The strides in elements, or that of one axis.
+
+        Raises:
+            TraceError: They are not known.
+        """
+        found = self._layout("stride()")
+        plain = self.memory.argument and not self.path
+        if 1 in found.shape and not plain:
+            # Along such an axis PyTorch's are any numbers.
+            refuse_value("stride() along an axis of extent 1", ANY_STRIDES)
+        if dim is None:
+            return found.strides
+        (axis,) = shapes.normal_axes(dim, self.ndim, "stride")
+        return found.strides[axis]
+
+    def _layout(self, what: str) -> Strided:
+        """How it lies in memory, on which the trace depends from now on."""
+        found = self.memory.layout(self.path)
+        if found is None or self._origin.library == "numpy":
+            refuse_value(what, ANY_STRIDES)
+        self.recorder.asked_strides |= self.memory.argument
+        return found
 
     def clone(self, *_: Any, **__: Any) -> Tensor:
         """A copy, in memory of its own."""

@@ -28,6 +28,7 @@ from mirage_dsl.frontend.arguments import (
     name_of,
     order_of,
     placed_leaves,
+    strides_of,
     to_complex,
 )
 from mirage_dsl.frontend.complex_numbers import Complex, view_as_complex
@@ -57,10 +58,12 @@ class Trace:
     Attributes:
         program: What it computes.
         structure: What it returned, with a `Leaf` in the place of every tensor.
+        strides: Of the inputs, where the function asked for any; None where it did not.
     """
 
     program: KernelGraph
     structure: Any
+    strides: tuple[tuple[int, ...] | None, ...] | None = None
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """The returned structure with the given outputs."""
@@ -119,16 +122,13 @@ def trace_call(
     _require_tensors(arguments, name, location)
     recorder = Recorder(origin=arguments.origin)
     symbolic = _known_names(arguments, dynamic, location)
-    inputs = [
-        TracedInput(n, recorder.input(s.dtype, _axes(s, h, symbolic)), _layout(s))
-        for n, s, h in zip(
-            arguments.names, arguments.specs, arguments.hints, strict=True
-        )
-    ]
+    inputs = _inputs(recorder, arguments, symbolic)
+    strides = None if dynamic else tuple(map(strides_of, arguments.tensors))
 
     def symbol(_: str, leaf: Any) -> Any:
         if isinstance(leaf, Leaf):
-            return _argument(recorder, inputs[leaf.index], leaf)
+            own = strides[leaf.index] if strides else None
+            return _argument(recorder, inputs[leaf.index], leaf, own)
         return leaf
 
     values = {n: map_leaves(v, symbol) for n, v in arguments.values.items()}
@@ -146,7 +146,7 @@ def trace_call(
         program = build_graph(name, recorder, inputs, outputs)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
-    return Trace(program, structure)
+    return Trace(program, structure, strides if recorder.asked_strides else None)
 
 
 # -- PyTorch's constructors ------------------------------------------------------------
@@ -204,9 +204,25 @@ _SILENT = (
 """Arguments of constructors that say nothing of the values."""
 
 
-def _argument(recorder: Recorder, given: TracedInput, leaf: Leaf) -> Any:
+def _inputs(
+    recorder: Recorder, arguments: Arguments, symbolic: frozenset[str]
+) -> list[TracedInput]:
+    return [
+        TracedInput(n, recorder.input(s.dtype, _axes(s, h, symbolic)), _layout(s))
+        for n, s, h in zip(
+            arguments.names, arguments.specs, arguments.hints, strict=True
+        )
+    ]
+
+
+def _argument(
+    recorder: Recorder,
+    given: TracedInput,
+    leaf: Leaf,
+    strides: tuple[int, ...] | None,
+) -> Any:
     row_major = given.layout is None
-    memory = Storage(given.handle, argument=True, row_major=row_major)
+    memory = Storage(given.handle, argument=True, row_major=row_major, strides=strides)
     found = Tensor(recorder, given.handle, memory)
     return view_as_complex(found) if leaf.complex else found
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.errors import MirageError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import MirageError, ShapeError, TraceError, UnsupportedError
 
 QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "isinstance": lambda x: isinstance(x, torch.Tensor),
@@ -60,7 +60,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "protocols": lambda x: hasattr(x, "__cuda_array_interface__") and not x.is_cuda,
 }  # fmt: skip
 REFUSED = (
-    "stride() is_contiguous() storage_offset() data_ptr() untyped_storage() "
+    "storage_offset() data_ptr() untyped_storage() "
     "is_inference() requires_grad_() cummax(0) H tolist() item() numpy()"
 )
 
@@ -130,6 +130,75 @@ def test_what_no_trace_knows_is_refused_with_the_line(text: str) -> None:
         mirage.kernel(asking)(torch.ones(3, 4))
     assert text.partition("(")[0] in str(error.value)
     assert error.value.location is not None
+
+
+LAYOUTS = {
+    "row-major": torch.randn(4, 6, 8),
+    "turned": torch.randn(8, 6, 4).permute(2, 1, 0),
+    "with gaps": torch.randn(4, 6, 16)[..., ::2],
+    "repeated": torch.randn(4, 1, 8).expand(4, 6, 8),
+    "of one row": torch.randn(8, 6, 1).permute(2, 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_strides_are_those_of_the_argument(name: str) -> None:
+    def asked(x: Any) -> Any:
+        part = x[1:, 2:4] if x.shape[0] > 1 else x
+        return (
+            x.stride(), x.stride(1), x.stride(-1), x.is_contiguous(),
+            x.transpose(0, 2).is_contiguous(), part.is_contiguous(), (x * 2)[0].shape,
+        )  # fmt: skip
+
+    assert answers(asked, LAYOUTS[name]) == [asked(LAYOUTS[name])]
+
+
+def test_strides_of_what_is_computed() -> None:
+    def asked(x: Any) -> Any:
+        y = x * 2
+        return y.stride(), y.T.stride(), y.T.is_contiguous(), y[1:].is_contiguous()
+
+    x = torch.randn(4, 6)
+    assert answers(asked, x) == [asked(x)]
+    # PyTorch keeps the order of axes, which no trace follows.
+    with pytest.raises(TraceError, match=r"stride\(\) is not known"):
+        answers(lambda x: (x * 2).stride(), x.T)
+    with pytest.raises(TraceError, match="along an axis of extent 1"):
+        answers(lambda x: (x * 2)[None].stride(), x)
+    with pytest.raises(TraceError, match="is_contiguous of torch"):
+        answers(lambda x: x.is_contiguous(memory_format=torch.channels_last), x)
+
+
+def test_a_function_that_asks_for_strides_is_traced_for_each_layout() -> None:
+    @mirage.kernel
+    def function(x: Any) -> Any:
+        return x * x.stride(0) + (0 if x.is_contiguous() else 100)
+
+    for layout in (*LAYOUTS.values(), *LAYOUTS.values()):
+        expected = layout * layout.stride(0) + (0 if layout.is_contiguous() else 100)
+        torch.testing.assert_close(function(layout), expected)
+    bound = function.bind(LAYOUTS["row-major"])
+    plain = LAYOUTS["row-major"]
+    torch.testing.assert_close(bound(plain), plain * 48)
+    with pytest.raises(ShapeError, match="was bound with"):
+        bound(LAYOUTS["turned"])
+    of_spec = function.bind(mirage.spec((4, 6, 8), "float32"))
+    assert of_spec.program == bound.program
+
+
+def test_one_that_asks_for_none_is_traced_once() -> None:
+    kernel = mirage.kernel(lambda x: x * 2)
+    gaps = LAYOUTS["with gaps"]
+    assert kernel.bind(gaps) is kernel.bind(gaps.contiguous())
+
+
+def test_strides_of_dynamic_extents_are_refused() -> None:
+    def function(x: Any) -> Any:
+        return x * x.stride(0)
+
+    function.__annotations__["x"] = mirage.f32["n", 8]
+    with pytest.raises(TraceError, match=r"stride\(\) is not known"):
+        mirage.kernel(dynamic=("n",))(function)(torch.ones(4, 8))
 
 
 def test_other_devices_are_refused() -> None:
