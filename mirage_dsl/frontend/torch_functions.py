@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
+    DTypeError,
     ShapeError,
     TraceError,
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import Scalar
+from mirage_dsl.core.types import Scalar, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.constructors import arange
+from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.losses import LOSSES
 from mirage_dsl.frontend.multi_head import multi_head_attention_forward
-from mirage_dsl.frontend.operands import as_operand
+from mirage_dsl.frontend.operands import as_operand, as_tensor
 from mirage_dsl.frontend.tensor import Tensor
 
 # -- Activations -----------------------------------------------------------------------
@@ -592,6 +595,107 @@ def cross_entropy(
     return _of_labels(found, target, weight, ignore_index, reduction, label_smoothing)
 
 
+# -- Products of floats of 8 bits ------------------------------------------------------
+
+
+def scaled_mm(
+    input: Any,
+    mat2: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """The product of two matrices of 8-bit floats, each times its scale, in f32.
+
+    A scale is one number for the whole matrix, or one for each row of the first and for
+    each column of the second: what PyTorch's `torch._scaled_mm` takes.
+
+    Raises:
+        DTypeError: The matrices or the scales are of other dtypes.
+        ShapeError: The scales are neither one number nor one for each row and column.
+        UnsupportedError: The result has a scale, or these are not its arguments.
+    """
+    del use_fast_accum
+    if scale_result is not None:
+        raise UnsupportedError(
+            "scaled_mm with scale_result; multiply the result", user_location()
+        )
+    x, other = as_tensor("scaled_mm", input), as_tensor("scaled_mm", mat2)
+    scales = as_tensor("scaled_mm", scale_a), as_tensor("scaled_mm", scale_b)
+    by_row, by_column = _scales_of(x, other, *scales)
+    product = f.matmul(v.to(x, f32), v.to(other, f32))
+    found = product * by_row * by_column
+    if bias is not None:
+        found = found + v.to(bias, f32)
+    return v.to(found, x if out_dtype is None else out_dtype)
+
+
+def _scales_of(
+    x: Tensor, other: Tensor, by_row: Tensor, by_column: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The scales of two matrices, as they multiply the product."""
+    dtypes = [t.handle.value.dtype for t in (x, other, by_row, by_column)]
+    if not (
+        dtypes[0].only_stores and dtypes[1].only_stores and dtypes[2:] == [f32] * 2
+    ):
+        raise DTypeError(
+            f"scaled_mm of {dtypes[0]} by {dtypes[1]} with scales of {dtypes[2]} and "
+            f"{dtypes[3]}; expected floats of 8 bits, and scales of f32",
+            user_location(),
+        )
+    for t in (x, other):
+        if t.ndim != 2:
+            raise ShapeError(
+                f"scaled_mm of {shape_text(t.handle)}; expected two matrices",
+                user_location(),
+            )
+    wholly = by_row.numel() == 1 and by_column.numel() == 1
+    rows, columns = (x.shape[0], 1), (1, other.shape[1])
+    if wholly:
+        by_row, by_column = v.reshape(by_row, 1, 1), v.reshape(by_column, 1, 1)
+    elif tuple(by_row.shape) != rows or tuple(by_column.shape) != columns:
+        raise ShapeError(
+            f"scaled_mm with scales {shape_text(by_row.handle)} and "
+            f"{shape_text(by_column.handle)}; expected one number each, or the shapes "
+            f"{rows} and {columns}",
+            user_location(),
+        )
+    return by_row, by_column
+
+
+# -- Classes ---------------------------------------------------------------------------
+
+
+def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """For each label a row of integers that is 1 at the label, and 0 elsewhere.
+
+    Labels below 0 count from the end; one outside is an error.
+
+    Raises:
+        DTypeError: The labels are no i64.
+        UnsupportedError: The number of classes is left to the largest label.
+    """
+    labels = as_tensor("one_hot", tensor)
+    if labels.handle.value.dtype != i64:
+        raise DTypeError(
+            f"one_hot of {labels.handle.value.dtype}; expected i64", user_location()
+        )
+    count = shapes.integer(num_classes, "the number of classes")
+    if count < 1:
+        raise UnsupportedError(
+            "one_hot without num_classes, which is then the largest label's: that is "
+            "not known while the function is traced; pass num_classes",
+            user_location(),
+        )
+    places = arange(count)
+    own = f.index_select(places, 0, v.reshape(labels, -1))
+    own = v.reshape(own, *labels.shape)
+    return v.to(f.equal(v.expand_dims(own, -1), places), i64)
+
+
 FUNCTIONS = {
     "cross_entropy": cross_entropy,
     "embedding": embedding,
@@ -621,7 +725,9 @@ FUNCTIONS = {
     "multi_head_attention_forward": multi_head_attention_forward,
     "norm": norm,
     "normalize": normalize,
+    "one_hot": one_hot,
     "result_type": result_type,
+    "scaled_mm": scaled_mm,
     "select": select,
     "softmin": softmin,
     "std": std,
