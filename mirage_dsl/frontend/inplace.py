@@ -42,7 +42,9 @@ _ELEMENTWISE_NAMES = (
 )
 ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 """Functions that read each element of their result's memory before they write it."""
-_PLACING = frozenset({"index_add", "index_copy", "index_fill", "index_put", "scatter"})
+_PLACING = frozenset(
+    {"index_add", "index_copy", "index_fill", "index_put", "scatter", "scatter_add"}
+)
 _OTHERS = frozenset({"addmm", "baddbmm", "dropout"}) | _PLACING
 _NO_METHODS = frozenset(
     {"celu", "dropout", "elu", "equal", "hardtanh", "leaky_relu", "maximum", "minimum"}

@@ -13,7 +13,13 @@ from operator import eq, ge, gt, le, lt, ne
 from types import FrameType
 from typing import Any, NoReturn, cast
 
-from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
+from mirage_dsl.core.errors import (
+    DTypeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
+from mirage_dsl.core.types import i64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.branches import Branch, Branches
@@ -54,8 +60,17 @@ def _condition(what: str, x: Any) -> Tensor:
 
 
 def one_hot(x: Any, num_classes: Any = -1) -> Any:
-    """PyTorch's: 1 at the place of each class along a new last axis, else 0."""
+    """PyTorch's: 1 at the place of each class along a new last axis, else 0.
+
+    Raises:
+        DTypeError: The classes are no i64.
+        UnsupportedError: Their number is left to the largest one.
+    """
     x = as_tensor("one_hot", x)
+    if x.handle.value.dtype != i64:
+        raise DTypeError(
+            f"one_hot of {x.handle.value.dtype}; expected i64", user_location()
+        )
     count = shapes.integer(num_classes, "num_classes")
     if count < 1:
         raise UnsupportedError(

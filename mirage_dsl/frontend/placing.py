@@ -1,4 +1,4 @@
-"""Tensors with new elements at positions that are data: `index_copy`, `scatter`, ...
+"""Tensors with new elements at positions that are data: `index_copy`, `scatter_add`.
 
 A program has no memory, so what comes is another tensor: at each position of the axis
 its new element, if an index says so, else the old one.  Which element that is, if any,
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import (
+    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -27,9 +28,10 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.dims import shape_text
+from mirage_dsl.frontend.dims import Handle, atoms_of, shape_text
 from mirage_dsl.frontend.operands import as_tensor
 from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
+from mirage_dsl.ops.table import OPERATORS
 
 
 def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
@@ -154,6 +156,106 @@ def placed_at(x: Tensor, tensors: Sequence[tuple[int, Tensor]], value: Any) -> T
     return placed(x, at, position, inner)
 
 
+# -- Sums at indices -------------------------------------------------------------------
+# PyTorch's kernels sum what meets at one index; what they are added to comes behind, in
+# one kernel with what follows.
+
+
+def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+    """The tensor with slices of another one added at indices along an axis."""
+    x, at = _target("index_add", x, dim, index)
+    source = as_tensor("index_add", source)
+    _require_dtype("index_add", x, source)
+    others = [i for i in range(x.ndim) if i != at]
+    counts = index.ndim == 1 and source.ndim == x.ndim
+    if not counts or any(_differ(source, i, x, i) for i in others):
+        raise ShapeError(
+            f"index_add of {shape_text(source.handle)} to {shape_text(x.handle)} at "
+            f"{shape_text(index.handle)}: expected indices of one axis, and a slice "
+            "for each, as long along the other axes",
+            user_location(),
+        )
+    return _added(x, _sums("index_sum", x, at, index, source), alpha)
+
+
+def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
+    """The tensor with elements of another one added at indices along an axis."""
+    x, at = _target("scatter_add", x, dim, index)
+    src = as_tensor("scatter_add", src)
+    _require_dtype("scatter_add", x, src)
+    others = [i for i in range(x.ndim) if i != at]
+    if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
+        raise UnsupportedError(
+            f"scatter_add to {shape_text(x.handle)} at {shape_text(index.handle)}: it "
+            f"is done for indices that are as long along all axes but {at}",
+            user_location(),
+        )
+    if src.shape != index.shape:
+        src = _cut_to(src, index)
+    alone = _of_one_axis(index, at)
+    if alone is None:
+        return _added(x, _sums("scatter_sum", x, at, index, src), 1)
+    return _added(x, _sums("index_sum", x, at, alone, src), 1)
+
+
+def _added(x: Tensor, sums: Tensor, alpha: Any) -> Tensor:
+    return x + (sums if alpha == 1 else sums * alpha)
+
+
+def _of_one_axis(index: Tensor, axis: int) -> Tensor | None:
+    """Indices that are the same along all axes but one, by that; None for others."""
+    axes = index.handle.axes
+    there = set(index.recorder.dims.resolve(index.handle.value.dims))
+    own = set(index.recorder.dims.resolve(axes[axis]))
+    if not own or not there <= own:
+        return None
+    return Tensor.made(index.recorder, Handle(index.handle.value, (axes[axis],)), ())
+
+
+def _sums(name: str, x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
+    """Elements of a tensor summed at indices along an axis, which is as long as x's.
+
+    Raises:
+        ShapeError: They do not fit.
+        UnsupportedError: The tensor is of one constant, or of truth values.
+    """
+    recorder = source.recorder
+    number = recorder.constants.get(source.handle.value)
+    if number is not None or source.handle.value.dtype == boolean:
+        raise UnsupportedError(
+            "a sum at indices of one constant, or of truth values; compute the "
+            "elements, as (index == position).sum() counts them",
+            user_location(),
+        )
+    recorder.pair(index.handle, axis if index.ndim > 1 else 0, source.handle, axis)
+    merged = _three_axes(source, axis)
+    handles = [merged, _three_axes(index, axis) if index.ndim > 1 else index.handle]
+    kept = {0: merged.axes[0], 2: merged.axes[2]}
+    size = shapes.integer(x.shape[axis], "the number of places")
+    try:
+        made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
+    except CheckError as error:
+        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    axes = source.handle.axes
+    found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
+    return Tensor.made(recorder, found, ())
+
+
+def _three_axes(x: Tensor, axis: int) -> Handle:
+    """All axes before one, that one, and all behind; every element is there."""
+    try:
+        whole = x.recorder.whole(x.handle)
+    except UnsupportedError:
+        raise UnsupportedError(
+            f"a sum at indices of {shape_text(x.handle)}, whose elements repeat along "
+            "an expanded axis; pass the tensor as it is before that",
+            user_location(),
+        ) from None
+    before, behind = whole.axes[:axis], whole.axes[axis + 1 :]
+    own = whole.axes[axis]
+    return Handle(whole.value, (atoms_of(before), own, atoms_of(behind)))
+
+
 # -- Which element comes where ---------------------------------------------------------
 
 
@@ -257,9 +359,11 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "index_add": index_add,
     "index_copy": index_copy,
     "index_fill": index_fill,
     "index_put": index_put,
     "scatter": scatter,
+    "scatter_add": scatter_add,
 }
 """By PyTorch's names."""

@@ -19,7 +19,7 @@ from mirage_dsl.core.errors import (
     user_location,
 )
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes
+from mirage_dsl.frontend import placing, shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.elementary import ELEMENTARY
@@ -404,20 +404,15 @@ def assign_rows(x: Tensor, index: Any, value: Any) -> bool:
 
 
 def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    """PyTorch's, at a coordinate of places: the sum of the rows at each of them.
+    """PyTorch's; at a coordinate of places, the sum of the rows at each of them.
 
     Raises:
-        UnsupportedError: The index is a tensor.
         ShapeError: Rows or places do not fit.
         DTypeError: The rows have another dtype.
     """
     x = as_tensor("index_add", x)
     if not isinstance(index, Selected) or index.axis is None:
-        raise UnsupportedError(
-            "index_add at indices that may be equal; it is done at those that nonzero "
-            "or where give, else add products with one_hot(index).T",
-            user_location(),
-        )
+        return placing.index_add(x, dim, index, source, alpha=alpha)
     (at,) = shapes.normal_axes(dim, x.ndim, "index_add")
     same = isinstance(source, Selected) and source.mask.handle == index.mask.handle
     if at or not same or source.rank != x.ndim - 1:

@@ -12,12 +12,11 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import Scalar, f32, i64
+from mirage_dsl.core.types import Scalar, f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.losses import LOSSES
 from mirage_dsl.frontend.multi_head import multi_head_attention_forward
@@ -666,36 +665,6 @@ def _scales_of(
     return by_row, by_column
 
 
-# -- Classes ---------------------------------------------------------------------------
-
-
-def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-    """For each label a row of integers that is 1 at the label, and 0 elsewhere.
-
-    Labels below 0 count from the end; one outside is an error.
-
-    Raises:
-        DTypeError: The labels are no i64.
-        UnsupportedError: The number of classes is left to the largest label.
-    """
-    labels = as_tensor("one_hot", tensor)
-    if labels.handle.value.dtype != i64:
-        raise DTypeError(
-            f"one_hot of {labels.handle.value.dtype}; expected i64", user_location()
-        )
-    count = shapes.integer(num_classes, "the number of classes")
-    if count < 1:
-        raise UnsupportedError(
-            "one_hot without num_classes, which is then the largest label's: that is "
-            "not known while the function is traced; pass num_classes",
-            user_location(),
-        )
-    places = arange(count)
-    own = f.index_select(places, 0, v.reshape(labels, -1))
-    own = v.reshape(own, *labels.shape)
-    return v.to(f.equal(v.expand_dims(own, -1), places), i64)
-
-
 FUNCTIONS = {
     "cross_entropy": cross_entropy,
     "embedding": embedding,
@@ -725,7 +694,6 @@ FUNCTIONS = {
     "multi_head_attention_forward": multi_head_attention_forward,
     "norm": norm,
     "normalize": normalize,
-    "one_hot": one_hot,
     "result_type": result_type,
     "scaled_mm": scaled_mm,
     "select": select,

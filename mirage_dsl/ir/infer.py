@@ -172,7 +172,8 @@ def result_dtype(
     found = promote(*(d for d in dtypes if d.is_integer or not whole))
     if op.kind is Kind.VIEW or op.kind is Kind.CONCAT:
         return found
-    if op.kind is Kind.GATHER and isinstance(operands[0], DType):
+    moves = op.kind is Kind.GATHER or op.indexed
+    if moves and isinstance(operands[0], DType):
         return operands[0]
     if op.truth is Truth.COMPARES:
         return boolean
@@ -295,7 +296,7 @@ def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
         raise CheckError(
             f"{op.name} of a condition in {operands[0]}; compare it with 0"
         )
-    if op.kind is Kind.GATHER:
+    if op.kind is Kind.GATHER or op.indexed:
         if not (isinstance(operands[1], DType) and operands[1].is_integer):
             raise CheckError(f"{op.name} by {operands[1]}, expected integers")
         return
@@ -526,13 +527,15 @@ def _library_type(
         raise CheckError(
             f"{op.name} has {len(types)} operands, and axes of {len(known)}"
         )
-    for kind, axes in zip(types, known, strict=True):
+    for at, (kind, axes) in enumerate(zip(types, known, strict=True)):
         if sorted(axes.names) != sorted(kind.names):
             raise CheckError(
                 f"{op.name} names the dims {', '.join(axes.names) or 'none'} of an "
                 f"operand that has {', '.join(kind.names) or 'none'}"
             )
-        if kind.dtype == boolean or kind.dtype != types[0].dtype:
+        index = at == 1 and node.op.indexed and kind.dtype.is_integer
+        same = kind.dtype != boolean and kind.dtype == types[0].dtype
+        if not (same or index):
             raise CheckError(
                 f"{op.name} takes numbers of one dtype, found "
                 f"{' and '.join(t.dtype.name for t in types)}; cast one of them"

@@ -286,6 +286,8 @@ class Operator:
         carried: Of a library operator: how many of the first axes of the first operand
             are those of the result, each of its elements computed apart, so that their
             extents may be symbolic.
+        indexed: Of a library operator: its second operand holds indices, integers of
+            any format, along an axis of `size` elements of the result.
         domain: Open interval of operand values on which the function is smooth, for
             the laws in `tests/ops`.
     """
@@ -321,6 +323,7 @@ class Operator:
     on_matrix_units: bool = False
     part: str = ""
     carried: int = 0
+    indexed: bool = False
     domain: tuple[float, float] = (-4.0, 4.0)
 
     @property

@@ -740,6 +740,20 @@ for _name, _call, _numbers in (
             part=_part,
         )
 
+# Elements summed at indices along the second of three axes: elements and indices.
+
+for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add")):
+    library(
+        _name,
+        "torch.zeros(({0}.shape[0], {size[0]}, {0}.shape[2]), dtype={0}.dtype, "
+        f"device={{0}}.device).{_call}(1, {{1}}.long(), {{0}})",
+        "size",
+        arity=2,
+        work=_each_element,
+        formats=Formats.ANY,
+        indexed=True,
+    )
+
 # Recurrent layers: the input, the states, then the weights of each layer.
 
 for _name, _states, _results in (

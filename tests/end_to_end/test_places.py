@@ -234,10 +234,6 @@ REFUSED: dict[str, tuple[Function, str]] = {
         lambda x, m: x[m.nonzero()[:, 0] + 1] * 2,
         "nobody knows how many",
     ),
-    "a sum at any indices": (
-        lambda x, m: x.index_add(0, m.long(), x),
-        "index_add at indices that may be equal",
-    ),
     "beside as many rows": (lambda x, m: x[m] * x, "nobody knows how many"),
     "a number of classes": (lambda x, m: F.one_hot(m.long()) * x[0, 0], "num_classes="),
     "as long as there is": (

@@ -30,9 +30,14 @@ def index_limits(graph: KernelGraph) -> dict[str, int]:
             made = 0
         found = [reach.get((source, value), set[str]()) for value in read]
         reach[made, node.result] = set[str]().union(*found)
-        if not isinstance(node, Apply) or node.op.kind is not Kind.GATHER:
+        if not isinstance(node, Apply):
             continue
-        extent = graph.extent_of[str(node.attr("dim"))]
+        if node.op.indexed:
+            (extent,) = node.numbers["size"]
+        elif node.op.kind is Kind.GATHER:
+            extent = graph.extent_of[str(node.attr("dim"))]
+        else:
+            continue
         for name in found[1]:
             if types[name].dtype.is_integer and extent is not None:
                 limits[name] = min(limits.get(name, extent), extent)

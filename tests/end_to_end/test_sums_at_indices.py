@@ -1,0 +1,173 @@
+"""Elements summed at indices: `index_add`, `scatter_add`, by PyTorch's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.core.errors import MirageError
+from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
+
+Function = Callable[..., Any]
+SEEDS = range(20)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+def below(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(4))
+
+
+def in_place(i: Any, v: Any) -> Any:
+    made = torch.zeros(4, 5, 8)
+    made.view(20, 8).index_add_(0, i, v.relu())
+    return made + 1
+
+
+def repeated(i: Any, v: Any) -> Any:
+    places = i[:, None].expand(-1, 8)
+    return torch.zeros(12, 8).scatter_add_(0, places, v)
+
+
+def with_infinity(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[3, 2] = float("inf")
+    return x
+
+
+X, PLACES, ROWS = normal(12, 8), below(12, 30), normal(30, 8)
+EACH = below(12, 30, 8)
+CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "rows": (lambda x, i, v: x.index_add(0, i, v), [X, PLACES, ROWS]),
+    "scaled": (
+        lambda x, i, v: torch.index_add(x, 0, i, v, alpha=-2.0),
+        [X, PLACES, ROWS],
+    ),
+    "columns": (
+        lambda x, i, v: x.index_add(-1, i.int(), v),
+        [X, below(8, 30), normal(12, 30)],
+    ),
+    "in the middle": (
+        lambda x, i, v: x.index_add(1, i, v),
+        [normal(2, 12, 3), PLACES, normal(2, 30, 3)],
+    ),
+    "of one axis": (
+        lambda i, v: torch.zeros(12).index_add_(0, i, v),
+        [PLACES, normal(30)],
+    ),
+    "in place": (in_place, [PLACES, ROWS]),
+    "each": (lambda x, i, v: x.scatter_add(0, i, v), [X, EACH, ROWS]),
+    "each of a row": (lambda x, i, v: x.scatter_add(1, i.T, v.T), [X.T, EACH, ROWS]),
+    "each of more": (
+        lambda x, i, v: x.scatter_add(0, i, v),
+        [X, EACH, normal(40, 8)],
+    ),
+    "indices that repeat": (repeated, [PLACES, ROWS]),
+    "integers": (
+        lambda x, i, v: x.index_add(0, i, v),
+        [below(9, 12).int(), PLACES, below(9, 30).int()],
+    ),
+    "infinity": (
+        lambda x, i, v: x.index_add(0, i, v),
+        [X, PLACES, with_infinity(ROWS)],
+    ),
+}
+
+
+def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
+    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
+    specs = [
+        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
+    ]
+    return mirage.kernel(function).trace(*specs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_pytorch(name: str) -> None:
+    function, tensors = CASES[name]
+    expected = function(*tensors)
+    program = traced(function, tensors)
+    assert parse(str(program)) == program
+    found = TritonExecutable(program, interpret=True)(*tensors)[0]
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(mirage.kernel(function)(*tensors), expected)
+
+
+def test_what_is_around_a_sum_is_fused() -> None:
+    def function(x: Any, i: Any, v: Any) -> Any:
+        return torch.tanh(x.index_add(0, i, v * torch.sigmoid(v)))
+
+    tensors = [X, PLACES, ROWS]
+    best = mirage.superoptimize(
+        traced(function, tensors), effort="quick", use_cache=False
+    ).best
+    assert best.certificate.ok
+    assert [n.op.name for n in best.mugraph.applies] == ["index_sum"]
+    assert len(best.mugraph.blocks) == 2
+    found = TritonExecutable(best.mugraph, interpret=True)(*tensors)[0]
+    torch.testing.assert_close(found, function(*tensors))
+
+
+def test_random_indices_are_inside() -> None:
+    program = traced(CASES["rows"][0], CASES["rows"][1])
+    assert index_limits(program) == {"i": 12}
+
+
+REFUSED: dict[str, Function] = {
+    "truth values": lambda x, i, v: (x > 0).index_add(0, i, v > 0),
+    "an index of floats": lambda x, i, v: x.index_add(0, v[:, 0] + i, v),
+    "another dtype": lambda x, i, v: x.index_add(0, i, v.half()),
+    "too few rows": lambda x, i, v: x.index_add(0, i, v[:3]),
+    "shorter rows": lambda x, i, v: x.index_add(0, i, v[:, :3]),
+    "shorter indices": lambda x, i, v: x.scatter_add(0, i[:, None], v),
+    "one number": lambda x, i, v: x.index_add(0, i, torch.ones_like(v)),
+    "an argument in place": lambda x, i, v: x.index_add_(0, i, v),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_where(name: str) -> None:
+    with pytest.raises(MirageError) as error:
+        mirage.kernel(REFUSED[name])(X, PLACES, ROWS)
+    assert error.value.location is not None
+
+
+def test_an_index_outside_is_an_error() -> None:
+    with pytest.raises((IndexError, RuntimeError)):
+        mirage.kernel(CASES["rows"][0])(X, PLACES + 8, ROWS)
+
+
+WRONG: dict[str, Function] = {
+    "the next row": lambda x, i, v: x.index_add(0, (i + 1) % 12, v),
+    "other slices": lambda x, i, v: x.index_add(0, i, v.flip(0)),
+    "nothing": lambda x, i, v: x + 0 * v[i],
+    "the other axis": lambda x, i, v: x.index_add(1, i, v.T),
+    "twice": lambda x, i, v: x.index_add(0, i, v) + v[i],
+    "the other way": lambda x, i, v: v.index_add(0, i, x),
+    "each its own": lambda x, i, v: x + v[i],
+}
+
+
+def _square(function: Function) -> KernelGraph:
+    given = [mirage.spec((12, 12), "float32")] * 2
+    return mirage.kernel(function).trace(
+        given[0], mirage.spec((12,), "int64"), given[1]
+    )
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_sum_is_never_accepted(name: str) -> None:
+    right, wrong = _square(CASES["rows"][0]), _square(WRONG[name])
+    for seed in SEEDS:
+        found = mirage.verify(wrong, right, seed=seed, stability=False)
+        assert not found.equivalent, seed
