@@ -82,10 +82,10 @@ class _Views:
 
 
 def _slice(x: _Views, axis: int, item: slice[Any, Any, Any]) -> None:
-    if item == slice(None):
+    bounds = (item.start, item.stop, item.step)
+    if all(bound is None for bound in bounds):
         return
     extent = x.shape[axis]
-    bounds = (item.start, item.stop, item.step)
     if extent is None or any(isinstance(b, SymbolicSize) for b in bounds):
         raise UnsupportedError(
             f"a slice of axis {axis}, whose extent is dynamic; only `:` is possible "

@@ -254,3 +254,13 @@ def test_tracing_specs_needs_no_pytorch() -> None:
         "assert 'torch' not in sys.modules and 'mul' in str(g) and ', 2' in str(g), g\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [lambda x, o: x[o[0] : o[1]], lambda x, o: x[:, : o[0]], lambda x, o: x[:: o[0]]],
+)
+def test_a_slice_by_data_is_refused_with_the_line(cut: Callable[..., Any]) -> None:
+    with pytest.raises(TraceError, match="a tensor as an index or a range") as error:
+        mirage.kernel(cut)(torch.ones(8, 4), torch.tensor([1, 3]))
+    assert error.value.location is not None
