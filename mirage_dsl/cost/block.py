@@ -211,7 +211,8 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     rate = PRODUCT_SHARE * hardware.tensor_rate / hardware.sms
     rate = rate * np.where(grouped, 1.0, hardware.small_tensor_factor)
     step = hardware.matrix_step * np.where(grouped, 0.9, 1.0)
-    chain = depth / SMALLEST_DOT * step * batch
+    # Warps share out the products of a batch first, which do not wait for each other.
+    chain = depth / SMALLEST_DOT * step * batch / _sharing(footprint)
     reading = _operand_reads(footprint, readers) / hardware.shared_rate_per_sm
     seconds = np.maximum(np.maximum(work / rate, chain), reading)
     if own.exact.any():
@@ -222,6 +223,12 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
         slow = work / (TURNED_SHARE if turned else 1.0) / rate
         seconds = np.where(own.exact[:, None], slow, seconds)
     return seconds, work
+
+
+def _sharing(footprint: Footprint) -> Numbers:
+    """Warps that have products of a batch of their own, for each product."""
+    batch = footprint.sizes[footprint.facts.tables.products.batch]
+    return np.minimum(batch, footprint.block_warps)
 
 
 def _operand_reads(footprint: Footprint, readers: Numbers) -> Numbers:
@@ -239,14 +246,14 @@ def _readers(footprint: Footprint) -> Numbers:
     Warps share out the rows first, then the columns; what is left of them repeats what
     others do.  The matrix unit reads for four warps at once.
     """
-    warps, rows = footprint.block_warps, footprint.tall
+    warps, rows = footprint.block_warps / _sharing(footprint), footprint.tall
     own, products = footprint.facts.tables.operands, footprint.facts.tables.products
-    columns = footprint.sizes[products.columns]
+    columns, at = footprint.sizes[products.columns], own.product
     across = np.minimum(warps, np.maximum(rows / SMALLEST_DOT, 1.0))
     along = np.minimum(warps / across, np.maximum(columns / COLUMNS, 1.0))
-    left, at = own.left[:, None], own.product
-    alone = np.where(left, 1.0, warps / 4)
-    each = warps / np.where(left, across[at], along[at])
+    left = own.left[:, None]
+    alone = np.where(left, 1.0, footprint.block_warps / 4)
+    each = warps[at] / np.where(left, across[at], along[at])
     return np.where(footprint.asynchronous[at], alone, each)
 
 

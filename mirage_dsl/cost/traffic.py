@@ -200,7 +200,7 @@ def _coalescing(footprint: Footprint) -> Numbers:
     """Share of the bandwidth that the length of contiguous runs of a load allows."""
     loads = footprint.facts.tables.loads
     run, _ = _runs(footprint, loads.runs, loads.itemsize)
-    return np.minimum(1.0, np.maximum(run / GRAIN, 1 / 8)) ** 0.5
+    return np.minimum(np.minimum(1.0, run / GRAIN) ** 0.5, run / SECTOR)
 
 
 def _whole_sectors(footprint: Footprint, runs: Rows, itemsize: Column) -> Numbers:
