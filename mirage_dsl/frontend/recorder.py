@@ -621,7 +621,6 @@ class Recorder:
 
         parts.extend(self._fit(operand, plan) for operand in operands[1:])
         joined = tuple(p.axes[axis] for p in parts)
-        self._check_joined(parts, joined)
         extents = [product(j) for j in joined]
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
@@ -647,7 +646,8 @@ class Recorder:
             atoms = x.axes[axis] or (self.dims.fresh(1),)
             return self._spread(Handle(x.value, _replaced(x.axes, axis, atoms)), axis)
         if x.axes[axis]:
-            return x
+            # Along an expanded axis it has no elements of its own.
+            return self._spread(x, axis)
         value, target = self._single.get(x.value, (x.value, ()))
         if not target:
             target = (self.dims.fresh(1),)
@@ -655,16 +655,6 @@ class Recorder:
             attrs = (("to", target[0].name),)
             value = self._record(INSERT, (x.value,), dims, attrs)
         return Handle(value, _replaced(x.axes, axis, target))
-
-    def _check_joined(self, parts: Sequence[Handle], joined: Sequence[DimVars]) -> None:
-        for part, axis in zip(parts, joined, strict=True):
-            own = self.dims.resolve(part.value.dims)
-            if any(a not in own for a in self.dims.resolve(axis)):
-                raise UnsupportedError(
-                    "concat along an expanded axis is not supported; concatenate "
-                    "before expanding",
-                    user_location(),
-                )
 
     def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
         """Split and merge axes, row-major; a symbolic dim counts as -1."""

@@ -149,6 +149,10 @@ PICKED: dict[str, tuple[Function, list[torch.Tensor]]] = {
         lambda x, y: torch.cat([x * y, y.expand(9, 14)], 1),
         [normal(9, 14), normal(14)],
     ),
+    "repeated along it": (
+        lambda x, y: torch.cat([x + y, x[:, :1].expand(9, 3)], 1),
+        [normal(9, 14), normal(14)],
+    ),
     "stacked": (lambda x, y: torch.stack([x, y, x * y], 1), [normal(9, 14)] * 2),
     "reversed": (lambda x: torch.flip(x, (1,)) * 2, [normal(3, 5)]),
     "of one part": (lambda x: torch.cat([x.exp()], 1), [normal(3, 5)]),
