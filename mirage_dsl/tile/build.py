@@ -55,7 +55,7 @@ from mirage_dsl.tile.formula import (
 )
 from mirage_dsl.tile.integers import narrow
 from mirage_dsl.tile.layout import Layout, ProductAxes
-from mirage_dsl.tile.picked import picked
+from mirage_dsl.tile.picked import Picked, picked
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -527,6 +527,9 @@ class _Builder:
     def _along(self, node: Apply, order: Order) -> Along:
         """Where a gather reads, and which lanes."""
         how, dim = self._picked[node.result], Dim(str(node.attr("dim")))
+        if how.known == "no":
+            # Where a mask is settled, another value may stand in the index's place.
+            how = Picked(node.values[1])
         index = self._turned(self._in_registers(how.index), order)
         under = how.under and self._turned(self._in_registers(how.under), order)
         return Along(dim, index, how.known, under, how.holds)

@@ -143,7 +143,8 @@ class Printer:
     def picked(self, along: tp.Along, order: tp.Order) -> tuple[str, str]:
         """Positions that are data, from the end below 0, and which of them exist."""
         size = self.program.extents[along.dim.name]
-        at = index = self.operand(along.index, order)
+        index = self.operand(along.index, order)
+        at = f"np.int64({index})"
         if along.known == "no":
             at = f"np.where({index} < 0, {index} + np.int64({size}), {index})"
         inside = f"({at} >= 0) & ({at} < {size})"
