@@ -32,6 +32,21 @@ NO_ELEMENTS = (
 )
 
 
+def _in_place(name: str) -> Any:
+    """An operator of Python that changes selected elements, which are a copy."""
+
+    def changing(self: Selected, other: Any) -> Selected:
+        from mirage_dsl.frontend.inplace import augmented
+
+        found = by_rows(name, (self, other), {})
+        if found.whole.handle.shape != self.whole.handle.shape:
+            self.refuse()
+        augmented(name, self.whole, self.same(other))
+        return self
+
+    return changing
+
+
 class Selected(NoTensor):
     """`x[mask]`, or a coordinate of the places where a mask holds.
 
@@ -173,6 +188,9 @@ class Selected(NoTensor):
 
     def __matmul__(self, other: Any) -> Any:
         return by_rows("matmul", (self, other), {})
+
+    __iadd__, __isub__ = _in_place("add"), _in_place("sub")
+    __imul__, __itruediv__ = _in_place("mul"), _in_place("div")
 
     def __neg__(self) -> Any:
         return by_rows("neg", (self,), {})

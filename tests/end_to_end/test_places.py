@@ -79,6 +79,16 @@ def single(x: Any, mask: Any) -> Any:
     return y
 
 
+def changed(x: Any, mask: Any) -> Any:
+    y, rows = x * 1, x[mask]
+    same, left = rows, rows.chunk(2, -1)[0]
+    same *= 2
+    left += 1
+    y[mask] = rows
+    y[mask] -= 0.5
+    return y
+
+
 X, W = normal(TOKENS, HIDDEN), normal(TOKENS, TAKEN, seed=1).abs()
 UP, DOWN = normal(EXPERTS, 8, HIDDEN, seed=2), normal(EXPERTS, HIDDEN, 4, seed=3)
 # Nobody takes expert 2.
@@ -92,6 +102,7 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "a matrix of weights": (by_matrix, ALL),
     "routed": (routed, [X, normal(EXPERTS, HIDDEN, seed=5), UP, DOWN]),
     "by one mask": (single, [X, MASK]),
+    "changed in place": (changed, [X, MASK]),
     "none": (single, [X, MASK & False]),
     "columns of places": (
         lambda x, m: x.index_add(0, m.nonzero()[:, 0], x[m] * 2),
