@@ -415,7 +415,7 @@ class _Shrinking:
             self.classes.find((side, name))
             for side, graph in enumerate(self.graphs)
             for node in graph.applies
-            if node.op.kind is Kind.REDUCTION
+            if node.op.kind is Kind.REDUCTION and self.products
             for name in node.over
         }
 
@@ -538,7 +538,7 @@ class _Shrinking:
             tile -= 1
         # What is as long as several dims together may be a multiple of the tile.
         ragged = (t for t in range(tile, 1, -1) if extent % t)
-        return next(ragged, tile) if self.ragged else tile
+        return next(ragged, tile) if self.ragged and self.products else tile
 
 
 def _most_elements(graph: KernelGraph) -> int:
