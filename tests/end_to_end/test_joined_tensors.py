@@ -91,7 +91,7 @@ SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "of a part": (rotary_of_a_part, [normal(3, 9, 14), normal(9, 6), normal(9, 6)], 1),
     "gate and up": (swiglu, [normal(2, 9, 16), normal(24, 16)], 1),
     "rolled": (lambda x: torch.roll(x, 3, -1) * 2 + x, [normal(9, 14)], 1),
-    "padded": (lambda x: F.pad(x, (2, 3)) * 2, [normal(9, 14)], 1),
+    "padded": (lambda x: F.pad(x, (1, 1)) * 2, [normal(9, 30)], 1),
     "the rows before": (
         lambda x: F.pad(x, (0, 0, 1, 0))[:-1] + x,
         [normal(9, 14)],
