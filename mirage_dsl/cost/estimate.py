@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import SECTOR, Hardware
@@ -465,7 +466,22 @@ def _block_kernel(
     inside: AbstractSet[str],
     hardware: Hardware,
 ) -> KernelCost:
-    inside = inside | _brought(block, graph)
+    """The cost of a block; graphs of a search share many, so the last ones are kept."""
+    around = {name: types[name] for name in (*block.sources, *block.results)}
+    sizes = tuple(extents.items())
+    warm = frozenset(block.sources) & (inside | _brought(block, graph))
+    return _kept_block(block, tuple(around.items()), sizes, warm, hardware)
+
+
+@lru_cache(maxsize=512)
+def _kept_block(
+    block: BlockGraph,
+    around: tuple[tuple[str, TensorType], ...],
+    sizes: tuple[tuple[str, int | None], ...],
+    inside: frozenset[str],
+    hardware: Hardware,
+) -> KernelCost:
+    types, extents = dict(around), dict(sizes)
     try:
         footprint = footprint_of(facts_of(block, types, extents), hardware)
         cost = block_cost(footprint, inside)

@@ -36,9 +36,11 @@ from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.kinds import is_one_kernel, leaves_products, with_every_kind
 from mirage_dsl.search.programs.chains import (
     MOST_ATOMS,
     Chains,
+    Parts,
     PartsOf,
 )
 from mirage_dsl.search.programs.memory import Remembering
@@ -56,7 +58,6 @@ from mirage_dsl.search.programs.segments import (
     joined_plan,
     silent,
     structural_search,
-    with_every_kind,
 )
 from mirage_dsl.search.result import Candidate, Ledger, Plan, Proof, SearchResult
 from mirage_dsl.search.rewrites import REWRITES, Use, rewrites, rewritten
@@ -334,6 +335,7 @@ class _Driver:
         cut: Whether the program was cut into segments, too.
         written: The program in normal form, before what is proved of it is used.
         forms: The program in normal form, and its other forms.
+        spaces: What was found of each form as one space.
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
         gathers: Those that are inputs of the forms, in the order of the forms.
@@ -356,6 +358,9 @@ class _Driver:
     cut: bool = False
     written: KernelGraph | None = None
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
+    spaces: dict[KernelGraph, Several] = field(
+        default_factory=dict[KernelGraph, Several]
+    )
     library: float = math.inf
     gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
@@ -433,7 +438,37 @@ class _Driver:
         self._search(plans)
 
     def _search(self, plans: list[Plan]) -> None:
-        """Append the plans of the whole search."""
+        """Append the plans of the whole search.
+
+        Each form as one space, until one covers all that there is; else as one kernel,
+        and cut.  What has no products is mostly one kernel, and searched so first.
+        """
+        if any(n.op.kind is Kind.CONTRACTION for n in self.forms[0].applies):
+            # In the later forms fewer views part the program.
+            for form in dict.fromkeys(reversed(self.forms)):
+                if self._several(form, plans).covers:
+                    return self._complete(form, plans)
+        return self._search_kernels(plans)
+
+    def _complete(self, form: KernelGraph, plans: list[Plan]) -> None:
+        """Append plans of kinds that one space, which covers a form, does not have.
+
+        These are sums that are multiplied out; products that are all left to library
+        kernels, of which there may be more than a space of few kernels has; and, where
+        one kernel is best, all structures of one, of which a space has fewer.
+        """
+        best = min(self.spaces[form].plans, key=lambda p: p.microseconds)
+        if is_one_kernel(best.graph):
+            plans += self._allowed(self._whole(Cutter(form)))
+        elif REWRITES["multiply-out"](form) != form:
+            plans += self._allowed(self._whole(Cutter(form), multiplied=True))
+        if not any(leaves_products(p.graph) for p in self.spaces[form].plans):
+            for chains in self._chains(form):
+                some = chains.cheapest(products=False)[:1]
+                plans += self._from_chains(chains.cutter, some)
+
+    def _search_kernels(self, plans: list[Plan]) -> None:
+        """Append the plans as one kernel, and as several where that is worth it."""
         whole: list[Plan] = []
         for form in dict.fromkeys(self.forms[1:]):
             whole += self._allowed(self._whole(Cutter(form)))
@@ -445,23 +480,31 @@ class _Driver:
         """Append the plans of several kernels."""
         self.cut = True
         for form in dict.fromkeys(self.forms):
-            found = self._several(form)
-            plans += self._allowed(found.plans)
+            found = self._several(form, plans)
             plans += self._allowed(self.segments.split_apart(found.plans))
-            self._cut(form, plans, found)
+            if found.covers:
+                self._complete(form, plans)
+            else:
+                self._cut(form, plans)
 
     def missed(self, found: Sequence[Candidate]) -> bool:
-        """Whether one kernel looked good enough, and no such one could be verified."""
+        """Whether what seemed good enough to end the search could not be verified."""
         self.segments.deadline = self.times.found
         kernels = sorted(c.cost.microseconds for c in found if c.mugraph.blocks)
         ready = len(self.forms) > 1 and not self.cut
-        return ready and not self.segments.late() and self._worth_cutting(kernels)
+        covered = any(s.covers for s in self.spaces.values())
+        if not ready or self.segments.late() or (covered and kernels):
+            return False
+        return self._worth_cutting(kernels)
 
     def cut_as_well(self, plans: Sequence[Plan]) -> list[Plan]:
         """The plans, and those of several kernels, best first."""
         more = list(plans)
         with self.segments.interruptible(self.times.joined):
-            self._search_cut(more)
+            if self.spaces:
+                self._search_kernels(more)
+            if not self.cut:
+                self._search_cut(more)
         return self._ranked(more)
 
     def needs_its_maxima(self, found: Sequence[Candidate]) -> bool:
@@ -500,28 +543,33 @@ class _Driver:
         for form in dict.fromkeys(forms):
             quick.fuse_products(form)
 
-    def _cut(self, form: KernelGraph, plans: list[Plan], found: Several) -> None:
+    def _cut(self, form: KernelGraph, plans: list[Plan]) -> None:
         """Append the plans of one form of the program, cut into segments.
 
-        Where a search of the whole as one space covers them, products are left to
-        library kernels: a tuner sees that program, whatever its estimate.
+        Also the best of those that leave products to library kernels: a tuner sees that
+        program, whatever its estimate.
         """
+        chains, enough = self._chains(form), self._enough(plans)
+        self.segments.ahead(item for c in chains for item in c.wanted(enough))
+        for own in chains:
+            some = own.cheapest(products=False)[:1]
+            some += own.cheapest(self._enough(plans))
+            plans += self._from_chains(own.cutter, some)
+
+    def _chains(self, form: KernelGraph) -> list[Chains]:
+        """The ways to order a form, which share what is known of segments."""
         again = computed_again(form) or form
         cutters = (Cutter(form), Cutter(again, late=True))
         known = PartsOf()
-        chains = [
+        return [
             Chains(c, self.segments, self.k, self.progress, known)
             for c in {c.order: c for c in cutters}.values()
         ]
-        if not found.covers:
-            enough = self._enough(plans)
-            self.segments.ahead(item for c in chains for item in c.wanted(enough))
-        for own in chains:
-            some = own.cheapest(products=False)[:1]
-            if not found.covers:
-                some += own.cheapest(self._enough(plans))
-            joined = (self._joined(own.cutter, parts) for parts in some)
-            plans += self._allowed([p for p in joined if p is not None])
+
+    def _from_chains(self, cutter: Cutter, found: Sequence[Parts]) -> list[Plan]:
+        """The plans of some chains."""
+        joined = (self._joined(cutter, parts) for parts in found)
+        return self._allowed([p for p in joined if p is not None])
 
     def _enough(self, plans: list[Plan]) -> float:
         """The estimate in µs from which on one more plan makes no difference.
@@ -530,6 +578,9 @@ class _Driver:
         refuses, or they are hopeless, as far as estimates go.
         """
         ranked = sorted(plans, key=lambda p: p.microseconds)
+        if any(len(found.plans) == self.k for found in self.spaces.values()):
+            # There are enough of them: more have to be better than all.
+            return ranked[0].microseconds
         most = HOPELESS * ranked[0].microseconds
         seen: set[str] = set()
         for plan in ranked:
@@ -575,7 +626,8 @@ class _Driver:
         self.ledger.cut["constraints"] += len(plans) - len(kept)
         return kept
 
-    def _whole(self, cutter: Cutter) -> list[Plan]:
+    def _whole(self, cutter: Cutter, *, multiplied: bool = False) -> list[Plan]:
+        """The plans of all operators as one kernel, or of their multiplied-out form."""
         self.progress("search", 0, 1, None)
         if not cutter.order or any(a.library for a in cutter.atoms):
             return []
@@ -586,22 +638,27 @@ class _Driver:
                 "places to cut are not searched as one; the program is cut"
             )
             return []
-        plans = self.segments.plans(cutter.segment(cutter.order))
+        segment = cutter.segment(cutter.order)
+        plans = self.segments.plans(segment, multiplied=multiplied)
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return [Plan(p.microseconds, cutter.join([p.graph])) for p in plans]
 
-    def _several(self, program: KernelGraph) -> Several:
-        """Programs of several kernels, searched as one space."""
-        found = several(
-            program,
-            self.segments,
-            max_kernels=self.max_kernels,
-            keep=self.k,
-            seed=self.seed,
-            progress=self.progress,
-        )
-        self.proof = both(self.proof, found.proof)
-        return found
+    def _several(self, program: KernelGraph, plans: list[Plan]) -> Several:
+        """What a form has as one space; its plans are appended the first time."""
+        if program not in self.spaces:
+            found = several(
+                program,
+                self.segments,
+                max_kernels=self.max_kernels,
+                keep=self.k,
+                seed=self.seed,
+                progress=self.progress,
+                enough=GOOD_ENOUGH * self._roofline(),
+            )
+            self.proof = both(self.proof, found.proof)
+            self.spaces[program] = found
+            plans += self._allowed(found.plans)
+        return self.spaces[program]
 
     def _worth_cutting(self, whole: Sequence[float]) -> bool:
         """Whether to cut a program that one kernel computes in so many µs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.programs.segments import (
+from mirage_dsl.search.kinds import (
     is_one_kernel,
     leaves_products,
     splits_a_loop,

@@ -24,7 +24,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.segments import is_one_kernel
+from mirage_dsl.search.kinds import is_one_kernel
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.space import space_of
 from mirage_dsl.search.structures.structures import StructureSet, structures

@@ -22,6 +22,7 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.kinds import is_one_kernel, leaves_products
 from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel, planning
 from mirage_dsl.search.multi_kernel import search as union_search
 from mirage_dsl.search.multi_kernel.exact import prove
@@ -181,24 +182,15 @@ def test_small_product_of_lora_in_a_kernel_of_its_own() -> None:
     assert verify(result.graphs[0], wide_lora()).ok
 
 
-def test_latent_attention_is_absorbed() -> None:
-    """Queries and weights meet the expansions: no key and no value is ever made."""
-    best = found("latent", 3).plans[0]
-    assert products(best.graph) == [{"q", "wk"}]
-    assert verify(best.graph, latent()).ok
-
-
-def products(graph: KernelGraph) -> list[set[str | None]]:
-    """The products of two inputs."""
-    pairs: list[set[str | None]] = []
-    for block in graph.blocks:
-        loads = {n.result: n.source for n in block.loads}
-        applies = [n for n in block.nodes if isinstance(n, Apply)]
-        own = [n for n in applies if n.op.name == "matmul"]
-        pairs += [{loads.get(v) for v in n.values} for n in own]
-    pairs += [set(n.values) for n in graph.nodes if isinstance(n, Apply)]
-    inputs = {i.name for i in graph.inputs}
-    return [p for p in pairs if p <= inputs]
+def test_no_key_of_latent_attention_is_stored() -> None:
+    """The scores are made where the keys are; what is stored has no dim of both."""
+    plans = found("latent", 3).plans
+    best = next(p for p in plans if verify(p.graph, latent()).ok)
+    stores = [s for block in best.graph.blocks for s in block.stores]
+    names = [{d.name for d in dims_of(s.axes)} for s in stores]
+    assert names
+    assert not any({"n", "d"} <= own or {"n#", "d"} <= own for own in names)
+    assert best.microseconds < 1.15 * plans[0].microseconds
 
 
 def test_projections_around_attention() -> None:
@@ -238,6 +230,54 @@ def test_two_kernels_take_seconds(name: str) -> None:
     began = time.process_time()
     multi_kernel(CASES[name](), H100, max_kernels=2)
     assert time.process_time() - began < 10
+
+
+def gate() -> KernelGraph:
+    """A gate, and a product with one row."""
+    p = Program("gate", {"m": 18944, "k": 3584})
+    x, y, w = p.input("x", "m"), p.input("y", "m"), p.input("w", "m k")
+    return p.returns(p.matmul(p.apply("mul", p.apply("silu", x), y), w, "m"))
+
+
+def test_values_of_a_block_are_made_in_other_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One row of a product is summed for less without the matrix unit."""
+    best = multi_kernel(gate(), H100).plans[0]
+    (block,) = best.graph.blocks
+    assert "matmul" not in operators(block)
+    assert verify(best.graph, gate()).ok
+    monkeypatch.setattr(Planner, "vary", lambda *_: None)
+    assert multi_kernel(gate(), H100).plans[0].microseconds > 1.02 * best.microseconds
+
+
+def test_the_tuner_sees_every_kind() -> None:
+    """One kernel, and products left to library kernels, whatever they cost."""
+    graphs = found("split_k").graphs
+    assert any(is_one_kernel(g) for g in graphs)
+    assert any(leaves_products(g) and len(g.nodes) == 2 for g in graphs)
+    assert any(is_one_kernel(g) for g in found("decode").graphs)
+
+
+def test_what_one_space_covers_is_searched_once() -> None:
+    """No segment is searched, unless a program has to be one kernel."""
+    covered = search(split_k(), H100, max_kernels=2, verify=False)
+    assert covered.ledger.found["segments"] == 0
+    assert len(covered) == 8
+    single = search(split_k(), H100, max_kernels=1, verify=False)
+    assert single.ledger.found["segments"] > 0
+    assert covered.best.cost.microseconds < single.best.cost.microseconds
+
+
+def test_sums_are_multiplied_out_beside_one_space() -> None:
+    """One space does not subtract squares of means: a kernel that does is found."""
+    p = Program("distance", {"m": 64, "n": 512, "k": 64})
+    x, c = p.input("x", "m k"), p.input("c", "n k")
+    d = p.apply("sub", x, c)
+    result = search(
+        p.returns(p.apply("sum", p.apply("mul", d, d), over="k")), H100, max_kernels=2
+    )
+    assert any("matmul" in operators(b) for b in result.best.mugraph.blocks)
 
 
 def test_deadline() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_dsl.search.multi_kernel.exact import cheap_enough, prove
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, OPERATE, PASS, SAVE, Union
-from mirage_dsl.search.multi_kernel.heuristic import Dag
+from mirage_dsl.search.multi_kernel.heuristic import Dag, neighbours
 
 
 def test_what_needs_itself_is_no_solution() -> None:
@@ -115,6 +115,23 @@ def test_what_is_left_out_changes_no_proof() -> None:
         assert behind.optimal
         assert behind.best in every
         assert behind.best.cost == pytest.approx(alone.bound)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_neighbours_make_one_value_another_way(seed: int) -> None:
+    """Every other way to make a value of a DAG is in one of them, and all are DAGs."""
+    u = layered(seed)
+    every = sorted(dags(u), key=lambda d: u.cost[list(d)].sum())
+    for own in (every[len(every) // 2], every[-1]):
+        base = Dag(tuple(sorted(own)), float(u.cost[list(own)].sum()))
+        found = list(neighbours(u, base))
+        assert all(frozenset(d.enodes) in every for d in found)
+        assert all(d.cost == pytest.approx(u.cost[list(d.enodes)].sum()) for d in found)
+        used = set(u.makes[list(own)].tolist())
+        others = np.flatnonzero(np.isin(u.makes, list(used)) & (u.kind == OPERATE))
+        changes = set(others.tolist()) - own
+        assert changes or own != every[-1]
+        assert changes <= {e for d in found for e in d.enodes}
 
 
 def cost(dag: Dag) -> float:

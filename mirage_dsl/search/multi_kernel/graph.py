@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.closure.workspace import LOAD, Ints
+from mirage_dsl.search.closure.workspace import CONTRACT, LOAD, Ints
 from mirage_dsl.search.extract.astar import needed
 from mirage_dsl.search.multi_kernel.kernels import LIMITS, KernelChoice
 
@@ -271,3 +271,26 @@ def _reduced(b: _Builder, root: int) -> Union | None:
         int(place[root]),
         total,
     )
+
+
+def without_products(u: Union, kernels: Sequence[KernelChoice]) -> Ints | None:
+    """Numbers of the e-nodes that leave products to pre-defined kernels.
+
+    No kernel contracts, nor makes a product of the program by other operators; None if
+    there is no program without that.
+    """
+    alive = np.ones(len(u.makes), np.bool_)
+    used: list[int] = np.unique(u.kernel[u.kind == LAUNCH]).tolist()
+    for number in used:
+        closure = kernels[number].closure
+        edges, space = closure.saturation.edges, closure.space
+        products = np.zeros(len(closure.saturation.shape), np.bool_)
+        for output, nodes in zip(space.outputs, closure.saturation.roots, strict=True):
+            if output.name in closure.products:
+                products[list(nodes)] = True
+        own = np.flatnonzero((u.kernel == number) & (u.kind == OPERATE))
+        row = edges[u.detail[own]]
+        made = products[row[:, 0]] & (row[:, 1] != LOAD)
+        alive[own] = ~made & (row[:, 1] != CONTRACT)
+    keep, made = needed(u.makes, u.kids, alive, np.array([u.root]), u.classes)
+    return np.flatnonzero(keep) if made[u.root] else None

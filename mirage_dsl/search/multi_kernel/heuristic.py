@@ -15,6 +15,7 @@ kernels, and every second one begins with a part of the best DAG free.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ class Dag:
 
 
 def search(
-    u: Union, *, seed: int = 0, patience: int = 48, deadline: float | None = None
+    u: Union, *, seed: int = 0, patience: int = 32, deadline: float | None = None
 ) -> list[Dag]:
     """Different DAGs, cheapest first; ends after so many restarts without a better."""
     classes, users = _class_records(u)
@@ -67,6 +68,66 @@ def search(
             break
     order = sorted(found.items(), key=lambda item: (item[1], item[0]))
     return [Dag(tuple(sorted(enodes)), cost) for enodes, cost in order]
+
+
+def neighbours(u: Union, dag: Dag) -> Iterator[Dag]:
+    """DAGs that make one value of a block another way, cheapest change first.
+
+    The search above perturbs whole kernels, so it has one way of most values only.
+    What a change needs besides is made by cheapest trees, and what the DAG has is free.
+    """
+    own = np.array(dag.enodes)
+    first = np.flatnonzero(np.diff(u.makes, prepend=-1))
+    free = np.zeros(u.classes + 1, np.bool_)
+    free[u.makes[own]] = free[-1] = True
+    below = np.where(free, 0.0, np.inf)
+    while True:
+        through = u.cost + below[u.kids].sum(axis=1)
+        least = np.minimum.reduceat(through, first)
+        least[free[u.makes[first]]] = 0.0
+        if np.array_equal(least, below[u.makes[first]]):
+            break
+        below[u.makes[first]] = least
+    order = np.lexsort((through, u.makes))
+    pick = np.full(u.classes, -1)
+    pick[u.makes[order[first]]] = order[first]
+    pick[u.makes[own]] = own
+    more = through - u.cost[pick[u.makes]]
+    changes = free[u.makes] & (u.kind == OPERATE) & np.isfinite(through)
+    changes[own] = False
+    numbers = np.flatnonzero(changes)
+    kids: list[list[int]] = u.kids.tolist()
+    makes: list[int] = u.makes.tolist()
+    picks: list[int] = pick.tolist()
+    for e in numbers[np.argsort(more[numbers], kind="stable")].tolist():
+        enodes = _below(u.root, {makes[e]: e}, picks, kids)
+        if enodes is not None:
+            yield Dag(enodes, float(u.cost[list(enodes)].sum()))
+
+
+def _below(
+    root: int, changed: Mapping[int, int], picks: list[int], kids: list[list[int]]
+) -> tuple[int, ...] | None:
+    """The e-nodes that a class needs; None if they need each other in a circle."""
+    done: dict[int, bool] = {}
+    stack, found = [root], list[int]()
+    while stack:
+        number = stack[-1]
+        e = changed.get(number, picks[number])
+        if number not in done:
+            done[number] = False
+            for kid in kids[e]:
+                if kid < 0 or done.get(kid):
+                    continue
+                if kid in done:
+                    return None
+                stack.append(kid)
+            continue
+        stack.pop()
+        if not done[number]:
+            done[number] = True
+            found.append(e)
+    return tuple(sorted(found))
 
 
 _CLASS = np.dtype(

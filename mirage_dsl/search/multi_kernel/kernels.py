@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.closure.edges import NAMES, PIECE
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
@@ -236,6 +237,7 @@ class Closure:
         extra: µs that each edge costs more than by its work.
         shift: What chooses a shift: an exponential, or combining parts, which one
             kernel should do (`candidates.of_parts`).  By edge, -1 for none.
+        products: Names of the program's products.
     """
 
     space: Space
@@ -246,6 +248,7 @@ class Closure:
     shapes: Ints
     extra: Floats
     shift: Ints
+    products: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,10 +333,15 @@ def _closure(
     shift = np.where(function, chosen[sites], -1)
     extra = np.where(shift >= 0, SHIFT_US, 0.0)
     program = {n.result for n in found.program.applies}
+    products = frozenset(
+        n.result for n in found.program.applies if n.op.kind is Kind.CONTRACTION
+    )
     extra += MOVED_US * moved_differences(space, saturation, program)
     shift = np.where(load, chosen[np.where(load, arg, 0)], shift)
     joint = shape[a] | shape[b]
-    return Closure(space, saturation, whole, cut, reduced, joint, extra, shift)
+    return Closure(
+        space, saturation, whole, cut, reduced, joint, extra, shift, products
+    )
 
 
 def kernels(closure: Closure, hardware: Hardware) -> Iterator[KernelChoice]:

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.hardware import Hardware
@@ -19,8 +19,9 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, partial_base, with_derived_extents
 from mirage_dsl.ir.walk import results_of
 from mirage_dsl.rewrite.shifts import stabilise
+from mirage_dsl.search.kinds import with_every_kind
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, Union
-from mirage_dsl.search.multi_kernel.heuristic import Dag
+from mirage_dsl.search.multi_kernel.heuristic import Dag, neighbours
 from mirage_dsl.search.multi_kernel.rebuild import Rebuilder
 from mirage_dsl.search.result import Plan
 from mirage_dsl.search.sizes.constraints import Constraints
@@ -35,6 +36,9 @@ PARTS = (2, 4, 8, 16, 32, 64)
 
 BEAM = 6
 """Choices for the kernels so far that are followed up."""
+
+NEAR = 1.1
+"""Factor of the best within which others are looked at more closely."""
 
 
 _Known = dict[tuple[object, ...], list[Sized]]
@@ -77,7 +81,8 @@ class Sizer:
             beam = [s for state in beam for s in self._next(*state, at, fixed)]
             beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])[:BEAM]
             fixed.update(dict.fromkeys(_parts_stored(node)))
-        plans = [Plan.of(g, self.hardware) for _, g in beam[:BEAM]]
+        least = beam[0][0] if beam else 0.0
+        plans = [Plan.of(g, self.hardware) for paid, g in beam if paid <= NEAR * least]
         return min(plans, key=lambda p: p.microseconds, default=None)
 
     def _next(
@@ -194,6 +199,12 @@ def _parts_stored(block: BlockGraph) -> tuple[str, ...]:
 HOPELESS = 2.0
 """DAGs that cost this factor more than the best are not sized."""
 
+VARIED = 3
+"""Graphs that are varied."""
+
+SIMILAR = 1.03
+"""Factor of the best graph within which others are varied."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -211,6 +222,7 @@ class Planner:
         sizer: Chooses the sizes.
         keep: Plans that are wanted.
         unshifted: Whether shifts were taken out of the program.
+        serves: Whether a DAG keeps to the limits.
         late: Whether to stop.
         counters: Figures for the ledger.
         plans: The sized graphs so far.
@@ -219,31 +231,86 @@ class Planner:
     sizer: Sizer
     keep: int
     unshifted: bool
+    serves: Callable[[Union, Dag], bool]
     late: Callable[[], bool]
     counters: Counter[str]
     plans: list[Plan] = field(default_factory=list[Plan])
     _seen: set[str] = field(default_factory=set[str])
+    _known: set[Hashable] = field(default_factory=set[Hashable])
+    _best: dict[tuple[int, int], tuple[float, Rebuilder, Dag]] = field(
+        default_factory=dict[tuple[int, int], tuple[float, Rebuilder, Dag]]
+    )
 
     def take(self, runs: Sequence[Run], most: int) -> None:
         """Size the first so many graphs of some runs."""
-        for graph in itertools.islice(self._structures(runs), most):
-            plan = self.sizer.sized(graph, self._worst())
-            if plan is not None and not check(plan.graph):
-                self.plans.append(plan)
+        for made in itertools.islice(self._structures(self._in_turn(runs)), most):
+            self._size(*made)
             if self.plans and self.late():
                 break
 
+    def take_kind(self, is_one: Callable[[KernelGraph], bool], run: Run) -> None:
+        """Size the best graph of a kind, whatever its estimate, if none was yet."""
+        if any(is_one(p.graph) for p in self.plans) or self.late():
+            return
+        for _, _, graph in self._structures(self._in_turn([run])):
+            if is_one(graph):
+                plan = self.sizer.sized(graph, math.inf)
+                if plan is not None and not check(plan.graph):
+                    self.plans.append(plan)
+                    return
+
+    def vary(self, most: int) -> None:
+        """Size what differs from the best graphs in one value of a block.
+
+        That is the best of each number of kernels, for the best of all may be close to
+        another one; where a better one is found, it goes on from there.
+        """
+        varied = set[Dag]()
+        while len(varied) < VARIED and not self.late():
+            least = min((cost for cost, _, _ in self._best.values()), default=0.0)
+            todo = [
+                (rebuilder, dag)
+                for cost, rebuilder, dag in self._best.values()
+                if dag not in varied and cost <= SIMILAR * least
+            ]
+            if not todo:
+                break
+            rebuilder, dag = todo[0]
+            varied.add(dag)
+            others = (
+                (rebuilder, d)
+                for d in neighbours(rebuilder.union, dag)
+                if self.serves(rebuilder.union, d)
+            )
+            others = itertools.islice(others, 4 * most)
+            for made in itertools.islice(self._structures(others), most):
+                self._size(*made)
+                if self.late():
+                    break
+
+    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: KernelGraph) -> None:
+        """Choose the sizes of a graph, and keep it if it is one of the best."""
+        plan = self.sizer.sized(graph, self._worst())
+        if plan is None or check(plan.graph):
+            return
+        self.plans.append(plan)
+        kinds = _kinds(rebuilder.union, dag)
+        known = self._best.get(kinds)
+        if known is None or plan.microseconds < known[0]:
+            self._best[kinds] = plan.microseconds, rebuilder, dag
+
     def best(self) -> list[Plan]:
-        """The best plans."""
-        return sorted(self.plans, key=lambda p: p.microseconds)[: self.keep]
+        """The best plans, and the best of each kind."""
+        ranked = sorted(self.plans, key=lambda p: p.microseconds)
+        return with_every_kind(ranked, self.keep)[: self.keep]
 
     def _worst(self) -> float:
         """The estimate in µs from which on a plan is none of the best."""
-        best = self.best()
-        return best[-1].microseconds if len(best) == self.keep else math.inf
+        costs = sorted(p.microseconds for p in self.plans)
+        return costs[self.keep - 1] if len(costs) >= self.keep else math.inf
 
-    def _structures(self, runs: Sequence[Run]) -> Iterator[KernelGraph]:
-        """Different graphs, cheapest first of each run and kind in turn."""
+    def _in_turn(self, runs: Sequence[Run]) -> Iterator[tuple[Rebuilder, Dag]]:
+        """The DAGs, cheapest first of each run and kind in turn."""
         least = min((d.cost for r in runs for d in r.dags), default=0.0)
         groups: dict[tuple[int, int, int], list[tuple[Rebuilder, Dag]]] = {}
         for number, run in enumerate(runs):
@@ -252,10 +319,18 @@ class Planner:
                     kinds = _kinds(run.rebuilder.union, dag)
                     groups.setdefault((number, *kinds), []).append((run.rebuilder, dag))
         turns = itertools.zip_longest(*(groups[k] for k in sorted(groups)))
-        for item in itertools.chain.from_iterable(turns):
-            if item is None:
+        yield from filter(None, itertools.chain.from_iterable(turns))
+
+    def _structures(
+        self, dags: Iterable[tuple[Rebuilder, Dag]]
+    ) -> Iterator[tuple[Rebuilder, Dag, KernelGraph]]:
+        """The graphs of DAGs, each structure once."""
+        for rebuilder, dag in dags:
+            key = rebuilder.structure(dag)
+            if key in self._known:
                 continue
-            graph = self._safe(item[0].graph(item[1]))
+            self._known.add(key)
+            graph = self._safe(rebuilder.graph(dag))
             structure = None if graph is None else canonical_hash(graph, sizes=False)
             if graph is None or structure is None or structure in self._seen:
                 continue
@@ -263,7 +338,7 @@ class Planner:
             constraints = self.sizer.constraints
             if all(constraints.admits_structure(b) for b in graph.blocks):
                 self.counters["structures"] += 1
-                yield graph
+                yield rebuilder, dag, graph
 
     def _safe(self, graph: KernelGraph) -> KernelGraph | None:
         """The graph with its shifts put back; None if there is no place for them."""

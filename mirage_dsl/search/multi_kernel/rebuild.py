@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -148,6 +148,18 @@ class Rebuilder:
                 written.append(node)
                 there |= made
         return self._finished(written)
+
+    def structure(self, dag: Dag) -> Hashable:
+        """What the graph of a DAG depends on: DAGs at several points have one graph."""
+        found: list[Hashable] = []
+        for kind, number, use in self._uses(dag):
+            if kind == LIBRARY:
+                found.append(self.calls[number].result)
+                continue
+            kernel = self.kernels[number]
+            saves = tuple(kernel.saves[i][:2] for i in use.saves)
+            found.append((id(kernel.closure), kernel.configuration, *use.edges, saves))
+        return tuple(found)
 
     def _uses(self, dag: Dag) -> Iterator[tuple[int, int, _Use]]:
         """Kernels in launch order, library calls of a layer first."""

@@ -26,6 +26,7 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.closure.workspace import Workspace, workspace
+from mirage_dsl.search.kinds import is_one_kernel, leaves_products
 from mirage_dsl.search.multi_kernel.candidates import Candidates, candidates
 from mirage_dsl.search.multi_kernel.exact import launches, obeys, prove
 from mirage_dsl.search.multi_kernel.graph import (
@@ -34,9 +35,10 @@ from mirage_dsl.search.multi_kernel.graph import (
     LibraryChoice,
     Union,
     union,
+    without_products,
 )
 from mirage_dsl.search.multi_kernel.halves import cut_dims
-from mirage_dsl.search.multi_kernel.heuristic import Dag
+from mirage_dsl.search.multi_kernel.heuristic import ROUNDS, Dag
 from mirage_dsl.search.multi_kernel.heuristic import search as cheap_dags
 from mirage_dsl.search.multi_kernel.kernels import (
     POINTS,
@@ -60,11 +62,18 @@ PROOF_EFFORT = 1.0
 MOST_ENODES = 8_000
 """Kernels enter the union at more points as long as it stays smaller than this."""
 
-TRIED = 3
+TRIED = 2
 """Graphs that are sized for each one kept: the model of the union is crude."""
+
+VARIANTS = 6
+"""Graphs that are sized of those that differ from a good one in one value."""
 
 DEARER_US = (0.0, 2.0, 5.0, 20.0)
 """What launches cost more, one after the other, while a DAG has too many."""
+
+
+DEAREST_US = 1000.0
+"""The same, where as few launches are wanted as can be."""
 
 
 @dataclass
@@ -115,6 +124,7 @@ def multi_kernel(
     constraints: Constraints | None = None,
     arrays: Workspace | None = None,
     found: MultiKernel | None = None,
+    enough: float = 0.0,
 ) -> MultiKernel:
     """The best graphs of up to `max_kernels` kernels, searched as one space.
 
@@ -128,6 +138,8 @@ def multi_kernel(
         constraints: Restrictions on grids, maps, loops and blocks.
         arrays: Arrays of the closure to use again.
         found: What to fill and return; it has the plans so far if Ctrl-C is pressed.
+        enough: Estimate in µs that is so close to the least possible that no better
+            graph is looked for, nor is it proved that there is none.
     """
     found = found or MultiKernel()
     whole = expand(program)
@@ -143,6 +155,7 @@ def multi_kernel(
         constraints or Constraints(),
         arrays or workspace(),
         found,
+        enough,
     )
     search.run(keep)
     return found
@@ -160,6 +173,7 @@ class _Search:
     constraints: Constraints
     arrays: Workspace
     found: MultiKernel
+    enough: float
     until: float | None = None
 
     def late(self) -> bool:
@@ -181,7 +195,12 @@ class _Search:
         """
         sizer = Sizer(self.hardware, self.constraints, self.deadline)
         planner = Planner(
-            sizer, keep, self.unshifted, self.halfway, self.found.counters
+            sizer,
+            keep,
+            self.unshifted,
+            self._serves,
+            self.halfway,
+            self.found.counters,
         )
         try:
             with until(self.deadline):
@@ -201,8 +220,12 @@ class _Search:
         began = time.perf_counter()
         self.divide_time()
         planner.take(runs, TRIED * keep)
-        began = self.found.spend("sizes", began)
         if unions:
+            planner.take_kind(leaves_products, self._beside_products(unions[-1]))
+            planner.take_kind(is_one_kernel, self._fewest_kernels(unions[-1]))
+        began = self.found.spend("sizes", began)
+        least = min((p.microseconds for p in planner.plans), default=math.inf)
+        if unions and least > self.enough:
             last = unions[-1]
             own = [d for r in runs if r.rebuilder is last for d in r.dags]
             self.divide_time()
@@ -210,6 +233,7 @@ class _Search:
             began = self.found.spend("proof", began)
             self.divide_time()
             planner.take([Run(last, proved)], 1)
+            planner.vary(VARIANTS)
             self.found.spend("sizes", began)
 
     def unions(self) -> Iterator[Rebuilder]:
@@ -327,6 +351,29 @@ class _Search:
             self.found.counters["over limits"] += len(found) - len(dags)
             self.found.spend("heuristic", began)
             yield Run(rebuilder, sorted(dags, key=_by_cost))
+
+    def _beside_products(self, rebuilder: Rebuilder) -> Run:
+        """DAGs in which library kernels compute all products."""
+        kept = without_products(rebuilder.union, rebuilder.kernels)
+        if kept is None:
+            return Run(rebuilder, ())
+        some = rebuilder.union.take(kept)
+        found = cheap_dags(some, seed=self.seed, patience=ROUNDS, deadline=self.until)
+        dags = [Dag(tuple(kept[list(d.enodes)].tolist()), d.cost) for d in found]
+        return Run(rebuilder, [d for d in dags if self._serves(rebuilder.union, d)])
+
+    def _fewest_kernels(self, rebuilder: Rebuilder) -> Run:
+        """DAGs of as few kernels as can be."""
+        graph = rebuilder.union
+        launch = (graph.kind == LAUNCH) | (graph.kind == LIBRARY)
+        dearer = replace(graph, cost=graph.cost + np.where(launch, DEAREST_US, 0.0))
+        found = cheap_dags(dearer, seed=self.seed, patience=ROUNDS, deadline=self.until)
+        return Run(rebuilder, [d for d in found if self._serves(graph, d)])
+
+    def _serves(self, graph: Union, dag: Dag) -> bool:
+        """Whether a DAG keeps to the limits, and has few enough kernels."""
+        few = launches(graph, dag) <= self.max_kernels
+        return few and obeys(graph, dag, limits(self.hardware))
 
     def _cheap(self, graph: Union, max_kernels: int) -> list[Dag]:
         """The heuristic's DAGs of few enough kernels.

@@ -104,7 +104,9 @@ class Remembering(SegmentSearch):
     _known: dict[str, _Finding] = field(default_factory=dict[str, _Finding])
     _under_way: str = ""
 
-    def key(self, segment: KernelGraph, inside: Inside) -> str:
+    def key(
+        self, segment: KernelGraph, inside: Inside, multiplied: bool = False
+    ) -> str:
         """What the plans of a segment depend on."""
         exact = "" if self.constraints == Constraints() else to_text(segment)
         return (self.checkpoint or Checkpoint.nowhere()).key(
@@ -115,26 +117,35 @@ class Remembering(SegmentSearch):
             self.constraints,
             self.hardware,
             (self.keep, self.enough, self.split),
+            multiplied,
         )
 
-    def plans(self, segment: KernelGraph, inside: Inside = frozenset()) -> list[Plan]:
+    def plans(
+        self,
+        segment: KernelGraph,
+        inside: Inside = frozenset(),
+        *,
+        multiplied: bool = False,
+    ) -> list[Plan]:
         """μGraphs of a segment, as they are known or else searched."""
-        key = self.key(segment, inside)
+        key = self.key(segment, inside, multiplied)
         if key in self._known:
             self.ledger.found["segments repeated"] += 1
             return self._known[key].of(segment)
         known = self.recall(key, lambda found: self._taken(found, segment))
         if known is None:
-            known = self._searched(key, segment, inside)
+            known = self._searched(key, segment, inside, multiplied)
         self._known[key] = _Finding(segment, known)
         return list(known)
 
-    def _searched(self, key: str, segment: KernelGraph, inside: Inside) -> list[Plan]:
+    def _searched(
+        self, key: str, segment: KernelGraph, inside: Inside, multiplied: bool
+    ) -> list[Plan]:
         whole, self.ledger = self.ledger, Ledger()
         complete, self.complete = self.complete, True
         self._under_way = key
         try:
-            plans = super().plans(segment, inside)
+            plans = super().plans(segment, inside, multiplied=multiplied)
             self.keep_in_mind(key, lambda: self.document(plans, segment))
         finally:
             own, self.ledger = self.ledger, whole
@@ -199,11 +210,11 @@ class Remembering(SegmentSearch):
         self.cut_short |= cut_short
         return plans
 
-    def _structures(self, segment: KernelGraph) -> Found:
+    def _structures(self, segment: KernelGraph, multiplied: bool) -> Found:
         key = f"{self._under_way} structures"
         found = self.recall(key, lambda document: _found(document, segment))
         if found is None:
-            found = super()._structures(segment)
+            found = super()._structures(segment, multiplied)
             known = found
             self.keep_in_mind(key, lambda: _found_json(known, segment))
         return found

@@ -13,6 +13,7 @@ from mirage_dsl.search.checkpoint import Checkpoint
 from mirage_dsl.search.programs.memory import Remembering, plans_json, plans_of
 from mirage_dsl.search.programs.segments import Progress
 from mirage_dsl.search.result import Plan, Proof
+from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import MOST_LAYERS
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ class Several:
     Attributes:
         plans: The best ones.
         proof: What is proved of them.
-        covers: Whether chains of segments have nothing more: there are no more products
-            than layers of kernels, and no outputs that may share an axis.
+        covers: Whether one kernel, and chains of segments, have nothing more: there are
+            no more products than kernels, no outputs that may share an axis, and no
+            constraints, which the best programs may not meet.
     """
 
     plans: list[Plan] = field(default_factory=list[Plan])
@@ -49,6 +51,7 @@ def several(
     keep: int,
     seed: int,
     progress: Progress,
+    enough: float,
 ) -> Several:
     """The best plans of a program of several kernels.
 
@@ -60,6 +63,7 @@ def several(
         keep: Most plans.
         seed: Of all random choices.
         progress: Told of progress.
+        enough: Estimate in µs below which nothing better is looked for.
     """
     if max_kernels == 1 or segments.late():
         return Several()
@@ -72,20 +76,25 @@ def several(
         return Several()
     progress("union", 0, 1, None)
     alone = sum(n.op.kind in (Kind.GATHER, Kind.LIBRARY) for n in program.applies)
-    most = (max_kernels or MOST_KERNELS) + alone
-    found = _found(program, segments, most, keep, seed)
+    products = sum(n.op.kind is Kind.CONTRACTION for n in program.applies)
+    # Programs of many products have more kernels, if that is not to be dear.
+    most = MOST_KERNELS if products > MOST_LAYERS else max_kernels or MOST_KERNELS
+    most += alone
+    found = _found(program, segments, most, keep, seed, enough)
     segments.ledger.take_union(found.counters)
     segments.complete &= found.complete
     proof = None if found.cost is None else Proof(found.cost, found.bound)
     progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
-    return Several(found.plans, proof, bool(found.plans) and _covers(found, program))
+    free = segments.constraints == Constraints()
+    covers = free and bool(found.plans) and _covers(found, program)
+    return Several(found.plans, proof, covers)
 
 
 def _covers(found: MultiKernel, program: KernelGraph) -> bool:
     """Whether what was found leaves nothing to chains of segments."""
     kinds = [n.op.kind for n in program.applies]
     alike = {frozenset(r.type.names) for r in program.returns}
-    few = kinds.count(Kind.CONTRACTION) <= MOST_LAYERS
+    few = kinds.count(Kind.CONTRACTION) <= MOST_KERNELS
     return few and len(alike) == 1 and not found.own
 
 
@@ -95,12 +104,13 @@ def _found(
     max_kernels: int,
     keep: int,
     seed: int,
+    enough: float,
 ) -> MultiKernel:
     """What the search finds, or found before an interruption."""
     from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 
     count = min(max_kernels, MOST_KERNELS)
-    options = (count, keep, seed, segments.constraints, segments.hardware)
+    options = (count, keep, seed, segments.constraints, segments.hardware, enough)
     book = segments.checkpoint or Checkpoint.nowhere()
     key = book.key("several", to_text(program), *options)
     known = segments.recall(key, lambda document: _read(document, program))
@@ -117,6 +127,7 @@ def _found(
             keep=keep,
             constraints=segments.constraints,
             found=found,
+            enough=enough,
         )
     segments.keep_in_mind(key, lambda: _written(found, program))
     return found

@@ -199,40 +199,6 @@ def _with_node(graph: KernelGraph, number: int, block: BlockGraph) -> KernelGrap
     return changed.with_extents(derived_extents(changed, changed.extent_of))
 
 
-# -- Kinds of plans --------------------------------------------------------------------
-
-
-def is_one_kernel(graph: KernelGraph) -> bool:
-    """Whether a graph launches one generated kernel and nothing else."""
-    return len(graph.blocks) == 1 and all(a.is_view for a in graph.applies)
-
-
-def leaves_products(graph: KernelGraph) -> bool:
-    """Whether library kernels compute all products, and generated ones the rest."""
-    inside = [n for b in graph.blocks for n in b.applies]
-    return bool(inside) and all(n.op.kind is not Kind.CONTRACTION for n in inside)
-
-
-def splits_a_loop(graph: KernelGraph) -> bool:
-    """Whether a kernel stores parts of sums, which a later one joins."""
-    axes = [a for b in graph.blocks for store in b.stores for a in store.axes]
-    return any(d.grid and d.name.endswith("#") for axis in axes for d in axis)
-
-
-def with_every_kind(plans: Sequence[Plan], count: int) -> list[Plan]:
-    """The plans in their order, but the best of each kind among the first `count`."""
-    wanted: list[Plan] = []
-    for kind in (is_one_kernel, leaves_products, splits_a_loop):
-        best = next((p for p in plans if kind(p.graph)), None)
-        if best is not None and best not in plans[:count]:
-            wanted.append(best)
-    before = count - len(wanted)
-    if before < 1:
-        return list(plans)
-    others = [p for p in plans if p not in wanted]
-    return [*others[:before], *wanted, *others[before:]]
-
-
 # -- Segments --------------------------------------------------------------------------
 
 _log = logging.getLogger("mirage_dsl.search.segments")
@@ -276,8 +242,10 @@ class Sizing:
     unshifted: bool
 
 
-Structures = Callable[[KernelGraph], Found]
-"""The structural search: all worthwhile blocks of a program, without sizes."""
+Structures = Callable[[KernelGraph, bool], Found]
+"""The structural search: all worthwhile blocks of a program, without sizes.
+
+Or only those of its other form, in which sums are multiplied out."""
 
 
 def _reads_joined(block: BlockGraph) -> bool:
@@ -372,17 +340,22 @@ class SegmentSearch:
             _log.warning("interrupted: the best found so far is verified and returned")
 
     def plans(
-        self, segment: KernelGraph, inside: AbstractSet[str] = frozenset()
+        self,
+        segment: KernelGraph,
+        inside: AbstractSet[str] = frozenset(),
+        *,
+        multiplied: bool = False,
     ) -> list[Plan]:
         """μGraphs of a segment by one kernel, best first; none if no kernel holds it.
 
         With `split` also by two kernels, the first of which shares a loop out between
-        blocks.  `inside` are inputs that an earlier kernel left in L2.
+        blocks.  `inside` are inputs that an earlier kernel left in L2; `multiplied`
+        asks for the segment's other form only, in which sums are multiplied out.
         """
         self.ledger.found["segments"] += 1
         plans: list[Plan] = []
         with self.interruptible():
-            self._size(segment, inside, plans)
+            self._size(segment, inside, multiplied, plans)
         plans = sorted(plans, key=lambda p: p.microseconds)[: self.keep * self.enough]
         if self.split:
             with self.interruptible():
@@ -390,11 +363,15 @@ class SegmentSearch:
         return sorted(plans, key=lambda p: p.microseconds)
 
     def _size(
-        self, segment: KernelGraph, inside: AbstractSet[str], plans: list[Plan]
+        self,
+        segment: KernelGraph,
+        inside: AbstractSet[str],
+        multiplied: bool,
+        plans: list[Plan],
     ) -> None:
         """Append the plans of all structures of a segment."""
         try:
-            found = self._structures(segment)
+            found = self._structures(segment, multiplied)
         except (UnsupportedError, CheckError) as error:
             self.ledger.note(f"not one kernel: {error.message}")
             return
@@ -408,8 +385,8 @@ class SegmentSearch:
                 break
             self._size_family(number, task, family, plans)
 
-    def _structures(self, segment: KernelGraph) -> Found:
-        return self.structures(segment)
+    def _structures(self, segment: KernelGraph, multiplied: bool) -> Found:
+        return self.structures(segment, multiplied)
 
     def _size_family(
         self,
@@ -645,7 +622,7 @@ def structural_search(
     """
     from mirage_dsl.search.structures.structures import structures
 
-    def run(segment: KernelGraph) -> Found:
+    def run(segment: KernelGraph, multiplied: bool) -> Found:
         plain = strip_shifts(segment)
         found = structures(
             plain,
@@ -655,6 +632,7 @@ def structural_search(
             deadline=deadline,
             seed=seed,
             own=own,
+            multiplied=multiplied,
         )
         return Found(
             tuple(s.block for s in found.structures),

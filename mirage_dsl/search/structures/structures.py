@@ -104,6 +104,7 @@ def structures(
     max_grid: int = 3,
     seed: int = 0,
     own: bool = False,
+    multiplied: bool = False,
 ) -> StructureSet:
     """Search the complete space of single kernels that compute a program.
 
@@ -118,16 +119,18 @@ def structures(
         seed: Seed of fingerprints and residues; it does not change the result but
             for coincidences.
         own: Only what operators of the program itself make up: few structures, soon.
+        multiplied: Only of its other form, in which sums are multiplied out.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
     """
     total = StructureSet()
+    searched = [Form(program)] if own else forms(program)
     keep = 1 if own else per_configuration
     parameters = (hardware, keep, deadline, seed, own)
     try:
         with until(deadline):
-            for form in [Form(program)] if own else forms(program):
+            for form in searched[1:] if multiplied else searched:
                 space = space_of(form.program)
                 groups = _by_loop(form, space, max_grid, allow)
                 if own:
