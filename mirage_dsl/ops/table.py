@@ -754,17 +754,23 @@ for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add"))
         indexed=True,
     )
 
-# Recurrent layers: the input, the states, then the weights of each layer.
+# Recurrent layers: the input, the states, then the weights of each layer.  On a GPU the
+# states have to be contiguous.
 
+_ONE_STATE = "({operands},)[1:2][0].contiguous()"
 for _name, _states, _results in (
-    ("lstm", "[1:3]", ("lstm", "lstm_state", "lstm_memory")),
-    *((n, "[1:2][0]", (n, f"{n}_state")) for n in ("gru", "rnn_tanh", "rnn_relu")),
+    (
+        "lstm",
+        "[s.contiguous() for s in ({operands},)[1:3]]",
+        ("lstm", "lstm_state", "lstm_memory"),
+    ),
+    *((n, _ONE_STATE, (n, f"{n}_state")) for n in ("gru", "rnn_tanh", "rnn_relu")),
 ):
     _weights = "[3:]" if _name == "lstm" else "[2:]"
     for _at, _result in enumerate(_results):
         library(
             _result,
-            f"torch.{_name}(({{operands}},)[:1][0], ({{operands}},){_states}, "
+            f"torch.{_name}(({{operands}},)[:1][0], {_states}, "
             f"({{operands}},){_weights}, bool({{biased[0]}}), {{layers[0]}}, 0.0, "
             "False, bool({bidirectional[0]}), bool({batch_first[0]}))",
             *("biased", "layers", "bidirectional", "batch_first"),
