@@ -181,7 +181,8 @@ class _Dims:
         """Dims that some operator, or an index, takes for what they are."""
         found = {n for i in self.program.indices for n in i.type.names}
         found.update(n for n, extent in self.extents.items() if extent is None)
-        few = max(len(self.types[v].names) for v in self.seen) <= FEW_DIMS
+        widths = (len(self.types[v].names) for v in self.seen)
+        few = max(widths, default=0) <= FEW_DIMS
         for node in self.own:
             found.update(node.along)
             if node.op.kind is Kind.CONTRACTION and few:

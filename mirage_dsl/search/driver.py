@@ -36,7 +36,6 @@ from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.search.checkpoint import Checkpoint
-from mirage_dsl.search.kinds import is_one_kernel, leaves_products, with_every_kind
 from mirage_dsl.search.programs.chains import (
     MOST_ATOMS,
     Chains,
@@ -59,7 +58,16 @@ from mirage_dsl.search.programs.segments import (
     silent,
     structural_search,
 )
-from mirage_dsl.search.result import Candidate, Ledger, Plan, Proof, SearchResult
+from mirage_dsl.search.result import (
+    Candidate,
+    Ledger,
+    Plan,
+    Proof,
+    SearchResult,
+    is_one_kernel,
+    leaves_products,
+    with_every_kind,
+)
 from mirage_dsl.search.rewrites import REWRITES, Use, rewrites, rewritten
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.verify.certificate import Certificate
@@ -333,6 +341,7 @@ class _Driver:
         secured: Candidates that were verified before the search.
         judged: What verification made of each plan that it has seen.
         cut: Whether the program was cut into segments, too.
+        refused: Whether verification left too little of what one space has.
         written: The program in normal form, before what is proved of it is used.
         forms: The program in normal form, and its other forms.
         spaces: What was found of each form as one space.
@@ -356,6 +365,7 @@ class _Driver:
         default_factory=dict[KernelGraph, Candidate | None]
     )
     cut: bool = False
+    refused: bool = False
     written: KernelGraph | None = None
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
     spaces: dict[KernelGraph, Several] = field(
@@ -482,7 +492,7 @@ class _Driver:
         for form in dict.fromkeys(self.forms):
             found = self._several(form, plans)
             plans += self._allowed(self.segments.split_apart(found.plans))
-            if found.covers:
+            if found.covers and not self.refused:
                 self._complete(form, plans)
             else:
                 self._cut(form, plans)
@@ -493,16 +503,19 @@ class _Driver:
         kernels = sorted(c.cost.microseconds for c in found if c.mugraph.blocks)
         ready = len(self.forms) > 1 and not self.cut
         covered = any(s.covers for s in self.spaces.values())
-        if not ready or self.segments.late() or (covered and kernels):
+        if not ready or self.segments.late():
+            return False
+        if covered and 2 * len(kernels) >= self.k:
             return False
         return self._worth_cutting(kernels)
 
     def cut_as_well(self, plans: Sequence[Plan]) -> list[Plan]:
         """The plans, and those of several kernels, best first."""
-        more = list(plans)
+        more, self.refused = list(plans), True
+        # Those of one space are searched for once more: the best were of one kind.
+        self.spaces.clear()
         with self.segments.interruptible(self.times.joined):
-            if self.spaces:
-                self._search_kernels(more)
+            self._search_kernels(more)
             if not self.cut:
                 self._search_cut(more)
         return self._ranked(more)
@@ -578,6 +591,9 @@ class _Driver:
         refuses, or they are hopeless, as far as estimates go.
         """
         ranked = sorted(plans, key=lambda p: p.microseconds)
+        if self.refused:
+            # Plans that are better say nothing of those that are accurate.
+            return HOPELESS * ranked[0].microseconds
         if any(len(found.plans) == self.k for found in self.spaces.values()):
             # There are enough of them: more have to be better than all.
             return ranked[0].microseconds
@@ -650,7 +666,7 @@ class _Driver:
                 program,
                 self.segments,
                 max_kernels=self.max_kernels,
-                keep=self.k,
+                keep=MOST_SEVERAL if self.refused else self.k,
                 seed=self.seed,
                 progress=self.progress,
                 enough=GOOD_ENOUGH * self._roofline(),

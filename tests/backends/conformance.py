@@ -625,6 +625,7 @@ def _kernels() -> Iterator[tuple[str, Case]]:
         yield f"norm ahead {name}", Case(graph)
     yield "several kernels", Case(_chain(), low=0.1, tolerance=1e-2)
     yield "joins between", Case(_joins())
+    yield "flat", Case(parse(FLAT))
     yield "library alone", Case(_library())
     yield "bounded", Case(parse(_BOUNDED.lstrip()))
     yield "settled", Case(parse(_SETTLED.lstrip()))
@@ -649,6 +650,22 @@ def _chain() -> KernelGraph:
         total = b.sum(b.load(part, "h, j, m/grid"), over="j")
         out = b.store(b.sub(total, b.load(second, "(m/grid h)")), "m/grid, h")
     return g.returns(g.sum(out, over="h")).returns(second, axes="h, m").build()
+
+
+FLAT = """mirage 1
+
+mugraph flat(x: f32[m, h, k]) -> f32[m, q], f32[m, h, k] where m = 6, h = 3, k = 8 {
+  x_flat = flatten x of(h, k) to(q)
+  y = block grid(m / 4, q / 16) {
+    t: f32[m/grid, q/grid] = load x_flat
+    s: f32[m/grid, q/grid] = square t
+    store y: f32[m/grid, q/grid] = s
+  }
+  z = unflatten y dim(q) gives(h, k)
+  return y, z
+}
+"""
+"""Dims as one, and one as several."""
 
 
 def _joins() -> KernelGraph:

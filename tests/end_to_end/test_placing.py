@@ -146,7 +146,7 @@ def test_a_cache_is_updated_where_it_is() -> None:
     ).best
     (block,), own = best.mugraph.blocks, cache.clone()
     # Each block reads of the cache what it stores.
-    (read,) = (load for load in block.loads if load.source == "c")
+    (read,) = (load for load in block.loads if load.source in ("c", "c_flat"))
     assert read.axes == block.stores[0].axes
     run = TritonExecutable(best.mugraph, interpret=True)
     (found,) = run(own, new, at, out=[own])

@@ -17,8 +17,7 @@ import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph, dims_of, partial_dim
-from mirage_dsl.search.kinds import is_one_kernel
-from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.result import SearchResult, is_one_kernel
 from tests.end_to_end.anatomy import Anatomy, only_block
 from tests.end_to_end.searching import (
     BY_NAME,

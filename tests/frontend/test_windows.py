@@ -35,7 +35,9 @@ def library(program: Any) -> list[str]:
 
 
 def test_there_is_a_program_for_each_row() -> None:
-    assert set(ROWS) == {o.name for o in OPERATORS.values() if o.kind is Kind.LIBRARY}
+    # Sums at indices have arguments of their own: `end_to_end/test_sums_at_indices`.
+    library = {o for o in OPERATORS.values() if o.kind is Kind.LIBRARY}
+    assert set(ROWS) == {o.name for o in library if not o.indexed}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -138,7 +138,9 @@ def test_each_number_of_kernels_has_its_best_sizes_timed() -> None:
     found = _first_round(others=11.0)
     own = {c.mugraph for c in found.result.candidates}
     count = Counter(len(g.blocks) for g in found.timings if g not in own)
-    assert min(count[1], count[2]) >= climb.EACH_KIND / 2
+    # One kernel is of one structure, with few sizes.
+    assert count[1] >= 1
+    assert count[2] >= climb.EACH_KIND / 2
 
 
 @pytest.mark.parametrize(("others", "numbers"), [(11.0, [2, 1]), (13.0, [2, 2])])

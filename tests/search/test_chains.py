@@ -87,7 +87,7 @@ def test_what_one_kernel_makes_slowly_is_cut() -> None:
     """Sums over rows and over columns: one block would have to hold all of x."""
     program = trace_function(statistics, [mirage.spec((512, 1024), "float16")])
     best = search(program, H100, k=1, max_kernels=None).best
-    assert len(best.mugraph.blocks) >= 3
+    assert len(best.mugraph.blocks) >= 2
     # Library kernels are few: both norms are one call each.
     assert best.cost.microseconds < 0.5 * estimate(program, H100).microseconds
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.kinds import (
+from mirage_dsl.search.result import (
+    Plan,
     is_one_kernel,
     leaves_products,
     splits_a_loop,
     with_every_kind,
 )
-from mirage_dsl.search.result import Plan
 from tests.programs import mugraphs
 
 

@@ -15,14 +15,13 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.kinds import is_one_kernel, splits_a_loop
 from mirage_dsl.search.programs.segments import (
     MOST_SPLIT,
     Found,
     SegmentSearch,
     Splitter,
 )
-from mirage_dsl.search.result import Plan, SearchResult
+from mirage_dsl.search.result import Plan, SearchResult, is_one_kernel, splits_a_loop
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import ANY_SIZES, Allowed
 from tests.programs import mugraphs

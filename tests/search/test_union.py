@@ -22,13 +22,13 @@ from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.kinds import is_one_kernel, leaves_products
 from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel, planning
 from mirage_dsl.search.multi_kernel import search as union_search
 from mirage_dsl.search.multi_kernel.exact import prove
 from mirage_dsl.search.multi_kernel.halves import Joining, cut_dims, with_halves
 from mirage_dsl.search.multi_kernel.kernels import LARGEST, with_room
 from mirage_dsl.search.multi_kernel.planning import Planner, Sizer
+from mirage_dsl.search.result import is_one_kernel, leaves_products
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
 from mirage_dsl.search.space import Configuration, space_of

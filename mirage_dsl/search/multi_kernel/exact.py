@@ -28,7 +28,7 @@ import numpy as np
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.search.closure.workspace import Ints
-from mirage_dsl.search.multi_kernel.candidates import of_parts
+from mirage_dsl.search.multi_kernel.candidates import once
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, SAVE, Union
 from mirage_dsl.search.multi_kernel.heuristic import Dag
 
@@ -245,7 +245,7 @@ class _Model:
     def shift_once(self) -> None:
         """Parts are combined in one launch, or else there are several shifts."""
         u = self.u
-        for number in np.unique(u.shift[of_parts(u.shift)]).tolist():
+        for number in np.unique(u.shift[once(u.shift)]).tolist():
             by_launch: dict[int, list[int]] = defaultdict(list)
             for e in np.flatnonzero(u.shift == number).tolist():
                 by_launch[int(u.launch[e])].append(e)
@@ -292,7 +292,7 @@ def obeys(u: Union, dag: Dag, most: Sequence[int]) -> bool:
     """Whether the launches of a DAG keep to the limits and combine all parts once."""
     enodes = np.array(dag.enodes)
     launch, shift = u.launch[enodes], u.shift[enodes]
-    parts = of_parts(shift)
+    parts = once(shift)
     chosen = set(zip(shift[parts], launch[parts], strict=True))
     if len(chosen) > len({s for s, _ in chosen}):
         return False

@@ -236,7 +236,7 @@ class Closure:
         shapes: Dims that the operands of each edge have together.
         extra: µs that each edge costs more than by its work.
         shift: What chooses a shift: an exponential, or combining parts, which one
-            kernel should do (`candidates.of_parts`).  By edge, -1 for none.
+            kernel should do (`candidates.once`).  By edge, -1 for none.
         products: Names of the program's products.
     """
 

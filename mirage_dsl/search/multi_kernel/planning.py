@@ -19,11 +19,10 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, partial_base, with_derived_extents
 from mirage_dsl.ir.walk import results_of
 from mirage_dsl.rewrite.shifts import stabilise
-from mirage_dsl.search.kinds import with_every_kind
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, Union
 from mirage_dsl.search.multi_kernel.heuristic import Dag, neighbours
 from mirage_dsl.search.multi_kernel.rebuild import Rebuilder
-from mirage_dsl.search.result import Plan
+from mirage_dsl.search.result import Plan, with_every_kind
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import Allowed, Sized, UnsizedBlock, sizes_of_all
 

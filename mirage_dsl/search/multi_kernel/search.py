@@ -26,7 +26,6 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.closure.workspace import Workspace, workspace
-from mirage_dsl.search.kinds import is_one_kernel, leaves_products
 from mirage_dsl.search.multi_kernel.candidates import Candidates, candidates
 from mirage_dsl.search.multi_kernel.exact import launches, obeys, prove
 from mirage_dsl.search.multi_kernel.graph import (
@@ -52,7 +51,7 @@ from mirage_dsl.search.multi_kernel.kernels import (
 )
 from mirage_dsl.search.multi_kernel.planning import Planner, Run, Sizer
 from mirage_dsl.search.multi_kernel.rebuild import Opened, Rebuilder, opened
-from mirage_dsl.search.result import Plan
+from mirage_dsl.search.result import Plan, is_one_kernel, leaves_products
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import MOST_LAYERS, Space
 

@@ -143,14 +143,11 @@ class Printer:
     def picked(self, along: tp.Along, order: tp.Order) -> tuple[str, str]:
         """Positions that are data, from the end below 0, and which of them exist."""
         size = self.program.extents[along.dim.name]
-        index = self.operand(along.index, order)
-        at = f"np.int64({index})"
-        if along.known == "no":
-            at = f"np.where({index} < 0, {index} + np.int64({size}), {index})"
+        at = f"np.int64({self.operand(along.index, order)})"
+        at = at if along.known != "no" else f"np.where({at} < 0, {at} + {size}, {at})"
         inside = f"({at} >= 0) & ({at} < {size})"
         if along.under is not None:
-            under = f"({self.operand(along.under, order)} == {along.holds})"
-            inside = f"{under} & {inside}"
+            inside += f" & ({self.operand(along.under, order)} == {along.holds})"
         return f"np.clip({at}, 0, {size} - 1)", inside
 
     def place(

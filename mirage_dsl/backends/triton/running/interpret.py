@@ -122,7 +122,7 @@ def interpreting() -> Generator[None, None, None]:
 
     patches: Any = interpreter
     compiled_call, dot = function.__call__, builder.create_dot
-    to_float = builder.create_fp_to_fp
+    to_float, splat = builder.create_fp_to_fp, builder.create_splat
     reduce, elements = patches.ReduceOps, patches.ReduceOps.generic_reduce
     patch_tensor = patches._patch_lang_tensor
 
@@ -135,6 +135,7 @@ def interpreting() -> Generator[None, None, None]:
         function.__call__ = call
         builder.create_dot = _dot_of_values(dot)
         builder.create_fp_to_fp = _through_8_bits(to_float)
+        builder.create_splat = _of_truth_values(splat)
         reduce.generic_reduce = _reduced_by_halves
         patches._patch_lang_tensor = patch_tensor_too
         try:
@@ -145,6 +146,7 @@ def interpreting() -> Generator[None, None, None]:
             function.__call__ = compiled_call
             builder.create_dot = dot
             builder.create_fp_to_fp = to_float
+            builder.create_splat = splat
             reduce.generic_reduce = elements
             patches._patch_lang_tensor = patch_tensor
 
@@ -188,6 +190,19 @@ def _through_8_bits(convert: Any) -> Any:
         return convert(builder, value, wanted, *rest)
 
     return create_fp_to_fp
+
+
+def _of_truth_values(splat: Any) -> Any:
+    """`create_splat` that knows a comparison of scalars, which has their dtype, too."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def create_splat(builder: Any, kind: Any, value: Any) -> Any:
+        if value.data.dtype == np.bool_:
+            return TensorHandle(np.full(kind.shape, value.data), tl.int1)
+        return splat(builder, kind, value)
+
+    return create_splat
 
 
 def _dot_of_values(dot: Any) -> Any:

@@ -178,7 +178,7 @@ def compile_kernel(
             raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
 
     found = compiled()
-    if ptxas_version(arch) < RIGHT_DESCRIPTORS and _is_miscompiled(found.asm["ptx"]):
+    if not _has_right_ptxas(arch) and _is_miscompiled(found.asm["ptx"]):
         with later_assembler(kernel.name):
             found = compiled()
     return found
@@ -214,6 +214,11 @@ def ptxas_version(arch: int) -> tuple[int, ...]:
     from triton.backends.nvidia.compiler import get_ptxas
 
     return _version(get_ptxas(arch))
+
+
+def _has_right_ptxas(arch: int) -> bool:
+    version = ptxas_version(arch)
+    return version >= RIGHT_DESCRIPTORS
 
 
 def _version(tool: Any) -> tuple[int, ...]:
@@ -256,7 +261,7 @@ def miscompiled(emitted: ModulePlan) -> list[str]:
     import torch
 
     arch = number_of(torch.cuda.get_device_capability())
-    if emitted.source.count("tl.dot(") < 2 or ptxas_version(arch) >= RIGHT_DESCRIPTORS:
+    if emitted.source.count("tl.dot(") < 2 or _has_right_ptxas(arch):
         return []
     compiled = {k.name: compile_kernel(emitted, k, arch) for k in emitted.kernels}
     return [n for n, kernel in compiled.items() if _is_miscompiled(kernel.asm["ptx"])]
