@@ -171,6 +171,10 @@ the most.
 """
 
 
+LATER_ASSEMBLER = "ptxas_blackwell"
+"""Triton's name of the later ptxas, which it carries for GPUs that are newer."""
+
+
 def number_of(capability: tuple[int, int]) -> int:
     """90 for 9.0."""
     return 10 * capability[0] + capability[1]

@@ -755,7 +755,7 @@ for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add"))
     )
 
 # Recurrent layers: the input, the states, then the weights of each layer.  On a GPU the
-# states have to be contiguous.
+# states and the weights have to be contiguous.
 
 _ONE_STATE = "({operands},)[1:2][0].contiguous()"
 for _name, _states, _results in (
@@ -771,7 +771,8 @@ for _name, _states, _results in (
         library(
             _result,
             f"torch.{_name}(({{operands}},)[:1][0], {_states}, "
-            f"({{operands}},){_weights}, bool({{biased[0]}}), {{layers[0]}}, 0.0, "
+            f"[w.contiguous() for w in ({{operands}},){_weights}], "
+            "bool({biased[0]}), {layers[0]}, 0.0, "
             "False, bool({bidirectional[0]}), bool({batch_first[0]}))",
             *("biased", "layers", "bidirectional", "batch_first"),
             arity=-1,

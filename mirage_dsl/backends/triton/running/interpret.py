@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -121,8 +121,8 @@ def interpreting() -> Generator[None, None, None]:
         return interpreted[self.fn](*args, **kwargs)
 
     patches: Any = interpreter
-    compiled_call, dot = function.__call__, builder.create_dot
-    to_float, splat = builder.create_fp_to_fp, builder.create_splat
+    compiled_call = function.__call__
+    own = {name: getattr(builder, name) for name in _BUILDERS}
     reduce, elements = patches.ReduceOps, patches.ReduceOps.generic_reduce
     patch_tensor = patches._patch_lang_tensor
 
@@ -133,9 +133,8 @@ def interpreting() -> Generator[None, None, None]:
     with _LOCK:
         linecache.cache.update(_INTERPRETED)
         function.__call__ = call
-        builder.create_dot = _dot_of_values(dot)
-        builder.create_fp_to_fp = _through_8_bits(to_float)
-        builder.create_splat = _of_truth_values(splat)
+        for name, changed in _BUILDERS.items():
+            setattr(builder, name, changed(own[name]))
         reduce.generic_reduce = _reduced_by_halves
         patches._patch_lang_tensor = patch_tensor_too
         try:
@@ -144,9 +143,8 @@ def interpreting() -> Generator[None, None, None]:
                 yield
         finally:
             function.__call__ = compiled_call
-            builder.create_dot = dot
-            builder.create_fp_to_fp = to_float
-            builder.create_splat = splat
+            for name, method in own.items():
+                setattr(builder, name, method)
             reduce.generic_reduce = elements
             patches._patch_lang_tensor = patch_tensor
 
@@ -218,3 +216,11 @@ def _dot_of_values(dot: Any) -> Any:
         return dot(builder, value(builder, a), value(builder, b), *rest)
 
     return create_dot
+
+
+_BUILDERS: Mapping[str, Callable[[Any], Any]] = {
+    "create_dot": _dot_of_values,
+    "create_fp_to_fp": _through_8_bits,
+    "create_splat": _of_truth_values,
+}
+"""What interpreted kernels are built with, and how it is changed."""

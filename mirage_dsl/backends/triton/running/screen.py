@@ -27,6 +27,7 @@ from mirage_dsl.backends.triton.running.interpret import load_module
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import (
     DEFAULT,
+    LATER_ASSEMBLER,
     WARP,
     Architecture,
     architecture_named,
@@ -235,7 +236,7 @@ def later_assembler(name: str) -> Generator[None]:
     from triton import knobs
     from triton.backends.nvidia.compiler import get_ptxas_version
 
-    later = knobs.nvidia.ptxas_blackwell
+    later = getattr(knobs.nvidia, LATER_ASSEMBLER)
     if _version(later) < RIGHT_DESCRIPTORS:
         raise CompileError(
             f"{name} would read wrong shared memory: two of its dots read one place "
