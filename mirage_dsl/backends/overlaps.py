@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mirage_dsl.ir.analysis.layouts import FlatValues, Groups, flat_values
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load, Store, dims_of
-from mirage_dsl.ir.walk import operands_of
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.ops.definition import Kind
 
 if TYPE_CHECKING:
@@ -70,23 +72,36 @@ def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _reads_what_it_stores(graph: KernelGraph, source: str, result: str) -> bool:
     """Whether one kernel reads a tensor, of which each block stores what it reads."""
-    readers = [n for n in graph.nodes if source in operands_of(n)]
+    flat = flat_values(graph, kernel_types(graph))
+    read, stored = flat.of(source) or (source,), flat.of(result) or (result,)
+    readers = [
+        n
+        for n in graph.nodes
+        if {source, *read} & set(operands_of(n)) and not flat.unmade & {*results_of(n)}
+    ]
     if len(readers) != 1 or sum(r.value == result for r in graph.returns) != 1:
         return False
     (block,) = readers
-    if not isinstance(block, BlockGraph):
+    if not isinstance(block, BlockGraph) or len({*read, *stored}) != 2:
         return False
-    stores = [n for n in block.nodes if isinstance(n, Store) and n.result == result]
+    if len({_groups(flat, v) for v in (*read, *stored)}) != 1:
+        return False
+    stores = [n for n in block.nodes if isinstance(n, Store) and n.result in stored]
     if len(stores) != 1:
         return False
     own = {d.name for d in dims_of(stores[0].axes) if d.grid}
-    loads = [n for n in block.nodes if isinstance(n, Load) and n.source == source]
+    loads = [n for n in block.nodes if isinstance(n, Load) and n.source in read]
     picked = {
         n.values[0] for n in block.applies if n.op.kind is Kind.GATHER and n.values
     }
     return own >= {s.dim for s in block.grid} and all(
         _without_loop(n) == stores[0].axes and n.result not in picked for n in loads
     )
+
+
+def _groups(flat: FlatValues, value: str) -> Groups | None:
+    """How the axes of a value lie in another tensor; None of one that lies in none."""
+    return flat.within[value].groups if value in flat.within else None
 
 
 def _without_loop(load: Load) -> object:

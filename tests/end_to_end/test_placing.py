@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.overlaps import may_stay, overlaps
+from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.errors import MirageError, ShapeError
@@ -148,6 +150,8 @@ def test_a_cache_is_updated_where_it_is() -> None:
     # Each block reads of the cache what it stores.
     (read,) = (load for load in block.loads if load.source in ("c", "c_flat"))
     assert read.axes == block.stores[0].axes
+    assert may_stay(best.mugraph, overlaps([own], [own]), [own], [own])
+    assert "copy_(" not in plan(best.mugraph, out=True).source
     run = TritonExecutable(best.mugraph, interpret=True)
     (found,) = run(own, new, at, out=[own])
     assert found is own

@@ -10,13 +10,15 @@ comes last.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 from mirage_dsl.core.types import Axis, Dim, TensorType
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Load, Store
 from mirage_dsl.ir.maps import grid_parts, iterations, partial_base
+from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
 
 # -- Concatenations that cost nothing --------------------------------------------------
@@ -132,6 +134,175 @@ def _steps(kind: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
         steps.insert(0, step)
         step *= sizes.get(name, 1)
     return tuple(steps)
+
+
+# -- Views that are never made ---------------------------------------------------------
+# A kernel may load or store a value whose axes are axes of another tensor side by side,
+# in the same memory:
+#
+#     x_flat = flatten x of(h, w) to(h_w)
+#     y = block { load x_flat ... store y: f32[n, h_w] }
+#     y_whole = unflatten y dim(h_w) gives(h, w)
+#
+# The kernel that reads `x_flat` can as well be given `x`, and the one that stores `y`
+# be given `y_whole`.  Where the axes lie side by side in memory, the stride of the one
+# that they become is that of the last of them.  Where they do not, as in a part of the
+# columns of a matrix, positions along it are taken apart.
+
+Groups = tuple[tuple[int, ...], ...]
+"""The axes of a tensor that each axis of a flat value consists of."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Where a value lies that kernels load or store.
+
+    Attributes:
+        whole: The tensor in whose memory it lies.
+        groups: The axes of the whole, for each of its own.
+    """
+
+    whole: str
+    groups: Groups
+
+    def joins(self, strides: Sequence[int], shape: Sequence[int]) -> bool:
+        """Whether the axes of each group lie side by side in a tensor's memory."""
+        return all(
+            strides[outer] == strides[inner] * shape[inner]
+            for group in self.groups
+            for outer, inner in pairwise(group)
+        )
+
+
+@dataclass(frozen=True)
+class FlatValues:
+    """The flat values of a kernel graph.
+
+    Attributes:
+        within: Where each of them lies.
+        unmade: Results of views between these and the tensors that they lie in.
+    """
+
+    within: Mapping[str, Flat]
+    unmade: frozenset[str]
+
+    def of(self, whole: str) -> tuple[str, ...]:
+        """The values that lie in a tensor."""
+        return tuple(v for v, flat in self.within.items() if flat.whole == whole)
+
+
+def flat_values(
+    graph: KernelGraph, types: Mapping[str, TensorType], parts: Container[str] = ()
+) -> FlatValues:
+    """What kernels load or store that is a flat view of another tensor, or has one.
+
+    Args:
+        graph: The kernel graph.
+        types: Types of its values.
+        parts: Values that lie in concatenations.
+    """
+    found = _FlatFinder(graph, types)
+    within: dict[str, Flat] = {}
+    unmade: set[str] = set()
+    for value, flat, views in (*found.loaded(), *found.stored()):
+        if value not in parts and flat.whole not in parts:
+            within[value] = flat
+            unmade.update(views)
+    return FlatValues(within, frozenset(unmade))
+
+
+class _FlatFinder:
+    """Looks for flat values: each with where it lies, and the views in between."""
+
+    def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
+        self._graph = graph
+        self._types = types
+        self._readers = users(graph.nodes)
+        self._made = makers(graph)
+        self._returned = [r.value for r in graph.returns]
+        self._tensors = {i.name for i in graph.inputs}
+        self._tensors |= {n.result for n in graph.applies if n.op.kind is not Kind.VIEW}
+
+    def loaded(self) -> Iterator[tuple[str, Flat, list[str]]]:
+        """Flat forms of tensors that PyTorch made, which only kernels read."""
+        for node in self._graph.applies:
+            readers = self._readers[node.result]
+            if not readers or node.result in self._returned:
+                continue
+            if not all(isinstance(n, BlockGraph) for n in readers):
+                continue
+            views = list(self._views(node.result, flattens=True))
+            whole = views[0].values[0] if views else ""
+            if whole in self._tensors and not self._is_picked(node.result):
+                flat = self._flat(whole, node.result, views)
+                if flat is not None:
+                    alone = [v.result for v in views if self._is_alone(v, views)]
+                    yield node.result, flat, alone
+
+    def stored(self) -> Iterator[tuple[str, Flat, list[str]]]:
+        """What kernels store of which others read, or the caller gets, a whole form."""
+        stored = {result for block in self._graph.blocks for result in block.results}
+        for node in self._graph.applies:
+            whole = node.result
+            views = list(self._views(whole, flattens=False))
+            inner = any(_factored(n, flattens=False) for n in self._readers[whole])
+            if not views or inner or self._returned.count(whole) > 1:
+                continue
+            value = views[0].values[0]
+            readers = (n for n in self._readers[value] if n not in views)
+            alone = all(self._is_alone(v, views) for v in views[:-1])
+            if value not in stored or value in self._returned or not alone:
+                continue
+            if all(isinstance(n, BlockGraph) for n in readers):
+                flat = self._flat(whole, value, reversed(views))
+                if flat is not None:
+                    yield value, flat, [v.result for v in views]
+
+    def _views(self, value: str, *, flattens: bool) -> Iterator[Apply]:
+        """The views of one sort that a value is made by, the last one last."""
+        node = self._made.get(value)
+        if node is not None and _factored(node, flattens=flattens):
+            yield from self._views(node.values[0], flattens=flattens)
+            yield node
+
+    def _is_alone(self, view: Apply, views: Sequence[Apply]) -> bool:
+        """Whether nothing reads a view but kernels, and others that are not made."""
+        readers = self._readers[view.result]
+        return view.result not in self._returned and all(
+            isinstance(n, BlockGraph) or n in views for n in readers
+        )
+
+    def _is_picked(self, value: str) -> bool:
+        """Whether a kernel reads elements at positions that are data."""
+        for block in self._graph.blocks:
+            tiles = {load.result for load in block.loads if load.source == value}
+            for node in block.applies:
+                if node.op.kind is Kind.GATHER and tiles & set(node.values):
+                    return True
+        return False
+
+    def _flat(self, whole: str, value: str, views: Iterable[Apply]) -> Flat | None:
+        """Where a value lies, by the views from the whole on; None if it is no part."""
+        outer, inner = self._types[whole], self._types[value]
+        parts: dict[str, tuple[str, ...]] = {name: (name,) for name in outer.names}
+        for view in views:
+            factored = view.factored
+            assert factored is not None
+            joined = (parts.pop(factor) for factor in factored.factors)
+            parts[factored.whole] = tuple(d for dims in joined for d in dims)
+        kinds = outer, inner
+        if any(k.layout is not None or len(k.axes) != len(k.names) for k in kinds):
+            return None
+        groups = [[outer.names.index(d) for d in parts[n]] for n in inner.names]
+        if [at for group in groups for at in group] != list(range(len(outer.names))):
+            return None
+        return Flat(whole, tuple(map(tuple, groups)))
+
+
+def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
+    """Whether a node is a view that makes one dim of several, or several of one."""
+    found = node.factored if isinstance(node, Apply) else None
+    return found is not None and found.flattens == flattens
 
 
 # -- Orders of axes in memory ----------------------------------------------------------
@@ -264,7 +435,11 @@ def _share(order: Order, access: _Access, size: int, sizes: Mapping[str, int]) -
 
 __all__ = [
     "ALIGNMENT",
+    "Flat",
+    "FlatValues",
+    "Groups",
     "Place",
     "built",
+    "flat_values",
     "places",
 ]

@@ -52,7 +52,7 @@ from mirage_dsl.backends.triton.lowering.unpacking import (
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32
-from mirage_dsl.ir.analysis.layouts import built
+from mirage_dsl.ir.analysis.layouts import FlatValues, built, flat_values
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
 from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
@@ -131,6 +131,7 @@ def plan(
     pointers: bool = False,
     out: bool = False,
     dense: Collection[str] = (),
+    apart: Collection[str] = (),
     most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
     """The emitted module with its parts.
@@ -144,24 +145,29 @@ def plan(
         out: `run` takes tensors for the outputs too, of any strides.
         dense: Inputs and outputs that have no gaps between their elements: strides
             that follow from symbolic extents are computed and not compiled in.
+        apart: Flat values that have gaps between the axes that are one for kernels.
         most: The largest extents of symbolic dims: blocks can hold these whole.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
     outer = outer_of(graph, most=most, pointers=pointers)
-    given = _given(graph, outer) if out else None
+    flat = flat_values(graph, outer.types, outer.placed)
+    given = _given(graph, outer, flat) if out else None
+    taken = {v for whole in given or () for v in (whole, *flat.of(whole))}
     around = Surroundings(
         outer.types,
         outer.extents,
         outer.most,
-        packed=outer.packed - (given or {}).keys(),
+        packed=outer.packed - taken,
         placed=outer.placed,
         inputs=outer.inputs,
         pointers=pointers,
         given=given,
         wide=wide or any(is_far(t, outer.extents) for t in outer.types.values()),
         dense=dense,
+        flat=flat,
+        apart=apart,
     )
     kernels = _kernels(graph, around)
     launcher = Launcher(graph, around, [k.name for k in kernels])
@@ -210,7 +216,7 @@ def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
     return lines
 
 
-def _given(graph: KernelGraph, outer: Outer) -> dict[str, int]:
+def _given(graph: KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, int]:
     """Values that can be made in the caller's tensors, with the number of the output.
 
     A value must lie in the caller's tensor as a view: its axes may be cut out of the
@@ -218,6 +224,7 @@ def _given(graph: KernelGraph, outer: Outer) -> dict[str, int]:
     """
     placed = outer.placed
     made = built(placed).union(*(b.results for b in graph.blocks)) - placed.keys()
+    made |= {flat.within[v].whole for v in made & flat.within.keys()}
     found: dict[str, int] = {}
     for at, item in enumerate(graph.returns):
         kind = outer.types[item.value]

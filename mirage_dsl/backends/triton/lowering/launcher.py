@@ -54,6 +54,7 @@ class Launcher:
         self._types = around.types
         self._extents = around.extents
         self._placed = around.placed
+        self._flat_values = around.flat
         self._built = built(around.placed)
         self._fused = calls(graph, around.types)
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
@@ -228,7 +229,11 @@ class Launcher:
 
     def _make(self, value: str) -> None:
         """A variable for what a kernel is going to write: its own, or a part."""
-        place = self._placed.get(value)
+        place, flat = self._placed.get(value), self._flat_values.within.get(value)
+        if flat is not None:
+            self._make(flat.whole)
+            self._variables[value] = self._variables[flat.whole]
+            return
         if value in (self._given or ()):
             text = self._view_of_out(value)
         elif place is None:
@@ -307,7 +312,7 @@ class Launcher:
     # -- Library kernels -----------------------------------------------------------
 
     def _library(self, node: Apply) -> None:
-        if node.result in self._inner:
+        if node.result in self._inner | self._flat_values.unmade:
             return
         if node.result in self._built:
             self._complete(node)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_dsl.backends.triton.lowering.plan import Signature, Strides
+from mirage_dsl.backends.triton.lowering.plan import Apart, Signature, Strides
 from mirage_dsl.backends.triton.lowering.source import (
     TRITON_DTYPE,
     Identifiers,
@@ -285,6 +285,10 @@ class Memory:
         """
         first, step = [pointer], list[str]()
         for axis, stride in zip(axes, strides, strict=True):
+            if isinstance(stride, Apart):
+                at, moved = self._at(axis, order, starts or {})
+                (step if moved else first).extend(taken_apart(at, stride))
+                continue
             factors: list[str | int] = [stride]
             for dim in reversed(axis):
                 index, moved = "", ""
@@ -308,18 +312,24 @@ class Memory:
         """How far apart in memory the positions along a dim of a tensor are."""
         pairs = zip(axes, strides, strict=True)
         axis, stride = next((a, s) for a, s in pairs if dim in a)
+        assert not isinstance(stride, Apart)
         behind = axis[axis.index(dim) + 1 :]
         return [stride, *(self.size(d) for d in reversed(behind))]
 
     def positions(self, axis: Axis, order: Sequence[Dim]) -> str:
         """The row-major positions along an axis; nothing for 0."""
-        found, factors = list[str](), list[str | int]()
+        return self._at(axis, order, {})[0]
+
+    def _at(
+        self, axis: Axis, order: Sequence[Dim], starts: Mapping[Dim, str]
+    ) -> tuple[str, bool]:
+        """The row-major positions along an axis, and whether iterations move them."""
+        found, factors, moves = list[str](), list[str | int](), False
         for dim in reversed(axis):
-            index, moved = self._index(dim, order, {})
+            index, moved = self._index(dim, order, starts)
             found += [times(text, factors) for text in (index, moved) if text]
-            extent = self._extents.get(dim.name)
-            factors = [*factors, self._size(dim.name) if extent is None else extent]
-        return " + ".join(found)
+            factors, moves = [*factors, self.size(dim)], moves or bool(moved)
+        return " + ".join(found), moves
 
     def _index(
         self, dim: Dim, order: Sequence[Dim], starts: Mapping[Dim, str]
@@ -422,6 +432,29 @@ class Memory:
             zero = f"tl.full({shape}, 0, {TRITON_DTYPE[tile.dtype.name]})"
             return f"{zero} + {tile.name}"
         return f"tl.broadcast_to({tile.name}{subscript(tile.axes, order)}, {shape})"
+
+
+def taken_apart(position: str, axis: Apart) -> list[str]:
+    """What a position along an axis that is several axes adds to an address."""
+    whole = f"({position})" if " " in position else position
+    found: list[str] = []
+    for at, (size, stride) in enumerate(zip(axis.sizes, axis.strides, strict=True)):
+        inner = axis.sizes[at + 1 :]
+        text = f"{whole} // {product(inner)}" if inner else whole
+        if at:
+            text = f"({text}) % {size}" if inner else f"{text} % {size}"
+        found.append(times(f"({text})", [stride]))
+    return found if position else []
+
+
+def product(factors: Sequence[str | int]) -> str:
+    """Factors as one number, or as an expression that may be divided by."""
+    known = prod(f for f in factors if isinstance(f, int))
+    others = [f for f in factors if isinstance(f, str)]
+    if not others:
+        return str(known)
+    text = " * ".join([*others, *([str(known)] if known != 1 else [])])
+    return f"({text})" if " " in text else text
 
 
 def times(index: str, factors: Sequence[str | int]) -> str:

@@ -9,12 +9,26 @@ from typing import Literal
 from mirage_dsl.backends.library import number
 from mirage_dsl.backends.triton.lowering.source import Identifiers, literal
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f32
-from mirage_dsl.ir.analysis.layouts import Place
+from mirage_dsl.ir.analysis.layouts import FlatValues, Place
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.tile.program import TileProgram
 from mirage_dsl.tile.sizes import Outer, ceil_div
 
-Strides = Sequence[str | int]
+
+@dataclass(frozen=True)
+class Apart:
+    """The strides of an axis that is several axes of a tensor, with gaps between them.
+
+    Attributes:
+        sizes: Their extents: numbers, or Python expressions.
+        strides: Their strides.
+    """
+
+    sizes: tuple[str | int, ...]
+    strides: tuple[str | int, ...]
+
+
+Strides = Sequence[str | int | Apart]
 """The stride of each axis of a tensor: a number, or a Python expression."""
 
 PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
@@ -31,11 +45,20 @@ class Surroundings(Outer):
         wide: Offsets need 64 bits.
         dense: Tensors of the caller that lie in memory as their types say, without
             gaps.
+        flat: Values that lie in other tensors of the caller.
+        apart: Those of them whose axes have gaps between them there.
     """
 
     given: Mapping[str, int] | None
     wide: bool
     dense: Collection[str]
+    flat: FlatValues
+    apart: Collection[str]
+
+    def whole(self, value: str) -> str:
+        """The tensor in which a value lies; itself, if it lies in no other."""
+        flat = self.flat.within.get(value)
+        return value if flat is None else flat.whole
 
 
 @dataclass(frozen=True)
@@ -47,7 +70,8 @@ class Param:
         kind: `tensor`: a pointer.  `descriptor`: a tensor descriptor.  `size`: the
             extent of a symbolic dim, an integer at run time.  `stride`: a
             `tl.constexpr`.
-        source: The kernel-level tensor, or the dim.
+        source: The kernel-level tensor, or the dim; of a flat value the tensor that it
+            lies in.
         axis: For a stride, which axis of `source`.
         dtype: For a tensor, its element format.
         value: For a stride, what it is when the tensor is row-major and all extents
@@ -142,7 +166,7 @@ class Signature:
         self._extents = around.extents
         self._pointers: dict[str, str] = {}
         self._descriptors: dict[tuple[str, tuple[Dim, ...]], str] = {}
-        self._strides: dict[str, tuple[str | int, ...]] = {}
+        self._strides: dict[str, tuple[str | int | Apart, ...]] = {}
         self._sizes: dict[str, str] = {}
 
     # -- Tensors -------------------------------------------------------------------
@@ -166,9 +190,12 @@ class Signature:
         """The pointer and the strides of a tensor or of an alias."""
         source = key.removesuffix(_ALIAS)
         if key not in self._pointers:
-            name = self._names.fresh(key.replace("/", "_") + "_ptr")
+            whole = self.around.whole(source)
+            name = self._names.fresh(
+                key.replace(source, whole).replace("/", "_") + "_ptr"
+            )
             self._pointers[key] = name
-            self.params.append(Param(name, "tensor", source, dtype=self.dtype(source)))
+            self.params.append(Param(name, "tensor", whole, dtype=self.dtype(source)))
         if source not in self._strides:
             self._strides[source] = self._make_strides(source)
         return self._pointers[key], self._strides[source]
@@ -193,25 +220,48 @@ class Signature:
             )
         return self._descriptors[key, dims]
 
-    def _make_strides(self, source: str) -> tuple[str | int, ...]:
+    def _make_strides(self, source: str) -> tuple[str | int | Apart, ...]:
         place = self.around.placed.get(source)
         if place is not None and not self._is_strided(place):
-            whole = self._make_strides(place.whole)
-            return tuple(whole[a] for a in place.axes)
+            outer = self._make_strides(place.whole)
+            return tuple(outer[a] for a in place.axes)
         packed = self._row_major(source)
-        if source in self.around.packed or source in self.around.dense:
+        whole, without_gaps = self.around.whole(source), self.around.packed
+        if {source, whole} & without_gaps or whole in self.around.dense:
             return packed
-        found: list[str | int] = []
+        flat = self.around.flat.within.get(source)
+        found: list[str | int | Apart] = []
         for axis, dims in enumerate(self._types[source].axes):
+            group = [axis] if flat is None else list(flat.groups[axis])
             if all(self._extents.get(d.name) == 1 for d in dims):
                 found.append(0)
-                continue
-            name = self._names.fresh(f"{source}_stride{axis}")
-            value = packed[axis] if isinstance(packed[axis], int) else None
-            assert not isinstance(value, str)
-            self.params.append(Param(name, "stride", source, axis=axis, value=value))
-            found.append(name)
+            elif source in self.around.apart and len(group) > 1:
+                found.append(self._apart(whole, group))
+            else:
+                value = packed[axis] if isinstance(packed[axis], int) else None
+                assert not isinstance(value, str)
+                found.append(self._stride(whole, group[-1], value))
         return tuple(found)
+
+    def _stride(self, source: str, axis: int, value: int | None) -> str:
+        """A parameter for the stride of an axis."""
+        name = self._names.fresh(f"{source}_stride{axis}")
+        self.params.append(Param(name, "stride", source, axis=axis, value=value))
+        return name
+
+    def _apart(self, whole: str, axes: Sequence[int]) -> Apart:
+        """The strides of axes that one axis consists of."""
+        usual = self._row_major(whole)
+        sizes: list[str | int] = []
+        strides: list[str | int] = []
+        for axis in axes:
+            (dim,) = self._types[whole].axes[axis]
+            extent = self._extents.get(dim.name)
+            sizes.append(self.size(dim.name) if extent is None else extent)
+            known = usual[axis]
+            value = known if isinstance(known, int) else None
+            strides.append(self._stride(whole, axis, value))
+        return Apart(tuple(sizes), tuple(strides))
 
     def _is_strided(self, place: Place) -> bool:
         """Whether it is in a tensor of the caller, whose strides are not known."""

@@ -106,6 +106,8 @@ def _visible(
         # What lies inside of a library call was not seen.
         if not isinstance(node, Apply) or node.result not in dry_run.values:
             continue
+        if node.result in plan.around.flat.unmade:
+            continue
         if node.result in visible or dry_run.is_own(node.result):
             emitted.add(node.result)
             visible.add(node.result)
@@ -130,7 +132,7 @@ class _Places:
         self.roots: list[str] = [""]
         self._starts: dict[str, int] = {}
         for block in plan.graph.blocks:
-            for result in block.results:
+            for result in map(plan.around.whole, block.results):
                 if result not in visible and dry_run.is_own(result):
                     self._starts[result] = self.space
                     size = dry_run.values[result].untyped_storage().nbytes()

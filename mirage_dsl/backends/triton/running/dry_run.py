@@ -88,8 +88,8 @@ class _Script(Launcher):
         return [*self.write(plan.kernels)[:-1], "    return locals()"]
 
     def _library(self, node: Apply) -> None:
-        made = node.result in self._inner or node.result in self._built
-        if made or node.op.kind is Kind.VIEW:
+        made = self._inner | self._built | self._flat_values.unmade
+        if node.result in made or node.op.kind is Kind.VIEW:
             super()._library(node)
             return
         text = self._allocation(self._types[node.result])

@@ -115,12 +115,14 @@ class Variant:
         pointers: Pointers take the place of descriptors.
         out: The caller gives tensors for the outputs.
         dense: Tensors whose strides are computed from symbolic extents.
+        apart: Flat values with gaps between axes that are one for kernels.
     """
 
     wide: bool = False
     pointers: bool = False
     out: bool = False
     dense: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
 
 
 class TritonExecutable:
@@ -166,6 +168,7 @@ class TritonExecutable:
                 pointers=variant.pointers,
                 out=variant.out,
                 dense=variant.dense,
+                apart=variant.apart,
                 most=self._most,
             )
         return self._plans[variant]
@@ -341,6 +344,21 @@ class TritonExecutable:
             ),
             out=bool(out),
             dense=self._dense(tensors, out),
+            apart=self._apart(tensors, out),
+        )
+
+    def _apart(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+    ) -> frozenset[str]:
+        """Flat values whose axes do not lie side by side in the tensors at hand."""
+        names = [i.name for i in self.graph.inputs]
+        names += [r.value for r in self.graph.returns] if out else []
+        given = dict(zip(names, (*tensors, *out), strict=True))
+        return frozenset(
+            value
+            for value, flat in self._plan(Variant()).around.flat.within.items()
+            if flat.whole in given
+            and not flat.joins(given[flat.whole].stride(), given[flat.whole].shape)
         )
 
     def _dense(
