@@ -27,13 +27,11 @@ from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.tile.build import build, memory_order
-from mirage_dsl.tile.formula import Number, either
 from mirage_dsl.tile.program import (
     Cast,
     Compute,
     Largest,
     Load,
-    Order,
     Positions,
     Product,
     Reduce,
@@ -46,7 +44,15 @@ from mirage_dsl.tile.program import (
     walk,
 )
 from mirage_dsl.tile.runs import runs
-from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Unsized
+from mirage_dsl.tile.sizes import (
+    SMALLEST_DOT,
+    Number,
+    Order,
+    Outer,
+    Pieces,
+    Unsized,
+    either,
+)
 from mirage_dsl.tile.suited import (
     Suited,
     defer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from mirage_dsl.tile.formula import Number
 from mirage_dsl.tile.packed import packed
 from mirage_dsl.tile.program import (
     Convert,
@@ -23,6 +22,7 @@ from mirage_dsl.tile.program import (
     tiles_of,
     walk,
 )
+from mirage_dsl.tile.sizes import Number
 
 Stage = Literal["before", "body", "after"]
 STAGES: tuple[Stage, ...] = ("before", "body", "after")

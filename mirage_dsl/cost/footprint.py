@@ -21,8 +21,8 @@ from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, Hardware
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.facts import BlockFacts, ProgramFacts
 from mirage_dsl.ir.graph import BlockGraph, LoopBound, Split, dims_of, grid_axes
-from mirage_dsl.tile.formula import Formula, Number
-from mirage_dsl.tile.sizes import Numbers, elements_at, lanes_at
+from mirage_dsl.tile.program import Numbers, elements_at, lanes_at
+from mirage_dsl.tile.sizes import Formula, Number
 
 
 @dataclass(frozen=True)

@@ -43,16 +43,6 @@ from mirage_dsl.ir.maps import looped_dims, loops_inside_grid
 from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import MAX
-from mirage_dsl.tile.formula import (
-    Formula,
-    Number,
-    all_of,
-    any_of,
-    either,
-    fold,
-    greatest,
-    opposite,
-)
 from mirage_dsl.tile.integers import narrow
 from mirage_dsl.tile.layout import Layout, ProductAxes
 from mirage_dsl.tile.picked import Picked, picked
@@ -74,7 +64,6 @@ from mirage_dsl.tile.program import (
     Merge,
     Note,
     Notes,
-    Order,
     Part,
     Pick,
     Positions,
@@ -96,7 +85,19 @@ from mirage_dsl.tile.program import (
     neutral,
     renamed,
 )
-from mirage_dsl.tile.sizes import Outer, Sizes
+from mirage_dsl.tile.sizes import (
+    Formula,
+    Number,
+    Order,
+    Outer,
+    Sizes,
+    all_of,
+    any_of,
+    either,
+    fold,
+    greatest,
+    opposite,
+)
 from mirage_dsl.tile.suited import Suited
 from mirage_dsl.tile.wiring import Stage, Wiring
 

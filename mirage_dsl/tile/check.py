@@ -20,8 +20,6 @@ from mirage_dsl.ir.check.view import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
-from mirage_dsl.tile import formula
-from mirage_dsl.tile.formula import Formula, Number, all_of, any_of, fold, opposite
 from mirage_dsl.tile.printer import statement_text
 from mirage_dsl.tile.program import (
     Announce,
@@ -35,7 +33,6 @@ from mirage_dsl.tile.program import (
     Loop,
     Mask,
     Merge,
-    Order,
     Pick,
     Positions,
     Product,
@@ -54,11 +51,23 @@ from mirage_dsl.tile.program import (
     loop_parts,
     makes,
     neutral,
+    pieces_of,
     reads,
     tiles_of,
     walk,
 )
-from mirage_dsl.tile.sizes import Pieces, pieces_of
+from mirage_dsl.tile.sizes import (
+    Formula,
+    Number,
+    Order,
+    Pieces,
+    all_of,
+    any_of,
+    ends,
+    fold,
+    loose,
+    opposite,
+)
 
 
 def check(
@@ -136,12 +145,12 @@ class _View:
     def outside(self, dim: Dim, *, in_loop: bool) -> Number:
         """Whether lanes of an axis can lie outside of its dim."""
         if self.pieces is None:
-            return formula.loose(dim)
+            return loose(dim)
         return self.pieces.outside(dim, in_loop=in_loop)
 
     def ends(self, dim: Dim) -> Number:
         """Whether lanes outside of a piece lie outside of the tensor."""
-        return formula.ends(dim) if self.pieces is None else self.pieces.ends(dim)
+        return ends(dim) if self.pieces is None else self.pieces.ends(dim)
 
     def problem(
         self, rule: str, statement: Statement | None, message: str, hint: str

@@ -36,7 +36,6 @@ from mirage_dsl.ir.graph import Index, LoopBound, Operand, dims_of
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.tile.formula import Number, value
 from mirage_dsl.tile.program import (
     Along,
     Announce,
@@ -49,7 +48,6 @@ from mirage_dsl.tile.program import (
     Load,
     Loop,
     Merge,
-    Order,
     Part,
     Pick,
     Positions,
@@ -63,10 +61,11 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
+    pieces_of,
     walk,
 )
 from mirage_dsl.tile.program import Mask as MaskStatement
-from mirage_dsl.tile.sizes import Pieces, pieces_of
+from mirage_dsl.tile.sizes import Number, Order, Pieces, value
 
 V = TypeVar("V")
 

@@ -24,8 +24,10 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.tile.formula import (
+from mirage_dsl.tile.sizes import (
     Number,
+    Order,
+    Sizes,
     all_of,
     any_of,
     either,
@@ -34,8 +36,6 @@ from mirage_dsl.tile.formula import (
     least,
     opposite,
 )
-from mirage_dsl.tile.program import Order
-from mirage_dsl.tile.sizes import Sizes
 
 ROWS_OF_A_WARP = 64
 """Rows of a matrix product that one warp may hold."""

@@ -38,7 +38,6 @@ from mirage_dsl.tile.forms import (
     ProgramForm,
     StoreForm,
 )
-from mirage_dsl.tile.formula import OPERATIONS, Formula, Number
 from mirage_dsl.tile.printer import VERSION
 from mirage_dsl.tile.program import (
     Along,
@@ -55,7 +54,6 @@ from mirage_dsl.tile.program import (
     Merge,
     Note,
     Notes,
-    Order,
     Part,
     Pick,
     Positions,
@@ -71,6 +69,7 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
 )
+from mirage_dsl.tile.sizes import OPERATIONS, Formula, Number, Order
 
 
 def parse(text: str, filename: str = "<tiles>") -> TileProgram:

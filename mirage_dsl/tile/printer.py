@@ -16,7 +16,6 @@ from mirage_dsl.ir.graph import Operand, Schedule, Split
 from mirage_dsl.ir.text.printer import bounds_text
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import SUM
-from mirage_dsl.tile.formula import Number
 from mirage_dsl.tile.program import (
     Announce,
     Ask,
@@ -43,6 +42,7 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
 )
+from mirage_dsl.tile.sizes import Number
 
 VERSION = 1
 """Version of the text format, in its first line."""

@@ -4,7 +4,7 @@ The third level, between block graphs and the language that is printed.  Its val
 are tiles: the axes of a tile are pieces of dims, as in a block graph (`k`, `k/grid`,
 `k/loop`), and stand in an order, from the slowest to the fastest.  How many elements
 and lanes a piece has is a size.  Numbers that depend on sizes are formulas
-(`tile.formula`), so one program serves many sizes; what changes the statements
+(`tile.sizes`), so one program serves many sizes; what changes the statements
 themselves (operands swapped, a row for a vector, a sum deferred, a piece of one lane)
 makes another program.
 
@@ -22,16 +22,29 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation
-from mirage_dsl.core.types import Axis, Dim, DType, TensorType
+from mirage_dsl.core.types import (
+    Axis,
+    Dim,
+    DType,
+    MemorySpace,
+    TensorType,
+    f32,
+    flat_type,
+)
 from mirage_dsl.ir.evaluate.floats import as_format
-from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
+from mirage_dsl.ir.graph import (
+    BlockGraph,
+    LoopBound,
+    Operand,
+    Schedule,
+    Split,
+    grid_axes,
+)
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.tile.formula import Number
-
-Order = tuple[Dim, ...]
-"""Axes of a tile, from the slowest to the fastest."""
+from mirage_dsl.tile.sizes import SMALLEST_DOT, Number, Order, Pieces
 
 AGAIN = "/again"
 """What ends the name of a load's copy that registers read."""
@@ -707,3 +720,105 @@ def held_after(
     if not op.selects and op.neutral != 0.0:
         return {}
     return {d: held[d] for d in axes if d in held and held[d][0] == 0.0}
+
+
+# -- Sizes -----------------------------------------------------------------------------
+
+
+def pieces_of(program: TileProgram) -> Pieces:
+    """The pieces of a tile program at its own extents and tiles.
+
+    Extents that are symbolic and whole in a block may be anything.
+
+    Raises:
+        UnsupportedError: A piece is of a dim that is not split so.
+    """
+    block = BlockGraph(program.grid, program.loop, (), program.schedule)
+    everything = flat_type(f32, program.pieces, MemorySpace.REGISTER)
+    most = {n: 1 for n, e in program.extents.items() if e is None}
+    pieces = Pieces(block, {"": everything}, program.extents, most)
+    for rows, columns, over in program.sides:
+        pieces.widen(rows, columns, over)
+    return pieces
+
+
+Numbers = NDArray[np.float64]
+"""One for each point, a choice of sizes."""
+
+
+def elements_at(
+    program: TileProgram, grid: Mapping[str, Numbers], loop: Numbers
+) -> Numbers:
+    """Elements of each piece of a program that hold data, at many sizes.
+
+    Args:
+        program: Its extents are known, but those of pieces of one element.
+        grid: The tiles of each split of the grid, one entry a point.
+        loop: The tiles of the loop.
+
+    Returns:
+        A row for each of the program's pieces, and one of ones; a column a point.
+    """
+    found = np.ones((len(program.pieces) + 1, len(loop)))
+    for row, dim in zip(found, program.pieces, strict=False):
+        row[:] = program.extents.get(dim.name) or 1
+        if dim.grid:
+            np.minimum(row, grid[dim.name], out=row)
+        if dim.loop:
+            np.minimum(row, loop, out=row)
+    return found
+
+
+def lanes_at(
+    program: TileProgram, grid: Mapping[str, Numbers], elements: Numbers
+) -> Numbers:
+    """Lanes of each piece, as `Pieces` has them at each of these sizes."""
+    found = next_powers(elements)
+    place = {d: at for at, d in enumerate(program.pieces)}
+    for name, excess in _excesses(program, grid):
+        for dim, at in place.items():
+            if dim.grid and dim.name == name:
+                found[at] = np.where(excess, np.maximum(found[at], 2), found[at])
+    done: set[tuple[int, ...]] = set()
+    for sides in program.sides:
+        rows, columns, over = ([place[d] for d in side] for side in sides)
+        real = np.logical_or.reduce(found[over] > 1)
+        for side in (rows, columns, over):
+            if tuple(side) not in done:
+                _widen_at(found, side, real)
+            if real.all() and len(side) == 1:
+                done.add(tuple(side))
+    return found
+
+
+def _widen_at(lanes: Numbers, side: Sequence[int], where: NDArray[np.bool_]) -> None:
+    """Widen the last of the widest dims of a side to what the matrix unit takes."""
+    own = lanes[side]
+    missing = np.maximum(SMALLEST_DOT / own.prod(axis=0), 1.0)
+    missing[~where] = 1.0
+    if len(side) == 1:
+        lanes[side[0]] *= missing
+        return
+    widest = len(side) - 1 - np.argmax(own[::-1], axis=0)
+    for at, dim in enumerate(side):
+        lanes[dim] *= np.where(widest == at, missing, 1.0)
+
+
+def _excesses(
+    program: TileProgram, grid: Mapping[str, Numbers]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Splits on whose axis there may be more blocks than they have parts, and where."""
+    for axis in grid_axes(program.grid):
+        if len(axis) > 1:
+            extents = (program.extents[s.dim] or 1 for s in axis)
+            parts = [
+                np.ceil(e / grid[s.dim]) for e, s in zip(extents, axis, strict=True)
+            ]
+            most = np.maximum.reduce(parts)
+            for split, own in zip(axis, parts, strict=True):
+                yield split.dim, own < most
+
+
+def next_powers(sizes: Numbers) -> Numbers:
+    """The next power of two of each."""
+    return np.exp2(np.ceil(np.log2(np.maximum(sizes, 1.0))))

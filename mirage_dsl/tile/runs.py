@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mirage_dsl.core.types import Axis, Dim
-from mirage_dsl.tile.program import Load, Merge, Order, TileProgram, reads, walk
+from mirage_dsl.tile.program import Load, Merge, TileProgram, reads, walk
+from mirage_dsl.tile.sizes import Order
 
 Sides = tuple[Order, ...]
 

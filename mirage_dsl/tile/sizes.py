@@ -1,4 +1,4 @@
-"""The pieces of dims that a block sees: their elements, lanes and raggedness.
+"""The sizes of tiles: the pieces of dims that a block sees, and formulas over them.
 
 Tiles have powers of two of lanes along each axis, and the matrix unit takes no less
 than 16, so a piece may be wider than what it holds; a grid split or the loop may also
@@ -6,35 +6,308 @@ leave a ragged last tile.  A piece whose lanes can lie outside is `loose`: loads
 and reductions mask it.
 
 `Pieces` are the pieces at known sizes, `Unsized` those at many: what the one answers in
-numbers, the other answers in formulas.
+numbers, the other answers in formulas, `lanes(m/grid) >= 64 & warps >= 4`.  A formula
+is printed as text, evaluated at one size or over arrays of sizes, and folded where the
+numbers are known while it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Dim, MemorySpace, TensorType, f32, flat_type
+from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.ir.analysis.layouts import Place
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    Load,
-    Split,
-    Store,
-    grid_axes,
-    partial_dim,
-)
+from mirage_dsl.ir.graph import Apply, BlockGraph, Load, Split, Store, partial_dim
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.tile import formula
-from mirage_dsl.tile.formula import STAGES, WARPS, Number
-from mirage_dsl.tile.program import Order, TileProgram
+
+Order = tuple[Dim, ...]
+"""Axes of a tile, from the slowest to the fastest."""
+
+# -- Formulas --------------------------------------------------------------------------
+
+
+class LaneCounts(Protocol):
+    """What formulas of lanes ask: the sizes of a program, or an array of them.
+
+    Attributes:
+        warps: Warps that the schedule gives a block.
+        stages: Depth of the loop's software pipeline.
+    """
+
+    @property
+    def warps(self) -> Any: ...
+
+    @property
+    def stages(self) -> Any: ...
+
+    def lanes(self, dim: Dim) -> Any:
+        """How many lanes tiles have along a piece: a power of two."""
+        ...
+
+
+class Asked(LaneCounts, Protocol):
+    """What all formulas ask, those of masks too."""
+
+    def loose(self, dim: Dim) -> Any:
+        """Whether lanes of a piece can lie outside of its dim."""
+        ...
+
+    def ends(self, dim: Dim) -> Any:
+        """Whether lanes outside of a loose piece lie outside of the tensor too."""
+        ...
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An operation on numbers, or a question about sizes.
+
+    Attributes:
+        op: `lanes`, `loose`, `ends` (of one dim), `warps`, `stages`, or a row of
+            `OPERATIONS`.
+        args: What it is applied to.
+
+    Formulas are made by the functions below and by `+ - * // >= > & | ~`,
+    which fold what is known.  `==` compares formulas, not what they stand for.
+    """
+
+    op: str
+    args: tuple[Formula | Dim | int | bool, ...] = ()
+
+    def at(self, sizes: LaneCounts) -> Any:
+        """What it is at some sizes: a number, or an array with one for each point.
+
+        Those who ask for what may lie outside have sizes that are `Asked`.
+        """
+        if self.op in ("warps", "stages"):
+            return getattr(sizes, self.op)
+        if self.op in ("lanes", "loose", "ends"):
+            return getattr(sizes, self.op)(*self.args)
+        found = (a.at(sizes) if isinstance(a, Formula) else a for a in self.args)
+        return OPERATIONS[self.op].compute(*found)
+
+    def __str__(self) -> str:
+        if self.op not in OPERATIONS:
+            return self.op + (f"({self.args[0]})" if self.args else "")
+        row = OPERATIONS[self.op]
+        return row.text.format(
+            *(_within(a, row.binding, first=at == 0) for at, a in enumerate(self.args))
+        )
+
+    def __add__(self, other: Number) -> Number:
+        return fold("add", self, other)
+
+    def __sub__(self, other: Number) -> Number:
+        return fold("sub", self, other)
+
+    def __mul__(self, other: Number) -> Number:
+        return fold("mul", self, other)
+
+    def __floordiv__(self, other: Number) -> Number:
+        return fold("div", self, other)
+
+    def __ge__(self, other: Number) -> Number:
+        return fold("ge", self, other)
+
+    def __gt__(self, other: Number) -> Number:
+        return fold("gt", self, other)
+
+    def __and__(self, other: Number) -> Number:
+        return fold("and", self, other)
+
+    def __or__(self, other: Number) -> Number:
+        return fold("or", self, other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __invert__(self) -> Number:
+        return opposite(self)
+
+
+Number = Formula | int | bool
+"""What a tile program has for a number or a condition."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table of operations.
+
+    Attributes:
+        text: How it is written.
+        binding: How tightly it binds; operands that bind less get parentheses.
+        compute: Its value, of numbers or of arrays.
+    """
+
+    text: str
+    binding: int
+    compute: Callable[..., Any]
+
+
+def _pick(of_arrays: Callable[..., Any], of_numbers: Callable[..., Any]) -> Any:
+    """NumPy's function where an argument is an array, else Python's."""
+
+    def compute(*args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, (np.ndarray, np.generic)):
+                return of_arrays(*args)
+        return of_numbers(*args)
+
+    return compute
+
+
+def _either(condition: bool, yes: Any, no: Any) -> Any:
+    return yes if condition else no
+
+
+def _or(a: Any, b: Any) -> Any:
+    return a | b
+
+
+def _and(a: Any, b: Any) -> Any:
+    return a & b
+
+
+def _div(a: Any, b: Any) -> Any:
+    return a // b
+
+
+TIGHTEST = 9
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        "if": Operation("{1} if {0} else {2}", 0, _pick(np.where, _either)),
+        "or": Operation("{} | {}", 1, _or),
+        "and": Operation("{} & {}", 2, _and),
+        "not": Operation("not {}", 3, _pick(np.logical_not, operator.not_)),
+        "ge": Operation("{} >= {}", 4, operator.ge),
+        "gt": Operation("{} > {}", 4, operator.gt),
+        "add": Operation("{} + {}", 5, operator.add),
+        "sub": Operation("{} - {}", 5, operator.sub),
+        "mul": Operation("{} * {}", 6, operator.mul),
+        "div": Operation("{} div {}", 6, _div),
+        "max": Operation("max({}, {})", TIGHTEST, _pick(np.maximum, max)),
+        "min": Operation("min({}, {})", TIGHTEST, _pick(np.minimum, min)),
+    }
+)
+"""What formulas are made of, besides questions about sizes."""
+
+_NEUTRAL: Mapping[str, int | bool] = MappingProxyType(
+    {"and": True, "or": False, "mul": 1, "add": 0}
+)
+_ABSORBING: Mapping[str, int | bool] = MappingProxyType(
+    {"and": False, "or": True, "mul": 0}
+)
+
+
+def _within(arg: Formula | Dim | int | bool, binding: int, *, first: bool) -> str:
+    """An operand's text; operations of one binding are read from the left."""
+    if not isinstance(arg, Formula) or arg.op not in OPERATIONS or binding == TIGHTEST:
+        return str(arg)
+    own = OPERATIONS[arg.op].binding
+    # Comparisons, `not` and `if` do not follow one another without parentheses.
+    chained = first and own == binding and binding in (1, 2, 5, 6)
+    return str(arg) if own > binding or chained else f"({arg})"
+
+
+def fold(op: str, *args: Number) -> Number:
+    """An operation of the table, or what it is where that is known already."""
+    for arg in args:
+        if isinstance(arg, Formula):
+            return _folded(op, args)
+    return OPERATIONS[op].compute(*args)
+
+
+def _folded(op: str, args: tuple[Number, ...]) -> Number:
+    """An operation some of whose operands are formulas."""
+    if op == "if" and not isinstance(args[0], Formula):
+        return args[1] if args[0] else args[2]
+    if op in ("if", "and", "or", "max", "min") and args[-1] == args[-2]:
+        return args[-1]
+    if op in ("and", "or") and args[0] == opposite(args[1]):
+        return op == "or"
+    if len(args) == 2:
+        for one, other in (args, args[::-1]):
+            if not isinstance(one, Formula):
+                if one == _ABSORBING.get(op):
+                    return one
+                if one == _NEUTRAL.get(op):
+                    return other
+    return Formula(op, args)
+
+
+WARPS, STAGES = Formula("warps"), Formula("stages")
+
+
+def lanes(dim: Dim) -> Formula:
+    """How many lanes tiles have along a piece."""
+    return Formula("lanes", (dim,))
+
+
+def loose(dim: Dim) -> Formula:
+    """Whether lanes of a piece can lie outside of its dim."""
+    return Formula("loose", (dim,))
+
+
+def ends(dim: Dim) -> Formula:
+    """Whether lanes outside of a loose piece lie outside of the tensor too.
+
+    Not so where a part of the grid or of the loop ends within lanes that the next part
+    goes on in.  A tensor descriptor reads 0 outside of the tensor, and only there.
+    """
+    return Formula("ends", (dim,))
+
+
+def opposite(condition: Number) -> Number:
+    """Whether a condition does not hold."""
+    if isinstance(condition, Formula) and condition.op == "not":
+        (inner,) = condition.args
+        assert not isinstance(inner, Dim)
+        return inner
+    return fold("not", condition)
+
+
+def all_of(conditions: Iterable[Number]) -> Number:
+    """Whether all of some conditions hold."""
+    return reduce(lambda a, b: fold("and", a, b), conditions, True)
+
+
+def any_of(conditions: Iterable[Number]) -> Number:
+    """Whether one of some conditions holds."""
+    return reduce(lambda a, b: fold("or", a, b), conditions, False)
+
+
+def either(condition: Number, yes: Number, no: Number) -> Number:
+    """The one number where a condition holds, else the other."""
+    return fold("if", condition, yes, no)
+
+
+def greatest(first: Number, *others: Number) -> Number:
+    """The greatest of some numbers."""
+    return reduce(lambda a, b: fold("max", a, b), others, first)
+
+
+def least(first: Number, *others: Number) -> Number:
+    """The least of some numbers."""
+    return reduce(lambda a, b: fold("min", a, b), others, first)
+
+
+def value(number: Number, sizes: Asked) -> Any:
+    """What a number is at some sizes."""
+    return number.at(sizes) if isinstance(number, Formula) else number
+
+
+# -- Pieces ----------------------------------------------------------------------------
+
 
 SMALLEST_DOT = 16
 """Smallest number of rows, columns and summands of a matrix product."""
@@ -413,23 +686,6 @@ class Pieces:
                 self._by_dim[last] = replace(piece, width=width)
 
 
-def pieces_of(program: TileProgram) -> Pieces:
-    """The pieces of a tile program at its own extents and tiles.
-
-    Extents that are symbolic and whole in a block may be anything.
-
-    Raises:
-        UnsupportedError: A piece is of a dim that is not split so.
-    """
-    block = BlockGraph(program.grid, program.loop, (), program.schedule)
-    everything = flat_type(f32, program.pieces, MemorySpace.REGISTER)
-    most = {n: 1 for n, e in program.extents.items() if e is None}
-    pieces = Pieces(block, {"": everything}, program.extents, most)
-    for rows, columns, over in program.sides:
-        pieces.widen(rows, columns, over)
-    return pieces
-
-
 class Unsized:
     """The pieces of a block at any sizes that change none of its statements.
 
@@ -451,11 +707,11 @@ class Unsized:
 
     def lanes(self, dim: Dim) -> Number:
         """How many lanes tiles have along a piece."""
-        return 1 if dim in self.units else formula.lanes(dim)
+        return 1 if dim in self.units else lanes(dim)
 
     def loose(self, dim: Dim) -> Number:
         """Whether lanes of a piece can lie outside of its dim."""
-        return False if dim in self.units else formula.loose(dim)
+        return False if dim in self.units else loose(dim)
 
     def outside(self, dim: Dim, *, in_loop: bool) -> Number:  # noqa: ARG002
         """The same: what is outside of a ragged last tile is masked after it too."""
@@ -463,94 +719,11 @@ class Unsized:
 
     def ends(self, dim: Dim) -> Number:
         """Whether lanes outside of a loose piece lie outside of the tensor too."""
-        return formula.ends(dim)
+        return ends(dim)
 
     def fits_box(self, box: Order, itemsize: int) -> bool:
         """Whether the copy engine moves boxes of these pieces, slowest first."""
         return self._like.fits_box(box, itemsize)
-
-
-# -- Many sizes at once ----------------------------------------------------------------
-
-Numbers = NDArray[np.float64]
-
-
-def elements_at(
-    program: TileProgram, grid: Mapping[str, Numbers], loop: Numbers
-) -> Numbers:
-    """Elements of each piece of a program that hold data, at many sizes.
-
-    Args:
-        program: Its extents are known, but those of pieces of one element.
-        grid: The tiles of each split of the grid, one entry a point.
-        loop: The tiles of the loop.
-
-    Returns:
-        A row for each of the program's pieces, and one of ones; a column a point.
-    """
-    found = np.ones((len(program.pieces) + 1, len(loop)))
-    for row, dim in zip(found, program.pieces, strict=False):
-        row[:] = program.extents.get(dim.name) or 1
-        if dim.grid:
-            np.minimum(row, grid[dim.name], out=row)
-        if dim.loop:
-            np.minimum(row, loop, out=row)
-    return found
-
-
-def lanes_at(
-    program: TileProgram, grid: Mapping[str, Numbers], elements: Numbers
-) -> Numbers:
-    """Lanes of each piece, as `Pieces` has them at each of these sizes."""
-    found = next_powers(elements)
-    place = {d: at for at, d in enumerate(program.pieces)}
-    for name, excess in _excesses(program, grid):
-        for dim, at in place.items():
-            if dim.grid and dim.name == name:
-                found[at] = np.where(excess, np.maximum(found[at], 2), found[at])
-    done: set[tuple[int, ...]] = set()
-    for sides in program.sides:
-        rows, columns, over = ([place[d] for d in side] for side in sides)
-        real = np.logical_or.reduce(found[over] > 1)
-        for side in (rows, columns, over):
-            if tuple(side) not in done:
-                _widen_at(found, side, real)
-            if real.all() and len(side) == 1:
-                done.add(tuple(side))
-    return found
-
-
-def _widen_at(lanes: Numbers, side: Sequence[int], where: NDArray[np.bool_]) -> None:
-    """Widen the last of the widest dims of a side to what the matrix unit takes."""
-    own = lanes[side]
-    missing = np.maximum(SMALLEST_DOT / own.prod(axis=0), 1.0)
-    missing[~where] = 1.0
-    if len(side) == 1:
-        lanes[side[0]] *= missing
-        return
-    widest = len(side) - 1 - np.argmax(own[::-1], axis=0)
-    for at, dim in enumerate(side):
-        lanes[dim] *= np.where(widest == at, missing, 1.0)
-
-
-def _excesses(
-    program: TileProgram, grid: Mapping[str, Numbers]
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Splits on whose axis there may be more blocks than they have parts, and where."""
-    for axis in grid_axes(program.grid):
-        if len(axis) > 1:
-            extents = (program.extents[s.dim] or 1 for s in axis)
-            parts = [
-                np.ceil(e / grid[s.dim]) for e, s in zip(extents, axis, strict=True)
-            ]
-            most = np.maximum.reduce(parts)
-            for split, own in zip(axis, parts, strict=True):
-                yield split.dim, own < most
-
-
-def next_powers(sizes: Numbers) -> Numbers:
-    """The next power of two of each."""
-    return np.exp2(np.ceil(np.log2(np.maximum(sizes, 1.0))))
 
 
 def _clamp(tile: int, extent: int | None) -> int:

@@ -31,9 +31,15 @@ from mirage_dsl.ir.maps import piece_extent
 from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
-from mirage_dsl.tile.formula import Number, fold
-from mirage_dsl.tile.program import Order
-from mirage_dsl.tile.sizes import SMALLEST_DOT, Outer, Pieces, Sizes
+from mirage_dsl.tile.sizes import (
+    SMALLEST_DOT,
+    Number,
+    Order,
+    Outer,
+    Pieces,
+    Sizes,
+    fold,
+)
 
 Around = TypeVar("Around", bound=Outer)
 

@@ -20,9 +20,8 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.ops.table import EXP, MUL, SUB
-from mirage_dsl.tile.formula import Number, all_of, any_of, opposite
 from mirage_dsl.tile.layout import Layout
-from mirage_dsl.tile.program import Order
+from mirage_dsl.tile.sizes import Number, Order, all_of, any_of, opposite
 
 Stage = Literal["before", "body", "after"]
 

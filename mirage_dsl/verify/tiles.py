@@ -19,8 +19,7 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph, partial_dim
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles
 from mirage_dsl.tile.lower import launches, programs
-from mirage_dsl.tile.program import TileProgram
-from mirage_dsl.tile.sizes import pieces_of
+from mirage_dsl.tile.program import TileProgram, pieces_of
 from mirage_dsl.verify.literals import with_numbers_of
 
 V = TypeVar("V")

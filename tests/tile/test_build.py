@@ -15,7 +15,6 @@ from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import build
-from mirage_dsl.tile.formula import Formula, value
 from mirage_dsl.tile.lower import launches, outer_of, programs
 from mirage_dsl.tile.program import (
     Announce,
@@ -35,7 +34,7 @@ from mirage_dsl.tile.program import (
     Wait,
     walk,
 )
-from mirage_dsl.tile.sizes import Pieces, Unsized
+from mirage_dsl.tile.sizes import Formula, Pieces, Unsized, value
 from mirage_dsl.tile.suited import Suited, suited
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -29,15 +29,17 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.lower import programs
 from mirage_dsl.tile.program import (
     Load,
-    Order,
     Product,
     Reduce,
     Statement,
     TileProgram,
+    elements_at,
+    lanes_at,
     makes,
+    pieces_of,
     walk,
 )
-from mirage_dsl.tile.sizes import Pieces, elements_at, lanes_at, pieces_of
+from mirage_dsl.tile.sizes import Order, Pieces
 from tests.freeze.frozen import GRAPHS, HERE
 
 

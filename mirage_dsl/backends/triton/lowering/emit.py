@@ -75,7 +75,6 @@ from mirage_dsl.tile.program import (
     Mask,
     Merge,
     Notes,
-    Order,
     Part,
     Positions,
     Product,
@@ -93,7 +92,7 @@ from mirage_dsl.tile.program import (
     walk,
 )
 from mirage_dsl.tile.runs import runs
-from mirage_dsl.tile.sizes import Outer, Pieces, launch_order
+from mirage_dsl.tile.sizes import Order, Outer, Pieces, launch_order
 from mirage_dsl.tile.suited import suited
 
 EARLY = f"""

@@ -18,8 +18,9 @@ from mirage_dsl.backends.triton.lowering.source import (
 from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.ir.graph import Split
 from mirage_dsl.tile.build import memory_order
-from mirage_dsl.tile.program import Ask, Order, Store
+from mirage_dsl.tile.program import Ask, Store
 from mirage_dsl.tile.sizes import (
+    Order,
     Piece,
     Pieces,
     counts_down,

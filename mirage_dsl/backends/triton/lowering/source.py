@@ -14,8 +14,7 @@ from mirage_dsl.backends.library import HELPERS, number
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
 from mirage_dsl.core.types import Dim, DType, f32, u8
 from mirage_dsl.ops.makers import JOIN_PREFIX
-from mirage_dsl.tile.program import Order
-from mirage_dsl.tile.sizes import Pieces
+from mirage_dsl.tile.sizes import Order, Pieces
 
 RESERVED = frozenset(
     {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch", "device"}
