@@ -1,8 +1,8 @@
 """From a block graph and its schedule to a tile program.
 
 Every decision of the lowering is taken here, or by what is asked from here: orders of
-axes and orientations of products (`layout`), what is computed in one step and which
-loads are made twice (`wiring`), masks, descriptors, what is waited for.  With
+axes and orientations of products, what is computed in one step and which loads are
+made twice (`layout`), masks, descriptors, what is waited for.  With
 `sizes.Pieces` they are taken at known sizes, with `sizes.Unsized` those that are
 numbers stay formulas.
 """
@@ -44,7 +44,7 @@ from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import MAX
 from mirage_dsl.tile.integers import narrow
-from mirage_dsl.tile.layout import Layout, ProductAxes
+from mirage_dsl.tile.layout import Layout, ProductAxes, Stage, Wiring
 from mirage_dsl.tile.picked import Picked, picked
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -99,7 +99,6 @@ from mirage_dsl.tile.sizes import (
     opposite,
 )
 from mirage_dsl.tile.suited import Suited
-from mirage_dsl.tile.wiring import Stage, Wiring
 
 INFINITY = float("inf")
 
