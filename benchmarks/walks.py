@@ -33,7 +33,7 @@ from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 
 PACKAGE = "mirage_dsl"
 GENERATED = "<string>"

@@ -2,7 +2,7 @@
 
 A backend makes something that runs of a μGraph.  It gets the μGraph whole, with its
 library kernels; of each graph-defined kernel it gets the tile program from
-`tile.lower.programs`, in which all is decided but addresses, and prints that in its own
+`tile.build.programs`, in which all is decided but addresses, and prints that in its own
 language.
 
 Who calls what, and when:
@@ -33,12 +33,7 @@ from math import prod
 from typing import TYPE_CHECKING, Protocol, cast
 
 from mirage_dsl.backends.dispatch import Call, Direct
-from mirage_dsl.core.errors import (
-    DTypeError,
-    SearchError,
-    ShapeError,
-    UnsupportedError,
-)
+from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError, UnsupportedError
 from mirage_dsl.core.modes import memory_refusal
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import KernelGraph

@@ -15,15 +15,11 @@ import numpy as np
 from mirage_dsl.backends.base import Backend, Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
 from mirage_dsl.ir.evaluate.domain import Domain, Named, NamedArrays
-from mirage_dsl.ir.evaluate.floats import (
-    NumpyDomain,
-    evaluate_numpy,
-    numpy_dtype,
-)
+from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import parts
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 
 if TYPE_CHECKING:
     import torch

@@ -5,14 +5,7 @@ from __future__ import annotations
 import click
 
 from mirage_dsl.cli.inputs import read_graph, resize, trace_target
-from mirage_dsl.cli.output import (
-    MU_FILE,
-    answer,
-    json_option,
-    negative,
-    say,
-    say_json,
-)
+from mirage_dsl.cli.output import MU_FILE, answer, json_option, negative, say, say_json
 from mirage_dsl.core.errors import CheckError, ParseError
 from mirage_dsl.core.hardware import DEFAULT, HARDWARE
 from mirage_dsl.ir.graph import KernelGraph
@@ -67,7 +60,7 @@ def show_command(
         raise click.UsageError("found --triton and --tiles, expected one of them")
     graph = resize(read_graph(file), sizes)
     if tiles:
-        from mirage_dsl.tile.lower import programs
+        from mirage_dsl.tile.build import programs
         from mirage_dsl.tile.printer import to_text
 
         source = to_text(*programs(graph))

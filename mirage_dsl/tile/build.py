@@ -1,4 +1,4 @@
-"""From a block graph and its schedule to a tile program.
+"""From a μGraph to the tile programs of its kernels: block graphs and their schedules.
 
 Every decision of the lowering is taken here, or by what is asked from here: orders of
 axes and orientations of products, what is computed in one step and which loads are
@@ -9,7 +9,7 @@ numbers stay formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Literal
@@ -28,11 +28,12 @@ from mirage_dsl.core.types import (
     i32,
 )
 from mirage_dsl.ir.analysis.settled import unmasked
-from mirage_dsl.ir.analysis.waiting import after_wait, asked_ahead
+from mirage_dsl.ir.analysis.waiting import Announced, after_wait, asked_ahead, launches
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockNode,
+    KernelGraph,
     LoopBound,
     Operand,
     RunningMax,
@@ -91,19 +92,19 @@ from mirage_dsl.tile.sizes import (
     Order,
     Outer,
     Sizes,
+    Unsized,
     all_of,
     any_of,
     either,
     fold,
     greatest,
     opposite,
+    outer_of,
 )
-from mirage_dsl.tile.suited import Suited
+from mirage_dsl.tile.suited import Suited, suited
 
 INFINITY = float("inf")
 
-Announced = Literal["", "start", "loop"]
-"""Whether the kernel behind may start early, and after what of this one."""
 
 Making = (
     Load
@@ -128,6 +129,34 @@ def memory_order(load: BlockLoad | Load | Ask, kind: TensorType) -> Order:
     """The dims of a loaded tensor from the slowest to the fastest."""
     axes = load.axes if isinstance(load, BlockLoad) else load.at
     return tuple(d for axis in kind.order for d in axes[axis])
+
+
+def programs(
+    graph: KernelGraph, *, sized: bool = True, most: Mapping[str, int] | None = None
+) -> tuple[TileProgram, ...]:
+    """The tile programs of a μGraph's graph-defined kernels, in launch order.
+
+    Args:
+        graph: The μGraph.
+        sized: At the sizes of its dims and schedules; else numbers that depend on
+            sizes stay formulas.
+        most: The largest extents of symbolic dims: blocks can hold these whole.
+
+    Raises:
+        UnsupportedError: A tile program cannot express something of it.
+    """
+    outer, found = outer_of(graph, most=most), list[TileProgram]()
+    for launch in launches(graph):
+        given = suited(launch.block, outer)
+        program = build(
+            given,
+            name=f"{graph.name}_kernel{len(found)}",
+            sizes=None if sized else Unsized(given.pieces),
+            announced=launch.announced,
+            made=launch.made,
+        )
+        found.append(program)
+    return tuple(found)
 
 
 def build(

@@ -25,8 +25,18 @@ import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim, TensorType
-from mirage_dsl.ir.analysis.layouts import Place
-from mirage_dsl.ir.graph import Apply, BlockGraph, Load, Split, Store, partial_dim
+from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    Split,
+    Store,
+    partial_dim,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Kind
 
 Order = tuple[Dim, ...]
@@ -479,6 +489,39 @@ class Outer:
     def has_layout(self, tensor: str) -> bool:
         """Whether a type tells how a tensor lies in memory; not so for views."""
         return tensor in self.packed or tensor in self.inputs
+
+
+def outer_of(
+    graph: KernelGraph,
+    *,
+    most: Mapping[str, int] | None = None,
+    pointers: bool = False,
+) -> Outer:
+    """What the tiles of a μGraph's blocks depend on."""
+    extents = derived_extents(graph, graph.extent_of)
+    most = {n: e for n, e in (most or {}).items() if extents.get(n) is None}
+    types = laid_out(graph, kernel_types(graph), {**extents, **most})
+    placed = places(graph, types, extents)
+    return Outer(
+        types,
+        extents,
+        most,
+        packed=_packed(graph) - placed.keys(),
+        placed=placed,
+        inputs=frozenset(i.name for i in graph.inputs),
+        pointers=pointers,
+    )
+
+
+def _packed(graph: KernelGraph) -> frozenset[str]:
+    """Tensors that the kernels themselves make contiguous."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            found.update(node.results)
+        elif node.op.kind is not Kind.VIEW:
+            found.add(node.result)
+    return frozenset(found)
 
 
 class Sizes(Protocol):

@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.ir.analysis.waiting import launches
 from mirage_dsl.ir.evaluate.domain import Domain, Named
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, partial_dim
+from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles
-from mirage_dsl.tile.lower import launches, programs
 from mirage_dsl.tile.program import TileProgram, pieces_of
 from mirage_dsl.verify.literals import with_numbers_of
 

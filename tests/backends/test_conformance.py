@@ -22,7 +22,7 @@ from mirage_dsl.ir.maps import bind_extents
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.tile import program as tp
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 from tests.backends import conformance
 from tests.backends.conformance import CASES, conform
 from tests.backends.numpy_tiles import printer

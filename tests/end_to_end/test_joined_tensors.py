@@ -28,7 +28,7 @@ from mirage_dsl.rewrite.joins import pick_joined
 from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.tile import parser as tile_parser
 from mirage_dsl.tile import program as tile_program
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.printer import to_text
 
 Function = Callable[..., Any]

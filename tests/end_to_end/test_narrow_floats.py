@@ -17,7 +17,7 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import dtype_of
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.program import Cast, walk
 
 Function = Callable[..., Any]
@@ -151,7 +151,7 @@ def test_weights_cost_their_bytes() -> None:
     assert seen["f8e4m3"] < 0.51 * seen["f16"]
 
 
-# -- What must not be accepted -------------------------------------------------------
+# -- What must not be accepted ---------------------------------------------------------
 
 
 def _traced(function: Function) -> KernelGraph:
@@ -238,7 +238,7 @@ def test_what_holds_of_them_is_accepted(name: str) -> None:
     assert mirage.verify(other, one, stability=False).equivalent
 
 
-# -- Weights of 4 bits, at one row ---------------------------------------------------
+# -- Weights of 4 bits, at one row -----------------------------------------------------
 
 
 def unpacked(packed: Any, scale: Any, dtype: torch.dtype) -> Any:

@@ -27,13 +27,13 @@ import numpy as np
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import f32
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.waiting import launched_early, launches
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate, evaluate_block
 from mirage_dsl.ir.graph import KernelGraph, dims_of
 from mirage_dsl.ops.table import CUMPROD, CUMSUM, MAX, SUM
+from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check
-from mirage_dsl.tile.lower import launches, programs
 from mirage_dsl.tile.parser import parse
 from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import (

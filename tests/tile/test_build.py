@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.waiting import launched_early, launches
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.tile.build import build
-from mirage_dsl.tile.lower import launches, outer_of, programs
+from mirage_dsl.tile.build import build, programs
 from mirage_dsl.tile.program import (
     Announce,
     Ask,
@@ -34,7 +33,7 @@ from mirage_dsl.tile.program import (
     Wait,
     walk,
 )
-from mirage_dsl.tile.sizes import Formula, Pieces, Unsized, value
+from mirage_dsl.tile.sizes import Formula, Pieces, Unsized, outer_of, value
 from mirage_dsl.tile.suited import Suited, suited
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

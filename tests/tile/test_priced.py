@@ -26,7 +26,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.program import (
     Load,
     Product,

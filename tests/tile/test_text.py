@@ -15,7 +15,7 @@ from mirage_dsl.core.errors import MirageError, ParseError
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.maps import derived_extents, with_symbolic
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.parser import parse, parse_all
 from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import Cast, Compute, Loop, Statement, TileProgram

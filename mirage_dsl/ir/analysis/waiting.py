@@ -13,9 +13,11 @@ kernel of a μGraph waits at once, for its inputs may be what the kernel ahead m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Literal
 
 from mirage_dsl.ir.graph import (
     JOINED,
@@ -131,3 +133,42 @@ def has_work_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
 def runs_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
     """Whether a kernel runs its loop before it waits for the kernel ahead."""
     return block.loop is not None and after_wait(block, made) is not None
+
+
+Announced = Literal["", "start", "loop"]
+"""Whether the kernel behind may start early, and after what of this one."""
+
+
+@dataclass(frozen=True)
+class LaunchedBlock:
+    """A graph-defined kernel among the others of its μGraph.
+
+    Attributes:
+        block: The kernel.
+        announced: When the kernel behind it may start.
+        made: What kernels before it made; None where there is none ahead.
+    """
+
+    block: BlockGraph
+    announced: Announced
+    made: AbstractSet[str] | None
+
+
+def launches(graph: KernelGraph) -> Iterator[LaunchedBlock]:
+    """The graph-defined kernels of a μGraph in launch order."""
+    behind = dict(behind_kernels(graph))
+    for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
+        if isinstance(node, BlockGraph):
+            yield LaunchedBlock(node, _announced(following, behind), behind.get(node))
+
+
+def _announced(
+    following: Apply | BlockGraph | None, behind: Mapping[BlockGraph, AbstractSet[str]]
+) -> Announced:
+    """When the next kernel may start: at once, if it has work before it waits.
+
+    Otherwise not before this one's loop is over: blocks that only wait hold resources.
+    """
+    if not isinstance(following, BlockGraph) or not following.schedule.pdl:
+        return ""
+    return "start" if has_work_ahead(following, behind[following]) else "loop"

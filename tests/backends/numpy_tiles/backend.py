@@ -18,7 +18,7 @@ from mirage_dsl.core.types import dtype_named, f32
 from mirage_dsl.ir.evaluate.floats import as_format, numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.tile.lower import programs
+from mirage_dsl.tile.build import programs
 from tests.backends.numpy_tiles.printer import Printer
 
 

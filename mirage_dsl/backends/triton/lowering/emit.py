@@ -53,11 +53,11 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32
 from mirage_dsl.ir.analysis.layouts import FlatValues, built, flat_values
+from mirage_dsl.ir.analysis.waiting import Announced, launches
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
 from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
-from mirage_dsl.tile.build import Announced, build, memory_order
-from mirage_dsl.tile.lower import launches, outer_of
+from mirage_dsl.tile.build import build, memory_order
 from mirage_dsl.tile.packed import packed
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -92,7 +92,7 @@ from mirage_dsl.tile.program import (
     walk,
 )
 from mirage_dsl.tile.runs import runs
-from mirage_dsl.tile.sizes import Order, Outer, Pieces, launch_order
+from mirage_dsl.tile.sizes import Order, Outer, Pieces, launch_order, outer_of
 from mirage_dsl.tile.suited import suited
 
 EARLY = f"""
