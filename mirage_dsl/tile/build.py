@@ -44,9 +44,8 @@ from mirage_dsl.ir.maps import looped_dims, loops_inside_grid
 from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import MAX
-from mirage_dsl.tile.integers import narrow
 from mirage_dsl.tile.layout import Layout, ProductAxes, Stage, Wiring
-from mirage_dsl.tile.picked import Picked, picked
+from mirage_dsl.tile.positions import Picked, narrow, picked
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
