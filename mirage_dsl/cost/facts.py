@@ -27,6 +27,7 @@ from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.tile.build import build, memory_order
+from mirage_dsl.tile.combined import runs
 from mirage_dsl.tile.program import (
     Cast,
     Compute,
@@ -43,7 +44,6 @@ from mirage_dsl.tile.program import (
     reads,
     walk,
 )
-from mirage_dsl.tile.runs import runs
 from mirage_dsl.tile.sizes import (
     SMALLEST_DOT,
     Number,

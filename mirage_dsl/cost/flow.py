@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from mirage_dsl.tile.packed import packed
+from mirage_dsl.tile.combined import packed
 from mirage_dsl.tile.program import (
     Convert,
     Load,

@@ -10,7 +10,7 @@ from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
-from mirage_dsl.tile.runs import runs
+from mirage_dsl.tile.combined import runs
 from tests.backends.running import check
 
 

@@ -17,7 +17,7 @@ from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
-from mirage_dsl.tile.packed import Unpacked, packed
+from mirage_dsl.tile.combined import Unpacked, packed
 from tests.backends.running import check
 
 Words = NDArray[np.uint32]

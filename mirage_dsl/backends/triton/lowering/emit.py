@@ -58,7 +58,7 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
 from mirage_dsl.ops.makers import joining
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
-from mirage_dsl.tile.packed import packed
+from mirage_dsl.tile.combined import packed, runs
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -91,7 +91,6 @@ from mirage_dsl.tile.program import (
     makes,
     walk,
 )
-from mirage_dsl.tile.runs import runs
 from mirage_dsl.tile.sizes import Order, Outer, Pieces, launch_order, outer_of
 from mirage_dsl.tile.suited import suited
 
@@ -522,7 +521,8 @@ class _Printer:
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
         for statement in body:
             self._comment(statement.notes)
-            if self._packed.steps.isdisjoint(makes(statement)):
+            steps = self._packed.steps
+            if not steps or steps.isdisjoint(makes(statement)):
                 self._print[type(statement)](statement)
         self._comment(closing)
 

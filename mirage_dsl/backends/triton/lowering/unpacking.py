@@ -1,4 +1,4 @@
-"""Floats from bytes: functions that emitted modules call for what `tile.packed` found.
+"""Floats from bytes: functions that emitted modules call for `tile.combined.packed`.
 
 A number of a few bits, put into the mantissa of 1024.0 in f16, is 1024 more than it
 was, so a mask and a subtraction convert two numbers at a time.  Inline assembly says
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from mirage_dsl.backends.triton.lowering.source import Variable
 from mirage_dsl.core.types import i8
-from mirage_dsl.tile.packed import Unpacked
+from mirage_dsl.tile.combined import Unpacked
 
 COMPILED = """
 # Whether kernels are compiled: Triton's interpreter runs no assembly.

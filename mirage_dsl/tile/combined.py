@@ -1,4 +1,4 @@
-"""Numbers of 8 and 4 bits as weights are stored: what is unpacked in a step.
+"""Statements that are done as one: bytes unpacked in a step, sides loaded as one axis.
 
 Programs say step by step how floats are made of bytes: shifted, masked, made signed,
 an offset subtracted, converted.  The result depends on half a byte or a byte alone, so
@@ -8,6 +8,14 @@ steps would take each number apart:
     s = shift_right q, 4 * index        f32 of the two halves of each byte of q,
     b = bit_and s, 15              →    less 8
     v = to_f32 (to_i8 b - 8)
+
+A side of a matrix product of several pieces becomes one axis of a matrix (`Merge`).
+Where the pieces of a load are the elements of one run of memory, row-major and whole
+but for the outermost, the load can have that axis from the start: it reads more bytes
+at once, and nothing has to be moved for the product.
+
+    x = load x[m, (k/loop n h)]   axes n, h, m    →    axes (n h), m
+    y = merge x  sides (n, h), (m)
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from mirage_dsl.core.types import Dim, Scalar, f16, f32, i8, u8
+from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, u8
 from mirage_dsl.ir.graph import Operand
 from mirage_dsl.ops.table import ADD, BIT_AND, CONVERSIONS, MUL, SHIFT_RIGHT, SUB
 from mirage_dsl.tile.program import (
@@ -31,12 +39,14 @@ from mirage_dsl.tile.program import (
     Positions,
     Product,
     Statement,
+    Tile,
     TileProgram,
     makes,
     reads,
     tiles_of,
     walk,
 )
+from mirage_dsl.tile.sizes import Order
 
 Part = Literal["byte", "low", "high", "both"]
 """Which bits of a byte: all, the lower or the higher four, or both in turn."""
@@ -86,7 +96,10 @@ def packed(program: TileProgram, lanes: Callable[[Dim], int] | None = None) -> P
         program: The program.
         lanes: How many lanes a piece has; its extent if nothing is given.
     """
-    return _Finder(program, lanes or (lambda d: _extent(d, program))).found()
+    tiles = tiles_of(program)
+    if all(t.dtype.itemsize > 1 for t in tiles.values()):
+        return Packed({}, frozenset(), frozenset())
+    return _Finder(program, tiles, lanes or (lambda d: _extent(d, program))).found()
 
 
 def _extent(dim: Dim, program: TileProgram) -> int:
@@ -95,8 +108,13 @@ def _extent(dim: Dim, program: TileProgram) -> int:
 
 
 class _Finder:
-    def __init__(self, program: TileProgram, lanes: Callable[[Dim], int]) -> None:
-        self._tiles = tiles_of(program)
+    def __init__(
+        self,
+        program: TileProgram,
+        tiles: Mapping[str, Tile],
+        lanes: Callable[[Dim], int],
+    ) -> None:
+        self._tiles = tiles
         self._lanes = lanes
         self._statements = [s for s, _ in walk(program.body)]
         self._makers: dict[str, Statement] = {}
@@ -290,4 +308,56 @@ def _whole(operand: Operand) -> int | None:
     return int(value) if whole else None
 
 
-__all__ = ["Packed", "Unpacked", "packed"]
+# -- Sides of products that lie in memory as one axis ----------------------------------
+
+
+Sides = tuple[Order, ...]
+
+
+def runs(program: TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sides]:
+    """The loads that can have merged axes, each with the pieces of every axis.
+
+    Args:
+        program: The program.
+        exact: Whether all lanes of a piece are inside, always.
+    """
+    statements = [s for s, _ in walk(program.body)]
+    if not any(isinstance(s, Merge) for s in statements):
+        return {}
+    readers: dict[str, list[object]] = {}
+    loads: dict[str, Load] = {}
+    for statement in statements:
+        for value in reads(statement):
+            readers.setdefault(value, []).append(statement)
+        if isinstance(statement, Load):
+            loads[statement.result] = statement
+    found: dict[str, Sides] = {}
+    for name, load in loads.items():
+        sides = {
+            m.sides if isinstance(m, Merge) else None for m in readers.get(name, ())
+        }
+        (side, *others) = sides or (None,)
+        if side is None or others or not _is_plain(load):
+            continue
+        several = [s for s in side if len(s) > 1]
+        if several and all(_is_run(s, load.at, exact) for s in several):
+            found[name] = side
+    return found
+
+
+def _is_plain(load: Load) -> bool:
+    """Whether each lane has its own address, and there is no other copy."""
+    pointer = load.via == "pointer" and load.along is None
+    return pointer and load.instead is None and load.when is True
+
+
+def _is_run(side: Order, at: tuple[Axis, ...], exact: Callable[[Dim], bool]) -> bool:
+    """Whether pieces are next to each other in an axis, and whole but for the first."""
+    whole = all(not d.grid and not d.loop for d in side[1:])
+    if not whole or not all(map(exact, side)):
+        return False
+    for axis in at:
+        if side[0] in axis:
+            first = axis.index(side[0])
+            return axis[first : first + len(side)] == side
+    return False
