@@ -35,13 +35,11 @@ from mirage_dsl.backends.triton.lowering.plan import (
 )
 from mirage_dsl.backends.triton.lowering.source import (
     TRITON_DTYPE,
-    Identifiers,
     TileCode,
     Variable,
     Writer,
     identifier,
     literal,
-    source_comment,
     subscript,
 )
 from mirage_dsl.backends.triton.lowering.unpacking import (
@@ -444,18 +442,17 @@ class _Printer:
         self, program: TileProgram, pieces: Pieces, around: Surroundings
     ) -> None:
         self._program, self._pieces, self._around = program, pieces, around
-        self._writer, self._names = Writer(), Identifiers()
-        signature = self._signature = Signature(around, self._names)
+        self._writer = Writer()
+        signature = self._signature = Signature(around, self._writer.names)
         self._axes = launch_order(pieces.block, around.extents)
         places = self._places = Places(
             self._axes,
             pieces,
             self._writer,
-            self._names,
             signature.size,
             wide=around.wide,
         )
-        tiles = self._tiles = TileCode(self._writer, self._names, pieces, places.mask)
+        tiles = self._tiles = TileCode(self._writer, pieces, places.mask)
         self._memory = Memory(
             places, tiles, around.extents, signature.size, wide=around.wide
         )
@@ -469,8 +466,6 @@ class _Printer:
         self._ranges: Mapping[Part, tuple[str, str]] = {}
         self._addresses: dict[str, Address] = {}
         self._descriptors: dict[str, str] = {}
-        # The user's line last shown: a line's operators share one comment.
-        self._source: str | None = None
         self._print = self._methods()
 
     def _methods(self) -> Mapping[type, Callable[[Any], None]]:
@@ -520,22 +515,12 @@ class _Printer:
 
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
         for statement in body:
-            self._comment(statement.notes)
+            if statement.notes:
+                self._writer.comment(statement.notes)
             steps = self._packed.steps
             if not steps or steps.isdisjoint(makes(statement)):
                 self._print[type(statement)](statement)
-        self._comment(closing)
-
-    def _comment(self, notes: Notes) -> None:
-        for note in notes:
-            if note.location is not None:
-                source = source_comment(note.location)
-                if source != self._source:
-                    self._writer.line(source)
-                self._source = source
-                if note.location.text.strip() == note.text:
-                    continue
-            self._writer.line(f"# {note.text}")
+        self._writer.comment(closing)
 
     def _loop(self, loop: Loop) -> None:
         self._hoist()
@@ -631,10 +616,7 @@ class _Printer:
         self._if_early("gdc_launch_dependents()  # the next kernel may start")
 
     def _if_early(self, statement: str) -> None:
-        self._writer.line("if EARLY:")
-        self._writer.indent()
-        self._writer.line(statement)
-        self._writer.dedent()
+        self._writer.below("if EARLY:", [statement])
 
     # -- Names ---------------------------------------------------------------------
 
@@ -642,7 +624,7 @@ class _Printer:
         return self._tiles.bind(wanted, expression)
 
     def _assign(self, wanted: str, expression: str) -> str:
-        return self._writer.assign(self._names.fresh(wanted), expression)
+        return self._writer.define(wanted, expression)
 
     def _name(
         self,
@@ -766,7 +748,7 @@ class _Printer:
     def _load(self, load: Load) -> None:
         if load.instead is not None:
             self._writer.line("# once more for what is no matrix product")
-        name, axes = self._names.fresh(load.result), self._axes_of(load)
+        name, axes = self._writer.names.fresh(load.result), self._axes_of(load)
         if load.result in self._descriptors:
             box = self._box(load)
             offsets = ", ".join(self._places.offset(d) for d in box)

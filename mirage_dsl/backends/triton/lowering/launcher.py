@@ -15,7 +15,6 @@ from mirage_dsl.backends.library import (
 )
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Param, Surroundings
 from mirage_dsl.backends.triton.lowering.source import (
-    Identifiers,
     Writer,
     source_comment,
 )
@@ -60,8 +59,8 @@ class Launcher:
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
         self._given = around.given
         self._outs: list[str] = []
-        self._writer = Writer()
-        self._names = Identifiers(taken)
+        self._writer = Writer(taken)
+        self._names = self._writer.names
         self._variables: dict[str, str] = {}
         # Calls that have several results, by their text.
         self._calls: dict[str, str] = {}
@@ -220,11 +219,7 @@ class Launcher:
             arguments.append("launch_pdl=EARLY.value")
         grid = ", ".join(self._host(g) for g in kernel.grid)
         grid += "," * (len(kernel.grid) == 1)
-        self._writer.line(f"{kernel.name}[({grid})](")
-        self._writer.indent()
-        for argument in arguments:
-            self._writer.line(f"{argument},")
-        self._writer.dedent()
+        self._writer.below(f"{kernel.name}[({grid})](", (f"{a}," for a in arguments))
         self._writer.line(")")
 
     def _make(self, value: str) -> None:

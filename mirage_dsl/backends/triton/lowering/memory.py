@@ -9,7 +9,6 @@ from math import prod
 from mirage_dsl.backends.triton.lowering.plan import Apart, Signature, Strides
 from mirage_dsl.backends.triton.lowering.source import (
     TRITON_DTYPE,
-    Identifiers,
     TileCode,
     Variable,
     Writer,
@@ -42,7 +41,6 @@ class Places:
         axes: Sequence[Sequence[Split]],
         pieces: Pieces,
         writer: Writer,
-        names: Identifiers,
         size: Callable[[str], str],
         *,
         wide: bool,
@@ -50,7 +48,6 @@ class Places:
         self._axes = axes
         self._pieces = pieces
         self._writer = writer
-        self._names = names
         self._size = size
         self._wide = wide
         self.far = ""
@@ -66,17 +63,14 @@ class Places:
     def emit_ids(self) -> None:
         """Bind the coordinate of each grid axis, and a zero that widens offsets."""
         if self._wide:
-            self.far = self._writer.assign(
-                self._names.fresh("far"), "tl.full((), 0, tl.int64)"
-            )
+            self.far = self._writer.define("far", "tl.full((), 0, tl.int64)")
         for number, axis in enumerate(self._axes):
-            name = self._names.fresh("_".join([*(s.dim for s in axis), "id"]))
             wide = ".to(tl.int64)" if self._wide else ""
             text = f"tl.program_id({number}){wide}"
             if counts_down(axis, self._pieces.block):
                 text = f"tl.num_programs({number}) - 1 - {text}"
+            name = self._writer.define("_".join([*(s.dim for s in axis), "id"]), text)
             self.ids |= dict.fromkeys((s.dim for s in axis), name)
-            self._writer.assign(name, text)
 
     def emit_positions(self) -> None:
         """Bind lanes and starting positions of all pieces, and the constant masks."""
@@ -85,8 +79,7 @@ class Places:
         for piece in self._pieces.all:
             if not piece.unit and piece.loose and piece.loop_tile is None:
                 terms = self._outside_loop(piece)
-                name = self._names.fresh(f"{piece.dim.name}_in")
-                self._masks[piece.dim] = self._writer.assign(name, " & ".join(terms))
+                self._masks[piece.dim] = self._bind_mask(piece, terms)
 
     def _emit_lanes(self, piece: Piece) -> None:
         dim, first = piece.dim, self._first(piece)
@@ -95,12 +88,10 @@ class Places:
             return
         wide = ".to(tl.int64)" if self._wide else ""
         lanes = f"tl.arange(0, {piece.width}){wide}"
-        self._lanes[dim] = self._writer.assign(
-            self._names.fresh(f"{dim.name}_lane"), lanes
-        )
+        self._lanes[dim] = self._writer.define(f"{dim.name}_lane", lanes)
         if first:
-            self._starts[dim] = self._writer.assign(
-                self._names.fresh(f"{dim.name}_at"), f"{first} + {self._lanes[dim]}"
+            self._starts[dim] = self._writer.define(
+                f"{dim.name}_at", f"{first} + {self._lanes[dim]}"
             )
         else:
             self._starts[dim] = self._lanes[dim]
@@ -128,8 +119,8 @@ class Places:
         """
         lanes = prod(self._pieces[d].width for d in side)
         wide = ".to(tl.int64)" if self._wide else ""
-        name = self._names.fresh("_".join([*(d.name for d in side), "lane"]))
-        self._writer.assign(name, f"tl.arange(0, {lanes}){wide}")
+        wanted = "_".join([*(d.name for d in side), "lane"])
+        name = self._writer.define(wanted, f"tl.arange(0, {lanes}){wide}")
         found = {d: self._first(self._pieces[d]) for d in side[:-1]}
         return {**found, side[-1]: name}
 
@@ -182,10 +173,7 @@ class Places:
         for piece in self._pieces.all:
             if piece.loop_tile is not None and piece.loose and not piece.unit:
                 terms = self._outside_loop(piece) + self._of_iteration(piece)
-                name = self._names.fresh(f"{piece.dim.name}_in")
-                self._loop_masks[piece.dim] = self._writer.assign(
-                    name, " & ".join(terms)
-                )
+                self._loop_masks[piece.dim] = self._bind_mask(piece, terms)
 
     def _of_iteration(self, piece: Piece) -> list[str]:
         name, step = piece.dim.name, self.advance(piece.dim)
@@ -208,11 +196,10 @@ class Places:
                 size = self._size(piece.dim.name)
                 terms.append(f"({self._starts[piece.dim]} < {size})")
             if terms:
-                self._masks[piece.dim] = self._bind_late(piece, terms)
+                self._masks[piece.dim] = self._bind_mask(piece, terms)
 
-    def _bind_late(self, piece: Piece, terms: list[str]) -> str:
-        name = self._names.fresh(f"{piece.dim.name}_in")
-        return self._writer.assign(name, " & ".join(terms))
+    def _bind_mask(self, piece: Piece, terms: list[str]) -> str:
+        return self._writer.define(f"{piece.dim.name}_in", " & ".join(terms))
 
     def mask(self, dim: Dim) -> str:
         """The name of the mask of a piece here; nothing if all lanes are inside."""
@@ -259,10 +246,6 @@ class Memory:
     @property
     def _writer(self) -> Writer:
         return self._tiles.writer
-
-    @property
-    def _names(self) -> Identifiers:
-        return self._tiles.names
 
     def address(
         self,
@@ -417,8 +400,8 @@ class Memory:
             text = self._spread(value, order)
         mask = self.mask(order)
         guard = f", mask={mask}" if mask else ""
-        pointers = self._writer.assign(
-            self._names.fresh(f"{node.result}_at"),
+        pointers = self._writer.define(
+            f"{node.result}_at",
             address.first + (f" + {address.step}" if address.step else ""),
         )
         self._writer.line(f"tl.store({pointers}, {text}{guard})")
@@ -505,7 +488,7 @@ class Prefetcher:
 
     def ask(self, asked: Ask) -> None:
         """Ask for the first few tiles of a load of the loop."""
-        writer, names = self._tiles.writer, self._tiles.names
+        writer = self._tiles.writer
         source, pieces = asked.source, self._tiles.pieces
         of_line = LINE // self._signature.dtype(source).itemsize
         starts: dict[Dim, str] = {}
@@ -514,17 +497,14 @@ class Prefetcher:
         for dim in box:
             step = of_line if dim == box[-1] else 1
             lanes = max(1, self._lanes(pieces[dim], asked.tiles) // step)
-            starts[dim] = writer.assign(
-                names.fresh(f"{source}_{dim.name}"),
+            starts[dim] = writer.define(
+                f"{source}_{dim.name}",
                 self._places.positions(dim, lanes, step),
             )
         pointer, strides = self._signature.access(source)
         dims = tuple(d for axis in asked.at for d in axis)
         address = self._memory.address(pointer, asked.at, strides, dims, starts=starts)
-        writer.line("if EARLY:")
-        writer.indent()
-        writer.line(f"prefetch({address.first})")
-        writer.dedent()
+        writer.below("if EARLY:", [f"prefetch({address.first})"])
 
     @staticmethod
     def _lanes(piece: Piece, tiles: int) -> int:

@@ -14,6 +14,7 @@ from mirage_dsl.backends.library import HELPERS, number
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
 from mirage_dsl.core.types import Dim, DType, f32, u8
 from mirage_dsl.ops.makers import JOIN_PREFIX
+from mirage_dsl.tile.program import Notes
 from mirage_dsl.tile.sizes import Order, Pieces
 
 RESERVED = frozenset(
@@ -66,11 +67,18 @@ class Identifiers:
 
 
 class Writer:
-    """Collects lines of Python at a current indentation."""
+    """Collects lines of Python at a current indentation, in a scope of names.
 
-    def __init__(self) -> None:
+    Args:
+        taken: Names that the scope uses already.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
         self.lines: list[str] = []
+        self.names = Identifiers(taken)
         self._depth = 0
+        # The user's line last shown: a line's operators share one comment.
+        self._shown: str | None = None
 
     def line(self, text: str = "") -> None:
         """Add one line."""
@@ -80,6 +88,30 @@ class Writer:
         """Add `name = expression` and return the name."""
         self.line(f"{name} = {expression}")
         return name
+
+    def define(self, wanted: str, expression: str) -> str:
+        """Assign to a name like `wanted` that nobody has yet, and return it."""
+        return self.assign(self.names.fresh(wanted), expression)
+
+    def below(self, head: str, lines: Iterable[str]) -> None:
+        """Add a line, and others one level in below it."""
+        self.line(head)
+        self.indent()
+        for line in lines:
+            self.line(line)
+        self.dedent()
+
+    def comment(self, notes: Notes) -> None:
+        """Add the lines that what follows comes from, and the user's before them."""
+        for note in notes:
+            if note.location is not None:
+                source = source_comment(note.location)
+                if source != self._shown:
+                    self.line(source)
+                self._shown = source
+                if note.location.text.strip() == note.text:
+                    continue
+            self.line(f"# {note.text}")
 
     def indent(self) -> None:
         """Go one level in."""
@@ -135,12 +167,10 @@ class TileCode:
     def __init__(
         self,
         writer: Writer,
-        names: Identifiers,
         pieces: Pieces,
         mask_of: Callable[[Dim], str],
     ) -> None:
         self.writer = writer
-        self.names = names
         self.pieces = pieces
         self.mask_of = mask_of
         self._made: list[dict[tuple[object, ...], Variable]] = [{}]
@@ -161,7 +191,7 @@ class TileCode:
         for scope in self._bound:
             if expression in scope:
                 return scope[expression]
-        name = self.writer.assign(self.names.fresh(wanted), expression)
+        name = self.writer.define(wanted, expression)
         self._bound[-1][expression] = name
         return name
 
@@ -194,8 +224,8 @@ class TileCode:
 
         def make() -> Variable:
             turns = ", ".join(str(tile.axes.index(d)) for d in order)
-            name = self.names.fresh(f"{tile.name}_t")
-            self.writer.assign(name, f"tl.permute({tile.name}, ({turns}))")
+            text = f"tl.permute({tile.name}, ({turns}))"
+            name = self.writer.define(f"{tile.name}_t", text)
             return replace(tile, name=name, axes=order)
 
         return self._once(("arranged", tile.name, order), make)
@@ -206,8 +236,8 @@ class TileCode:
             return tile
 
         def make() -> Variable:
-            name = self.names.fresh(f"{tile.name}_{dtype}")
-            self.writer.assign(name, f"{tile.name}.to({TRITON_DTYPE[dtype.name]})")
+            text = f"{tile.name}.to({TRITON_DTYPE[dtype.name]})"
+            name = self.writer.define(f"{tile.name}_{dtype}", text)
             return replace(tile, name=name, dtype=dtype)
 
         return self._once(("dtype", tile.name, dtype), make)
@@ -216,21 +246,19 @@ class TileCode:
         """The tile with `fill` in the lanes outside of `dims`."""
 
         def make() -> Variable:
-            name = self.names.fresh(f"{tile.name}_m")
             inside = " & ".join(
                 self.mask_of(d) + subscript((d,), tile.axes) for d in dims
             )
             other = literal(fill, tile.dtype)
-            self.writer.assign(name, f"tl.where({inside}, {tile.name}, {other})")
+            text = f"tl.where({inside}, {tile.name}, {other})"
+            name = self.writer.define(f"{tile.name}_m", text)
             return replace(tile, name=name)
 
         return self._once(("masked", tile.name, fill, dims), make)
 
     def reshaped(self, name: str, shape: str, wanted: str) -> str:
         """Bind `name` in another shape."""
-        return self.writer.assign(
-            self.names.fresh(wanted), f"tl.reshape({name}, {shape})"
-        )
+        return self.writer.define(wanted, f"tl.reshape({name}, {shape})")
 
 
 def literal(value: float, dtype: DType) -> str:
