@@ -644,6 +644,10 @@ class Pieces:
         """How many lanes tiles have along a piece."""
         return self._by_dim[dim].width
 
+    def shape(self, axes: Sequence[Dim]) -> tuple[int, ...]:
+        """How many lanes tiles have along each of some pieces."""
+        return tuple(self._by_dim[d].width for d in axes)
+
     def loose(self, dim: Dim) -> bool:
         """Whether lanes of a piece can lie outside of its dim."""
         return self._by_dim[dim].loose
@@ -663,7 +667,7 @@ class Pieces:
         """Whether the copy engine moves boxes of these pieces, slowest first."""
         if not 0 < len(box) <= MOST_AXES:
             return False
-        widths = [self._by_dim[d].width for d in box]
+        widths = self.shape(box)
         fits = (
             max(widths) <= LARGEST_BOX
             and widths[-1] * itemsize >= ALIGNMENT

@@ -669,7 +669,7 @@ class _Printer:
                 continue
             if load.via == "descriptor":
                 box = self._box(load)
-                widths = tuple(self._pieces[d].width for d in box)
+                widths = self._pieces.shape(box)
                 self._descriptors[load.result] = self._signature.descriptor(
                     self._key(load), box, widths
                 )
@@ -879,7 +879,7 @@ class _Printer:
         self._variables[step.result] = tile
 
     def _merge(self, step: Merge) -> None:
-        lanes = [prod(self._pieces[d].width for d in side) for side in step.sides]
+        lanes = [prod(self._pieces.shape(side)) for side in step.sides]
         tile = self._variables[step.operand]
         if step.operand in self._runs:
             self._variables[step.result] = tile

@@ -52,7 +52,10 @@ class Places:
         self._wide = wide
         self.far = ""
         self.ids: dict[str, str] = {}
+        # Of the pieces that are axes of tiles.
         self._lanes: dict[Dim, str] = {}
+        # Of all pieces.
+        self._steps: dict[Dim, str] = {}
         self._starts: dict[Dim, str] = {}
         self._masks: dict[Dim, str] = {}
         self._loop_masks: dict[Dim, str] = {}
@@ -77,12 +80,13 @@ class Places:
         for piece in self._pieces.all:
             self._emit_lanes(piece)
         for piece in self._pieces.all:
-            if not piece.unit and piece.loose and piece.loop_tile is None:
+            if piece.loop_tile is None and self.is_axis(piece.dim) and piece.loose:
                 terms = self._outside_loop(piece)
                 self._masks[piece.dim] = self._bind_mask(piece, terms)
 
     def _emit_lanes(self, piece: Piece) -> None:
-        dim, first = piece.dim, self._first(piece)
+        dim, first, tile = piece.dim, self._first(piece), piece.loop_tile
+        self._steps[dim] = "" if tile is None else "it" if tile == 1 else f"it * {tile}"
         if piece.unit:
             self._starts[dim] = first
             return
@@ -117,7 +121,7 @@ class Places:
 
         What the others add is the block's part of the first one.
         """
-        lanes = prod(self._pieces[d].width for d in side)
+        lanes = prod(self._pieces.shape(side))
         wide = ".to(tl.int64)" if self._wide else ""
         wanted = "_".join([*(d.name for d in side), "lane"])
         name = self._writer.define(wanted, f"tl.arange(0, {lanes}){wide}")
@@ -136,10 +140,15 @@ class Places:
 
     def advance(self, dim: Dim) -> str:
         """What iteration `it` adds to the positions; nothing if not looped."""
-        tile = self._pieces[dim].loop_tile
-        if tile is None:
-            return ""
-        return "it" if tile == 1 else f"it * {tile}"
+        return self._steps[dim]
+
+    def is_piece(self, dim: Dim) -> bool:
+        """Whether a dim of a store is a piece; else it numbers the parts, `k#`."""
+        return dim in self._steps
+
+    def is_axis(self, dim: Dim) -> bool:
+        """Whether tiles have an axis for a dim."""
+        return dim in self._lanes
 
     def offset(self, dim: Dim) -> str:
         """The first position of this iteration's piece, as a 32-bit number."""
@@ -171,7 +180,8 @@ class Places:
         """Bind the masks that change with the iteration."""
         self._in_loop = True
         for piece in self._pieces.all:
-            if piece.loop_tile is not None and piece.loose and not piece.unit:
+            looped = piece.loop_tile is not None and self.is_axis(piece.dim)
+            if looped and piece.loose:
                 terms = self._outside_loop(piece) + self._of_iteration(piece)
                 self._loop_masks[piece.dim] = self._bind_mask(piece, terms)
 
@@ -189,7 +199,7 @@ class Places:
         """Leave the loop: looped pieces are indices within a tile from now on."""
         self._in_loop = False
         for piece in self._pieces.all:
-            if piece.loop_tile is None or piece.unit:
+            if piece.loop_tile is None or not self.is_axis(piece.dim):
                 continue
             terms = self._outside_loop(piece)
             if piece.ragged_grid:
@@ -319,9 +329,8 @@ class Memory:
         self, dim: Dim, order: Sequence[Dim], starts: Mapping[Dim, str]
     ) -> tuple[str, str]:
         """Positions along a dim, and what an iteration adds to them."""
-        base = partial_of(dim, self._block)
-        if base is not None:
-            return self._number(dim, base), ""
+        if not self._places.is_piece(dim):
+            return self._number(dim), ""
         index = starts[dim] if dim in starts else self._places.start(dim)
         moved = self._places.advance(dim)
         if dim in order:
@@ -330,12 +339,14 @@ class Memory:
             moved = f"({self._places.far} + {moved})"
         return index, moved
 
-    def _number(self, dim: Dim, base: str) -> str:
+    def _number(self, dim: Dim) -> str:
         """Which of the parts along `k#` is the block's.
 
         Blocks that have no part of `k` compute what all others do, and write it once
         more where the last one does.
         """
+        base = partial_of(dim, self._block)
+        assert base is not None
         number, split = self._places.ids[base], self._block.grid_split(base)
         if split is None or not has_excess(split, self._block, self._extents):
             return number
@@ -382,13 +393,7 @@ class Memory:
     ) -> None:
         """Store the lanes of a tile that are inside."""
         dims = [d for axis in node.at for d in axis]
-        missing = [
-            d
-            for d in dims
-            if partial_of(d, self._block) is None
-            and not self._tiles.pieces[d].unit
-            and d not in tile.axes
-        ]
+        missing = [d for d in dims if self._places.is_axis(d) and d not in tile.axes]
         order = (*tile.axes, *missing)
         # A dim of extent 1 that only the tile has: its lanes are one address.
         extra = tuple((d,) for d in tile.axes if d not in dims)

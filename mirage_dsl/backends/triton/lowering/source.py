@@ -201,7 +201,7 @@ class TileCode:
         Raises:
             UnsupportedError: Triton has no tensors of that size.
         """
-        widths = [self.pieces[d].width for d in axes]
+        widths = self.pieces.shape(axes)
         if prod(widths) > LARGEST_TILE:
             dims = ", ".join(map(str, axes))
             raise UnsupportedError(
