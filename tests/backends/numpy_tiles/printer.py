@@ -19,7 +19,6 @@ from mirage_dsl.ir.graph import BlockGraph, LoopBound, Operand
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile import program as tp
-from mirage_dsl.tile.program import pieces_of
 from mirage_dsl.tile.sizes import Piece, partial_of
 
 CALLED = {"np", "rows", "span", "read", "write", "rounded", "finite", "range", "it"}
@@ -31,7 +30,7 @@ class Printer:
     """One tile program at known extents, on its way to text."""
 
     def __init__(self, program: tp.TileProgram) -> None:
-        self.program, self.pieces = program, pieces_of(program)
+        self.program, self.pieces = program, tp.pieces_of(program)
         self.axes = {name: tile.axes for name, tile in tp.tiles_of(program).items()}
         self.formats = {n: tile.dtype for n, tile in tp.tiles_of(program).items()}
         self._block = BlockGraph(program.grid, program.loop, ())
