@@ -23,8 +23,9 @@ from mirage_dsl.core.errors import ShapeError
 class DType:
     """A storage format of numbers, or of truth values.
 
-    It equals NumPy's and PyTorch's dtype of the same format, so that functions may ask
-    for the dtype of a traced tensor as for that of any other.
+    There is one object for each format, also when it was pickled or copied, so `is`
+    tells two of ours apart.  It equals NumPy's and PyTorch's dtype of the same format,
+    so that functions may ask for the dtype of a traced tensor as for that of any other.
 
     Attributes:
         name: Short name, as printed in `.mu` text: `f16`.
@@ -79,8 +80,10 @@ class DType:
             return found is not None and self.name == found.name
         return NotImplemented
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[Callable[[str], DType | None], tuple[str]]:
+        return dtype_named, (self.name,)
 
     def __getitem__(self, dims: int | str | tuple[int | str, ...]) -> TensorSpec:
         """The annotation `mirage.f16["m", 4096]`."""
@@ -143,10 +146,10 @@ def promote(*dtypes: DType) -> DType:
     formats it is the larger one, of i8 and u8 i16; of two floats f32, or f64.  Floats
     of 8 bits go with any others, two different ones with f16.
     """
-    numbers = [d for d in dtypes if d != boolean] or [boolean]
+    numbers = [d for d in dtypes if d is not boolean] or [boolean]
     numbers = [d for d in numbers if not d.is_integer] or numbers
     first, *rest = [d for d in numbers if not d.only_stores] or numbers
-    if all(d == first for d in rest):
+    if all(d is first for d in rest):
         return first
     if first.only_stores:
         return f16

@@ -179,7 +179,7 @@ def result_dtype(
         return boolean
     if op.gives is not None:
         return op.gives
-    if found == boolean:
+    if found is boolean:
         return boolean if _is_truth(op, operands) else f32
     return f32 if in_block and not found.is_integer else found
 
@@ -260,7 +260,7 @@ def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
             f"{node.op.name} takes floats of 16 bits or more, found {left} and "
             f"{right}; cast them to f16"
         )
-    if left != right:
+    if left is not right:
         raise CheckError(
             f"{node.op.name} takes operands of one dtype, found {left} and {right}; "
             "cast one of them"
@@ -406,7 +406,7 @@ def _cast_dtype(name: str) -> DType:
 
 
 def _check_in_block(what: str, dtype: DType) -> None:
-    if dtype == f64:
+    if dtype is f64:
         raise CheckError(
             f"{what} in f64: a block computes in f32; use a library kernel, or f32"
         )

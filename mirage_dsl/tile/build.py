@@ -496,7 +496,7 @@ class _Builder:
     def _in_f32(self, value: str) -> str:
         """The tile in f32, as all arithmetic is but that of integers."""
         tile = self._tiles[value]
-        if tile.dtype == f32 or tile.dtype.is_integer:
+        if tile.dtype is f32 or tile.dtype.is_integer:
             return value
         return self._converted(value, Tile(f32, tile.axes), "f32", when=True)
 
@@ -756,7 +756,7 @@ class _Builder:
         dtype = dtype_named(str(node.attr("dtype")))
         assert dtype is not None
         tile = self._tiles[operand]
-        if tile.dtype == dtype or self._wiring.is_needless(node):
+        if tile.dtype is dtype or self._wiring.is_needless(node):
             return operand
         cast = Cast(node.result, Tile(dtype, tile.axes), operand)
         return self._make(cast, self._fills[operand])
@@ -798,7 +798,7 @@ class _Builder:
             ]
             left, right = (self._turned(v, order) for v in masked)
         precision = "storage"
-        if product.is_matrix and self._tiles[left].dtype == f32:
+        if product.is_matrix and self._tiles[left].dtype is f32:
             precision = "tf32" if self._block.schedule.allow_tf32 else "ieee"
         found = Product(
             node.result,

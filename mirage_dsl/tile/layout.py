@@ -130,6 +130,7 @@ class Layout:
         self._block = block
         self._types = types
         self._sizes = sizes
+        self._axes: dict[str, Order] = {}
         self._wishes: dict[str, _Wish] = {}
         self._register_wishes: dict[str, _Wish] = {}
         self.orders: dict[str, Order] = {}
@@ -153,11 +154,13 @@ class Layout:
     def is_of_bytes(self, value: str) -> bool:
         """Whether a value is of numbers of 8 bits, which all other floats hold."""
         dtype = self._types[value].dtype
-        return dtype.itemsize == 1 and dtype != boolean
+        return dtype.itemsize == 1 and dtype is not boolean
 
     def axes(self, value: str) -> Order:
         """The axes of a value's tile, in the order of its type."""
-        return self._sizes.axes(self._types[value].dims)
+        if value not in self._axes:
+            self._axes[value] = self._sizes.axes(self._types[value].dims)
+        return self._axes[value]
 
     def order_of_load(self, value: str) -> Order:
         """The axes of the one copy of a load that needs no second one."""
@@ -170,7 +173,7 @@ class Layout:
         `ASYNCHRONOUS_ROWS` on; the tiles of smaller products are read to registers.
         """
         if value not in self._asynchronous:
-            exact = self._types[self._left[value]].dtype == f32
+            exact = self._types[self._left[value]].dtype is f32
             fits = not exact or self._block.schedule.allow_tf32
             tall = self._has_rows(self.products[value], ASYNCHRONOUS_ROWS)
             self._asynchronous[value] = all_of([fits, tall, self._has_groups])
@@ -457,7 +460,7 @@ class Wiring:
         """
         (operand,) = cast.values
         maker = self._makers[operand]
-        if isinstance(maker, Apply) and maker.op.gives == f32:
+        if isinstance(maker, Apply) and maker.op.gives is f32:
             (operand,) = maker.values
         return self._layout.is_of_bytes(operand) and all(
             isinstance(user, Apply)
@@ -564,9 +567,11 @@ class Wiring:
 
         A shift of which another one is subtracted is none of exponents.
         """
-        rows = [shift_row(self._makers, o) for o in node.operands]
-        for at in (1, 0) if node.op is SUB else ():
-            row, shift = rows[at], node.operands[at]
+        if node.op is not SUB:
+            return None
+        for at in (1, 0):
+            shift = node.operands[at]
+            row = shift_row(self._makers, shift)
             if row is not None and isinstance(shift, str):
                 return (at, row) if self.may_be_infinite(shift) else None
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +134,14 @@ def test_promotion_is_that_of_pytorch() -> None:
                 torch.promote_types(*names)
         else:
             assert promote(a, b) == torch.promote_types(*names)
+
+
+def test_there_is_one_object_for_each_format() -> None:
+    for dtype in DTYPES:
+        assert pickle.loads(pickle.dumps(dtype)) is dtype
+        assert copy.deepcopy(dtype) is copy.copy(dtype) is dtype
+        assert dtype == getattr(torch, dtype.long_name)
+        assert len({*DTYPES, dtype}) == len(DTYPES)
 
 
 PAIRS = list(itertools.permutations([*NAMES, "float32"], 2))

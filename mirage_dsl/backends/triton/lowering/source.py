@@ -232,7 +232,7 @@ class TileCode:
 
     def as_dtype(self, tile: Variable, dtype: DType) -> Variable:
         """The tile in another element format."""
-        if tile.dtype == dtype:
+        if tile.dtype is dtype:
             return tile
 
         def make() -> Variable:
@@ -268,7 +268,7 @@ def literal(value: float, dtype: DType) -> str:
     if value in (float("inf"), float("-inf")):
         return number(int(dtype.max if value > 0 else dtype.min))
     # What is below 0 is far above it where there are no signs.
-    return number(int(value) % 2**8 if dtype == u8 else int(value))
+    return number(int(value) % 2**8 if dtype is u8 else int(value))
 
 
 def subscript(axes: Sequence[Dim], order: Sequence[Dim]) -> str:
