@@ -27,11 +27,11 @@ from mirage_dsl.backends.triton.lowering.memory import (
     times,
 )
 from mirage_dsl.backends.triton.lowering.plan import (
-    PARAM_KINDS,
     KernelPlan,
     ModulePlan,
     Signature,
     Surroundings,
+    head_of,
 )
 from mirage_dsl.backends.triton.lowering.source import (
     TRITON_DTYPE,
@@ -53,7 +53,7 @@ from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32
 from mirage_dsl.ir.analysis.layouts import FlatValues, built, flat_values
 from mirage_dsl.ir.analysis.waiting import Announced, launches
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
-from mirage_dsl.ops.makers import joining
+from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
 from mirage_dsl.tile.combined import packed, runs
@@ -397,14 +397,14 @@ def functions_called(lines: Iterable[str]) -> list[str]:
     """The functions that a module has to define for the lines of its kernels.
 
     Among them are those by which `tl.reduce` and `tl.associative_scan` join elements
-    (`ops.makers.joining`), as the templates of the joins say.
+    (`JOIN_PREFIX`), as the templates of the joins say.
     """
     code = "\n".join(lines)
-    joins = dict.fromkeys(o.join for o in OPERATORS.values() if o.join is not None)
+    names = set(re.findall(rf"\b{JOIN_PREFIX}(\w+)\b", code))
     joined = [
-        _JOIN.format(joining(join), join.triton.format("a", "b"))
-        for join in joins
-        if re.search(rf"\b{joining(join)}\b", code)
+        _JOIN.format(f"{JOIN_PREFIX}{join.name}", join.triton.format("a", "b"))
+        for join in dict.fromkeys(o.join for o in OPERATORS.values())
+        if join is not None and join.name in names
     ]
     code = "\n".join((code, *joined))
     called = [t for n, t in FUNCTIONS.items() if re.search(rf"(?<![\w.]){n}\(", code)]
@@ -503,15 +503,13 @@ class _Printer:
         self._places.emit_positions()
         self._region(program.body, program.closing)
         self._writer.dedent()
-        params = sorted(self._signature.params, key=lambda p: PARAM_KINDS.index(p.kind))
-        head = ["@triton.jit", f"def {program.name}("]
-        head += [f"    {p.declaration}," for p in params]
+        params = self._signature.in_order()
         grid = tuple(self._signature.parts(a) for a in self._axes) or ("1",)
-        lines = (*head, "):", *self._writer.lines)
+        lines = (*head_of(program.name, params), *self._writer.lines)
         assert isinstance(program.warps, int)
         schedule = replace(block.schedule, num_warps=program.warps)
         block = replace(block, schedule=schedule)
-        return KernelPlan(program.name, block, tuple(params), grid, lines)
+        return KernelPlan(program.name, block, params, grid, lines)
 
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
         for statement in body:
@@ -867,7 +865,7 @@ class _Printer:
 
     def _convert(self, step: Convert) -> None:
         tile = self._variables[step.operand]
-        if tile.dtype != step.tile.dtype:
+        if tile.dtype is not step.tile.dtype:
             tile = self._tiles.as_dtype(tile, step.tile.dtype)
         else:
             tile = self._tiles.arranged(tile, step.tile.axes)

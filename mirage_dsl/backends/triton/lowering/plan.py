@@ -89,10 +89,14 @@ class Param:
     dims: tuple[str, ...] = ()
     box: tuple[int, ...] = ()
 
-    @property
-    def declaration(self) -> str:
-        """The parameter in the `def` line."""
-        return f"{self.name}: tl.constexpr" if self.kind == "stride" else self.name
+
+def head_of(name: str, params: Sequence[Param]) -> list[str]:
+    """What a kernel begins with: its name and its parameters."""
+    lines = ["@triton.jit", f"def {name}("]
+    for param in params:
+        kind = ": tl.constexpr" if param.kind == "stride" else ""
+        lines.append(f"    {param.name}{kind},")
+    return [*lines, "):"]
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,10 @@ class Signature:
         self._descriptors: dict[tuple[str, tuple[Dim, ...]], str] = {}
         self._strides: dict[str, tuple[str | int | Apart, ...]] = {}
         self._sizes: dict[str, str] = {}
+
+    def in_order(self) -> tuple[Param, ...]:
+        """The parameters, kind by kind."""
+        return tuple(sorted(self.params, key=lambda p: PARAM_KINDS.index(p.kind)))
 
     # -- Tensors -------------------------------------------------------------------
 
