@@ -27,7 +27,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.store.superoptimize import superoptimize
-from mirage_dsl.tile import lower as tiles
+from mirage_dsl.tile import build as tiles
 from mirage_dsl.tile.check import check
 from mirage_dsl.tile.parser import parse as parse_tiles
 from mirage_dsl.tile.printer import to_text

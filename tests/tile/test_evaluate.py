@@ -15,7 +15,7 @@ from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.tile import lower
+from mirage_dsl.tile import build as tiles
 from mirage_dsl.tile.check import check
 from mirage_dsl.tile.program import (
     Load,
@@ -62,7 +62,7 @@ def test_tile_programs_compute_what_their_blocks_do(
     small = shrink(graph, graph, ragged=True, seed=3).candidate
     assert same(small, tile_level(graph, small))
     sized = {
-        b.results: p for b, p in zip(small.blocks, lower.programs(small), strict=True)
+        b.results: p for b, p in zip(small.blocks, tiles.programs(small), strict=True)
     }
     assert same(small, evaluator_of(sized))
 
@@ -104,12 +104,12 @@ def test_the_verifier_refuses_what_a_wrong_builder_makes(
 
 def build_wrongly(monkeypatch: pytest.MonkeyPatch, mistake: Any) -> None:
     """All tile programs from here on have a mistake."""
-    build = lower.build
+    build = tiles.build
 
     def wrong(*args: Any, **options: Any) -> TileProgram:
         return changed(build(*args, **options), mistake)
 
-    monkeypatch.setattr(lower, "build", wrong)
+    monkeypatch.setattr(tiles, "build", wrong)
 
 
 def test_the_verifier_refuses_what_no_trial_can_see(
@@ -128,7 +128,7 @@ def test_the_verifier_refuses_what_no_trial_can_see(
 def test_lanes_outside_hold_anything() -> None:
     """3 rows in 16 lanes: what no mask fills is NaN, and reaches no result."""
     graph = rmsnorm_linear(3, 40, 24, tile_n=16, tile_k=16)
-    (program,) = lower.programs(graph)
+    (program,) = tiles.programs(graph)
     block = graph.blocks[0]
     assert same(graph, evaluator_of({block.results: program}))
     bare = changed(program, MISTAKES["no mask on loads"])
@@ -139,7 +139,7 @@ def test_lanes_outside_hold_anything() -> None:
 
 def test_axes_are_not_turned_by_themselves() -> None:
     graph = rmsnorm_linear(3, 40, 24, tile_n=16, tile_k=16)
-    (program,) = lower.programs(graph)
+    (program,) = tiles.programs(graph)
 
     def turn(statement: Statement) -> Statement:
         if isinstance(statement, Load) and statement.source == "w":
@@ -180,8 +180,8 @@ def test_zeros_outside_stay_so_or_are_masked_where_values_are_chosen(
 ) -> None:
     """max(0, -0.5) is 0 and needs no mask; in a random order it may be -0.5."""
     candidate, program = (parse(t.format(least=least)) for t in (CLAMPED, PLAIN))
-    (tiles,) = lower.programs(candidate)
-    masks = [s for s in tiles.body if isinstance(s, Mask)]
+    (given,) = tiles.programs(candidate)
+    masks = [s for s in given.body if isinstance(s, Mask)]
     assert len(masks) == (least == "0.5")
     for seed in range(5):
         certificate = verify(candidate, program, seed=seed)
