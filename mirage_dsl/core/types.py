@@ -48,12 +48,12 @@ class DType:
     smallest: float = 1.0
     is_integer: bool = False
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether it holds floating-point numbers."""
         return self.max != 1.0 and not self.is_integer
 
-    @property
+    @cached_property
     def only_stores(self) -> bool:
         """Whether it holds floats of 8 bits, in which nothing computes.
 

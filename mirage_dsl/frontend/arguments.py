@@ -93,8 +93,7 @@ def leaves_of(node: object) -> list[Any]:
     Raises:
         TraceError: Containers lie in each other too deeply.
     """
-    items = items_of(node)
-    return [node] if items is None else [leaf for _, leaf in placed_leaves(node)]
+    return [leaf for _, leaf in placed_leaves(node)]
 
 
 def placed_leaves(node: object) -> list[tuple[str, Any]]:

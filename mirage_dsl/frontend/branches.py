@@ -27,12 +27,19 @@ class Branches:
 
     Attributes:
         current: That which is being traced.
+        begun: Whether there was any: without, nothing has to be noted.
     """
 
     def __init__(self) -> None:
         self.current: Branch | None = None
+        self.begun = False
         self._made: dict[object, Branch] = {}
         self._settling = False
+
+    def begin(self, condition: Handle) -> Branch:
+        """An iteration begins that happens where its condition holds."""
+        self.begun, self.current = True, Branch(condition)
+        return self.current
 
     def note(self, result: object, operands: Sequence[object]) -> None:
         """Note what was computed of what.

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from itertools import count
 
 from mirage_dsl.core.errors import UnsupportedError
@@ -94,7 +95,7 @@ class Handle:
     value: Traced
     axes: Axes
 
-    @property
+    @cached_property
     def shape(self) -> tuple[Extent, ...]:
         """Extents of the axes."""
         return tuple(product(axis) for axis in self.axes)

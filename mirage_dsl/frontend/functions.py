@@ -394,7 +394,9 @@ def mean(
     """Arithmetic mean over axes, all of them by default."""
     x = as_tensor("mean", x)
     found = averaged_format(x.handle.value.dtype, x.recorder.origin)
-    x = views.to(x, found if dtype is None else dtype)
+    wanted = found if dtype is None else dtype
+    if wanted is not x.handle.value.dtype:
+        x = views.to(x, wanted)
     axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     atoms = x.recorder.dims.resolve(atoms_of([x.handle.axes[i] for i in axes]))
@@ -501,7 +503,7 @@ def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
     return _scanned(CUMPROD, x, axis, dtype)
 
 
-# -- Elements at indices that are data --------------------------------------------
+# -- Elements at indices that are data -------------------------------------------------
 
 
 def _is_index(x: Any) -> bool:

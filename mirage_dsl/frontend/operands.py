@@ -128,7 +128,7 @@ def apply(op: Operator, *operands: Any) -> Tensor:
     return Tensor.made(recorder, recorder.elementwise(op, handles), operands)
 
 
-# -- Floats of 8 bits -------------------------------------------------------------
+# -- Floats of 8 bits ------------------------------------------------------------------
 
 
 def _of_narrow(
@@ -165,7 +165,7 @@ def _of_narrow(
     return Tensor.made(recorder, recorder.cast(found, *formats), given)
 
 
-# -- Integers ---------------------------------------------------------------------
+# -- Integers --------------------------------------------------------------------------
 
 
 def _of_integers(
@@ -218,7 +218,7 @@ def _comparable(operands: list[Operand]) -> list[Operand]:
     So PyTorch and NumPy compare them.
     """
     dtype = promote(*(o.value.dtype for o in operands if isinstance(o, Handle)))
-    if dtype == boolean:
+    if dtype is boolean:
         return operands
     return [_rounded(o, dtype) if isinstance(o, Scalar) else o for o in operands]
 
@@ -231,7 +231,7 @@ def _rounded(number: Scalar, dtype: DType) -> Scalar:
     return scalar(float(stored))
 
 
-# -- Truth values -----------------------------------------------------------------
+# -- Truth values ----------------------------------------------------------------------
 
 
 def is_condition(x: object) -> bool:
@@ -263,8 +263,8 @@ def _without_numbers(recorder: Recorder, op: Operator, operands: list[Operand]) 
     """
     taken = [o for o in operands[op is WHERE :] if isinstance(o, Handle)]
     if op is SUB and recorder.origin.library == "torch":
-        return any(o.value.dtype == boolean for o in taken)
-    return all(o.value.dtype == boolean for o in taken)
+        return any(o.value.dtype is boolean for o in taken)
+    return all(o.value.dtype is boolean for o in taken)
 
 
 def _of_truth(

@@ -255,9 +255,9 @@ class _Loop(Iterator[Any]):
         if self._number == self._extent:
             raise StopIteration
         number, self._number = self._number, self._number + 1
-        branches.current = Branch(self._holds[number].handle)
+        branch = branches.begin(self._holds[number].handle)
         self._before = _plain_locals(frame)
-        return self._kind(number, branches.current, branches)
+        return self._kind(number, branch, branches)
 
 
 def _plain_locals(frame: FrameType) -> Mapping[str, object]:

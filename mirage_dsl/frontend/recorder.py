@@ -72,7 +72,7 @@ from mirage_dsl.ir.graph import (
     KernelNode,
     Return,
 )
-from mirage_dsl.ir.infer import apply_type, check_narrow, check_numbers, result_dtype
+from mirage_dsl.ir.infer import apply_type, check_operands, result_dtype
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
 from mirage_dsl.ops.table import (
     ADD,
@@ -420,7 +420,7 @@ class Recorder:
 
     def cast(self, x: Handle, dtype: DType) -> Handle:
         """Another element format."""
-        if x.value.dtype == dtype:
+        if x.value.dtype is dtype:
             return x
         whole = x.value.dtype.is_integer
         if dtype == boolean:
@@ -822,7 +822,7 @@ class Recorder:
                 "not be kept outside of the decorated function",
                 location,
             )
-        if any(o in self.constants for o in operands):
+        if self.constants and any(o in self.constants for o in operands):
             plain = [o for o in operands if isinstance(o, Traced)]
             single = op.kind is not Kind.ELEMENTWISE
             if single or all(o in self.constants for o in plain):
@@ -834,14 +834,14 @@ class Recorder:
         if op in (RENAME, SLICE) and operands[0] in self.positional:
             return self._moved(op, operands[0], attrs)
         try:
-            check_numbers(op, _formats(operands))
-            check_narrow(op, _formats(operands))
+            check_operands(op, _formats(operands))
         except CheckError as error:
             raise DTypeError(error.message, location) from None
         if dtype is None:
             dtype = _dtype_of(op, operands)
         result = self.dims.value(dims, dtype)
-        self.branches.note(result, operands)
+        if self.branches.begun:
+            self.branches.note(result, operands)
         self._note_positions(result, op, operands, attrs)
         names = tuple(o.name if isinstance(o, Traced) else o for o in operands)
         self.nodes.append(Apply(result.name, op, names, attrs, location))
@@ -981,7 +981,7 @@ def _over(atoms: DimVars) -> Attrs:
 
 
 def _refuse_truth(x: Traced, y: Traced) -> None:
-    if boolean in (x.dtype, y.dtype):
+    if x.dtype is boolean or y.dtype is boolean:
         raise DTypeError(
             f"a product of {x.dtype} by {y.dtype}: PyTorch multiplies no truth "
             "values; cast them to the other operand's dtype",
@@ -1228,12 +1228,10 @@ def build_graph(
         UnsupportedError: The dims have no common factors, or an output is expanded.
     """
     recorder.dims.settle()
-    live = _live(recorder.nodes, outputs)
+    live, read = _live(recorder.nodes, outputs)
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
         names.visit(atoms_of(traced.handle.axes))
-    read = {v for node in live for v in sources_of(node)}
-    read |= {o.value.name for o in outputs}
     counted = [(v, a) for v, a in recorder.counted.items() if v.name in read]
     for _, axis in counted:
         names.visit(axis)
@@ -1256,12 +1254,12 @@ def build_graph(
 
 def _live(
     nodes: Sequence[Apply | Block], outputs: Sequence[Handle]
-) -> list[Apply | Block]:
-    """The nodes that an output depends on, in order."""
+) -> tuple[list[Apply | Block], set[str]]:
+    """The nodes that an output depends on, in order, and all values that are read."""
     needed = {o.value.name for o in outputs}
     kept: list[Apply | Block] = []
     for node in reversed(nodes):
         if not needed.isdisjoint(results_of(node)):
             needed.update(sources_of(node))
             kept.append(node)
-    return kept[::-1]
+    return kept[::-1], needed

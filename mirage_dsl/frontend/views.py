@@ -278,7 +278,8 @@ def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
 
 
 def _is_device(value: object) -> bool:
-    return type(value).__name__ == "device" or str(value).split(":")[0] in _DEVICES
+    named = isinstance(value, str) and value.split(":")[0] in _DEVICES
+    return named or type(value).__name__ == "device"
 
 
 _DEVICES = ("cpu", "cuda")

@@ -267,6 +267,16 @@ def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
         )
 
 
+def check_operands(op: Operator, operands: Sequence[DType | Scalar]) -> None:
+    """Outside of blocks an operator takes the formats of its operands.
+
+    Raises:
+        CheckError: It does not.
+    """
+    check_numbers(op, operands)
+    check_narrow(op, operands)
+
+
 def check_narrow(op: Operator, operands: Sequence[DType | Scalar]) -> None:
     """Outside of blocks nothing computes in floats of 8 bits, as in PyTorch.
 
@@ -737,8 +747,7 @@ __all__ = [
     "apply_type",
     "block_node_type",
     "block_types",
-    "check_narrow",
-    "check_numbers",
+    "check_operands",
     "check_stored",
     "kernel_types",
     "library_dims",
