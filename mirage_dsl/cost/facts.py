@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.types import Dim, TensorType, f32
-from mirage_dsl.cost.flow import Flow
-from mirage_dsl.cost.live import Live, live_tiles
+from mirage_dsl.cost.flow import Flow, Live, live_tiles
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.graph import Apply, BlockGraph, LoopBound, Split, dims_of
 from mirage_dsl.ir.infer import block_types

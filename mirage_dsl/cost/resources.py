@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.hardware import WARP, Hardware
 from mirage_dsl.cost.facts import as_column
+from mirage_dsl.cost.flow import Live
 from mirage_dsl.cost.footprint import Footprint, Numbers
-from mirage_dsl.cost.live import Live
 from mirage_dsl.tile.program import Product
 from mirage_dsl.tile.sizes import SMALLEST_DOT
 
