@@ -16,8 +16,13 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.formats import float_of_numpy
-from mirage_dsl.frontend.operands import apply, as_operand, is_condition, is_float
+from mirage_dsl.frontend.operands import (
+    apply,
+    as_operand,
+    float_of_numpy,
+    is_condition,
+    is_float,
+)
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 

@@ -24,20 +24,18 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import LARGEST_INDEX, i8, scalar
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
-from mirage_dsl.frontend.formats import (
-    averaged_format,
-    format_of,
-    is_numpys_number,
-    summed_format,
-)
 from mirage_dsl.frontend.operands import (
     apply,
     as_operand,
     as_tensor,
+    averaged_format,
     complement,
+    format_of,
     is_condition,
+    is_numpys_number,
     public,
     recorder_of,
+    summed_format,
 )
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.definition import Operator

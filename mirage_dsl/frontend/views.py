@@ -16,12 +16,12 @@ from mirage_dsl.core.types import DTYPE_NAMES, boolean, dtype_of
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import Handle, Operand, shape_text
-from mirage_dsl.frontend.formats import joined_format
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
 from mirage_dsl.frontend.operands import (
     as_operand,
     as_tensor,
     complement,
+    joined_format,
     public,
     recorder_of,
 )
