@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -362,6 +362,39 @@ def narrowing(dtype: DType, triton: str, *, saturates: bool) -> Operator:
         field_note=ORACLE,
         flops=2.0,
         gives=dtype,
+    )
+
+
+def view(
+    name: str,
+    torch: str,
+    attributes: Mapping[str, AttributeKind],
+    *,
+    term: Term = Term.FUNCTION,
+    field_note: str = EXACT,
+    triton: str = "{0}",
+    flops: float = 0.0,
+) -> Operator:
+    """A row that gives the same elements under other dims, or in another format."""
+
+    def unchanged(f: ElementAlgebra[V], a: V) -> V:
+        del f
+        return a
+
+    return row(
+        Operator(
+            name=name,
+            kind=Kind.VIEW,
+            arity=1,
+            numpy=np.asarray,
+            field=unchanged,
+            field_note=field_note,
+            term=term,
+            triton=triton,
+            torch=torch,
+            flops=flops,
+            attributes=attributes,
+        )
     )
 
 

@@ -23,7 +23,6 @@ from mirage_dsl.ops import makers
 from mirage_dsl.ops.definition import (
     AttributeKind,
     Formats,
-    Kind,
     Numbers,
     Operator,
     Shape,
@@ -32,7 +31,6 @@ from mirage_dsl.ops.definition import (
     WorkOf,
 )
 from mirage_dsl.ops.makers import (
-    EXACT,
     ORACLE,
     ORDER,
     ROWS,
@@ -46,7 +44,6 @@ from mirage_dsl.ops.makers import (
     library,
     narrowing,
     reduction,
-    row,
     scan,
     shift,
     ternary,
@@ -60,7 +57,7 @@ _one, _half = scalar(1), scalar(0.5)
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 """Triton's largest of a number and NaN is otherwise the number."""
 
-# -- Arithmetic ------------------------------------------------------------------
+# -- Arithmetic ------------------------------------------------------------------------
 
 ADD = binary(
     "add",
@@ -154,7 +151,7 @@ WHERE = ternary(
     chooses=True,
 )
 
-# -- Functions -------------------------------------------------------------------
+# -- Functions -------------------------------------------------------------------------
 
 EXP = unary(
     "exp",
@@ -323,7 +320,7 @@ OR_ONE = unary(
 )
 """What a sum of exponentials is divided by: masked rows, which are 0, stay so."""
 
-# -- Integers --------------------------------------------------------------------
+# -- Integers --------------------------------------------------------------------------
 
 FLOOR_DIVIDE = integral(
     "floor_divide",
@@ -356,7 +353,7 @@ CONVERSIONS = {dtype: conversion(dtype) for dtype in (f32, f64, *INTEGERS)}
 Casts are between floats, and round; the search may leave them out, but never these.
 """
 
-# -- Floats of 8 bits --------------------------------------------------------------
+# -- Floats of 8 bits ------------------------------------------------------------------
 
 NARROWINGS = {
     f8e4m3: narrowing(f8e4m3, "to_f8e4m3({0})", saturates=True),
@@ -364,7 +361,7 @@ NARROWINGS = {
 }
 """`to_f8e4m3` and `to_f8e5m2`, which round; casts go back to other floats."""
 
-# -- Derived rows: the search sees their expansions -------------------------------
+# -- Derived rows: the search sees their expansions ------------------------------------
 
 NEG = unary(
     "neg",
@@ -401,7 +398,7 @@ RSQRT = unary(
     domain=(0.25, 4.0),
 )
 
-# -- Operators on dims -----------------------------------------------------------
+# -- Operators on dims -----------------------------------------------------------------
 
 SUM = reduction(
     "sum",
@@ -483,100 +480,46 @@ MATMUL = contraction(
     sign="@",
     join=ADD,
 )
-CAST = row(
-    Operator(
-        name="cast",
-        kind=Kind.VIEW,
-        arity=1,
-        numpy=np.asarray,
-        field=lambda f, a: a,
-        field_note="rounding is outside of the algebra; stability measures it",
-        term=Term.IDENTITY,
-        triton="{0}.to({dtype})",
-        torch="{0}.to({dtype})",
-        flops=0.5,
-        attributes={"dtype": AttributeKind.DTYPE},
-    )
+CAST = makers.view(
+    "cast",
+    "{0}.to({dtype})",
+    {"dtype": AttributeKind.DTYPE},
+    term=Term.IDENTITY,
+    field_note="rounding is outside of the algebra; stability measures it",
+    triton="{0}.to({dtype})",
+    flops=0.5,
 )
-RENAME = row(
-    Operator(
-        name="rename",
-        kind=Kind.VIEW,
-        arity=1,
-        numpy=np.asarray,
-        field=lambda f, a: a,
-        field_note=EXACT,
-        term=Term.IDENTITY,
-        triton="{0}",
-        torch="{0}",
-        flops=0.0,
-        attributes={"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIMS},
-    )
+RENAME = makers.view(
+    "rename",
+    "{0}",
+    {"dims": AttributeKind.DIMS, "to": AttributeKind.NEW_DIMS},
+    term=Term.IDENTITY,
 )
-SLICE = row(
-    Operator(
-        name="slice",
-        kind=Kind.VIEW,
-        arity=1,
-        numpy=np.asarray,
-        field=lambda f, a: a,
-        field_note=EXACT,
-        term=Term.FUNCTION,
-        triton="{0}",
-        torch="{0}.narrow({axis}, {start}, {count})",
-        flops=0.0,
-        attributes={
-            "dim": AttributeKind.DIM,
-            "start": AttributeKind.INTEGER,
-            "stop": AttributeKind.INTEGER,
-            "to": AttributeKind.NEW_DIM,
-        },
-    )
+SLICE = makers.view(
+    "slice",
+    "{0}.narrow({axis}, {start}, {count})",
+    {
+        "dim": AttributeKind.DIM,
+        "start": AttributeKind.INTEGER,
+        "stop": AttributeKind.INTEGER,
+        "to": AttributeKind.NEW_DIM,
+    },
 )
-INSERT = row(
-    Operator(
-        name="insert",
-        kind=Kind.VIEW,
-        arity=1,
-        numpy=np.asarray,
-        field=lambda f, a: a,
-        field_note=EXACT,
-        term=Term.IDENTITY,
-        triton="{0}",
-        torch="{0}.unsqueeze(0)",
-        flops=0.0,
-        attributes={"to": AttributeKind.NEW_DIM},
-    )
+INSERT = makers.view(
+    "insert",
+    "{0}.unsqueeze(0)",
+    {"to": AttributeKind.NEW_DIM},
+    term=Term.IDENTITY,
 )
-FLATTEN = row(
-    Operator(
-        name="flatten",
-        kind=Kind.VIEW,
-        arity=1,
-        numpy=np.asarray,
-        field=lambda f, a: a,
-        field_note=EXACT,
-        term=Term.FUNCTION,
-        triton="{0}",
-        torch="{0}.flatten({axis}, {last})",
-        flops=0.0,
-        attributes={"of": AttributeKind.AXES, "to": AttributeKind.NEW_DIM},
-    )
+FLATTEN = makers.view(
+    "flatten",
+    "{0}.flatten({axis}, {last})",
+    {"of": AttributeKind.AXES, "to": AttributeKind.NEW_DIM},
 )
-UNFLATTEN = row(
-    Operator(
-        name="unflatten",
-        kind=Kind.VIEW,
-        arity=1,
-        numpy=np.asarray,
-        field=lambda f, a: a,
-        field_note=EXACT,
-        term=Term.FUNCTION,
-        triton="{0}",
-        torch="{0}.unflatten({axis}, {sizes})",
-        flops=0.0,
-        attributes={"dim": AttributeKind.DIM, "gives": AttributeKind.NEW_AXES},
-    )
+UNFLATTEN = makers.view(
+    "unflatten",
+    "{0}.unflatten({axis}, {sizes})",
+    {"dim": AttributeKind.DIM, "gives": AttributeKind.NEW_AXES},
 )
 GATHER = gathering(
     "gather",
