@@ -60,6 +60,7 @@ from mirage_dsl.tile.program import (
     Largest,
     Load,
     Loop,
+    Making,
     Mask,
     Merge,
     Note,
@@ -103,25 +104,6 @@ from mirage_dsl.tile.sizes import (
 from mirage_dsl.tile.suited import Suited, suited
 
 INFINITY = float("inf")
-
-
-Making = (
-    Load
-    | Positions
-    | Compute
-    | Cast
-    | Finite
-    | Convert
-    | Mask
-    | Merge
-    | Pick
-    | Reduce
-    | Scan
-    | Product
-    | Start
-    | Largest
-)
-"""Statements that make a value."""
 
 
 def memory_order(load: BlockLoad | Load | Ask, kind: TensorType) -> Order:

@@ -19,6 +19,7 @@ from mirage_dsl.ops.table import SUM
 from mirage_dsl.tile.program import (
     Announce,
     Ask,
+    Assignment,
     Cast,
     Compute,
     Convert,
@@ -183,25 +184,7 @@ def statement_text(statement: Statement) -> str:
             return _words(left, "=", _action(statement), *_details(statement))
 
 
-_Made = (
-    Load
-    | Positions
-    | Compute
-    | Cast
-    | Finite
-    | Convert
-    | Mask
-    | Merge
-    | Pick
-    | Reduce
-    | Scan
-    | Product
-    | Largest
-)
-"""Statements of the form `x: f32[m] = ...`."""
-
-
-def _action(statement: _Made) -> str:
+def _action(statement: Assignment) -> str:
     """What stands right of the `=`, up to the details."""
     match statement:
         case Load():
@@ -223,7 +206,7 @@ def _action(statement: _Made) -> str:
             assert_never(statement)
 
 
-def _details(statement: _Made | Ask) -> Iterator[str]:
+def _details(statement: Assignment | Ask) -> Iterator[str]:
     """What differs from the defaults, each as `word(...)`."""
     match statement:
         case Load():

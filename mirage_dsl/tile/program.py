@@ -494,10 +494,8 @@ class Loop:
     closing: Notes = field(default=(), compare=False, repr=False)
 
 
-Statement = (
+Assignment = (
     Load
-    | Store
-    | Ask
     | Positions
     | Compute
     | Cast
@@ -509,14 +507,14 @@ Statement = (
     | Reduce
     | Scan
     | Product
-    | Start
-    | Rescale
-    | Update
     | Largest
-    | Wait
-    | Announce
-    | Loop
 )
+"""Statements of the form `x: f32[m] = ...`."""
+
+Making = Assignment | Start
+"""Statements that make a value."""
+
+Statement = Making | Store | Ask | Rescale | Update | Wait | Announce | Loop
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ from mirage_dsl.tile.program import (
     Largest,
     Load,
     Loop,
+    Making,
     Mask,
     Merge,
     Notes,
@@ -624,19 +625,7 @@ class _Printer:
     def _assign(self, wanted: str, expression: str) -> str:
         return self._writer.define(wanted, expression)
 
-    def _name(
-        self,
-        statement: Compute
-        | Cast
-        | Reduce
-        | Scan
-        | Product
-        | Start
-        | Largest
-        | Load
-        | Positions,
-        name: str,
-    ) -> None:
+    def _name(self, statement: Making, name: str) -> None:
         """Note the name of a statement's result."""
         tile = statement.tile
         self._variables[statement.result] = Variable(name, tile.axes, tile.dtype)
