@@ -39,12 +39,12 @@ from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
+from mirage_dsl.frontend.layers import RECURRENT
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.places import FUNCTIONS as OF_PLACES
 from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING
-from mirage_dsl.frontend.recurrent import RECURRENT
 from mirage_dsl.frontend.selected import index_add
 from mirage_dsl.frontend.selection import NUMPY_SELECTIONS, SELECTIONS
 from mirage_dsl.frontend.tensor import Tensor
