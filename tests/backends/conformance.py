@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from mirage_dsl.backends.base import Backend, Report
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
@@ -91,6 +94,17 @@ class Case:
                 flat[0, 0], flat[1, -1], flat[2] = torch.inf, torch.nan, -torch.inf
         return tensors
 
+    @cached_property
+    def calls(self) -> list[tuple[list[torch.Tensor], list[NDArray[Any]]]]:
+        """Inputs for each of the sizes, and what the evaluator makes of them."""
+        made: list[tuple[list[torch.Tensor], list[NDArray[Any]]]] = []
+        for sizes in self.sizes:
+            inputs = self.inputs(sizes)
+            with np.errstate(all="ignore"):
+                outputs = evaluate_numpy(self.graph, *map(as_array, inputs))
+            made.append((inputs, list(outputs)))
+        return made
+
 
 def conform(backend: Backend, case: Case) -> None:
     """Hold a backend to the evaluator on one case, called as it may be called.
@@ -100,10 +114,9 @@ def conform(backend: Backend, case: Case) -> None:
     """
     for device in _devices(backend):
         executable = backend.compile(case.graph, device)
-        for sizes in case.sizes:
-            inputs = [t.to(device) for t in case.inputs(sizes)]
-            kept = [t.clone() for t in inputs]
-            right = _Right(case, inputs)
+        for kept, outputs in case.calls:
+            inputs = [t.clone().to(device) for t in kept]
+            right = _Right(case, inputs, outputs)
             found = executable(*inputs)
             right.hold(found)
             # Of any strides: inputs in wider tensors, outputs in every other element.
@@ -123,11 +136,10 @@ def _devices(backend: Backend) -> list[str]:
 class _Right:
     """The outputs of a call, by the evaluator in float64."""
 
-    def __init__(self, case: Case, inputs: Sequence[torch.Tensor]) -> None:
-        arrays = [as_array(t.cpu()) for t in inputs]
-        with np.errstate(all="ignore"):
-            self._outputs = evaluate_numpy(case.graph, *arrays)
-        self._graph = case.graph
+    def __init__(
+        self, case: Case, inputs: Sequence[torch.Tensor], outputs: list[NDArray[Any]]
+    ) -> None:
+        self._graph, self._outputs = case.graph, outputs
         self._tolerance = case.tolerance or allowed(case.graph)
         if any(t.is_cuda for t in inputs):
             # Its functions are less precise than a CPU's.

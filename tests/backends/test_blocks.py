@@ -21,7 +21,7 @@ DTYPES = (f16, bf16, f32)
 
 
 def elementwise_4d(grid: dict[str, int]) -> KernelGraph:
-    g = KernelBuilder("mix", a=10, b=12, c=14, d=16)
+    g = KernelBuilder("mix", a=4, b=6, c=14, d=16)
     x, y = g.input("x", f32, "a, b, c, d"), g.input("y", f32, "a, b, c, d")
     axes = ", ".join(f"{n}/grid" if n in grid else n for n in "abcd")
     with g.block(grid=grid) as b:
@@ -36,7 +36,7 @@ def elementwise_4d(grid: dict[str, int]) -> KernelGraph:
         {"a": 1, "b": 1},
         {"a": 1, "b": 1, "c": 1},
         {"a": 3, "b": 1, "c": 2},
-        {"d": 5, "b": 6},
+        {"d": 5, "b": 3},
         {"c": 7},
     ],
     ids=str,
