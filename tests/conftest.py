@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,15 +36,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the user's cache out of the tests; compiled search code stays warm."""
+    """Keep the user's cache out of the tests; compiled search code stays warm.
+
+    All test processes have one cache of their own: what one has searched with it, the
+    others find there.
+    """
     kept = Path(config.rootpath) / ".pytest_cache"
     os.environ.setdefault("NUMBA_CACHE_DIR", str(kept / "numba"))
     os.environ.setdefault(KEY_FILE.name, str(kept / "key"))
-    os.environ[CACHE_DIR.name] = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
+    if not _is_worker(config):
+        os.environ[CACHE_DIR.name] = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
+    # Looking through all that is imported and collected takes a tenth of the time.
+    gc.set_threshold(20_000, 20, 50)
     keep = config.getoption("--emitted")
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     watch(keep)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing behind."""
+    if not _is_worker(config):
+        shutil.rmtree(os.environ[CACHE_DIR.name], ignore_errors=True)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is a process that another one started to share the tests."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,6 +20,9 @@ from mirage_dsl.search.structures import structures as module
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
 
+DEEP = 8
+"""Layers of which all but the first and the last are alike."""
+
 
 def stack(layers: int, prefix: str = "") -> KernelGraph:
     """Layers of a norm, a product, a gate and a product, each over its own dims."""
@@ -75,20 +78,20 @@ def test_a_plan_is_renamed_to_another_program() -> None:
 @pytest.fixture(scope="module")
 def deep() -> tuple[SearchResult, list[str]]:
     with counted() as seen:
-        return search(stack(12), H100, max_kernels=None, k=2), seen
+        return search(stack(DEEP), H100, max_kernels=None, k=2), seen
 
 
 def test_layers_are_searched_once(deep: tuple[SearchResult, list[str]]) -> None:
-    """As few segments as of three layers: the first, the last and those between."""
+    """As few segments as of four layers: the first, the last and those between."""
     result, seen = deep
     with counted() as few:
-        search(stack(6), H100, max_kernels=None, k=2, verify=False)
+        search(stack(4), H100, max_kernels=None, k=2, verify=False)
     # Inputs that an earlier kernel made are in L2, so sizes may be chosen anew.
     assert len(seen) <= 2 * len(set(seen))
     assert set(seen) == set(few)
     assert result.ledger.found["segments repeated"] > 20
     graph = result.best.mugraph
-    assert len(graph.blocks) >= 12
+    assert len(graph.blocks) >= DEEP
     assert result.best.certificate is not None
     assert result.best.certificate.ok
 
@@ -97,7 +100,7 @@ def test_an_executor_searches_the_segments(
     deep: tuple[SearchResult, list[str]],
 ) -> None:
     with ThreadPoolExecutor(2) as pool, counted() as seen:
-        result = search(stack(12), H100, max_kernels=None, k=2, executor=pool)
+        result = search(stack(DEEP), H100, max_kernels=None, k=2, executor=pool)
     assert sorted(seen) == sorted(deep[1])
     assert result.candidates == deep[0].candidates
 

@@ -6,6 +6,7 @@ Bounds are several times what a quiet machine needs; the figures are those of
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -36,12 +37,15 @@ def grown(program: KernelGraph, factor: int) -> KernelGraph:
 
 
 def timed(
-    run: Callable[[KernelGraph, Hardware], T], program: KernelGraph
+    run: Callable[[KernelGraph, Hardware], T], program: KernelGraph, most: float = 0.0
 ) -> tuple[float, T]:
-    """The least processor time of three runs, for one may collect garbage; a result."""
+    """The least processor time of three runs, for one may collect garbage; a result.
+
+    Of fewer runs, where one took less than `most` seconds.
+    """
     seconds: list[float] = []
     results: list[T] = []
-    for _ in range(3):
+    while len(seconds) < 3 and min(seconds, default=math.inf) >= most:
         began = time.process_time()
         results.append(run(program, H100))
         seconds.append(time.process_time() - began)
@@ -52,17 +56,18 @@ def timed(
 def test_the_structural_search_does_not_see_sizes(name: str) -> None:
     program = programs.PROGRAMS[name]()
     seconds, found = timed(structures, program)
-    more, large = timed(structures, grown(program, 64))
+    most = 3 * seconds + 0.3
+    more, large = timed(structures, grown(program, 64), most)
     assert found.counters["nodes"] == large.counters["nodes"]
     assert found.counters["tests"] == large.counters["tests"]
     assert found.complete
     assert large.complete
-    assert more < 3 * seconds + 0.3
+    assert more < most
 
 
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_complete_searches_take_about_a_second(name: str) -> None:
-    seconds, result = timed(search, programs.PROGRAMS[name]())
+    seconds, result = timed(search, programs.PROGRAMS[name](), MOST_SECONDS)
     assert result.complete
     assert all(c.certificate is not None for c in result)
     assert seconds < MOST_SECONDS

@@ -32,6 +32,7 @@ from mirage_dsl.search.result import is_one_kernel, leaves_products
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
 from mirage_dsl.search.space import Configuration, space_of
+from mirage_dsl.store.superoptimize import code_version, prepare_search
 from mirage_dsl.verify.verifier import verify
 from tests.search import programs
 from tests.search.programs import PROGRAMS, Program
@@ -103,9 +104,22 @@ def projected() -> KernelGraph:
 CASES = {f.__name__: f for f in (split_k, decode, mlp, wide_lora, latent, projected)}
 
 
+SECONDS: dict[tuple[str, int], float] = {}
+"""Processor time that each search of `found` took."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """What a process compiles and loads once."""
+    prepare_search(code_version(), None)
+
+
 @cache
 def found(name: str, max_kernels: int = 2) -> MultiKernel:
-    return multi_kernel(CASES[name](), H100, max_kernels=max_kernels)
+    began = time.process_time()
+    result = multi_kernel(CASES[name](), H100, max_kernels=max_kernels)
+    SECONDS[name, max_kernels] = time.process_time() - began
+    return result
 
 
 def only_blocks(result: MultiKernel, count: int) -> list[KernelGraph]:
@@ -227,9 +241,7 @@ def test_the_best_is_proved(name: str, max_kernels: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_two_kernels_take_seconds(name: str) -> None:
     found(name)
-    began = time.process_time()
-    multi_kernel(CASES[name](), H100, max_kernels=2)
-    assert time.process_time() - began < 10
+    assert SECONDS[name, 2] < 10
 
 
 def gate() -> KernelGraph:
