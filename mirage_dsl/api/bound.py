@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.api.dynamic import Executables, free_dims, numbers, resized
+from mirage_dsl.api.dynamic import Executables, free_dims, resized
 from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
 from mirage_dsl.backends.dispatch import Call, Guarded
 from mirage_dsl.core.errors import (
@@ -32,6 +32,7 @@ from mirage_dsl.frontend.arguments import (
     device_kind,
     is_tensor_like,
     is_torch,
+    known_shapes,
     leaves_of,
     places_of,
     refuse_modes,
@@ -127,7 +128,7 @@ class BoundKernel:
         self._tuning: Tuned | None = None
         self._chosen: KernelGraph | None = None
         self._executables: Executables | None = None
-        self._shapes = numbers(specs)
+        self._shapes = known_shapes(specs)
         self._hardware: Hardware | None = options.config.get("hardware")
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.core.types import TensorSpec, packed
-from mirage_dsl.frontend.arguments import Arguments, order_of
+from mirage_dsl.frontend.arguments import Arguments, known_shapes, order_of
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (
@@ -51,8 +51,6 @@ def round_up(extent: int) -> int:
 
 def rounded(arguments: Arguments, dynamic: Collection[str]) -> Arguments:
     """The arguments with extents of dynamic dims rounded up."""
-    if not dynamic:
-        return arguments
     pairs = zip(arguments.specs, arguments.hints, strict=True)
     return replace(arguments, specs=tuple(_rounded(s, h, dynamic) for s, h in pairs))
 
@@ -71,13 +69,6 @@ def _rounded(
     return replace(given, shape=tuple(extents), strides=strides)
 
 
-def numbers(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]] | None:
-    """The shapes of specs; None if there are names of dims among the extents."""
-    shapes = [tuple(e for e in s.shape if isinstance(e, int)) for s in specs]
-    same = all(len(a) == len(s.shape) for a, s in zip(shapes, specs, strict=True))
-    return shapes if same else None
-
-
 def typical(
     program: KernelGraph, found: Arguments, given: Arguments
 ) -> tuple[TensorSpec, ...]:
@@ -90,7 +81,7 @@ def typical(
         found: The arguments, rounded.
         given: The arguments of a call.
     """
-    shapes = None if found is given else numbers(found.specs)
+    shapes = known_shapes(found.specs)
     if shapes is not None:
         try:
             bind_extents(program, shapes)

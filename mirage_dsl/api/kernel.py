@@ -324,7 +324,9 @@ class Kernel:
         return self._bind(bind_arguments(self.function, args, kwargs))
 
     def _bind(self, arguments: Arguments) -> BoundKernel:
-        found = rounded(arguments, self.options.dynamic)
+        found, dynamic = arguments, self.options.dynamic
+        if dynamic:
+            found = rounded(arguments, dynamic)
         # What is traced alike for another device or library is one program.
         given: tuple[object, ...] = found.specs, found.constants, found.origin
         strides = tuple(map(strides_of, arguments.tensors))
@@ -333,12 +335,14 @@ class Kernel:
         reads = self._read()
         bound = self._bound.get((*given, reads.key))
         if bound is None:
-            trace = trace_call(self.function, found, dynamic=self.options.dynamic)
+            trace = trace_call(self.function, found, dynamic=dynamic)
             if trace.strides is not None and not self._asks_strides:
                 self._asks_strides, given = True, (*given, strides)
             bound = self._of_trace(trace, found.specs)
             if bound is None:
-                specs = typical(trace.program, found, arguments)
+                specs = found.specs
+                if dynamic:
+                    specs = typical(trace.program, found, arguments)
                 bound = BoundKernel(trace, specs, self.options, self._calls.forget)
             # Where the trace has changed what it reads, it serves this call alone.
             key = bound if reads.changed() else self._look().key

@@ -322,6 +322,13 @@ def _strides(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(shape))) else packed(shape, order)
 
 
+def known_shapes(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]] | None:
+    """The shapes of specs; None if there are names of dims among the extents."""
+    shapes = [tuple(e for e in s.shape if isinstance(e, int)) for s in specs]
+    same = all(len(a) == len(s.shape) for a, s in zip(shapes, specs, strict=True))
+    return shapes if same else None
+
+
 def strides_of(value: Any) -> tuple[int, ...] | None:
     """Strides of an array, a tensor or a spec, in elements; None where none are known.
 
