@@ -513,11 +513,11 @@ class _Printer:
         return KernelPlan(program.name, block, params, grid, lines)
 
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
+        left_out = self._packed.steps
         for statement in body:
             if statement.notes:
                 self._writer.comment(statement.notes)
-            steps = self._packed.steps
-            if not steps or steps.isdisjoint(makes(statement)):
+            if not left_out or left_out.isdisjoint(makes(statement)):
                 self._print[type(statement)](statement)
         self._writer.comment(closing)
 
