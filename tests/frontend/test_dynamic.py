@@ -58,7 +58,15 @@ def test_extents_are_rounded_up(extent: int, expected: int) -> None:
         (expected, K),
         (K, N),
     ]
-    assert rounded(arguments, ()) is arguments
+
+
+def test_extents_stay_where_no_dim_is_dynamic() -> None:
+    specs = mirage.spec((5000, K)), mirage.spec((K, N))
+    program = mirage.kernel(norm_linear).trace(*specs)
+    assert 5000 in program.extent_of.values()
+    program = mirage.kernel(dynamic="m")(norm_linear).trace(*specs)
+    assert None in program.extent_of.values()
+    assert 5000 not in program.extent_of.values()
 
 
 def test_the_order_of_axes_in_memory_is_kept() -> None:
