@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from hypothesis import settings as hypothesis_settings
 
 from mirage_dsl.core.settings import CACHE_DIR, KEY_FILE
 from tests.emitted import watch
+
+HERE = Path(__file__).parent
 
 hypothesis_settings.register_profile(
     "mirage_dsl", deadline=None, derandomize=True, database=None
@@ -44,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = Path(config.rootpath) / ".pytest_cache"
     os.environ.setdefault("NUMBA_CACHE_DIR", str(kept / "numba"))
     os.environ.setdefault(KEY_FILE.name, str(kept / "key"))
+    # In the order in which they are collected; else by their numbers of tests.
+    config.option.loadscopereorder = False
     if not _is_worker(config):
         os.environ[CACHE_DIR.name] = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
     # Looking through all that is imported and collected takes a tenth of the time.
@@ -65,8 +70,29 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+FIRST = (
+    *("project/test_models", "project/test_examples", "project/test_compiled"),
+    *("fuzz/test_fuzz", "freeze/test_freeze", "search/test_repeats"),
+    *("search/test_chains", "search/test_checkpoint", "project/test_cost_model"),
+    *("end_to_end/test_text_of_found", "end_to_end/test_joined_attention"),
+    *("end_to_end/test_structures", "end_to_end/test_random_programs"),
+    *("end_to_end/test_builder", "end_to_end/test_public", "project/test_layer"),
+    *("search/test_union_blocks", "search/test_union_control"),
+    *("search/test_speed", "backends/test_standalone", "backends/test_schedules"),
+)
+"""Modules that take long for their number of tests."""
+
+
+def _in_order_of_length(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Long modules first, or one test process waits for another at the end."""
+    count = Counter(item.path for item in items)
+    early = {HERE / f"{name}.py" for name in FIRST}
+    return sorted(items, key=lambda i: (i.path not in early, -count[i.path], i.path))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the users of `golden`; skip `gpu` tests where there is no GPU."""
+    items[:] = _in_order_of_length(items)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:

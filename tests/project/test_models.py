@@ -8,7 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store import superoptimize
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
+
+UNHURRIED: dict[str, Any] = {"use_cache": False, "budget_seconds": 1000.0}
+"""A search that a slow machine cuts short finds something else."""
 
 
 @mirage.kernel
@@ -60,29 +63,36 @@ def test_repeated_blocks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> N
         searched.append(to_text(program))
         return original(program, **options)
 
+    superoptimize.prepare_search(superoptimize.code_version(), None)
     monkeypatch.setattr(superoptimize, "prepare_search", lambda *_: None)
     monkeypatch.setattr(driver, "search", counted)
     layers = _blocks(2) * 12
     told: list[tuple[int, int]] = []
     results = mirage.superoptimize_all(
         layers,
-        use_cache=False,
+        **UNHURRIED,
         progress=lambda _, done, of, __: told.append((done, of)),
     )
     assert len(searched) == 2
     assert [r.program for r in results] == layers
     assert all(r.candidates == results[i % 2].candidates for i, r in enumerate(results))
     assert told == [(0, 2), (1, 2), (2, 2)]
-    alone = superoptimize.superoptimize(layers[0], use_cache=False)
+    alone = superoptimize.superoptimize(layers[0], **UNHURRIED)
     assert alone.candidates == results[0].candidates
 
 
-def test_processes_give_the_same_results() -> None:
-    programs = _blocks(3)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """Two processes of their own."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool:
-        there = mirage.superoptimize_all(programs, executor=pool, use_cache=False)
-    here = mirage.superoptimize_all(programs, use_cache=False)
+        yield pool
+
+
+def test_processes_give_the_same_results(processes: ProcessPoolExecutor) -> None:
+    programs = _blocks(3)
+    there = mirage.superoptimize_all(programs, executor=processes, **UNHURRIED)
+    here = mirage.superoptimize_all(programs, **UNHURRIED)
     assert [r.candidates for r in there] == [r.candidates for r in here]
     assert [r.ledger for r in there] == [r.ledger for r in here]
 
@@ -180,16 +190,16 @@ def deep(x, *weights):
     return x
 
 
-def test_segments_of_a_long_program_are_searched_by_processes() -> None:
-    """Eight layers are one program; its segments are searched in two processes."""
+def test_segments_of_a_long_program_are_searched_by_processes(
+    processes: ProcessPoolExecutor,
+) -> None:
+    """Six layers are one program; its segments are searched in two processes."""
     program = deep.trace(
-        mirage.spec((16, 64)), *(mirage.spec((64, 64)) for _ in range(8))
+        mirage.spec((16, 64)), *(mirage.spec((64, 64)) for _ in range(6))
     )
     assert superoptimize.prepare(program).is_long
-    here = mirage.superoptimize(program, use_cache=False)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
-        there = mirage.superoptimize(program, executor=pool, use_cache=False)
+    here = mirage.superoptimize(program, **UNHURRIED)
+    there = mirage.superoptimize(program, executor=processes, **UNHURRIED)
     assert there.candidates == here.candidates
     assert there.best.mugraph.blocks
     assert here.ledger.found["segments repeated"] > here.ledger.found["segments"]
@@ -200,8 +210,8 @@ def test_a_cluster_loses_nothing_with_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distributed = pytest.importorskip("distributed")
-    programs = _blocks(12)
-    here = mirage.superoptimize_all(programs, use_cache=False, max_kernels=1)
+    programs = _blocks(6)
+    here = mirage.superoptimize_all(programs, max_kernels=1, **UNHURRIED)
     done: list[int] = []
     monkeypatch.chdir(tmp_path)
     with (
@@ -221,15 +231,15 @@ def test_a_cluster_loses_nothing_with_a_worker(
             if finished == 2:
                 pid = next(iter(client.run(os.getpid).values()))
                 os.kill(pid, signal.SIGKILL)
-            assert total == 12
+            assert total == 6
 
         there = mirage.superoptimize_all(
             programs,
             executor=client.get_executor(),
-            use_cache=False,
             max_kernels=1,
             progress=kill,
+            **UNHURRIED,
         )
-    assert done == list(range(13))
+    assert done == list(range(7))
     assert _texts(there) == _texts(here)
     assert [r.candidates for r in there] == [r.candidates for r in here]

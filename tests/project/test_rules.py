@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -66,6 +67,11 @@ FOLDERS = {
 """Packages without packages in them."""
 
 
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def _module(file: Path) -> str:
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -80,10 +86,12 @@ def _unit(module: str) -> str:
     return folder if folder in FOLDERS else module
 
 
+MODULES = {_module(f) for f in SOURCES}
+
+
 def _imports(file: Path) -> Iterator[str]:
     """Modules of the package that a file imports, inside functions too."""
-    modules = {_module(f) for f in SOURCES}
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.startswith("mirage_dsl"))
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -91,7 +99,7 @@ def _imports(file: Path) -> Iterator[str]:
                 continue
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if full in modules else node.module
+                yield full if full in MODULES else node.module
 
 
 def _name(file: Path) -> str:
@@ -150,8 +158,7 @@ def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("file", WRITTEN, ids=_name)
 def test_functions_are_short(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = _code_lines(node)
             place = f"{_name(file)}:{node.lineno}"
@@ -160,9 +167,8 @@ def test_functions_are_short(file: Path) -> None:
 
 @pytest.mark.parametrize("file", SOURCES, ids=_name)
 def test_every_module_says_what_it_is_for(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    if text:
-        assert ast.get_docstring(ast.parse(text)), f"{_name(file)} has no docstring"
+    if file.stat().st_size:
+        assert ast.get_docstring(_tree(file)), f"{_name(file)} has no docstring"
 
 
 def _defined(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -293,7 +299,7 @@ def test_the_library_never_prints() -> None:
     for file in SOURCES:
         if file.parent.name == "cli":
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(file)):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Name):
                 assert called.id != "print", f"{_name(file)}:{called.lineno} prints"
