@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -90,10 +91,17 @@ def tile_programs(case: Case) -> Iterator[tp.TileProgram]:
         yield from programs(sized)
 
 
-PROGRAMS = {name: list(tile_programs(case)) for name, case in CASES.items()}
-WALKED = [step for ps in PROGRAMS.values() for p in ps for step in tp.walk(p.body)]
-STATEMENTS = [s for s, _ in WALKED]
-LOOPED = [s for s, looped in WALKED if looped]
+@cache
+def every_program() -> dict[str, list[tp.TileProgram]]:
+    return {name: list(tile_programs(case)) for name, case in CASES.items()}
+
+
+@cache
+def statements() -> list[tuple[tp.Statement, bool]]:
+    """All of them, and whether they stand in a loop."""
+    every = (p for ps in every_program().values() for p in ps)
+    return [step for p in every for step in tp.walk(p.body)]
+
 
 KINDS: dict[str, Callable[[Any], object]] = {
     "a box": lambda s: isinstance(s, tp.Load) and s.via == "descriptor",
@@ -117,21 +125,22 @@ KINDS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_has(kind: str) -> None:
-    assert any(map(KINDS[kind], STATEMENTS))
+    assert any(KINDS[kind](s) for s, _ in statements())
 
 
 def test_it_has_every_statement_that_is_printed() -> None:
     """At sizes that are known nothing is left to be picked."""
-    assert {type(s) for s in STATEMENTS} == {*get_args(tp.Statement)} - {tp.Pick}
-    assert any(isinstance(s, tp.Store) for s in LOOPED)
-    every = [p for ps in PROGRAMS.values() for p in ps]
+    known = {type(s) for s, _ in statements()}
+    assert known == {*get_args(tp.Statement)} - {tp.Pick}
+    assert any(isinstance(s, tp.Store) for s, looped in statements() if looped)
+    every = [p for ps in every_program().values() for p in ps]
     assert any(p.within_grid for p in every)
     assert any(split.beside for p in every for split in p.grid)
 
 
 def test_it_has_every_row_in_a_block_and_in_none() -> None:
     inside = {
-        s.op for s in STATEMENTS if isinstance(s, tp.Compute | tp.Reduce | tp.Scan)
+        s.op for s, _ in statements() if isinstance(s, tp.Compute | tp.Reduce | tp.Scan)
     }
     alone = {
         node.op
@@ -160,7 +169,7 @@ def refused(
     Of those that have a statement that is `concerned`: it prints the others rightly.
     """
     for name, case in CASES.items():
-        steps = (s for p in PROGRAMS[name] for s, _ in tp.walk(p.body))
+        steps = (s for p in every_program()[name] for s, _ in tp.walk(p.body))
         if not any(map(concerned, steps)):
             continue
         try:

@@ -60,6 +60,7 @@ def golden(name: str) -> Path:
     return HERE / "golden" / f"{name}.py.txt"
 
 
+@functools.cache
 def programs() -> dict[str, KernelGraph]:
     """All workloads at their published sizes, and the random programs."""
     return {**dict(_workloads()), **dict(_random())}

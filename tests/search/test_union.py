@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mirage_dsl.core import compiled
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
@@ -327,6 +329,12 @@ def test_paper_programs(name: str) -> None:
     assert result.graphs
     assert result.bound is not None
     assert all(verify(g, PROGRAMS[name]()).equivalent for g in result.graphs)
+    # All that a process has compiled is for one type of each argument.
+    for file in compiled.MODULES:
+        module = import_module("mirage_dsl." + file.replace("/", "."))
+        for function in vars(module).values():
+            overloads = getattr(function, "overloads", {})
+            assert len(overloads) <= 1, f"{function}: {list(overloads)}"
 
 
 def test_number_of_kernels_is_kept() -> None:
