@@ -264,6 +264,12 @@ def _view(
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
     if node.factored is not None:
         factors = node.factored.factors
+        if node.factored.copies(dims):
+            moved = [d for d in dims if d not in factors[1:]]
+            at = moved.index(factors[0])
+            moved[at + 1 : at + 1] = factors[1:]
+            name = f"{name}.permute({[dims.index(d) for d in moved]})"
+            dims = tuple(moved)
         first = factors[0] if node.factored.flattens else node.factored.whole
         at = dims.index(first)
         sizes = f"({', '.join(map(size, factors))})"

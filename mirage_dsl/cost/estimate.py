@@ -169,7 +169,7 @@ def estimate(
             if node.result in together:
                 call = together[node.result]
                 parts.append(_call_kernel(call, graph, extents, inside, hardware))
-            elif not _is_free(node, placed):
+            elif not _is_free(node, placed, types):
                 there = placed.keys()
                 part = library_kernel(node, types, extents, inside, hardware, there)
                 parts.append(part)
@@ -251,15 +251,20 @@ def launched(graph: KernelGraph) -> list[int]:
         at
         for at, node in enumerate(graph.nodes)
         if isinstance(node, BlockGraph)
-        or not (node.result in within or _is_free(node, placed))
+        or not (node.result in within or _is_free(node, placed, types))
     ]
 
 
-def _is_free(node: Apply, placed: Mapping[str, Place]) -> bool:
+def _is_free(
+    node: Apply, placed: Mapping[str, Place], types: Mapping[str, TensorType]
+) -> bool:
     """A view, or a concatenation whose parts are all made in their places."""
     if node.op.kind is Kind.CONCAT:
         return placed.keys() >= set(node.values)
-    return node.is_view
+    moves = node.factored is not None and node.factored.copies(
+        types[node.values[0]].names
+    )
+    return node.is_view and not moves
 
 
 # -- Library kernels -----------------------------------------------------------------

@@ -59,11 +59,25 @@ class SharedTail:
 
     Attributes:
         members: The axes.
+        number: Of the slice or concatenation, in the order of the trace.
         offsets: Bounds, in elements of an axis.
     """
 
     members: tuple[DimVars, ...]
+    number: int
     offsets: tuple[int, ...] = ()
+
+
+class CrossedError(UnsupportedError):
+    """A slice or concatenation that other uses of its axis do not go with.
+
+    Attributes:
+        number: Which one, in the order of the trace.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 Axes = tuple[DimVars, ...]
@@ -211,6 +225,10 @@ class Unifier:
             return reason.with_traceback(None)
         return None
 
+    def join(self, one: DimVar, other: DimVar) -> None:
+        """Make two unbound atoms one, when nothing is split any more."""
+        self._bound[one] = (other,)
+
     def regroup(self, atoms: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
         """Cut a product of atoms into axes of the given extents, row-major.
 
@@ -334,21 +352,29 @@ class Unifier:
         inner = product(longest[1:]) or 0
         if inner == 1:
             return
-        if any(offset % inner for offset in tail.offsets):
+        extents = [product(m) for m in members]
+        if None in extents:
             raise UnsupportedError(
-                f"a slice that cuts through dims of {inner} elements; slice after "
-                "reshaping, along one of the split axes"
+                "a slice or concatenation of unknown extent along an axis that is "
+                f"split into parts of {inner}"
             )
-        for member in members:
-            self._split_off(self.resolve(member), longest[1:], inner)
+        if any(e % inner or e == inner for e in extents if e is not None) or any(
+            offset % inner for offset in tail.offsets
+        ):
+            raise CrossedError(
+                f"a slice or concatenation along an axis that is split into parts of "
+                f"{inner} elsewhere, which it cuts through",
+                tail.number,
+            )
+        try:
+            for member in members:
+                self._split_off(self.resolve(member), longest[1:], inner)
+        except UnsupportedError as error:
+            raise CrossedError(error.message, tail.number) from None
 
     def _split_off(self, member: DimVars, tail: DimVars, inner: int) -> None:
         extent = product(member)
-        if extent is None or extent % inner or extent == inner:
-            raise UnsupportedError(
-                f"a slice or concatenation of extent {extent or 'unknown'} along an "
-                f"axis that is split into parts of {inner}"
-            )
+        assert extent is not None
         if product(member[1:]) != inner:
             self._merge(member, (self.fresh(extent // inner), *tail))
         else:

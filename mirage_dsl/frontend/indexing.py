@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex, cast
 from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
 from mirage_dsl.frontend.arguments import is_array
 from mirage_dsl.frontend.dims import Extent, Handle, shape_text
-from mirage_dsl.frontend.memory import Arranged, Grouped, Sliced, View
+from mirage_dsl.frontend.memory import Arranged, Grouped, Sliced, Stepped, View
 from mirage_dsl.frontend.shapes import SymbolicSize, integer
 
 
@@ -73,6 +73,11 @@ class _Views:
         self.views.append(Arranged(places))
         del self.shape[axis]
 
+    def step(self, axis: int, start: int, step: int, count: int) -> None:
+        """Elements of an axis that is too short for as many groups."""
+        self.views.append(Stepped(axis, start, step, count))
+        self.shape[axis] = count
+
     def group(self, axis: int, size: int) -> None:
         """An axis as groups of so many elements."""
         extent = self.shape[axis]
@@ -106,15 +111,22 @@ def _slice(x: _Views, axis: int, item: slice[Any, Any, Any]) -> None:
 def _every(x: _Views, axis: int, bounds: tuple[int, int, int], extent: int) -> None:
     """Each `step`-th element: one column of the axis as a matrix of `step` columns."""
     start, stop, step = bounds
-    if step < 1 or extent % step or start >= step or stop + step <= extent + start:
+    if step < 1:
         raise UnsupportedError(
-            f"a slice {start}:{stop} with step {step} of axis {axis} with extent "
-            f"{extent}: the step must divide the extent, and the slice take one "
-            "element of each group of that many",
+            f"a slice with step {step} of axis {axis}; PyTorch has no negative ones: "
+            "use flip",
             user_location(),
         )
-    x.group(axis, step)
-    x.pick(axis + 1, start)
+    count = len(range(start, stop, step))
+    if count < 2:
+        x.cut(axis, start, start + count)
+    elif count * step <= extent:
+        first = min(start, extent - count * step)
+        x.cut(axis, first, first + count * step)
+        x.group(axis, step)
+        x.pick(axis + 1, start - first)
+    else:
+        x.step(axis, start, step, count)
 
 
 def _pick(x: _Views, axis: int, item: object) -> None:

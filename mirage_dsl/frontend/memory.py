@@ -288,6 +288,60 @@ class Sliced:
         return Strided(offset, tuple(shape), layout.strides)
 
 
+@dataclass(frozen=True)
+class Stepped:
+    """Each `step`-th element of one axis, of which the last group lacks elements."""
+
+    axis: int
+    start: int
+    step: int
+    count: int
+
+    @property
+    def _views(self) -> tuple[tuple[View, ...], Sliced]:
+        """The views that give all elements but the last one, and that one."""
+        groups = (self.count - 1) * self.step
+        last = self.start + groups
+        column = Sliced(self.axis + 1, 0, 1)
+        return (
+            Sliced(self.axis, self.start, last),
+            Grouped(self.axis, self.step),
+            column,
+            Flattened(self.axis, self.axis + 1),
+        ), Sliced(self.axis, last, last + 1)
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        views, last = self._views
+        found = x
+        for view in views:
+            found = view.of(recorder, found)
+        return recorder.concat([found, last.of(recorder, x)], self.axis)
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        views, last = self._views
+        size = self.count - 1
+        seen = [x]
+        for view in views[:-1]:
+            seen.append(view.of(recorder, seen[-1]))
+        found = Sliced(self.axis, 0, size).of(recorder, new)
+        for view, old in zip(reversed(views), reversed(seen), strict=True):
+            found = view.put(recorder, old, found)
+        single = Sliced(self.axis, size, self.count).of(recorder, new)
+        return last.put(recorder, found, single)
+
+    def region(self, layout: Strided) -> Strided:
+        """The elements of the view."""
+        shape, strides = list(layout.shape), list(layout.strides)
+        offset = layout.offset + self.start * strides[self.axis]
+        shape[self.axis], strides[self.axis] = (
+            self.count,
+            strides[self.axis] * self.step,
+        )
+        return Strided(offset, tuple(shape), tuple(strides))
+
+
 def joined(recorder: Recorder, parts: Sequence[Handle], axis: int) -> Handle:
     """Parts of an axis that was written to, joined: parts of parts at once."""
     flat = [p for part in parts for p in _parts(recorder, part, axis)]

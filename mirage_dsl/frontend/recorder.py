@@ -10,9 +10,9 @@ The recorder knows nothing of Python's operators or of other libraries' function
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 from typing import Any, Protocol
@@ -45,6 +45,7 @@ from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.branches import Branches
 from mirage_dsl.frontend.dims import (
     Axes,
+    CrossedError,
     DimNames,
     DimVar,
     DimVars,
@@ -80,6 +81,7 @@ from mirage_dsl.ops.table import (
     CONCAT,
     CONVERSIONS,
     EQUAL,
+    FLATTEN,
     GATHER,
     INSERT,
     MATMUL,
@@ -89,6 +91,7 @@ from mirage_dsl.ops.table import (
     RENAME,
     SLICE,
     SUM,
+    UNFLATTEN,
     WHERE,
 )
 
@@ -98,6 +101,21 @@ _PARTED = UnsupportedError(
 
 MOST_COPIES = 64
 """Of a tensor along an axis that it is expanded to, where they are all returned."""
+
+
+class TraceAgainError(BaseException):
+    """A function has to be traced once more, with some joints by themselves.
+
+    It passes through the function, which is not to handle it.
+
+    Attributes:
+        joint: The slice or concatenation that shares no dims with its axis then.
+    """
+
+    def __init__(self, joint: int) -> None:
+        super().__init__(joint)
+        self.joint = joint
+
 
 Plan = Callable[[Axes], tuple[list[tuple[DimVars, DimVars]], DimVars]]
 """From an operand's axes: which axes must be equal, and which atoms stay apart."""
@@ -134,6 +152,11 @@ class Recorder:
         default_factory=dict[Traced, "_Step"], repr=False
     )
     """What is computed of index values and numbers alone, and how."""
+    apart: frozenset[int] | None = None
+    """Numbers of slices and concatenations that share no dims with their axes; None
+    where what is recorded cannot be traced again."""
+    _joints: Iterator[int] = field(default_factory=count, repr=False)
+    """Numbers of slices and concatenations."""
     _single: dict[Traced, tuple[Traced, DimVars]] = field(
         default_factory=dict[Traced, tuple[Traced, DimVars]], repr=False
     )
@@ -466,12 +489,29 @@ class Recorder:
         single = stop - start == 1
         if single and len(self.dims.resolve(source)) > 1:
             return self._slice_inside(x, axis, start)
+        number = next(self._joints)
+        found = None
+        if number not in (self.apart or ()):
+            found = self._slice_shared(x, axis, (start, stop), number)
+        return found or self._slice_apart(x, axis, start, stop)
+
+    def _slice_shared(
+        self, x: Handle, axis: int, bounds: tuple[int, int], number: int
+    ) -> Handle | None:
+        """A slice that has all dims of the axis but the leading one; None if it cannot.
+
+        Raises:
+            TraceAgainError: Not beside another slice or concatenation.
+        """
+        (start, stop), source = bounds, x.axes[axis]
         target = (self.dims.fresh(stop - start),)
         apart = atoms_of(_replaced(x.axes, axis, target))
-        tail = SharedTail((source, target), (start, stop))
+        tail = SharedTail((source, target), number, bounds)
         reason = self.dims.unify(group=apart, tail=tail)
         if reason is not None:
-            raise self._located(reason)
+            self._refuse_shared(reason, number, [source])
+            return None
+        single = stop - start == 1
         own = self.dims.resolve(x.value.dims)
         lead, new = self.dims.resolve(source)[0], self.dims.resolve(target)[0]
         if lead not in own:
@@ -489,9 +529,150 @@ class Recorder:
         value = self._record(SLICE, (x.value,), dims, attrs)
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
+        return self._element(x, axis, value, target)
+
+    def _element(self, x: Handle, axis: int, value: Traced, target: DimVars) -> Handle:
+        """A slice of one element, without the axis."""
         element = self._only_one(value, target)
         self._single[element] = value, target
         return Handle(element, _replaced(x.axes, axis, ()))
+
+    def _refuse_shared(
+        self, reason: UnsupportedError, number: int, axes: Iterable[DimVars]
+    ) -> None:
+        """Refuse a slice or concatenation that cannot stand by itself either.
+
+        Raises:
+            TraceAgainError: Another one is in its way.
+            UnsupportedError: An extent is not known.
+        """
+        if isinstance(reason, CrossedError) and reason.number != number:
+            self._trace_again(reason)
+        if any(product(axis) is None for axis in axes):
+            raise self._located(reason)
+
+    def _trace_again(self, reason: UnsupportedError) -> None:
+        """Trace again where a slice or concatenation is in the way, if that can be."""
+        if isinstance(reason, CrossedError) and self.apart is not None:
+            raise TraceAgainError(reason.number) from None
+
+    # -- Axes that are split otherwise here than there -----------------------------
+    # A dim is cut into the same factors wherever it occurs.  What needs others sees the
+    # axis as one dim of its own, and gives one that may be split in any way.
+
+    def _slice_apart(self, x: Handle, axis: int, start: int, stop: int) -> Handle:
+        """A slice that shares no dim with the axis."""
+        target = self.dims.fresh(stop - start)
+        axes = _replaced(x.axes, axis, (target,) if stop - start > 1 else ())
+        if set(self.dims.resolve(x.axes[axis])).isdisjoint(
+            self.dims.resolve(x.value.dims)
+        ):
+            return Handle(x.value, axes)
+        value, whole = self._as_one(x, axis)
+        attrs = (
+            ("dim", whole.name),
+            ("start", start),
+            ("stop", stop),
+            ("to", target.name),
+        )
+        dims = tuple(target if a is whole else a for a in value.dims)
+        value = self._record(SLICE, (value,), dims, attrs)
+        if stop - start == 1:
+            return self._element(x, axis, value, (target,))
+        own = self.dims.fresh(stop - start)
+        value = self._as_several(value, target, (own,))
+        return Handle(value, _replaced(x.axes, axis, (own,)))
+
+    def _concat_apart(self, parts: Sequence[Handle], axis: int) -> Handle:
+        """A concatenation that shares no dim with the axes of its parts."""
+        ones = [self._as_one(p, axis) for p in parts]
+        extent = sum(whole.extent or 0 for _, whole in ones)
+        target, own = self.dims.fresh(extent), self.dims.fresh(extent)
+        rest = [a for value, whole in ones for a in value.dims if a is not whole]
+        value = self._record(
+            CONCAT,
+            tuple(value for value, _ in ones),
+            tuple(dict.fromkeys((target, *self.dims.resolve(rest)))),
+            (("dims", tuple(w.name for _, w in ones)), ("to", target.name)),
+        )
+        value = self._as_several(value, target, (own,))
+        return Handle(value, _replaced(parts[0].axes, axis, (own,)))
+
+    def _reshape_apart(self, x: Handle, shape: Sequence[int]) -> Handle:
+        """Axes of known extents split and merged in any way."""
+        axes: list[DimVars] = []
+        for atoms, extents in _alike(x.axes, shape):
+            try:
+                axes.extend(self.dims.regroup(atoms, extents))
+            except UnsupportedError as reason:
+                self._trace_again(reason)
+                merged = self._spread(Handle(x.value, (atoms,)), 0)
+                value, whole = self._as_one(merged, 0)
+                new: Axes = tuple(
+                    () if e == 1 else (self.dims.fresh(e),) for e in extents
+                )
+                x = Handle(self._as_several(value, whole, atoms_of(new)), x.axes)
+                axes.extend(new)
+        self.dims.unify(group=atoms_of(axes))
+        return Handle(x.value, tuple(axes))
+
+    def _fit_apart(self, x: Handle, plan: Plan, reason: UnsupportedError) -> Handle:
+        """The operand with axes that are split as the others' are."""
+        if any(extent is None for extent in x.shape):
+            raise self._located(reason)
+        found = x
+        for at, axis in enumerate(x.axes):
+            atoms = set(self.dims.resolve(axis))
+            if not atoms:
+                continue
+            own = self.dims.fresh(product(axis))
+            value = found.value
+            if not atoms.isdisjoint(self.dims.resolve(value.dims)):
+                value, whole = self._as_one(self._spread(found, at), at)
+                value = self._as_several(value, whole, (own,))
+            found = Handle(value, _replaced(found.axes, at, (own,)))
+        self.dims.unify(group=atoms_of(found.axes))
+        again = self.dims.unify(*plan(found.axes))
+        if again is not None:
+            raise self._located(again)
+        # Those that are split alike anyway stay what they were.
+        for old, new in zip(x.axes, found.axes, strict=True):
+            self.dims.unify([(old, new)])
+        return found
+
+    def _as_one(self, x: Handle, axis: int) -> tuple[Traced, DimVar]:
+        """The tensor with one dim along an axis, which nothing splits; and the dim."""
+        x = self._spread(x, axis)
+        source = self.dims.resolve(x.axes[axis])
+        whole = self.dims.fresh(product(source))
+        if self.dims.resolve(self.counted.get(x.value, ())) == source:
+            return self._counting((whole,)), whole
+        own = self.dims.resolve(x.value.dims)
+        dims = tuple(
+            whole if a is source[0] else a
+            for a in own
+            if a is source[0] or a not in source
+        )
+        attrs = (
+            ("of", AxisNames(tuple((a.name,) for a in source))),
+            ("to", whole.name),
+        )
+        return self._record(FLATTEN, (x.value,), dims, attrs), whole
+
+    def _as_several(self, value: Traced, whole: DimVar, atoms: DimVars) -> Traced:
+        """The tensor with other dims in the place of one."""
+        if value in self.positional and len(atoms) == 1:
+            found = self._replayed(value, {whole: (atoms[0], 0)}, {})
+            assert isinstance(found, Traced)
+            return found
+        own = self.dims.resolve(value.dims)
+        at = own.index(whole)
+        attrs = (
+            ("dim", whole.name),
+            ("gives", AxisNames(tuple((a.name,) for a in atoms))),
+        )
+        dims = (*own[:at], *atoms, *own[at + 1 :])
+        return self._record(UNFLATTEN, (value,), dims, attrs)
 
     def _only_one(self, x: Traced, atoms: DimVars) -> Traced:
         """The value without atoms of extent 1, over which a sum is of one number."""
@@ -596,14 +777,15 @@ class Recorder:
         index = self._fit(index, plan)
         place = index.axes[axis : axis + 1] if along else index.axes
         made = (*x.axes[:axis], *place, *x.axes[axis + 1 :])
-        source, own = self.dims.resolve(x.axes[axis]), self.dims.resolve(x.value.dims)
-        first = source[0]
-        if len(source) > 1:
-            raise self._located(_PARTED)
+        if x.value in self.positional and len(self.dims.resolve(x.axes[axis])) == 1:
+            value, (first,) = x.value, self.dims.resolve(x.axes[axis])
+        else:
+            value, first = self._as_one(x, axis)
+        own = self.dims.resolve(value.dims)
         rest = tuple(a for a in own if a is not first)
         dims = tuple(dict.fromkeys((*self.dims.resolve(index.value.dims), *rest)))
         attrs = (("dim", first.name),)
-        return Handle(self._record(GATHER, (x.value, index.value), dims, attrs), made)
+        return Handle(self._record(GATHER, (value, index.value), dims, attrs), made)
 
     def pair(self, x: Handle, axis: int, other: Handle, at: int) -> None:
         """Axes as long as each other are one, if they can be."""
@@ -625,9 +807,14 @@ class Recorder:
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
         apart = atoms_of(_replaced(first.axes, axis, target))
-        reason = self.dims.unify(group=apart, tail=SharedTail((*joined, target)))
+        number = next(self._joints)
+        if number in (self.apart or ()):
+            return self._concat_apart(parts, axis)
+        tail = SharedTail((*joined, target), number)
+        reason = self.dims.unify(group=apart, tail=tail)
         if reason is not None:
-            raise self._located(reason)
+            self._refuse_shared(reason, number, joined)
+            return self._concat_apart(parts, axis)
         dims = [self.dims.resolve(target)[0]]
         for part, atoms in zip(parts, joined, strict=True):
             lead = self.dims.resolve(atoms)[0]
@@ -662,6 +849,9 @@ class Recorder:
         try:
             return Handle(x.value, self.dims.regroup(atoms, shape))
         except UnsupportedError as reason:
+            self._trace_again(reason)
+            if -1 not in shape:
+                return self._reshape_apart(x, shape)
             shown = ", ".join(map(str, shape))
             raise UnsupportedError(
                 f"reshape of {shape_text(x)} to ({shown}) is no row-major split or "
@@ -785,11 +975,14 @@ class Recorder:
             tuple(names[a] for a in self.dims.resolve(axis)) for axis in x.axes
         )
         pairs, group = plan(axes)
-        if self.dims.unify(pairs, (), tuple(names.items())) is not None:
-            raise self._located(reason)
-        again = self.dims.unify((), group) or self.dims.unify((), tuple(names.values()))
+        again = self.dims.unify(pairs, (), tuple(names.items()))
+        if again is None:
+            again = self.dims.unify((), group)
+            again = again or self.dims.unify((), tuple(names.values()))
         if again is not None:
-            raise self._located(again)
+            self._trace_again(again)
+            self._trace_again(reason)
+            return self._fit_apart(x, plan, reason)
         for old, new in names.items():
             self.dims.unify([((old,), (new,))])
         new = tuple(names[a] for a in real)
@@ -800,6 +993,7 @@ class Recorder:
         return Handle(self._record(RENAME, (x.value,), new, attrs), axes)
 
     def _located(self, reason: UnsupportedError) -> UnsupportedError:
+        self._trace_again(reason)
         return UnsupportedError(reason.message, user_location())
 
     def _union(self, operands: Sequence[Traced | Scalar]) -> DimVars:
@@ -1020,6 +1214,22 @@ def _without(axes: Axes, index: int) -> Axes:
     return (*axes[:index], *axes[index + 1 :])
 
 
+def _alike(
+    axes: Axes, shape: Sequence[int]
+) -> Iterator[tuple[DimVars, tuple[int, ...]]]:
+    """Axes and extents side by side that are equally long, as few as can be."""
+    old = list(reversed(axes))
+    atoms: DimVars = ()
+    extents: tuple[int, ...] = ()
+    for extent in shape:
+        extents = (*extents, extent)
+        while old and (product(atoms) or 0) < math.prod(extents):
+            atoms = (*atoms, *old.pop())
+        if product(atoms) == math.prod(extents):
+            yield atoms, extents
+            atoms, extents = (), ()
+
+
 def _equal(a: Extent, b: Extent) -> bool:
     """Whether extents may be equal; symbolic ones are compared by the unifier."""
     return a == b or a is None or b is None
@@ -1162,7 +1372,9 @@ class Builder:
         found = dict(node.attrs)
         for key, kind in node.op.attributes.items():
             value = found[key]
-            if kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
+            if node.op in (FLATTEN, UNFLATTEN) and isinstance(value, AxisNames):
+                found[key] = AxisNames(tuple((d,) for d in self._dims_of(value.names)))
+            elif kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
                 found[key], *others = self._dims_of((str(value),))
                 if others and node.op.kind is Kind.GATHER:
                     raise UnsupportedError(_PARTED.message, node.location)
@@ -1179,6 +1391,9 @@ class Builder:
                     if joins
                     else self._dims_of(value)
                 )
+        factored = replace(node, attrs=tuple(found.items())).factored
+        if factored is not None and factored.factors == (factored.whole,):
+            return None
         return tuple(found.items()) if node.op is not RENAME else _changed(found)
 
     def _dims_of(self, atoms: Iterable[str]) -> tuple[str, ...]:
@@ -1229,6 +1444,8 @@ def build_graph(
     """
     recorder.dims.settle()
     live, read = _live(recorder.nodes, outputs)
+    for node in live:
+        _join_single(recorder.dims, node)
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
         names.visit(atoms_of(traced.handle.axes))
@@ -1250,6 +1467,16 @@ def build_graph(
     extents = tuple(sorted(names.extents().items()))
     nodes = tuple(builder.nodes)
     return KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
+
+
+def _join_single(dims: Unifier, node: Apply | Block) -> None:
+    """Make one of the dims of a view that takes none apart, and is none then."""
+    factored = node.factored if isinstance(node, Apply) else None
+    if factored is not None:
+        atoms = dims.resolve(a for name in factored.factors for a in dims.named(name))
+        (whole,) = dims.named(factored.whole)
+        if len(atoms) == 1 and atoms[0] is not whole:
+            dims.join(whole, atoms[0])
 
 
 def _live(

@@ -40,6 +40,7 @@ from mirage_dsl.frontend.operands import NoTensor
 from mirage_dsl.frontend.recorder import (
     RECORDING,
     Recorder,
+    TraceAgainError,
     TracedInput,
     build_graph,
 )
@@ -117,10 +118,26 @@ def trace_call(
     Raises:
         MirageError: The function does something that cannot be traced.
     """
-    location = location_of_function(function)
     name = name or name_of(function)
-    _require_tensors(arguments, name, location)
-    recorder = Recorder(origin=arguments.origin)
+    _require_tensors(arguments, name, location_of_function(function))
+    apart = frozenset[int]()
+    while True:
+        try:
+            return _traced(function, arguments, name, dynamic, apart)
+        except TraceAgainError as again:
+            apart |= {again.joint}
+
+
+def _traced(
+    function: Function,
+    arguments: Arguments,
+    name: str,
+    dynamic: Collection[str],
+    apart: frozenset[int],
+) -> Trace:
+    """Run the function once, with some slices and concatenations by themselves."""
+    location = location_of_function(function)
+    recorder = Recorder(origin=arguments.origin, apart=apart)
     symbolic = _known_names(arguments, dynamic, location)
     inputs = _inputs(recorder, arguments, symbolic)
     strides = None if dynamic else tuple(map(strides_of, arguments.tensors))

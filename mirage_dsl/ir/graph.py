@@ -90,6 +90,12 @@ class Factored:
     factors: tuple[str, ...]
     flattens: bool
 
+    def copies(self, names: tuple[str, ...]) -> bool:
+        """Whether it moves elements of an operand whose dims are in this order."""
+        at = names.index(self.factors[0]) if self.flattens else 0
+        end = at + len(self.factors)
+        return self.flattens and names[at:end] != self.factors
+
 
 @dataclass(frozen=True)
 class Apply:

@@ -458,19 +458,20 @@ def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorTyp
 def _factored_type(
     node: Apply, source: TensorType, space: MemorySpace, factored: Factored
 ) -> TensorType:
-    """Several dims that lie side by side as one, or one as several."""
+    """Several dims as one, where the first of them is, or one as several."""
     whole, factors = (factored.whole,), factored.factors
     if space is not MemorySpace.DEVICE:
         raise CheckError(f"{node.op.name} in a block: put it between kernels")
     old, new = (factors, whole) if factored.flattens else (whole, factors)
     names = source.names
-    at = names.index(old[0]) if old and old[0] in names else len(names)
-    if len(factors) < 2 or names[at : at + len(old)] != old:
+    if len(factors) < 2 or len({*old}) < len(old) or not {*old} <= {*names}:
         raise CheckError(
             f"{node.op.name} of {', '.join(old) or 'no dim'}: expected dims of the "
-            f"operand that are side by side, found {', '.join(names) or 'no dims'}"
+            f"operand, several as one, found {', '.join(names) or 'no dims'}"
         )
-    names = (*names[:at], *new, *names[at + len(old) :])
+    rest = [n for n in names if n not in old]
+    at = len([n for n in names[: names.index(old[0])] if n not in old])
+    names = (*rest[:at], *new, *rest[at:])
     if len(set(names)) < len(names):
         raise CheckError(f"{node.op.name}: two dims of the result have one name")
     return flat_type(source.dtype, tuple(map(Dim, names)), space)

@@ -314,9 +314,10 @@ def _all_known(graph: KernelGraph, known: Extents) -> dict[str, int]:
 def stated_extents(graph: KernelGraph) -> dict[str, int | None]:
     """The extents from which `complete_extents` restores all of `graph.extents`.
 
-    Left out are those that nodes make: of slices, renamings and parts of a split.
+    Left out are those that nodes make: of slices, renamings and parts of a split, but
+    for those of index values, which stand before them.
     """
-    own = {name for i in graph.inputs for name in i.type.names}
+    own = {name for i in graph.given for name in i.type.names}
     made = derived_extents(graph, {}).keys() - own
     stated = {n: e for n, e in graph.extents if n not in made}
     if complete_extents(graph, stated).extents == graph.extents:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,6 +51,9 @@ from mirage_dsl.verify.literals import brought_together, literals, with_literals
 
 Key = tuple[int, str]
 """Side (0: program, 1: candidate) and name of a dim."""
+
+Root = tuple[object, ...]
+"""What stands for a class."""
 
 _MOST_CUTS = 64
 
@@ -170,6 +174,10 @@ class Segments:
         root = self._classes.find(key)
         count = max(1, len(self._cuts.get(root, [])) - 1)
         return [self._same.find((root, i)) for i in range(count)]
+
+    def lengths(self, key: Key, extent: int) -> list[int]:
+        """How long the segments of a dim of this extent are in truth."""
+        return [b - a for a, b in pairwise(self.cuts(key) or [0, extent])]
 
     def is_inserted(self, segment: tuple[object, ...]) -> bool:
         """Whether a segment is an inserted dim, one element long at any size."""
@@ -364,7 +372,8 @@ class _Shrinking:
         keys.sort(key=lambda k: -demands.get(self.classes.find(k), 0))
         pools = self._pools()
         unseen, summed = self._unseen(), self._summed()
-        taken: set[int] = set()
+        self.sizes.update(self._bound_sizes())
+        taken = set(self.sizes.values())
         for key in keys:
             demand = demands.get(self.classes.find(key), 0)
             for i, segment in enumerate(self.segments.of(key)):
@@ -387,6 +396,52 @@ class _Shrinking:
                     pool.remove(size)
                 taken.add(size)
                 self.sizes[segment] = size
+
+    # A dim that is cut by slices or joins and is a product too, or two products, leaves
+    # no choice: there all dims are as long as they are in truth, or parts of that,
+    # where the last factors of all products are parts alike.
+
+    def _bound_products(self) -> list[tuple[Key, list[Key]]]:
+        """The products whose dims cannot be of any sizes."""
+        find = self.classes.find
+        ways: dict[Root, set[tuple[Root, ...]]] = {}
+        for whole, factors in self.products:
+            ways.setdefault(find(whole), set()).add(tuple(map(find, factors)))
+        bound = {
+            find(whole)
+            for whole, _ in self.products
+            if self.segments.cuts(whole) or len(ways[find(whole)]) > 1
+        }
+        waiting = list(bound)
+        while waiting:
+            for factors in ways.get(waiting.pop(), ()):
+                for factor in factors:
+                    if factor in ways and factor not in bound:
+                        bound.add(factor)
+                        waiting.append(factor)
+        return [p for p in self.products if find(p[0]) in bound]
+
+    def _bound_sizes(self) -> dict[tuple[object, ...], int]:
+        """Sizes of the segments of dims that cannot be of any sizes."""
+        found = self._bound_products()
+        find = self.classes.find
+        wholes = {find(whole) for whole, _ in found}
+        ends = {find(factors[-1]) for _, factors in found} - wholes
+        parted: dict[tuple[object, ...], int] = {}
+        others: dict[tuple[object, ...], int] = {}
+        for key in (k for whole, factors in found for k in (whole, *factors)):
+            extent = _known(self.graphs[key[0]], key[1])
+            of = parted if find(key) in wholes | ends else others
+            lengths = self.segments.lengths(key, extent)
+            of.update(zip(self.segments.of(key), lengths, strict=True))
+        several = any(
+            sum(find(f) in wholes | ends for f in factors) > 1 for _, factors in found
+        )
+        part = math.gcd(*parted.values())
+        size = 3 if self.ragged else 2
+        if several or part <= size or not parted.keys().isdisjoint(others):
+            return {**parted, **others}
+        return {**{s: n // part * size for s, n in parted.items()}, **others}
 
     def _unseen(self) -> set[tuple[object, ...]]:
         """Classes of dims that nothing but library operators sees.
