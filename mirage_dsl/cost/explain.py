@@ -11,7 +11,8 @@ from math import isfinite
 from typing import Any
 
 from mirage_dsl.core.hardware import DEFAULT, WARP, Hardware
-from mirage_dsl.cost.estimate import Cost, KernelCost, estimate, launched
+from mirage_dsl.core.types import TensorType
+from mirage_dsl.cost.estimate import Cost, KernelCost, copied_by, estimate, launched
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import Footprint, footprint_of, tensor_bytes
 from mirage_dsl.cost.order import exchanges, synchronisations
@@ -116,6 +117,8 @@ def _kernel(
         lines[0] += f", and {part.covered:.1f} beside the next kernel's loop"
     if isinstance(node, BlockGraph):
         lines += _launch(node, part, graph, hardware)
+    else:
+        lines += _copying(node, graph)
     work = part.tensor_flops + part.flops
     bound = "memory" if part.memory >= part.arithmetic else "arithmetic"
     lines += [
@@ -129,6 +132,26 @@ def _kernel(
     if part.limit is not None:
         lines.append(f"  does not fit: {part.limit}")
     return [*lines, ""]
+
+
+def _copying(node: Apply, graph: KernelGraph) -> list[str]:
+    """How the result of a library kernel lies in memory, and what is copied for it."""
+    extents = derived_extents(graph, graph.extent_of)
+    types = laid_out(graph, kernel_types(graph), extents)
+    sizes = {v: _bytes(tensor_bytes(types[v], extents)) for v in copied_by(node, types)}
+    lines = _in_memory(node.result, types[node.result])
+    if sizes:
+        copied = ", ".join(f"{value} {size}" for value, size in sizes.items())
+        lines.append(f"  copies what lies without channels last: {copied}")
+    return lines
+
+
+def _in_memory(name: str, kind: TensorType) -> list[str]:
+    """How a tensor lies in memory, where that is not row-major."""
+    if kind.layout is None:
+        return []
+    axes = [f"({', '.join(map(str, a))})" for a in kind.axes]
+    return [f"  {name} lies in memory as {', '.join(axes[at] for at in kind.layout)}"]
 
 
 def _launch(
@@ -162,7 +185,7 @@ def _launch(
         f"multiprocessors hold {part.resident} at once each; {_bytes(part.shared)} of "
         f"shared memory a block, about {part.registers} registers a thread",
         *stages,
-        f"  fuses {_fused(node)}",
+        f"  {_fused(node)}",
         *_inside(node, graph, known, hardware),
     ]
 
@@ -214,11 +237,7 @@ def _inside(
     for result in node.results:
         if result in wholes:
             lines.append(f"  {result} is stored in its place in {wholes[result]}")
-        order = types[result].layout
-        if order is not None:
-            axes = [f"({', '.join(map(str, a))})" for a in types[result].axes]
-            turned = ", ".join(axes[at] for at in order)
-            lines.append(f"  {result} lies in memory as {turned}")
+        lines += _in_memory(result, types[result])
     return lines
 
 
@@ -246,7 +265,10 @@ def _fused(node: BlockGraph) -> str:
     for inner in node.nodes:
         if isinstance(inner, Apply) and "dtype" not in inner.op.attributes:
             names[inner.op.name] = names.get(inner.op.name, 0) + 1
-    return ", ".join(n if c == 1 else f"{c} {n}" for n, c in names.items())
+    if not names:
+        return f"copies {', '.join(node.sources)}"
+    counted = (n if c == 1 else f"{c} {n}" for n, c in names.items())
+    return f"fuses {', '.join(counted)}"
 
 
 def _bytes(count: float) -> str:

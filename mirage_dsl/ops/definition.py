@@ -286,6 +286,9 @@ class Operator:
         carried: Of a library operator: how many of the first axes of the first operand
             are those of the result, each of its elements computed apart, so that their
             extents may be symbolic.
+        channels_last_of: Of a library operator: the row that it computes the same as,
+            with tensors whose second axis is the fastest in memory, and the others in
+            their order.
         indexed: Of a library operator: its second operand holds indices, integers of
             any format, along an axis of `size` elements of the result.
         domain: Open interval of operand values on which the function is smooth, for
@@ -323,6 +326,7 @@ class Operator:
     on_matrix_units: bool = False
     part: str = ""
     carried: int = 0
+    channels_last_of: Operator | None = None
     indexed: bool = False
     domain: tuple[float, float] = (-4.0, 4.0)
 
@@ -330,6 +334,11 @@ class Operator:
     def adds(self) -> bool:
         """Whether it is a sum, or a sum of products, over dims."""
         return self.term in (Term.SUM, Term.CONTRACT)
+
+    @property
+    def function(self) -> str:
+        """The name of the row that says what it computes, wherever tensors lie."""
+        return (self.channels_last_of or self).name
 
     def on(self, algebra: ElementAlgebra[V], *operands: V) -> V:
         """The field semantics of an elementwise operator or of a view."""
@@ -373,7 +382,7 @@ class Operator:
             case Kind.CONCAT:
                 return self.joined(algebra, 0, *operands)
             case Kind.LIBRARY:
-                return algebra.oracle(self.name, *operands)
+                return algebra.oracle(self.function, *operands)
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"

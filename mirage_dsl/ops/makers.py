@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -603,6 +604,30 @@ def library(
             part=part,
             carried=carried,
             **facets,
+        )
+    )
+
+
+def with_channels_last(plain: Operator, memory_format: str) -> Operator:
+    """A row that computes the same with tensors whose channels lie last in memory.
+
+    Operands that lie otherwise are copied first.
+
+    Args:
+        plain: The row, of two operands.
+        memory_format: PyTorch's name of how such tensors lie.
+    """
+    moved = f".contiguous(memory_format={memory_format})"
+    text = plain.torch.replace("{0}", "{0}" + moved).replace("{1}", "{1}" + moved)
+    text += moved
+    return row(
+        replace(
+            plain,
+            name=f"{plain.name}_channels_last",
+            numpy=partial(_run_by_torch, text),
+            torch=text,
+            shape=partial(shape_by_torch, text),
+            channels_last_of=plain,
         )
     )
 

@@ -48,6 +48,7 @@ from mirage_dsl.ops.makers import (
     shift,
     ternary,
     unary,
+    with_channels_last,
 )
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(ROWS)
@@ -593,8 +594,11 @@ _F = "torch.nn.functional."
 _SCALED = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
 """How PyTorch interpolates between so many neighbours, but for the nearest ones."""
 
+_LAST = {2: "torch.channels_last", 3: "torch.channels_last_3d"}
+"""PyTorch's names of how tensors lie whose channels are last in memory."""
+
 for _rank in (1, 2, 3):
-    library(
+    _conv = library(
         f"conv{_rank}d",
         f"{_F}conv{_rank}d({{0}}, {{1}}, None, {{stride}}, {{padding}}, {{dilation}}, "
         "{groups[0]})",
@@ -604,7 +608,7 @@ for _rank in (1, 2, 3):
         flops=2.0,
         on_matrix_units=True,
     )
-    library(
+    _transposed = library(
         f"conv_transpose{_rank}d",
         f"{_F}conv_transpose{_rank}d({{0}}, {{1}}, None, {{stride}}, {{padding}}, "
         "{output_padding}, {groups[0]}, {dilation})",
@@ -614,6 +618,9 @@ for _rank in (1, 2, 3):
         flops=2.0,
         on_matrix_units=True,
     )
+    if _rank in _LAST:
+        for _plain in (_conv, _transposed):
+            with_channels_last(_plain, _LAST[_rank])
     library(
         f"max_pool{_rank}d",
         f"{_F}max_pool{_rank}d({{0}}, {{kernel}}, {{stride}}, {{padding}}, "
@@ -726,3 +733,8 @@ for _name, _states, _results in (
             part=f"[{_at}]",
             shape=_of_steps,
         )
+
+CHANNELS_LAST: Mapping[Operator, Operator] = MappingProxyType(
+    {o.channels_last_of: o for o in OPERATORS.values() if o.channels_last_of}
+)
+"""The rows with channels last, by those that they compute the same as."""

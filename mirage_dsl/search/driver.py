@@ -428,7 +428,18 @@ class _Driver:
         """The plans, best first, without iterations and masks that do nothing."""
         for row in ("skip-tiles", "settle-masks") if self.program.indices else ():
             plans = [self._varied(plan, row) for plan in plans]
+        plans = sorted(plans, key=lambda p: p.microseconds)
+        plans += self._with_channels_last(plans[: self.k])
         return sorted(plans, key=lambda p: p.microseconds)
+
+    def _with_channels_last(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The plans whose convolutions can have their channels last, with them so.
+
+        Beside the others, for what libraries make of either is a guess.
+        """
+        made = [self.segments.with_channels_last(p.graph) for p in plans]
+        found = [Plan.of(g, self.segments.hardware) for g in made if g is not None]
+        return [p for p in found if self.segments.constraints.admits(p.graph)]
 
     def _varied(self, plan: Plan, row: str) -> Plan:
         """A plan, or what a rewrite makes of it if that is estimated to take no more.

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.rewrite.channels_last import with_convolutions_channels_last
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.gathers import fuse_gathers, sink_gathers
@@ -214,6 +215,13 @@ _ROWS = (
         (Use.VARIANT,),
         "more blocks share a loop's iterations, and a second kernel joins the parts",
         _split,
+    ),
+    Rewrite(
+        "channels-last",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "convolutions read and make tensors with their channels side by side",
+        with_convolutions_channels_last,
     ),
     Rewrite(
         "launch-early",

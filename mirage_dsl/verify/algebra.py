@@ -819,7 +819,7 @@ class ResidueDomain:
         index: IntArray,
     ) -> Residue:
         """Those elements of a library operator's result that have the given indices."""
-        name = f"{op.name} {sorted(numbers.items())}"
+        name = f"{op.function} {sorted(numbers.items())}"
         found = self.algebra.whole_oracle(name, operands, index)
         exact = operands[0].exact
         if op.gives is not None:

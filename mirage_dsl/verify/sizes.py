@@ -323,7 +323,7 @@ class _Shrinking:
                     keys = [(side, name) for name in library_dims(node)]
                     sizes = [graph.extent_of.get(name) for _, name in keys]
                     numbers = tuple(sorted(node.numbers.items()))
-                    alike = (node.op.name, numbers, tuple(sizes))
+                    alike = (node.op.function, numbers, tuple(sizes))
                     for a, b in zip(first.setdefault(alike, keys), keys, strict=True):
                         self.classes.join(a, b)
 

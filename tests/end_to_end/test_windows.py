@@ -41,7 +41,7 @@ def searched(name: str) -> SearchResult:
 
 
 def library(graph: KernelGraph) -> list[str]:
-    return [n.op.name for n in graph.applies if n.op.kind is Kind.LIBRARY]
+    return [n.op.function for n in graph.applies if n.op.kind is Kind.LIBRARY]
 
 
 @pytest.mark.parametrize("name", MODELS)

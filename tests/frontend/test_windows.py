@@ -37,7 +37,7 @@ def library(program: Any) -> list[str]:
 def test_there_is_a_program_for_each_row() -> None:
     # Sums at indices have arguments of their own: `end_to_end/test_sums_at_indices`.
     library = {o for o in OPERATORS.values() if o.kind is Kind.LIBRARY}
-    assert set(ROWS) == {o.name for o in library if not o.indexed}
+    assert set(ROWS) == {o.function for o in library if not o.indexed}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -212,6 +212,15 @@ mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 256, 
   return y
 }
 """,
+    "channels-last": """
+mugraph f(x: f32[n, c, h, v], w: f32[d, p, q, r]) -> f32[n, d, s, t]
+    where n = 2, c = 4, h = 6, v = 8, d = 3, p = 4, q = 3, r = 3, s = 4, t = 6 {
+  y = conv2d x, w of(n, c, h, v) by(d, p, q, r) gives(n, d, s, t)\
+stride(1, 1) padding(0, 0) dilation(1, 1) groups(1)
+  z = relu y
+  return z
+}
+""",
     "launch-early": """
 mugraph f(x: f32[m]) -> f32[m] where m = 16 {
   y = block grid(m / 8) {

@@ -15,8 +15,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from mirage_dsl.core.types import Axis, Dim, TensorType
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Load, Store
+from mirage_dsl.core.types import Axis, AxisNames, Dim, TensorType
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    Factored,
+    KernelGraph,
+    Load,
+    Store,
+)
+from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ir.maps import grid_parts, iterations, partial_base
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
@@ -290,11 +298,10 @@ class _FlatFinder:
             assert factored is not None
             joined = (parts.pop(factor) for factor in factored.factors)
             parts[factored.whole] = tuple(d for dims in joined for d in dims)
-        kinds = outer, inner
-        if any(k.layout is not None or len(k.axes) != len(k.names) for k in kinds):
+        if any(len(kind.axes) != len(kind.names) for kind in (outer, inner)):
             return None
         groups = [[outer.names.index(d) for d in parts[n]] for n in inner.names]
-        if [at for group in groups for at in group] != list(range(len(outer.names))):
+        if [at for axis in inner.order for at in groups[axis]] != [*outer.order]:
             return None
         return Flat(whole, tuple(map(tuple, groups)))
 
@@ -303,6 +310,102 @@ def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
     """Whether a node is a view that makes one dim of several, or several of one."""
     found = node.factored if isinstance(node, Apply) else None
     return found is not None and found.flattens == flattens
+
+
+# -- What library kernels with channels last read and make ----------------------------
+
+Places = tuple[str, ...]
+"""Dims from the slowest to the fastest in memory."""
+
+
+def with_channels_last(
+    graph: KernelGraph, types: Mapping[str, TensorType]
+) -> dict[str, TensorType]:
+    """The types with the layouts that kernels with channels last ask for.
+
+    So lies what such a kernel makes, what a block stores for one, and views of either,
+    but for what is returned: that is row-major, and so is what such a view shows.
+    """
+    found = dict(types)
+    kernels = [n for n in graph.applies if n.op.channels_last_of is not None]
+    if not kernels:
+        return found
+    shown = {n.result: n for n in graph.applies if n.factored is not None}
+    returned = {_source(r.value, shown) for r in graph.returns}
+    stored = {s.result for b in graph.blocks for s in b.stores}
+    wanted: dict[str, Places] = {}
+    for node in kernels:
+        wanted[node.result] = _channels_last(node.axes("gives"))
+        for value, axes in zip(node.values, operand_axes(node), strict=True):
+            source, dims = _behind_views(value, _channels_last(axes.axes), shown)
+            if dims and source in stored:
+                wanted.setdefault(source, dims)
+    for value, dims in wanted.items():
+        if value not in returned:
+            found[value] = _lying(found[value], dims)
+    for name, view in shown.items():
+        dims = _view_of(_dims_in_memory(found[view.values[0]]), view)
+        if dims and found[view.values[0]].layout is not None:
+            found[name] = _lying(found[name], dims)
+    return found
+
+
+def lies_with_channels_last(kind: TensorType, axes: AxisNames) -> bool:
+    """Whether a tensor lies as a kernel with channels last reads it."""
+    dims = _channels_last(axes.axes)
+    return _dims_in_memory(kind) == tuple(d for d in dims if d in kind.names)
+
+
+def _channels_last(axes: Sequence[tuple[str, ...]]) -> Places:
+    first, channels, *inner = axes
+    return tuple(name for axis in (first, *inner, channels) for name in axis)
+
+
+def _dims_in_memory(kind: TensorType) -> Places:
+    return tuple(d.name for axis in kind.order for d in kind.axes[axis])
+
+
+def _lying(kind: TensorType, dims: Places) -> TensorType:
+    """A type with its dims in this order in memory, as far as its axes can have it."""
+    if any(len(axis) > 1 for axis in kind.axes) or {*dims} != {*kind.names}:
+        return kind
+    axes = range(len(kind.axes))
+    order = sorted(axes, key=lambda a: [dims.index(d.name) for d in kind.axes[a]])
+    return replace(kind, layout=None if order == list(axes) else tuple(order))
+
+
+def _source(value: str, shown: Mapping[str, Apply]) -> str:
+    while value in shown:
+        value = shown[value].values[0]
+    return value
+
+
+def _behind_views(
+    value: str, dims: Places, shown: Mapping[str, Apply]
+) -> tuple[str, Places]:
+    """What views show a part of under other dims, and its own; none where it cannot."""
+    while value in shown and dims:
+        view = shown[value].factored
+        assert view is not None
+        turned = replace(view, flattens=not view.flattens)
+        value, dims = shown[value].values[0], _refactored(dims, turned)
+    return value, dims
+
+
+def _view_of(dims: Places, node: Apply) -> Places:
+    assert node.factored is not None
+    return _refactored(dims, node.factored)
+
+
+def _refactored(dims: Places, view: Factored) -> Places:
+    """Dims with one for several, or several for one; none where they lie apart."""
+    old, new = (view.whole,), view.factors
+    if view.flattens:
+        old, new = new, old
+    for at in range(len(dims)):
+        if dims[at : at + len(old)] == old:
+            return (*dims[:at], *new, *dims[at + len(old) :])
+    return ()
 
 
 # -- Orders of axes in memory ----------------------------------------------------------
@@ -334,10 +437,11 @@ def laid_out(
     """The types with a layout for what one block graph writes for others.
 
     What is returned, or read by a library kernel, stays row-major, but that parts of a
-    split dim come first.
+    split dim come first, and channels last where a library kernel wants them there.
     """
-    found = dict(types)
+    found = with_channels_last(graph, types)
     fixed = {r.value for r in graph.returns} | places(graph, types, extents).keys()
+    fixed |= {name for name, kind in found.items() if kind.layout is not None}
     for block in graph.blocks:
         for store in block.stores:
             if store.result not in fixed:
@@ -441,5 +545,7 @@ __all__ = [
     "Place",
     "built",
     "flat_values",
+    "lies_with_channels_last",
     "places",
+    "with_channels_last",
 ]

@@ -216,7 +216,7 @@ def stand_in(
         numbers: Its attributes that are integers.
         shape: Of the result in each run.
     """
-    text = f"{op.name} {sorted(numbers.items())}"
+    text = f"{op.function} {sorted(numbers.items())}"
     rng = np.random.default_rng(zlib.crc32(text.encode()))
     total = np.zeros((1,) * (len(shape) + 1), operands[0].dtype)
     with np.errstate(all="ignore"):

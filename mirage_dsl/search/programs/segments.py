@@ -16,6 +16,7 @@ from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis
 from mirage_dsl.cost.estimate import library_kernel
+from mirage_dsl.ir.analysis.layouts import with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import (
     JOINED,
@@ -505,13 +506,26 @@ class SegmentSearch:
         return HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
 
     def resized(
-        self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
+        self,
+        graph: KernelGraph,
+        inside: AbstractSet[str] = frozenset(),
+        touching: AbstractSet[str] | None = None,
     ) -> KernelGraph | None:
-        """The μGraph with the sizes of its blocks chosen anew; None if one is unfit."""
-        outer = kernel_types(graph)
+        """The μGraph with the sizes of its blocks chosen anew; None if one is unfit.
+
+        Args:
+            graph: The μGraph.
+            inside: Inputs that an earlier kernel left in L2.
+            touching: Only of blocks that read or store one of these tensors.
+        """
+        outer = with_channels_last(graph, kernel_types(graph))
         nodes = list(graph.nodes)
         for at, node in enumerate(nodes):
             if not isinstance(node, BlockGraph):
+                continue
+            if touching is not None and touching.isdisjoint(
+                (*node.sources, *node.results)
+            ):
                 continue
             extents = derived_extents(graph, graph.extent_of)
             allowed = self.constraints.sizes(node)
@@ -528,6 +542,15 @@ class SegmentSearch:
                 return None
             nodes[at] = best[0].block
         return with_derived_extents(replace(graph, nodes=tuple(nodes)))
+
+    def with_channels_last(self, graph: KernelGraph) -> KernelGraph | None:
+        """The μGraph with channels last; None where no convolution can have them so."""
+        made = REWRITES["channels-last"](graph)
+        if made == graph:
+            return None
+        types = kernel_types(made)
+        turned = with_channels_last(made, types)
+        return self.resized(made, touching={n for n in types if turned[n] != types[n]})
 
 
 def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:

@@ -316,7 +316,7 @@ class Launcher:
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
-        if node.op.kind is not Kind.VIEW:
+        if node.op.kind is not Kind.VIEW and self._types[node.result].layout is None:
             text += ".contiguous()"
         if node.location is not None:
             self._writer.line(source_comment(node.location))
