@@ -95,7 +95,7 @@ def all_last(graph: KernelGraph) -> bool:
 
 
 def found_last(program: KernelGraph) -> KernelGraph:
-    """The best that is found with channels last: of few elements not the best of all."""
+    """The best with channels last, which of few elements is not the best of all."""
     found = search(program, H200, k=16, max_kernels=1).candidates
     best = next(c for c in found if all_last(c.mugraph))
     assert best.certificate is not None

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 3.0, 1e-6, -1e-6, 1e-3, 20.0]
 SPECIAL += [-88.0, 89.0, 1e4, -1e4, 3e38, -3e38, math.inf, -math.inf, math.nan]
@@ -21,6 +22,7 @@ Function = Callable[..., Any]
 ONE = "acos acosh asin asinh atan atanh ceil cos cosh deg2rad expm1 fix floor frac "
 ONE += "log10 log1p log2 logit positive rad2deg round sign sgn sin sinc sinh tan trunc"
 UNARY: dict[str, Function] = {name: getattr(torch, name) for name in ONE.split()}
+UNARY["mish"] = torch.nn.functional.mish
 UNARY["round to decimals"] = lambda x: torch.round(x, decimals=2)
 UNARY["round to tens"] = lambda x: x.round(decimals=-1)
 UNARY["logit within"] = lambda x: torch.logit(x, eps=1e-3)
@@ -80,3 +82,13 @@ def test_methods_and_operators_are_the_functions() -> None:
 def test_a_format_stays(name: str) -> None:
     found = mirage.kernel(lambda t: getattr(torch, name)(t))(ORDINARY.half())
     assert found.dtype == torch.float16
+
+
+def test_mish_keeps_its_digits_where_it_vanishes() -> None:
+    """In f32, where log(1 + exp(x)) rounds to 0 from -17 on downwards."""
+    x = np.linspace(-80, 60, 20011, dtype=np.float32)
+    program = mirage.kernel(torch.nn.functional.mish).trace(x)
+    (found,) = evaluate_numpy(program, x, compute=np.float32)
+    u = np.exp(x.astype(np.float64))
+    exact = x * (u * u + 2 * u) / (u * u + 2 * u + 2)
+    np.testing.assert_allclose(found, exact, rtol=5e-7)
