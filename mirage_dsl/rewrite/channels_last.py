@@ -90,6 +90,7 @@ class _Copying:
         self.types = with_channels_last(self.chosen, kernel_types(self.chosen))
         self.taken = {i.name for i in self.chosen.given} | set(self.chosen.extent_of)
         self.taken |= {v for n in self.chosen.nodes for v in results_of(n)}
+        self.taken |= {n.result for b in self.chosen.blocks for n in b.nodes}
 
     def graph(self) -> KernelGraph:
         """The graph with these blocks."""
@@ -134,7 +135,8 @@ class _Copying:
             dims = tuple(map(Dim, (*first, *channels, along)))
             kind = flat_type(kind.dtype, dims, MemorySpace.DEVICE)
         copy = self._fresh(f"{value}_{suffix}")
-        yield self._block(Load(f"{copy}_t", source, kind.axes), copy, kind, channels)
+        load = Load(self._fresh(f"{copy}_t"), source, kind.axes)
+        yield self._block(load, copy, kind, channels)
         if len(places) == 1:
             return copy
         whole = self._fresh(f"{copy}_whole")

@@ -182,6 +182,29 @@ def test_what_the_caller_gives_with_channels_last_is_not_copied() -> None:
     assert copies == [inputs[1].shape]
 
 
+def test_views_that_are_returned_have_the_strides_of_eager() -> None:
+    def part(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x, w)[:, 1:3]
+
+    inputs = inputs_of("plain")
+    graph = rewritten(mirage.kernel(part).trace(*inputs))
+    assert all_last(graph)
+    (found,) = TritonExecutable(graph, interpret=True)(*inputs)
+    torch.testing.assert_close(found, part(*inputs))
+    assert found.stride() == part(*inputs).stride()
+
+
+def test_batches_may_be_symbolic() -> None:
+    inputs = inputs_of("biased")
+    graph = rewritten(mirage.kernel(biased).trace(*inputs))
+    symbolic = graph.with_extents({**graph.extent_of, "m": None})
+    assert symbolic.extent_of["m"] is None
+    run = TritonExecutable(symbolic, interpret=True)
+    for images in (1, 3):
+        x = torch.randn(images, *inputs[0].shape[1:])
+        torch.testing.assert_close(run(x, *inputs[1:])[0], biased(x, *inputs[1:]))
+
+
 @contextmanager
 def counted_copies() -> Iterator[list[torch.Size]]:
     """The shapes of 4 axes that PyTorch copies."""

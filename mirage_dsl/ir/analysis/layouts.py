@@ -331,7 +331,8 @@ def with_channels_last(
     if not kernels:
         return found
     shown = {n.result: n for n in graph.applies if n.factored is not None}
-    returned = {_source(r.value, shown) for r in graph.returns}
+    views = {n.result: n for n in graph.applies if n.is_view}
+    returned = {_source(r.value, views) for r in graph.returns}
     stored = {s.result for b in graph.blocks for s in b.stores}
     wanted: dict[str, Places] = {}
     for node in kernels:
@@ -343,9 +344,10 @@ def with_channels_last(
     for value, dims in wanted.items():
         if value not in returned:
             found[value] = _lying(found[value], dims)
-    for name, view in shown.items():
-        dims = _view_of(_dims_in_memory(found[view.values[0]]), view)
-        if dims and found[view.values[0]].layout is not None:
+    for name, node in shown.items():
+        source, view = found[node.values[0]], node.factored
+        if source.layout is not None and view is not None:
+            dims = _refactored(_dims_in_memory(source), view)
             found[name] = _lying(found[name], dims)
     return found
 
@@ -374,9 +376,10 @@ def _lying(kind: TensorType, dims: Places) -> TensorType:
     return replace(kind, layout=None if order == list(axes) else tuple(order))
 
 
-def _source(value: str, shown: Mapping[str, Apply]) -> str:
-    while value in shown:
-        value = shown[value].values[0]
+def _source(value: str, views: Mapping[str, Apply]) -> str:
+    """What a view, or a view of one, shows."""
+    while value in views:
+        value = views[value].values[0]
     return value
 
 
@@ -390,11 +393,6 @@ def _behind_views(
         turned = replace(view, flattens=not view.flattens)
         value, dims = shown[value].values[0], _refactored(dims, turned)
     return value, dims
-
-
-def _view_of(dims: Places, node: Apply) -> Places:
-    assert node.factored is not None
-    return _refactored(dims, node.factored)
 
 
 def _refactored(dims: Places, view: Factored) -> Places:
