@@ -10,7 +10,9 @@ import functools
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
 from traceback import walk_tb
@@ -66,6 +68,9 @@ class MirageError(Exception):
         self.message = message
         self.location = location
         super().__init__(message)
+        made = _MADE.get()
+        if made is not None:
+            made.append(self)
 
     def __str__(self) -> str:
         if self.location is None:
@@ -73,6 +78,29 @@ class MirageError(Exception):
         excerpt = self.location.excerpt()
         place = f"{self.location}: {self.message}"
         return f"{place}\n{excerpt}" if excerpt else place
+
+
+_MADE: ContextVar[list[MirageError] | None] = ContextVar("_MADE", default=None)
+
+
+@contextmanager
+def caught_by_users() -> Generator[Callable[[], list[MirageError]]]:
+    """Ask which errors that are made meanwhile code of the user's caught.
+
+    A caught error's traceback begins with the frame that caught it.
+    """
+    made: list[MirageError] = []
+
+    def caught() -> list[MirageError]:
+        tracebacks = ((error, error.__traceback__) for error in made)
+        return [error for error, t in tracebacks if t and _is_users(t.tb_frame)]
+
+    token = _MADE.set(made)
+    try:
+        yield caught
+    finally:
+        _MADE.reset(token)
+        made.clear()
 
 
 class TraceError(MirageError):

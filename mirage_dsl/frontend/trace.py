@@ -10,9 +10,11 @@ from functools import cache
 from typing import Any
 
 from mirage_dsl.core.errors import (
+    MirageError,
     SourceLocation,
     TraceError,
     UnsupportedError,
+    caught_by_users,
     location_of_function,
     user_location,
 )
@@ -31,6 +33,7 @@ from mirage_dsl.frontend.arguments import (
     strides_of,
     to_complex,
 )
+from mirage_dsl.frontend.attributes import UnknownAttributeError
 from mirage_dsl.frontend.complex_numbers import Complex, view_as_complex
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.dims import Handle
@@ -275,8 +278,9 @@ def _call(
             case _:
                 positional.append(value)
     try:
-        with _recorded_by(recorder):
+        with _recorded_by(recorder), caught_by_users() as caught:
             returned = function(*positional, **keywords)
+            _refuse_caught(caught())
         recorder.branches.refuse_unfinished()
         return returned
     except RecursionError:
@@ -285,6 +289,20 @@ def _call(
             "values can end a recursion",
             location_of_function(function),
         ) from None
+
+
+def _refuse_caught(errors: Sequence[MirageError]) -> None:
+    """Refuse a function that went on after what a trace refused, as tensors may not.
+
+    That no tensor has an attribute is no refusal.
+    """
+    for error in errors:
+        if not isinstance(error, UnknownAttributeError):
+            raise TraceError(
+                f"{error.message}; the function caught this error and went on, but "
+                "called with tensors it may not meet it: let it pass",
+                error.location,
+            )
 
 
 def _contents(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable
@@ -94,6 +95,61 @@ def test_control_flow_and_numbers_from_values(
     error = refused(TraceError, function)
     assert at(error, text)
     assert "not known while the function is traced" in error.message
+
+
+def _item_or_three(x: Any) -> Any:
+    try:
+        factor = x.sum().item()
+    except Exception:
+        factor = 3
+    return x * factor
+
+
+def _branch_or_not(x: Any) -> Any:
+    with contextlib.suppress(Exception):
+        if x.sum() > 0:
+            return x * 2
+    return x * 3
+
+
+def _changed_or_not(x: Any) -> Any:
+    try:
+        x.add_(1)
+    except MirageError:
+        pass
+    finally:
+        x = x * 2
+    return x
+
+
+def _in_a_helper(x: Any) -> Any:
+    def largest(t: Any) -> Any:
+        try:
+            return float(t.max())
+        except (TraceError, ValueError):
+            return 1.0
+
+    return x / largest(x.abs())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_item_or_three, _branch_or_not, _changed_or_not, _in_a_helper],
+)
+def test_what_was_refused_is_not_caught(function: Callable[..., Any]) -> None:
+    error = refused(MirageError, function)
+    assert "caught this error and went on" in error.message
+
+
+def test_what_no_tensor_has_may_be_caught() -> None:
+    def function(x: Any) -> Any:
+        try:
+            return x.zzz
+        except AttributeError:
+            return x * (2 if hasattr(x, "yyy") else 3)
+
+    x = np.ones((4, 6), "float32")
+    assert (mirage.kernel(function)(x) == 3).all()
 
 
 def test_assignment_into_a_tensor() -> None:
