@@ -182,8 +182,8 @@ def map_leaves(
 
 # -- What is known of a tensor ---------------------------------------------------------
 
-Static = bool | int | float | str | None
-"""Arguments that are constants of the program."""
+Static = bool | int | float | str | None | np.bool_ | np.integer[Any] | np.floating[Any]
+"""Arguments that are constants of the program; numbers of NumPy's have a format."""
 
 
 @dataclass(frozen=True)
@@ -374,6 +374,8 @@ def static_argument(value: Any, name: str, location: SourceLocation | None) -> S
         )
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return cast(Static, value)
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return float(value)
     raise TraceError(

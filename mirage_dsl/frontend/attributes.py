@@ -316,7 +316,9 @@ class Attributes:
         )
 
     def __format__(self, spec: str) -> str:
-        return format(repr(self), spec)
+        if spec:
+            self._refuse(f"a tensor as text like {spec!r}", "print it after the call")
+        return repr(self)
 
     def __dir__(self) -> list[str]:
         return sorted(_own_names(type(self)))

@@ -358,8 +358,8 @@ def rad2deg(x: Any) -> Any:
 
 
 def positive(x: Any) -> Any:
-    """The tensor itself."""
-    return x
+    """The tensor itself; of NumPy's arrays a copy."""
+    return +x
 
 
 def fmax(a: Any, b: Any) -> Any:

@@ -35,6 +35,7 @@ from mirage_dsl.frontend.operands import (
     is_numpys_number,
     public,
     recorder_of,
+    stored_number,
     summed_format,
 )
 from mirage_dsl.frontend.tensor import Tensor
@@ -272,6 +273,8 @@ def pow(a: Any, b: Any) -> Any:
         ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
         return Tensor.made(x.recorder, ones, (x,))
     if b == 1:
+        if is_condition(a):
+            _refuse_power("a power of truth values")
         return as_tensor("pow", a).clone()
     result = _power(a, builtins.abs(int(b)))
     return result if b > 0 else 1 / result
@@ -349,7 +352,9 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 @public
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     """The value where the mask is not 0, else x; in the format of x."""
-    return views.astype(where(mask, value, x), as_tensor("masked_fill", x))
+    x = as_tensor("masked_fill", x)
+    value = stored_number("masked_fill", x.handle.value.dtype, value)
+    return views.astype(where(mask, value, x), x)
 
 
 def reduced(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:

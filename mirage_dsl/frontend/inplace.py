@@ -25,10 +25,10 @@ from mirage_dsl.frontend.operands import (
     as_operand,
     as_tensor,
     is_condition,
+    stored_number,
 )
 from mirage_dsl.frontend.selected import Selected, assign_rows
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
-from mirage_dsl.ops.table import OPERATORS
 
 Function = Callable[..., Any]
 
@@ -66,8 +66,11 @@ _REARRANGING = {
 def augmented(name: str, target: Tensor, other: Any) -> Tensor:
     """The target after `target += other`, or another operator's."""
     if name in _SIGNS:
-        return write(f"{_SIGNS[name]}=", target, call(name, target, other), (other,))
-    return write(f"{name}=", target, of_bits(name, target, other), (other,))
+        what, found = f"{_SIGNS[name]}=", call(name, target, other)
+    else:
+        what, found = f"{name}=", of_bits(name, target, other)
+    _refuse_floats(what, target, found)
+    return write(what, target, found, (other,))
 
 
 def method_in_place(name: str) -> Function | None:
@@ -94,6 +97,7 @@ def function_in_place(name: str) -> Function | None:
     def changing(target: Any, *args: Any, **kwargs: Any) -> Tensor:
         target = as_tensor(name, target)
         found = computed(target, *args, **kwargs)
+        _refuse_floats(name, target, found)
         return write(name, target, found, (args, kwargs), fresh=base not in ELEMENTWISE)
 
     changing.__name__ = name
@@ -166,6 +170,7 @@ def into(what: str, out: Any, found: Any, operands: object) -> Tensor:
             f"{shape_of(want)}; they must be equal",
             user_location(),
         )
+    _refuse_floats(what, out, found)
     name = what.rpartition(".")[2]
     return write(what, out, found, operands, fresh=name not in ELEMENTWISE)
 
@@ -202,10 +207,9 @@ def write(
     if value is target:
         return target
     _refuse_numbers(what, target, value if like is None else like)
-    new = as_operand(value)
+    new = as_operand(stored_number(what, target.handle.value.dtype, value))
     if not isinstance(new, Handle):
-        op = OPERATORS["where"]
-        new = target.recorder.elementwise(op, (target.handle, new, new))
+        new = target.recorder.all_over(target.handle, new)
     target.hold(target.recorder.assigned(target.handle, new))
     return target
 
@@ -258,8 +262,20 @@ def _refuse_numbers(what: str, target: Tensor, value: Any) -> None:
         )
 
 
+def _refuse_floats(what: str, target: Tensor, found: Any) -> None:
+    """Refuse what computes floats and stores them in integers: a copy converts."""
+    integers = target.handle.value.dtype.is_integer
+    if integers and isinstance(found, Tensor) and found.handle.value.dtype.is_float:
+        raise DTypeError(
+            f"{what} computes {found.handle.value.dtype}, which "
+            f"{target.handle.value.dtype} does not hold; convert one of the two",
+            user_location(),
+        )
+
+
 def assign(x: Tensor, index: Any, value: Any) -> None:
     """Do `x[index] = value`."""
+    value = stored_number("an assignment", x.handle.value.dtype, value)
     if assign_rows(x, index, value):
         return
     chosen = at_integers(x, index)

@@ -504,7 +504,7 @@ class Storage:
         if path and self.like is not None:
             # Parts of it can be parts of a value only.
             number = recorder.constants[self.handle.value]
-            whole = recorder.elementwise(WHERE, (self.like, number, number))
+            whole = recorder.all_over(self.like, number)
             self.handle = recorder.cast(whole, self.handle.value.dtype)
         self.like = None
         seen = [self.handle]

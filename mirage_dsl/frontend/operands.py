@@ -591,6 +591,29 @@ def _together(kinds: Sequence[Any]) -> DType:
     return found
 
 
+def stored_number(what: str, dtype: DType, value: Any) -> Any:
+    """A number as integers hold it: as a float it would make floats of all of them.
+
+    Args:
+        what: What stores it, for messages.
+        dtype: Of the tensor; where it is no integer, the number is as it is.
+        value: A number, or a tensor, which is as it is.
+
+    Raises:
+        DTypeError: Integers do not hold it.
+    """
+    if not dtype.is_integer or not isinstance(value, int | float | np.number):
+        return value
+    range_of = np.iinfo(numpy_dtype(dtype))
+    if not range_of.min - 1 < value < range_of.max + 1:
+        raise DTypeError(
+            f"{what} stores {value} in {dtype}, which holds {range_of.min} to "
+            f"{range_of.max}; convert the tensor",
+            user_location(),
+        )
+    return int(cast(float, value))
+
+
 def check_constants(op: Operator, dtype: DType, operands: Sequence[Operand]) -> None:
     """Refuse numbers that a format of integers does not hold.
 

@@ -8,7 +8,6 @@ elements are reversed by PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,11 +15,10 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.memory import Flattened, Grouped
+from mirage_dsl.frontend.memory import Flattened, Grouped, link
 from mirage_dsl.frontend.operands import as_operand, as_tensor
 from mirage_dsl.frontend.selection import reversed_along
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.table import WHERE
 
 MOST_SLICES = 64
 """Slices that stand one by one."""
@@ -68,13 +66,38 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
         if start:
             parts = (_cut(x, at, start, extent), _cut(x, at, 0, start))
             x = v.concat(parts, at)
-    return x
+    return x.clone()
 
 
 def flip(x: Any, *dims: Any) -> Any:
     """Elements in reverse order along axes."""
     x = as_tensor("flip", x)
+    if x.recorder.origin.library == "numpy":
+        return _numpys_view(x, _flipped(x, dims))
+    return _flipped(x, dims).clone()
+
+
+def fliplr(x: Any) -> Any:
+    """Elements in reverse order along the second axis."""
+    return flip(x, 1)
+
+
+def flipud(x: Any) -> Any:
+    """Elements in reverse order along the first axis."""
+    return flip(x, 0)
+
+
+def _numpys_view(x: Tensor, found: Tensor) -> Tensor:
+    """What NumPy gives as a view: after a write to one the other is in doubt."""
+    found = found.clone()
+    link(x.memory, found.memory)
+    return found
+
+
+def _flipped(x: Tensor, dims: tuple[Any, ...]) -> Any:
     given = shapes.flat_arguments(dims)
+    if dims and not given:
+        return x
     axes = None if given in ((), (None,)) else given
     for at in shapes.normal_axes(axes, x.ndim, "flip"):
         x = _reversed(x, at)
@@ -146,7 +169,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
         if before or behind:
             left, right = edges(x, axis, before, behind, number)
             x = v.concat([*left, x, *right], axis)
-    return x
+    return x.clone()
 
 
 Edges = Callable[[Any, int, int, int, Scalar], tuple[list[Any], list[Any]]]
@@ -165,7 +188,7 @@ def _filled(x: Tensor, axis: int, count: int, number: Scalar) -> list[Any]:
     while count:
         some = min(count, _known(x, axis, "pad"))
         like = _cut(x, axis, 0, some).handle
-        made = x.recorder.elementwise(WHERE, (like, number, number))
+        made = x.recorder.all_over(like, number)
         cast = x.recorder.cast(made, like.value.dtype)
         parts.append(Tensor.made(x.recorder, cast, ()))
         count -= some
@@ -299,8 +322,8 @@ def as_shaped(x: Any, other: Any) -> Any:
 REARRANGING: Mapping[str, Callable[..., Any]] = {
     "column_stack": column_stack,
     "flip": flip,
-    "fliplr": partial(_reversed, axis=1),
-    "flipud": partial(_reversed, axis=0),
+    "fliplr": fliplr,
+    "flipud": flipud,
     "hstack": hstack,
     "roll": roll,
     "row_stack": vstack,

@@ -883,8 +883,16 @@ class Recorder:
             for a, b, extent in zip(x.axes, new.axes, x.shape, strict=True)
         )
         if not whole:
-            new = self.elementwise(WHERE, (x, new, new))
+            new = self.all_over(x, new)
         return self.cast(new, x.value.dtype)
+
+    def all_over(self, like: Handle, value: Handle | Scalar) -> Handle:
+        """A number, or a value that broadcasts to it, in the shape of a tensor."""
+        condition = like
+        if like.value.dtype.is_integer:
+            # Which is no condition.
+            condition = self.elementwise(EQUAL, (like, like))
+        return self.elementwise(WHERE, (condition, value, value))
 
     def expand(self, x: Handle, shape: Sequence[int | DimVars]) -> Handle:
         """Repeat axes of extent 1, and add leading axes, without copying.

@@ -305,7 +305,7 @@ class Tensor(Attributes):
         return call("neg", self)
 
     def __pos__(self) -> Any:
-        return self
+        return self.clone() if self._origin.library == "numpy" else self
 
     def __abs__(self) -> Any:
         return call("abs", self)
@@ -519,6 +519,11 @@ class Tensor(Attributes):
 
         stand_for("an assignment to .data", self, value)
 
+    def flatten(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Axes merged; of NumPy's arrays a copy."""
+        found = call("flatten", self, *args, **kwargs)
+        return found.clone() if self._origin.library == "numpy" else found
+
     def ravel(self) -> Tensor:
         """All axes merged; a copy where the tensor is not contiguous."""
         return self.contiguous().reshape(-1)
@@ -547,7 +552,9 @@ class Tensor(Attributes):
         return self.to("bool")
 
     def __copy__(self) -> Tensor:
-        return self.clone()
+        # PyTorch's copies of an object have its memory, NumPy's their own.
+        numpy = self._origin.library == "numpy"
+        return self.clone() if numpy else self.viewed()
 
     def __deepcopy__(self, _: object) -> Tensor:
         return self.clone()
@@ -593,8 +600,10 @@ class Tensor(Attributes):
 
     def __getattr__(self, name: str) -> Any:
         # Other libraries probe for their protocols, whose absence they expect.
-        if name.startswith("_") or "recorder" not in vars(self):
+        if name.startswith("__") or "recorder" not in vars(self):
             raise AttributeError(name)
+        if name.startswith("_"):
+            return self.unknown(name)
         from mirage_dsl.frontend.inplace import method_in_place
         from mirage_dsl.frontend.interop import called, torch_method
 
@@ -691,7 +700,6 @@ class Tensor(Attributes):
     softmax = method("softmax")
     squeeze = method("squeeze")
     unsqueeze = expand_dims = method("expand_dims")
-    flatten = method("flatten")
     unflatten = method("unflatten")
     expand = broadcast_to = method("expand")
     repeat_interleave = method("repeat_interleave")
@@ -854,8 +862,11 @@ class Extreme(Tensor):
         """Their first positions along the axis."""
         return self._places()
 
+    def __len__(self) -> int:
+        return 2 if self._pair else super().__len__()
+
     def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, int):
+        if not isinstance(index, int | slice):
             return super().__getitem__(index)
         if self._pair:
             return (self.values, self.indices)[index]

@@ -20,6 +20,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "is_tensor": torch.is_tensor,
     "no array": lambda x: isinstance(x, np.ndarray),
     "no parameter": lambda x: isinstance(x, torch.nn.Parameter),
+    "pairs": lambda x: (len(x.max(1)), len(x.min(dim=0)[:1]), len(x.max(1)[0])),
     "overrides": torch.overrides.is_tensor_like,
     "dtype": lambda x: x.dtype,
     "dtype is": lambda x: x.dtype is torch.float16,
@@ -61,7 +62,8 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 REFUSED = (
     "storage_offset() data_ptr() untyped_storage() "
-    "is_inference() requires_grad_() cummax(0) H tolist() item() numpy()"
+    "is_inference() requires_grad_() cummax(0) H tolist() item() numpy() "
+    "_version _base _is_view()"
 )
 
 
@@ -119,6 +121,12 @@ def test_branches_are_those_of_eager() -> None:
     assert torch.equal(mirage.kernel(branching)(x), branching(x))
     array = np.zeros((3, 4), np.float32)
     assert np.array_equal(mirage.kernel(branching)(array), branching(array))
+
+
+def test_values_are_not_formatted() -> None:
+    with pytest.raises(TraceError, match="as text like"):
+        mirage.kernel(lambda x: x * len(f"{x.sum():.2f}")).trace(torch.ones(3))
+    mirage.kernel(lambda x: x * min(1, len(f"{x}"))).trace(torch.ones(3))
 
 
 @pytest.mark.parametrize("text", REFUSED.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,17 @@ def copies(x: Any) -> Any:
     return tuple(found)
 
 
+def copies_of_all(x: Any) -> Any:
+    """What moves nothing with these arguments is a copy all the same."""
+    found = [F.pad(x, (0, 0)), F.pad(x, (-1, 0)), x.roll(0), x.roll(4, 0), x.flip(())]
+    found += [x.repeat(1, 1), x.tile(1), x.tril(4), torch.hstack([x]), deepcopy(x)]
+    found += [x[:1].flip(0), x.roll(0, 1)]
+    x += 1
+    for each in found:
+        each *= 2
+    return tuple(found)
+
+
 def no_copies(x: Any) -> Any:
     found = [x.contiguous(), x.reshape(-1), x.to(x.dtype), x.detach(), x.data, +x]
     found += [x.view(-1), x.flatten(), x.ravel(), x[None], x.squeeze(), x[...]]
@@ -89,6 +101,7 @@ def no_copies(x: Any) -> Any:
     found += [x.unsqueeze(1), x.movedim(0, 1), x.to(x)]
     found += [*x.split(2, 1), *x.unbind(1), x.narrow(1, 2, 2), x.type(x.dtype)]
     found += [F.dropout(x, training=False), torch.einsum("ij->ji", x)]
+    found += [copy(x), torch.positive(x)]
     x += 1
     return tuple(found)
 
@@ -165,6 +178,7 @@ CHANGES: dict[str, Function] = {
     "views of views": after_a_view_of_a_view,
     "base": a_view_reads_what_was_written_to_its_base,
     "copies": copies,
+    "copies of all": copies_of_all,
     "no copies": no_copies,
     "masks": under_masks,
     "split axes": split_axes,
@@ -461,6 +475,103 @@ def test_changes_of_numpy_arrays() -> None:
     np.testing.assert_allclose(mirage.kernel(function)(x), function(x), rtol=1e-6)
     with pytest.raises(TraceError, match="out="):
         mirage.kernel(lambda x: np.add(x, x, out=np.zeros((4, 4), np.float32)))(x)
+
+
+COPIES_OF_NUMPY: list[Function] = [
+    lambda x: +x,
+    lambda x: np.positive(x),
+    lambda x: x.flatten(),
+    lambda x: np.roll(x, 0),
+    lambda x: np.tile(x, 1),
+    lambda x: copy(x),
+    lambda x: x.astype("float32"),
+]
+
+
+@pytest.mark.parametrize("copied", COPIES_OF_NUMPY)
+def test_copies_of_numpy_are_copies(copied: Function) -> None:
+    def function(x: Any) -> Any:
+        y = x * 1
+        found = copied(y)
+        y += 1
+        found *= 3
+        return y, found
+
+    x = np.arange(8.0, dtype=np.float32).reshape(2, 4)
+    for mine, right in zip(mirage.kernel(function)(x), function(x), strict=True):
+        np.testing.assert_array_equal(mine, right)
+
+
+@pytest.mark.parametrize("reverse", [np.flip, np.flipud, np.fliplr])
+def test_reversed_arrays_of_numpy_are_views(reverse: Function) -> None:
+    def read(x: Any) -> Any:
+        y = x * 1
+        turned = reverse(y)
+        y += 1
+        return turned
+
+    def written(x: Any) -> Any:
+        y = x * 1
+        reverse(y)[0] = 1
+        return y
+
+    x = np.ones((2, 4), np.float32)
+    for function in (read, written):
+        with pytest.raises(TraceError, match="may share memory"):
+            mirage.kernel(function)(x)
+    assert (mirage.kernel(lambda x: reverse(x * 2))(x) == 2).all()
+
+
+def test_floats_are_not_stored_in_integers() -> None:
+    def add(x: Any, y: Any) -> Any:
+        x += y
+        return x
+
+    def divide(x: Any, y: Any) -> Any:
+        return x.div_(len(y))
+
+    def store(x: Any, y: Any) -> Any:
+        return torch.mul(x, y, out=x)
+
+    x, y = torch.arange(4), torch.randn(4)
+    changes = add, divide, store
+    for at in range(len(changes)):
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            changes[at](x.clone(), y)
+        with pytest.raises(DTypeError, match="does not hold"):
+            mirage.kernel(lambda x, y, n: changes[n](x * 1, y)).trace(x, y, at)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.uint8])
+def test_numbers_that_are_stored_in_integers(dtype: torch.dtype) -> None:
+    def stored(x: Any, y: Any) -> Any:
+        z = x * 1
+        z[0] = 2.7
+        z[1] = True
+        z[2:, 1] = 5
+        z[:, 2] = x[:, 0]
+        z[3] = torch.tensor(3.9)
+        w = torch.zeros_like(x)
+        w[1] = y[2] * 9
+        w[w > 3] = 100.5
+        w[2:].fill_(7)
+        u = F.pad(x, (1, 0), value=4)
+        return z, w, u
+
+    x, y = torch.arange(12).reshape(4, 3).to(dtype), torch.rand(4, 3)
+    for mine, right in zip(mirage.kernel(stored)(x, y), stored(x, y), strict=True):
+        assert mine.dtype == right.dtype
+        assert torch.equal(mine, right)
+
+    def beyond(x: Any, y: Any, number: Any) -> Any:
+        z = x * 1
+        z[0] = number
+        return z, y
+
+    info = torch.iinfo(dtype)
+    for number in (info.max + 1, info.min - 1, float("inf"), 1e30):
+        with pytest.raises(DTypeError, match="which holds"):
+            mirage.kernel(beyond).trace(x, y, number)
 
 
 def test_changes_where_extents_are_dynamic() -> None:

@@ -144,6 +144,34 @@ def test_there_is_one_object_for_each_format() -> None:
         assert len({*DTYPES, dtype}) == len(DTYPES)
 
 
+NUMBERS = [kind(3) for kind in (np.int8, np.int64, np.float16, np.float64)]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda n: str(n.dtype))
+@pytest.mark.parametrize("dtype", [*NAMES, "float16", "float32"])
+def test_numbers_of_numpy_as_arguments(number: Any, dtype: str) -> None:
+    """They have the format that they have as constants, and as operands of eager."""
+
+    def mixed(a: Any, n: Any) -> Any:
+        return a + n, n * a, a / n, a > n
+
+    (a,) = given("uint8", lambda a: a)
+    tensor = a.to(getattr(torch, dtype))
+    for x in (tensor, tensor.numpy()):
+        same(mirage.kernel(mixed)(x, number), mixed(x, number))
+
+
+def test_integers_are_filled_as_integers() -> None:
+    x = torch.tensor([2**62 + 1, -(2**63) + 1, 5, 2**53 + 1])
+
+    def filled(x: Any) -> Any:
+        y = x.masked_fill(x == 5, 3.7)
+        y.masked_fill_(y == 3, -1.2)
+        return y
+
+    assert torch.equal(mirage.kernel(filled)(x), filled(x))
+
+
 PAIRS = list(itertools.permutations([*NAMES, "float32"], 2))
 
 
