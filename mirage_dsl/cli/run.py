@@ -109,7 +109,7 @@ def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
         dtype = item.type.dtype
         drawn = generator.standard_normal(shape_of(item, graph))
         if dtype.is_integer:
-            most = limits.get(item.name, 4096)
+            most = limits.get(item.name, range(4096)).stop
             drawn = np.abs(drawn) * 1024 % min(most, dtype.max)
         elif dtype == boolean:
             drawn = drawn > 0

@@ -21,7 +21,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import LARGEST_INDEX, i8, scalar
+from mirage_dsl.core.types import LARGEST_INDEX, i8, i16, i64, scalar, u8
 from mirage_dsl.frontend import shapes, views
 from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
 from mirage_dsl.frontend.operands import (
@@ -521,6 +521,21 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
     recorder = recorder_of(what, (x, index))
     found = recorder.gather(x.handle, at, index.handle, along=along)
     return Tensor.made(recorder, found, ())
+
+
+def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
+    """The index where PyTorch counts from the front alone: those below 0 are outside.
+
+    They become the extent of the axis, which every gather refuses.
+    """
+    if not _is_index(index) or not isinstance(x, Tensor) or not x.ndim:
+        return index
+    if index.handle.value.dtype in (i8, i16):
+        index = views.to(index, i64)
+    if index.handle.value.dtype == u8:
+        return index
+    (at,) = shapes.normal_axes(axis, x.ndim, "an index")
+    return where(less(index, 0), x.shape[at], index)
 
 
 @public

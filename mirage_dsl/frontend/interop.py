@@ -313,7 +313,13 @@ def _torch_index_select(x: Any, dim: Any, index: Any) -> Any:
     if isinstance(index, Tensor) and index.ndim > 1:
         _refuse("index_select by an index of several axes", "flatten it first")
     single = isinstance(index, Tensor) and not index.ndim
+    index = f.none_below_zero(index, x, dim)
     return f.index_select(x, dim, index[None] if single else index)
+
+
+def _torch_gather(x: Any, dim: Any, index: Any) -> Any:
+    """Elements at indices, which count from the front."""
+    return f.gather(x, dim, f.none_below_zero(index, x, dim))
 
 
 def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
@@ -391,7 +397,7 @@ _TORCH: dict[str, Function] = {
     "bitwise_left_shift": f.shift_left,
     "bitwise_right_shift": f.shift_right,
     "index_select": _torch_index_select,
-    "gather": f.gather,
+    "gather": _torch_gather,
     "take_along_dim": f.take_along_dim,
     "lt": f.less,
     "le": f.less_equal,

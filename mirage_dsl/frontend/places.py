@@ -80,7 +80,8 @@ def one_hot(x: Any, num_classes: Any = -1) -> Any:
         )
     classes = arange(count)
     # An index outside is an error, as in any gather.
-    found = f.index_select(classes, 0, x)[..., None]
+    inside = f.none_below_zero(x, classes, 0)
+    found = f.index_select(classes, 0, inside)[..., None]
     return f.equal(found, classes).to("int64")
 
 

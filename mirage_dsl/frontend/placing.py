@@ -8,7 +8,8 @@ is computed of the indices alone, which are compared with positions:
     y    = where(slot > 0, values[slot - 1], x)
 
 So no two writes can meet: of equal indices the last one counts, where PyTorch leaves it
-open.  Those below 0 count from the end; one outside is an error, as in a gather.
+open.  Those below 0 count from the end where PyTorch's function counts so; one outside
+is an error, as in a gather.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
             f"expected slices that are as long along all axes but {at}",
             user_location(),
         )
-    return _at_indices(x, at, index, source)
+    return _at_indices(x, at, f.none_below_zero(index, x, at), source)
 
 
 def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
@@ -83,6 +84,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
             user_location(),
         )
     x, at = _target("scatter", x, dim, index)
+    index = f.none_below_zero(index, x, at)
     others = [i for i in range(x.ndim) if i != at]
     if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
         raise UnsupportedError(

@@ -495,7 +495,7 @@ def embedding(
             "embedding with max_norm, which changes the weight; normalise it outside",
             user_location(),
         )
-    return f.embedding(input, weight)
+    return f.embedding(f.none_below_zero(input, weight, 0), weight)
 
 
 def nll_loss(
@@ -535,7 +535,7 @@ def _of_labels(
             user_location(),
         )
     counted = f.not_equal(target, ignored)
-    label = f.where(counted, target, 0)
+    label = f.none_below_zero(f.where(counted, target, 0), x, 1)
     found = -v.squeeze(f.take_along_dim(x, v.expand_dims(label, 1), 1), 1)
     share = None if weight is None else f.index_select(weight, 0, label)
     found = found if share is None else found * share

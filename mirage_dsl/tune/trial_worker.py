@@ -272,7 +272,7 @@ class TrialWorker:
         spec: InputSpec,
         scale: float,
         generator: torch.Generator,
-        limit: int | None = None,
+        limit: range | None = None,
     ) -> torch.Tensor:
         dtype = getattr(torch, spec.dtype)
         tensor = torch.empty_strided(
@@ -280,7 +280,7 @@ class TrialWorker:
         )
         values = torch.randn(spec.shape, generator=generator, device=self._device)
         if limit is not None:
-            return tensor.copy_((values.abs() * 2**20).long() % limit)
+            return tensor.copy_((values.abs() * 2**20).long() % limit.stop)
         if is_whole(tensor):
             limits = torch.iinfo(dtype)
             wide = (values * min(limits.max / 4, 1024)).round()

@@ -336,7 +336,7 @@ class ResidueAlgebra:
         return self.whole(spread, fixed=True)
 
     def any_integers(
-        self, dtype: DType, shape: tuple[int, ...], limit: int | None = None
+        self, dtype: DType, shape: tuple[int, ...], limit: range | None = None
     ) -> Residue:
         """Independent random numbers of a format of integers, or truth values."""
         drawn = any_integers(self.rng, dtype, (self.trials.count, *shape), limit)

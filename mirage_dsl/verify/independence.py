@@ -191,7 +191,7 @@ def _drawn(
     given: Input,
     draw: _Draw,
     numbers: Array,
-    limit: int | None,
+    limit: range | None,
 ) -> Array:
     """Random values of an input, some of them on either side of a number."""
     shape = input_shape(graph, given)

@@ -24,9 +24,9 @@ def any_integers(
     rng: np.random.Generator,
     dtype: DType,
     shape: tuple[int, ...],
-    limit: int | None = None,
+    limit: range | None = None,
 ) -> NDArray[Any]:
-    """Random numbers of a format of integers, or truth values; below a limit, if any.
+    """Random numbers of a format of integers, or truth values; within limits, if any.
 
     Half of them are small, so that comparisons meet equal ones and products do not wrap
     around; the others are of any size.
@@ -35,11 +35,11 @@ def any_integers(
 
 
 def of_words(
-    dtype: DType, words: NDArray[np.int64], limit: int | None = None
+    dtype: DType, words: NDArray[np.int64], limit: range | None = None
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 
-    With a limit they are indices below it, half of them counted from the end.
+    Within limits they are indices, which count from the end where they are negative.
     """
     if limit is not None:
         return _indices(dtype, words, limit)
@@ -50,7 +50,7 @@ def of_words(
     return np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
 
 
-def fitted(dtype: DType, values: Array, limit: int | None = None) -> Array:
+def fitted(dtype: DType, values: Array, limit: range | None = None) -> Array:
     """Random floats as values that an input may have, near them if it can be.
 
     Floats are left as they are: rounding them is up to whoever runs a graph.
@@ -66,12 +66,10 @@ def fitted(dtype: DType, values: Array, limit: int | None = None) -> Array:
     return np.clip(signed, dtype.min, min(dtype.max, 2.0**62)).astype(dtype.long_name)
 
 
-def _indices(dtype: DType, words: Array, limit: int) -> Array:
+def _indices(dtype: DType, words: Array, limit: range) -> Array:
     """Indices of an axis, which count from its end where they are negative."""
-    if not dtype.min:
-        return (words % limit).astype(dtype.long_name)
-    least = max(-limit, int(dtype.min))
-    most = min(limit - 1, int(dtype.max))
+    least = max(limit.start, int(dtype.min))
+    most = min(limit.stop - 1, int(dtype.max))
     return (words % (most - least + 1) + least).astype(dtype.long_name)
 
 

@@ -181,7 +181,7 @@ def _program_outputs(
     return side.outputs(sampling, PROGRAM, attempt, _limits(program))
 
 
-def _limits(program: KernelGraph) -> list[int | None]:
+def _limits(program: KernelGraph) -> list[range | None]:
     """How far the indices in each input of the program may go."""
     found = index_limits(program)
     return [found.get(item.name) for item in program.inputs]
@@ -259,7 +259,7 @@ class _Side:
         sampling: Sampling,
         side: int,
         attempt: int,
-        limits: Sequence[int | None],
+        limits: Sequence[range | None],
     ) -> tuple[Residue, ...]:
         """The sampled elements of every output, of indices up to limits."""
         rng = np.random.default_rng([sampling.seed, attempt, 41])
@@ -288,7 +288,7 @@ class _Side:
         return tuple(without_value(found) if self.graph.indices else found)
 
     def _drawn(
-        self, item: Input, keys: IntArray, trials: Trials, limit: int | None
+        self, item: Input, keys: IntArray, trials: Trials, limit: range | None
     ) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
         index, names = self._places(item), item.type.names

@@ -144,7 +144,7 @@ class Field:
 
 
 def _drawn(
-    algebra: ResidueAlgebra, program: KernelGraph, item: Input, limit: int | None
+    algebra: ResidueAlgebra, program: KernelGraph, item: Input, limit: range | None
 ) -> Residue:
     shape, dtype = input_shape(program, item), item.type.dtype
     if dtype.is_float:

@@ -23,7 +23,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
 )
 from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 
 Function = Callable[..., Any]
@@ -113,6 +113,101 @@ def test_as_pytorch(name: str) -> None:
     for one, other in zip(found, expected, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+# -- Indices below 0 -------------------------------------------------------------------
+
+BELOW = torch.tensor([-1, 2, 0])
+OF_ROWS = torch.tensor([[-1], [0], [2], [1], [3]])
+
+
+def _written(x: Any, i: Any, s: Any) -> Any:
+    y = x * 1
+    y[i] = s
+    return y
+
+
+Below = tuple[Function, list[torch.Tensor]]
+X, S = normal(5, 4), normal(3, 4)
+FROM_THE_END: dict[str, Below] = {
+    "x[i]": (lambda x, i: x[i], [X, BELOW]),
+    "x[i] = s": (_written, [X, BELOW, S]),
+    "take_along_dim": (lambda x, j: x.take_along_dim(j, 1), [X, OF_ROWS]),
+    "index_fill": (lambda x, i: (x * 1).index_fill(0, i, 2.0), [X, BELOW]),
+    "index_put": (lambda x, i, s: (x * 1).index_put((i,), s), [X, BELOW, S]),
+}
+OUTSIDE: dict[str, Below] = {
+    "index_select": (lambda x, i: x.index_select(0, i), [X, BELOW]),
+    "embedding": (lambda x, i: F.embedding(i, x), [X, BELOW]),
+    "gather": (lambda x, j: x.gather(1, j), [X, OF_ROWS]),
+    "one_hot": (lambda i: F.one_hot(i, 5), [BELOW]),
+    "index_copy": (lambda x, i, s: (x * 1).index_copy(0, i, s), [X, BELOW, S]),
+    "index_add": (lambda x, i, s: (x * 1).index_add(0, i, s), [X, BELOW, S]),
+    "scatter": (lambda x, j: (x * 1).scatter(1, j, 1.5), [X, OF_ROWS]),
+    "scatter_add": (
+        lambda x, j: (x * 1).scatter_add(1, j, x[:, :1]),
+        [X, OF_ROWS],
+    ),
+    "nll_loss": (lambda x, i: F.nll_loss(x[:3], i), [X, BELOW]),
+    "cross_entropy": (lambda x, i: F.cross_entropy(x[:3], i), [X, BELOW]),
+}
+
+
+@pytest.mark.parametrize("name", FROM_THE_END)
+def test_indices_that_count_from_the_end(name: str) -> None:
+    function, tensors = FROM_THE_END[name]
+    found = mirage.kernel(function)(*tensors)
+    torch.testing.assert_close(found, function(*tensors))
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_indices_below_zero_that_are_outside(name: str) -> None:
+    function, tensors = OUTSIDE[name]
+    kernel = mirage.kernel(function)
+    for call in (function, kernel):
+        with pytest.raises((IndexError, RuntimeError, ShapeError)):
+            call(*tensors)
+    inside = [t if t.is_floating_point() else t % 4 for t in tensors]
+    torch.testing.assert_close(kernel(*inside), function(*inside))
+
+
+def normed_rows(w: Any, i: Any) -> Any:
+    return F.rms_norm(F.embedding(i, w), (16,))
+
+
+def test_a_block_reads_nothing_for_what_is_outside() -> None:
+    specs = mirage.spec((50, 16), "float32"), mirage.spec((24,), "int64")
+    program = mirage.kernel(normed_rows).trace(*specs)
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    assert best.certificate.ok
+    (block,) = best.mugraph.nodes
+    assert isinstance(block, BlockGraph)
+    around = torch.full((150, 16), float("nan"))
+    around[50:100] = W
+    ids = IDS.clone()
+    ids[[3, 7]] = torch.tensor([-1, -50])
+    (found,) = TritonExecutable(best.mugraph, interpret=True)(around[50:100], ids)
+    expected = normed_rows(W, IDS)
+    expected[[3, 7]] = 0.0
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+INDEX_MUTANTS: dict[str, tuple[str, str]] = {
+    "the row behind": ("gather w, where1", "gather w, off"),
+    "the first for all": ("gather w, where1", "gather w, none"),
+}
+
+
+@pytest.mark.parametrize("name", INDEX_MUTANTS)
+def test_another_row_is_never_accepted(name: str) -> None:
+    specs = mirage.spec((50, 16), "float32"), mirage.spec((24,), "int64")
+    program = mirage.kernel(normed_rows).trace(*specs)
+    text, (old, new) = str(program), INDEX_MUTANTS[name]
+    wrong = "  off = add where1, 1\n  none = sub where1, where1\n  gather1:"
+    assert old in text
+    graph = parse(text.replace(old, new).replace("  gather1:", wrong))
+    for seed in SEEDS:
+        assert not mirage.verify(graph, program, seed=seed, stability=False).equivalent
 
 
 def test_as_numpy() -> None:
