@@ -31,6 +31,7 @@ from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.closure.saturate import saturate
 from mirage_dsl.search.closure.workspace import Workspace, workspace
 from mirage_dsl.search.driver import search
@@ -135,7 +136,7 @@ def _ablation(plain: KernelGraph, w: Workspace, limit: float, **off: bool) -> Re
     space, nodes, done = space_of(plain), 0, True
     began = time.monotonic()
     for loop in (None, *space.loop_dims):
-        found = saturate(space, loop, w, deadline=began + limit, **off)
+        found = saturate(space, loop, w, budget=Budget(began + limit), **off)
         nodes += len(found.shape)
         done &= found.complete
         if time.monotonic() - began > limit:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import SearchError
@@ -35,26 +36,26 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.shifts import stabilise
-from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
+from mirage_dsl.search.memo import Checkpoint, Memo
 from mirage_dsl.search.programs.chains import (
-    MOST_ATOMS,
+    MOST_GROUPS,
     Chains,
     Parts,
     PartsOf,
+    Quick,
 )
-from mirage_dsl.search.programs.memory import Remembering
 from mirage_dsl.search.programs.one_space import (
     MOST_OPERATORS,
-    Several,
-    both,
-    several,
+    both_proved,
+    covers,
+    one_space,
 )
 from mirage_dsl.search.programs.partition import Cutter, computed_again
-from mirage_dsl.search.programs.quick import Quick
 from mirage_dsl.search.programs.segments import (
     HOPELESS,
     Progress,
-    joined_plan,
+    SegmentSearch,
     silent,
     structural_search,
 )
@@ -72,25 +73,27 @@ from mirage_dsl.search.rewrites import REWRITES, Use, rewrites, rewritten
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.verify.certificate import Certificate
 
+if TYPE_CHECKING:
+    from mirage_dsl.search.multi_kernel import MultiKernel
+
 # -- Certificates ----------------------------------------------------------------------
 
 
 def certified(
-    form: KernelGraph, program: KernelGraph, memory: Remembering, seed: int
+    form: KernelGraph, program: KernelGraph, memo: Memo, seed: int
 ) -> Certificate:
     """The certificate of a μGraph, which may say that it is wrong."""
     # Here, for a result from the cache needs no compiled code.
     from mirage_dsl.verify.verifier import verify
 
-    key = ""
-    if memory.checkpoint is not None:
-        key = memory.checkpoint.key("verify", to_text(form), to_text(program), seed)
-        known = memory.recall(key, Certificate.from_dict)
-        if known is not None:
-            return known
+    if memo.checkpoint is None:
+        return verify(form, program, seed=seed)
+    key = memo.key("verify", to_text(form), to_text(program), seed)
+    known = memo.recall(key, Certificate.from_dict)
+    if known is not None:
+        return known
     found = verify(form, program, seed=seed)
-    if memory.checkpoint is not None:
-        memory.checkpoint.store(key, found.to_dict())
+    memo.keep(key, found.to_dict, whole=True)
     return found
 
 
@@ -107,13 +110,6 @@ ROUND_UP = 1 + 1e-6
 """What estimates of one μGraph may differ by."""
 GOOD_ENOUGH = 1.03
 """Several kernels are not searched where one is within this factor of the roofline."""
-
-TO_FIND = 0.85
-"""Share of the budget for finding plans; the rest is left to verify them."""
-
-GRACE = 0.2
-"""Seconds beyond the budget for each step without which there would be no good answer:
-joining what was found, a quick answer, verifying the best, ordering its statements."""
 
 MOST_DIMS = 5
 """Values of more dims are slow to verify: an answer is verified before the search."""
@@ -163,19 +159,19 @@ def search(
         SearchError: An extent is unknown, or the constraints are contradictory.
     """
     _require_extents(program)
-    times = Times(time.monotonic(), budget_seconds)
-    segments = Remembering(
-        structural_search(hardware, seed, threads, times.found),
+    budget = SearchBudget(budget_seconds)
+    segments = SegmentSearch(
+        structural_search(hardware, seed, threads, budget.found),
         hardware,
         constraints or Constraints(),
-        deadline=times.found,
+        budget=budget,
         split=max_kernels != 1,
-        checkpoint=checkpoint,
+        memo=Memo(budget, checkpoint),
         executor=executor,
         seed=seed,
     )
     driver = _Driver(
-        program, segments, times, k, seed, max_kernels, verify, progress or silent
+        program, segments, k, seed, max_kernels, verify, progress or silent
     )
     plans = driver.plans()
     found = driver.candidates(plans)
@@ -222,7 +218,7 @@ class EveryMugraph:
 
     def __iter__(self) -> Iterator[Candidate]:
         for plan in self._plans:
-            candidate = self._driver.judge(plan.graph)
+            candidate = self._driver.verified(plan.graph)
             if candidate is not None:
                 yield _finished(candidate, self._driver.segments.hardware)
 
@@ -246,11 +242,10 @@ def every_mugraph(
         SearchError: An extent is unknown, or the constraints are contradictory.
     """
     _require_extents(program)
-    times = Times(time.monotonic(), None)
     found = structural_search(
-        hardware, seed, None, None, per_configuration=MOST_STRUCTURES
+        hardware, seed, None, UNLIMITED, per_configuration=MOST_STRUCTURES
     )
-    segments = Remembering(
+    segments = SegmentSearch(
         found,
         hardware,
         constraints or Constraints(),
@@ -261,62 +256,12 @@ def every_mugraph(
     )
     k = MOST_SEVERAL
     return EveryMugraph(
-        _Driver(
-            program, segments, times, k, seed, max_kernels, True, progress or silent
-        )
+        _Driver(program, segments, k, seed, max_kernels, True, progress or silent)
     )
 
 
 def _structure(plan: Plan) -> str:
     return canonical_hash(plan.graph, sizes=False)
-
-
-@dataclass(frozen=True)
-class Times:
-    """When each step of a search has to end, as readings of `time.monotonic()`.
-
-    Attributes:
-        started: When it began.
-        budget: How many seconds it has; None without a limit.
-    """
-
-    started: float
-    budget: float | None
-
-    def _after(self, share: float, graces: int = 0) -> float | None:
-        if self.budget is None:
-            return None
-        return self.started + share * self.budget + graces * GRACE
-
-    @property
-    def found(self) -> float | None:
-        """Plans are found."""
-        return self._after(TO_FIND)
-
-    @property
-    def joined(self) -> float | None:
-        """They are joined."""
-        return self._after(TO_FIND, 1)
-
-    @property
-    def fused(self) -> float | None:
-        """A quick answer is there."""
-        return self._after((1.0 + TO_FIND) / 2, 2)
-
-    @property
-    def verified(self) -> float | None:
-        """Candidates are verified."""
-        return self._after(1.0)
-
-    @property
-    def over(self) -> float | None:
-        """One candidate is."""
-        return self._after(1.0, 3)
-
-    @property
-    def ordered(self) -> float | None:
-        """Their statements are in good order."""
-        return self._after(1.0, 4)
 
 
 def _require_extents(program: KernelGraph) -> None:
@@ -339,7 +284,7 @@ class _Driver:
 
     Attributes:
         secured: Candidates that were verified before the search.
-        judged: What verification made of each plan that it has seen.
+        known: What verification made of each plan that it has seen.
         cut: Whether the program was cut into segments, too.
         refused: Whether verification left too little of what one space has.
         written: The program in normal form, before what is proved of it is used.
@@ -352,8 +297,7 @@ class _Driver:
     """
 
     program: KernelGraph
-    segments: Remembering
-    times: Times
+    segments: SegmentSearch
     k: int
     seed: int
     max_kernels: int | None
@@ -361,19 +305,23 @@ class _Driver:
     progress: Progress
     proof: Proof | None = None
     secured: list[Candidate] = field(default_factory=list[Candidate])
-    judged: dict[KernelGraph, Candidate | None] = field(
+    known: dict[KernelGraph, Candidate | None] = field(
         default_factory=dict[KernelGraph, Candidate | None]
     )
     cut: bool = False
     refused: bool = False
     written: KernelGraph | None = None
     forms: list[KernelGraph] = field(default_factory=list[KernelGraph])
-    spaces: dict[KernelGraph, Several] = field(
-        default_factory=dict[KernelGraph, Several]
+    spaces: dict[KernelGraph, MultiKernel] = field(
+        default_factory=dict[KernelGraph, "MultiKernel"]
     )
     library: float = math.inf
     gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
+
+    @property
+    def budget(self) -> SearchBudget:
+        return self.segments.budget
 
     @property
     def ledger(self) -> Ledger:
@@ -385,11 +333,11 @@ class _Driver:
             self.program,
             tuple(found),
             complete=self.segments.complete,
-            seconds=time.monotonic() - self.times.started,
+            seconds=time.monotonic() - self.budget.started,
             ledger=self.ledger,
-            cut_short=self.segments.cut_short,
+            cut_short=self.budget.cut_short,
             proof=self.proof,
-            interrupted=self.segments.interrupted,
+            interrupted=self.budget.interrupted,
         )
 
     # -- Plans ---------------------------------------------------------------------
@@ -401,25 +349,25 @@ class _Driver:
         or for one whose search did not come to its end.
         """
         asked = self.program
-        with self.segments.interruptible(self.times.joined):
+        with self.budget.step(self.budget.joined):
             # Plans without them are never looked at, be they faster.
             asked = REWRITES["stabilise"](asked)
         plans = [Plan.of(asked, self.segments.hardware)]
         self.library = plans[0].microseconds
         forms = self.forms
-        quick = Quick(self.segments, self.times.fused)
-        with self.segments.interruptible(self.times.joined):
+        quick = Quick(self.segments, self.budget.fused)
+        with self.budget.step(self.budget.joined):
             opened = self._opened(rewritten(self.program, Use.NORMAL))
             forms.append(self._flat(opened))
         if forms:
             if len(forms[0].nodes) > MOST_OPERATORS or _widest(forms[0]) > MOST_DIMS:
                 # An answer may take longer to verify than plans to find.
                 self._secure(quick, forms[0])
-            with self.segments.interruptible(self.times.joined):
+            with self.budget.step(self.budget.joined):
                 self.written = forms[0]
                 forms[0] = rewritten(forms[0], Use.PROVEN)
                 self._search_forms(plans)
-        if self.segments.cut_short and not self.segments.interrupted:
+        if self.budget.cut_short and not self.budget.interrupted:
             self._hurry(quick, forms)
         plans += self._allowed(quick.plans)
         return self._ranked(plans)
@@ -437,9 +385,9 @@ class _Driver:
 
         Beside the others, for what libraries make of either is a guess.
         """
-        made = [self.segments.with_channels_last(p.graph) for p in plans]
-        found = [Plan.of(g, self.segments.hardware) for g in made if g is not None]
-        return [p for p in found if self.segments.constraints.admits(p.graph)]
+        found = (self.segments.with_channels_last(p.graph) for p in plans)
+        made = (plan for plan in found if plan is not None)
+        return [p for p in made if self.segments.constraints.admits(p.graph)]
 
     def _varied(self, plan: Plan, row: str) -> Plan:
         """A plan, or what a rewrite makes of it if that is estimated to take no more.
@@ -467,7 +415,7 @@ class _Driver:
         if any(n.op.kind is Kind.CONTRACTION for n in self.forms[0].applies):
             # In the later forms fewer views part the program.
             for form in dict.fromkeys(reversed(self.forms)):
-                if self._several(form, plans).covers:
+                if self._one_space(form, plans):
                     return self._complete(form, plans)
         return self._search_kernels(plans)
 
@@ -501,20 +449,21 @@ class _Driver:
         """Append the plans of several kernels."""
         self.cut = True
         for form in dict.fromkeys(self.forms):
-            found = self._several(form, plans)
-            plans += self._allowed(self.segments.split_apart(found.plans))
-            if found.covers and not self.refused:
+            covered = self._one_space(form, plans)
+            found = self.spaces[form].plans
+            plans += self._allowed(self.segments.split_apart(found))
+            if covered and not self.refused:
                 self._complete(form, plans)
             else:
                 self._cut(form, plans)
 
     def missed(self, found: Sequence[Candidate]) -> bool:
         """Whether what seemed good enough to end the search could not be verified."""
-        self.segments.deadline = self.times.found
+        self.budget.now = self.budget.found
         kernels = sorted(c.cost.microseconds for c in found if c.mugraph.blocks)
         ready = len(self.forms) > 1 and not self.cut
-        covered = any(s.covers for s in self.spaces.values())
-        if not ready or self.segments.late():
+        covered = any(map(self._covered, self.spaces))
+        if not ready or self.budget.late():
             return False
         if covered and 2 * len(kernels) >= self.k:
             return False
@@ -525,7 +474,7 @@ class _Driver:
         more, self.refused = list(plans), True
         # Those of one space are searched for once more: the best were of one kind.
         self.spaces.clear()
-        with self.segments.interruptible(self.times.joined):
+        with self.budget.step(self.budget.joined):
             self._search_kernels(more)
             if not self.cut:
                 self._search_cut(more)
@@ -536,17 +485,17 @@ class _Driver:
 
         exp((x - max) / 3) is accurate where exp(x / 3 - max') is not.
         """
-        self.segments.deadline = self.times.found
+        self.budget.now = self.budget.found
         replaced = bool(self.forms) and self.written not in (None, self.forms[0])
         useful = bool(found) and bool(found[0].mugraph.blocks)
-        return replaced and not useful and not self.segments.late()
+        return replaced and not useful and not self.budget.late()
 
     def with_its_maxima(self, plans: Sequence[Plan]) -> list[Plan]:
         """The plans, and those of the program with its own maxima, best first."""
         more = list(plans)
         if self.written is not None:
             self.forms = [self.written]
-            with self.segments.interruptible(self.times.joined):
+            with self.budget.step(self.budget.joined):
                 self._search_forms(more)
         return self._ranked(more)
 
@@ -554,10 +503,12 @@ class _Driver:
         """Have an answer to a long program before its search, and verify it."""
         quick.fuse(program)
         for plan in self._allowed(quick.plans):
-            with self.segments.interruptible(self.times.over):
-                candidate = self.judge(plan.graph)
+            with self.budget.step(self.budget.over):
+                candidate = self.verified(plan.graph)
                 if candidate is not None:
                     self.secured.append(candidate)
+            if self.secured:
+                break
 
     def _hurry(self, quick: Quick, forms: Sequence[KernelGraph]) -> None:
         """Find what can be found quickly, where time is up."""
@@ -565,7 +516,7 @@ class _Driver:
             for form in dict.fromkeys(forms):
                 quick.fuse(form)
         for form in dict.fromkeys(forms):
-            quick.fuse_products(form)
+            quick.fuse(form, products=True)
 
     def _cut(self, form: KernelGraph, plans: list[Plan]) -> None:
         """Append the plans of one form of the program, cut into segments.
@@ -656,12 +607,12 @@ class _Driver:
     def _whole(self, cutter: Cutter, *, multiplied: bool = False) -> list[Plan]:
         """The plans of all operators as one kernel, or of their multiplied-out form."""
         self.progress("search", 0, 1, None)
-        if not cutter.order or any(a.library for a in cutter.atoms):
+        if not cutter.order or any(a.library for a in cutter.groups):
             return []
-        if len(cutter.order) > MOST_OPERATORS and len(cutter.atoms) > MOST_ATOMS:
-            self.segments.complete = False
+        if len(cutter.order) > MOST_OPERATORS and len(cutter.groups) > MOST_GROUPS:
+            self.segments.exhausted = False
             self.ledger.note(
-                f"one kernel: {len(cutter.order)} operators with {len(cutter.atoms)} "
+                f"one kernel: {len(cutter.order)} operators with {len(cutter.groups)} "
                 "places to cut are not searched as one; the program is cut"
             )
             return []
@@ -670,10 +621,10 @@ class _Driver:
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return [Plan(p.microseconds, cutter.join([p.graph])) for p in plans]
 
-    def _several(self, program: KernelGraph, plans: list[Plan]) -> Several:
-        """What a form has as one space; its plans are appended the first time."""
+    def _one_space(self, program: KernelGraph, plans: list[Plan]) -> bool:
+        """Append the plans of a form as one space, once; whether these are all."""
         if program not in self.spaces:
-            found = several(
+            found = one_space(
                 program,
                 self.segments,
                 max_kernels=self.max_kernels,
@@ -682,16 +633,22 @@ class _Driver:
                 progress=self.progress,
                 enough=GOOD_ENOUGH * self._roofline(),
             )
-            self.proof = both(self.proof, found.proof)
+            self.proof = both_proved(self.proof, found.proof)
             self.spaces[program] = found
             plans += self._allowed(found.plans)
-        return self.spaces[program]
+        return self._covered(program)
+
+    def _covered(self, program: KernelGraph) -> bool:
+        """Whether a form was searched as one space that leaves nothing else to find."""
+        known = self.spaces.get(program)
+        constraints = self.segments.constraints
+        return known is not None and covers(known, program, constraints)
 
     def _worth_cutting(self, whole: Sequence[float]) -> bool:
         """Whether to cut a program that one kernel computes in so many µs."""
         if not whole:
             return True
-        if self.segments.late():
+        if self.budget.late():
             return False
         enough = self.library
         if self.max_kernels != 1:
@@ -713,14 +670,13 @@ class _Driver:
         graph = cutter.join([p.graph for p in parts])
         if len(parts) == 1:
             return Plan(parts[0].microseconds, graph)
-        own = self.segments
-        return joined_plan(graph, own.hardware, own.constraints, own.deadline)
+        return self.segments.sizer.joined(graph)
 
     # -- Candidates ----------------------------------------------------------------
 
     def candidates(self, plans: list[Plan]) -> list[Candidate]:
         """The k best plans of different structure that are equal to the program."""
-        self.segments.deadline = self.times.over
+        self.budget.now = self.budget.over
         kept: list[Candidate] = []
         seen: set[str] = set()
         for at, plan in enumerate(with_every_kind(plans, self.k)):
@@ -733,19 +689,19 @@ class _Driver:
                 continue
             seen.add(structure)
             best = kept[0].cost.microseconds if kept else None
-            with self.segments.interruptible():
+            with self.budget.step():
                 self.progress("verify", len(kept), self.k, best)
-                candidate = self.judge(plan.graph)
+                candidate = self.verified(plan.graph)
                 if candidate is not None:
                     kept.append(candidate)
-                    self.segments.deadline = self.times.verified
+                    self.budget.now = self.budget.verified
         if not kept:
             kept = self.secured or [self._as_written()]
         return sorted(kept, key=lambda c: c.rank)
 
     def _ends(self, kept: Sequence[Candidate]) -> bool:
         """Whether to verify no more; one candidate there is even after Ctrl-C."""
-        return bool(kept or not self.segments.interrupted) and self.segments.late()
+        return bool(kept or not self.budget.interrupted) and self.budget.late()
 
     def _as_written(self) -> Candidate:
         """The program as a candidate for itself."""
@@ -753,11 +709,11 @@ class _Driver:
         cost = estimate(self.program, self.segments.hardware)
         return Candidate(self.program, cost, certificate)
 
-    def judge(self, graph: KernelGraph) -> Candidate | None:
+    def verified(self, graph: KernelGraph) -> Candidate | None:
         """`_candidate`, once for each μGraph."""
-        if graph not in self.judged:
-            self.judged[graph] = self._candidate(graph)
-        return self.judged[graph]
+        if graph not in self.known:
+            self.known[graph] = self._candidate(graph)
+        return self.known[graph]
 
     def _candidate(self, graph: KernelGraph) -> Candidate | None:
         """The stabilised form if that is right, else the plain one if that is.
@@ -770,7 +726,7 @@ class _Driver:
                 return self._as_written()
             if not self.verify:
                 return Candidate(form, cost, None)
-            certificate = certified(form, self.program, self.segments, self.seed)
+            certificate = certified(form, self.program, self.segments.memo, self.seed)
             self.ledger.found["verified"] += 1
             if certificate.ok:
                 return Candidate(form, cost, certificate)
@@ -784,12 +740,12 @@ class _Driver:
         safe = stabilise(graph)
         if safe is None or safe == graph:
             return [graph]
-        resized = self.segments.resized(safe)
-        return [graph] if resized is None else [resized, graph]
+        resized = self.segments.sizer.sized(safe)
+        return [graph] if resized is None else [resized.graph, graph]
 
 
 def finished(
-    result: SearchResult, hardware: Hardware, deadline: float | None = None
+    result: SearchResult, hardware: Hardware, budget: Budget = UNLIMITED
 ) -> SearchResult:
     """The result with its candidates ordered and launched as is best.
 
@@ -800,11 +756,11 @@ def finished(
     Args:
         result: What a search found.
         hardware: The GPU.
-        deadline: Reading of `time.monotonic()`; candidates that it comes before stay as
-            they are, the cheapest ones are the first.
+        budget: Candidates that it leaves no time for stay as they are; the cheapest
+            ones are the first.
     """
     candidates = list(result.candidates)
-    with suppress(OutOfTimeError), until(deadline):
+    with suppress(OutOfTimeError), until(budget.end):
         for at, candidate in enumerate(result.candidates):
             candidates[at] = _finished(candidate, hardware)
     ranked = sorted(candidates, key=lambda c: c.rank)

@@ -85,7 +85,7 @@ class Ledger:
             if name != "structures":
                 self.found[name.replace("_", " ")] += count
 
-    def take_union(self, counters: Mapping[str, int]) -> None:
+    def take_several(self, counters: Mapping[str, int]) -> None:
         """Add the counts of the search for several kernels."""
         for name, count in counters.items():
             self.found[f"several kernels: {name.replace('_', ' ')}"] += count

@@ -38,7 +38,8 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.budget import SearchBudget
+from mirage_dsl.search.memo import Checkpoint
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.store.cache import MUGRAPHS, Cache, Key
@@ -366,13 +367,13 @@ class Job:
     ) -> SearchResult:
         """Search, in this process; segments of a long program on the executor."""
         # Not imported for what is in the cache.
-        from mirage_dsl.search.driver import Times, finished, search
+        from mirage_dsl.search.driver import finished, search
 
         prepare_search(code_version(), progress)
         if begin is not None:
             begin()
         request = self.request
-        times = Times(time.monotonic(), request.budget_seconds)
+        budget = SearchBudget(request.budget_seconds)
         found = search(
             self.program,
             hardware=request.hardware,
@@ -386,7 +387,7 @@ class Job:
             checkpoint=_checkpoint(checkpoint),
             executor=executor,
         )
-        return finished(found, request.hardware, times.ordered)
+        return finished(found, request.hardware, budget.ordered)
 
     def run_there(self) -> dict[str, Any]:
         """Search in a worker: the result as JSON, for `received`."""

@@ -19,8 +19,8 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search import driver
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs.chains import least_microseconds
-from mirage_dsl.search.programs.segments import joined_plan
 from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.graphs import Sizer
 from mirage_dsl.verify.verifier import verify
 from tests.search import programs
 
@@ -135,7 +135,7 @@ def test_segments_that_cut_one_dim_differently_are_sized_together() -> None:
     )
     differing = parse(HALVES)
     assert check(differing)
-    plan = joined_plan(differing, H100, Constraints())
+    plan = Sizer(H100, Constraints()).joined(differing)
     assert plan is not None
     assert not check(plan.graph)
     early = launched_early(plan.graph)

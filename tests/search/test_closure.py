@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
     AFTER,
@@ -86,7 +85,7 @@ def test_a_full_workspace_is_told() -> None:
 
 def test_a_deadline_stops_the_growth(w: Workspace) -> None:
     space = space_of(PROGRAMS["gqa"]())
-    s = saturate(space, "n", w, deadline=time.monotonic() - 1)
+    s = saturate(space, "n", w, budget=Budget.of(-1.0))
     assert not s.complete
 
 

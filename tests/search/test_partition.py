@@ -21,8 +21,8 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.programs import partition
 from mirage_dsl.search.programs.partition import (
-    Atom,
     Cutter,
+    Group,
     computed_again,
     shift_carriers,
 )
@@ -137,14 +137,14 @@ def assert_equal(found: KernelGraph, program: KernelGraph) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
-def segments(cutter: Cutter, atoms: Sequence[Atom]) -> list[KernelGraph]:
-    return [cutter.segment(a.nodes) for a in atoms]
+def segments(cutter: Cutter, groups: Sequence[Group]) -> list[KernelGraph]:
+    return [cutter.segment(a.nodes) for a in groups]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_joined_atoms_compute_the_program(name: str) -> None:
     cutter = Cutter(PROGRAMS[name])
-    parts = segments(cutter, cutter.atoms)
+    parts = segments(cutter, cutter.groups)
     assert len(parts) > 1
     for part in parts:
         assert check(part) == []
@@ -164,11 +164,11 @@ def test_any_cut_joins_to_the_program(name: str) -> None:
 
 def test_what_no_block_can_hold_is_an_atom_of_its_own() -> None:
     cutter = Cutter(sliced_and_joined())
-    library = [a for a in cutter.atoms if a.library]
+    library = [a for a in cutter.groups if a.library]
     assert sorted(a.nodes[0].result for a in library) == ["g", "j", "u"]
-    for atom in cutter.atoms:
-        if not atom.library:
-            kinds = {n.op.kind for n in atom.nodes}
+    for group in cutter.groups:
+        if not group.library:
+            kinds = {n.op.kind for n in group.nodes}
             assert not kinds & {Kind.VIEW, Kind.CONCAT}
 
 
@@ -181,7 +181,7 @@ def test_concatenations_of_inputs_part_nothing(late: bool) -> None:
 
 def test_what_precedes_and_follows_products_is_apart_from_them() -> None:
     cutter = Cutter(two_layers())
-    names = [[n.result for n in a.nodes] for a in cutter.atoms]
+    names = [[n.result for n in a.nodes] for a in cutter.groups]
     assert names == [["a"], ["b"], ["c"], ["d"]]
 
 
@@ -201,8 +201,8 @@ def test_a_norm_is_apart_from_the_product_behind_it() -> None:
     inputs = {n: tensor(d) for n, d in names.items()}
     sizes = {"m": 3, "k": 4, "n": 7, "i": 5}
     program = blocks.graph("norm", inputs, nodes, {"d": tensor("m n")}, **sizes)
-    atoms = [[n.result for n in a.nodes] for a in Cutter(program).atoms]
-    assert atoms == [["a"], ["r"], ["q", "t", "v"], ["c"], ["z", "d"]]
+    groups = [[n.result for n in a.nodes] for a in Cutter(program).groups]
+    assert groups == [["a"], ["r"], ["q", "t", "v"], ["c"], ["z", "d"]]
 
 
 def gated() -> KernelGraph:
@@ -219,13 +219,13 @@ def gated() -> KernelGraph:
 def test_operators_can_wait_for_the_products_that_they_join() -> None:
     late = Cutter(gated(), late=True)
     assert [n.result for n in late.order] == ["a", "b", "s", "y"]
-    assert [[n.result for n in a.nodes] for a in late.atoms][-1] == ["s", "y"]
+    assert [[n.result for n in a.nodes] for a in late.groups][-1] == ["s", "y"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_late_order_computes_the_program(name: str) -> None:
     cutter = Cutter(PROGRAMS[name], late=True)
-    assert_equal(cutter.join(segments(cutter, cutter.atoms)), PROGRAMS[name])
+    assert_equal(cutter.join(segments(cutter, cutter.groups)), PROGRAMS[name])
 
 
 def test_cuts_do_not_part_a_shift_from_its_exponential() -> None:
@@ -233,9 +233,9 @@ def test_cuts_do_not_part_a_shift_from_its_exponential() -> None:
     carriers = shift_carriers(program)
     assert carriers == {"h", "f", "e", "l"}
     cutter = Cutter(program)
-    ends = {a.nodes[-1].result for a in cutter.atoms}
+    ends = {a.nodes[-1].result for a in cutter.groups}
     assert not ends & carriers
-    assert [n.result for n in cutter.atoms[0].nodes] == ["s"]
+    assert [n.result for n in cutter.groups[0].nodes] == ["s"]
 
 
 def test_slices_of_joined_dims_keep_the_extents_of_parts() -> None:
@@ -253,8 +253,8 @@ def test_halves_cut_where_little_crosses() -> None:
     sizes = {"m": 64, "k": 512}
     graph = blocks.graph("g", inputs, nodes, {"d": tensor("m k")}, **sizes)
     cutter = Cutter(graph)
-    (atom,) = cutter.atoms
-    left, right = cutter.halves(atom)
+    (group,) = cutter.groups
+    left, right = cutter.halves(group)
     assert [n.result for n in left.nodes] == ["a", "b"]
     assert [n.result for n in right.nodes] == ["c", "d"]
 
@@ -265,7 +265,7 @@ def test_outputs_keep_their_returned_axes() -> None:
     nodes = (op("a", "mul", "x", "x"), op("y", "exp", "a"))
     graph = blocks.graph("g", {"x": x}, nodes, {"y": y}, m=2, k=3)
     cutter = Cutter(graph)
-    (part,) = segments(cutter, cutter.atoms)
+    (part,) = segments(cutter, cutter.groups)
     assert part.returns == graph.returns
 
 
@@ -276,8 +276,8 @@ def test_an_atom_is_cut_around_what_pytorch_computes_at_once() -> None:
     shapes = ((2, 8, 1 << 12), (8,), (8,))
     specs = [mirage.spec(shape, "float32") for shape in shapes]
     cutter = Cutter(mirage.kernel(normed).trace(*specs))
-    (atom,) = cutter.atoms
-    ((before, rest),) = cutter.at_calls(atom)
+    (group,) = cutter.groups
+    ((before, rest),) = cutter.at_calls(group)
     ((call, after),) = cutter.at_calls(rest)
     assert not list(cutter.at_calls(call))
     assert [n.op.name for n in before.nodes] == ["relu", "mul"]

@@ -12,29 +12,18 @@ from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.segments import (
-    MOST_SPLIT,
-    Found,
-    SegmentSearch,
-    Splitter,
-)
+from mirage_dsl.search.programs.segments import MOST_SPLIT, Found, SegmentSearch
 from mirage_dsl.search.result import Plan, SearchResult, is_one_kernel, splits_a_loop
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import ANY_SIZES, Allowed
+from mirage_dsl.search.sizes.graphs import Sizer
 from tests.programs import mugraphs
 from tests.search import programs
 from tests.search.test_driver import safe_attention
 
-
-def any_sizes(block: BlockGraph) -> Allowed:  # noqa: ARG001
-    return ANY_SIZES
-
-
-def nothing(block: BlockGraph) -> None:  # noqa: ARG001
-    return None
+SIZER = Sizer(H100, Constraints())
 
 
 def extents(graph: KernelGraph) -> dict[str, int]:
@@ -44,7 +33,7 @@ def extents(graph: KernelGraph) -> dict[str, int]:
 @pytest.mark.parametrize(("batch", "parts"), [(1, 16), (8, 4), (16, 2)])
 def test_keys_are_split_until_the_gpu_is_full(batch: int, parts: int) -> None:
     whole = mugraphs.attention(2 * batch, 256, 4096)
-    found = Splitter(any_sizes, H100).split(whole)
+    found = SIZER.split(whole)
     assert found is not None
     graph = found.graph
     assert not check(graph)
@@ -57,11 +46,14 @@ def test_keys_are_split_until_the_gpu_is_full(batch: int, parts: int) -> None:
 
 
 def test_a_grid_that_fills_the_gpu_stays() -> None:
-    assert Splitter(any_sizes, H100).split(mugraphs.attention(64, 1024, 4096)) is None
+    assert SIZER.split(mugraphs.attention(64, 1024, 4096)) is None
 
 
 def test_what_is_not_allowed_is_not_tried() -> None:
-    assert Splitter(nothing, H100).split(mugraphs.attention(2, 256, 4096)) is None
+    # Of two kernels, one has a grid of one dim.
+    limits = Constraints(griddims=((32, 2, 1), (2, 32, 1)))
+    sizer = Sizer(H100, limits)
+    assert sizer.split(mugraphs.attention(2, 256, 4096)) is None
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +122,5 @@ def test_structures_that_cannot_be_split_do_not_hide_those_that_can() -> None:
     segments = SegmentSearch(no_structures, H100, split=True)
     others = [Plan(1.0, _squares(n + 1)) for n in range(MOST_SPLIT)]
     last = Plan(2.0, mugraphs.attention(2, 256, 4096))
-    whole = [*others, last]
-    plans = whole.copy()
-    segments._split(whole, frozenset(), plans)
-    assert plans[:-1] == whole
-    assert splits_a_loop(plans[-1].graph)
+    (split,) = segments.split_apart([*others, last])
+    assert splits_a_loop(split.graph)

@@ -24,6 +24,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.space import Configuration
 from mirage_dsl.search.structures import structures as module
 from mirage_dsl.search.structures.structures import Structure, StructureSet, structures
@@ -219,7 +220,7 @@ def test_books_are_kept() -> None:
 
 
 def test_a_passed_deadline_is_told() -> None:
-    result = structures(PROGRAMS["rmslin"](), H100, deadline=0.0)
+    result = structures(PROGRAMS["rmslin"](), H100, budget=Budget(0.0))
     assert not result.complete
     assert result.structures == []
 

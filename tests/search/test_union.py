@@ -23,15 +23,18 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel, planning
+from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 from mirage_dsl.search.multi_kernel import search as union_search
 from mirage_dsl.search.multi_kernel.exact import prove
 from mirage_dsl.search.multi_kernel.halves import Joining, cut_dims, with_halves
 from mirage_dsl.search.multi_kernel.kernels import LARGEST, with_room
-from mirage_dsl.search.multi_kernel.planning import Planner, Sizer
+from mirage_dsl.search.multi_kernel.planning import Planner
 from mirage_dsl.search.result import is_one_kernel, leaves_products
+from mirage_dsl.search.sizes import graphs
 from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.graphs import Sizer
 from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
 from mirage_dsl.search.space import Configuration, space_of
 from mirage_dsl.store.superoptimize import code_version, prepare_search
@@ -296,7 +299,7 @@ def test_sums_are_multiplied_out_beside_one_space() -> None:
 
 def test_deadline() -> None:
     began = time.monotonic()
-    result = multi_kernel(mlp(), H100, max_kernels=3, deadline=began + 0.05)
+    result = multi_kernel(mlp(), H100, max_kernels=3, budget=Budget(began + 0.05))
     assert time.monotonic() - began < 2
     assert not result.complete
 
@@ -428,7 +431,7 @@ def cast_before_a_product() -> KernelGraph:
 def test_programs_of_several_formats(make: Callable[[], KernelGraph]) -> None:
     """Values that the search makes of them have products of one format."""
     program = make()
-    found = multi_kernel(program, H100, max_kernels=2, deadline=time.monotonic() + 20)
+    found = multi_kernel(program, H100, max_kernels=2, budget=Budget.of(20.0))
     assert found.plans
     certificate = verify(found.plans[0].graph, program)
     assert certificate.equivalent, certificate
@@ -496,7 +499,7 @@ def test_kernels_that_graphs_share_are_sized_once(
         calls.append(structures[0].block)
         return sizes_of_all(structures, *rest, **options)
 
-    monkeypatch.setattr(planning, "sizes_of_all", counted)
+    monkeypatch.setattr(graphs, "sizes_of_all", counted)
     sizer = Sizer(H100, Constraints())
     graph = only_blocks(found("split_k"), 2)[0]
     first = sizer.sized(graph)

@@ -11,6 +11,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.maps import with_derived_extents
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 from mirage_dsl.search.multi_kernel.search import PROOF_EFFORT
 from mirage_dsl.verify.verifier import verify
@@ -55,7 +56,9 @@ CASES = {
 @cache
 def found(name: str) -> tuple[MultiKernel, float]:
     began = time.monotonic()
-    result = multi_kernel(CASES[name](), H100, max_kernels=4, deadline=began + BUDGET)
+    result = multi_kernel(
+        CASES[name](), H100, max_kernels=4, budget=Budget(began + BUDGET)
+    )
     return result, time.monotonic() - began
 
 
@@ -117,7 +120,7 @@ def test_prefill_projects_keys_and_values_in_one_kernel() -> None:
 def test_little_time_is_kept_to(seconds: float) -> None:
     began = time.monotonic()
     result = multi_kernel(
-        CASES["prefill"](), H100, max_kernels=4, deadline=began + seconds
+        CASES["prefill"](), H100, max_kernels=4, budget=Budget(began + seconds)
     )
     assert time.monotonic() - began < seconds + 4
     assert not result.complete

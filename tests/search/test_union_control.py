@@ -9,6 +9,7 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.multi_kernel import multi_kernel
 from mirage_dsl.search.multi_kernel import search as union_search
@@ -51,9 +52,9 @@ def test_a_proof_that_takes_its_time_leaves_some_for_the_rest(
     clock = Clock(monkeypatch)
     given: list[float] = []
 
-    def endless(*_: Any, seconds: float, **__: Any) -> None:
-        given.append(seconds)
-        clock.move(seconds)
+    def endless(*_: Any, budget: Budget, **__: Any) -> None:
+        given.append(budget.seconds)
+        clock.move(given[-1])
 
     monkeypatch.setattr(union_search, "prove", endless)
     result = search(decode(), H100, max_kernels=2, k=4, budget_seconds=1000.0)
@@ -68,7 +69,7 @@ def test_what_was_found_is_verified_when_finding_took_its_time(
     clock = Clock(monkeypatch)
 
     def slow(stage: str, done: int, *_: object) -> None:
-        clock.move(850.0 if (stage, done) == ("union", 0) else 0.0)
+        clock.move(850.0 if (stage, done) == ("several kernels", 0) else 0.0)
 
     result = search(
         decode(), H100, max_kernels=2, k=4, budget_seconds=1000.0, progress=slow

@@ -9,8 +9,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.multi_kernel.exact import cheap_enough, prove
-from mirage_dsl.search.multi_kernel.graph import LAUNCH, OPERATE, PASS, SAVE, Union
+from mirage_dsl.search.multi_kernel.graph import (
+    LAUNCH,
+    OPERATE,
+    PASS,
+    SAVE,
+    LayeredGraph,
+)
 from mirage_dsl.search.multi_kernel.heuristic import Dag, neighbours
 
 
@@ -27,7 +34,7 @@ def test_what_needs_itself_is_no_solution() -> None:
         room=np.zeros((4, 0), np.int64),
         root=2,
     )
-    proof: Any = prove(cast("Union", u), seconds=10.0)
+    proof: Any = prove(cast("LayeredGraph", u), budget=Budget.of(10.0))
     assert proof.optimal
     assert proof.best.enodes == (2, 3)
     assert proof.bound == pytest.approx(7.5)
@@ -36,7 +43,7 @@ def test_what_needs_itself_is_no_solution() -> None:
 LAYERS, VALUES = 3, 4
 
 
-def layered(seed: int) -> Union:
+def layered(seed: int) -> LayeredGraph:
     """A random graph: each layer has a launch, a load, values and a save."""
     rng = np.random.default_rng(seed)
     rows = [(0, -1, -1, PASS)]
@@ -62,7 +69,7 @@ def layered(seed: int) -> Union:
     number = np.zeros(len(rows), np.int64)
     layer = np.maximum(table[:, 0] - 1, 0) // (VALUES + 2)
     classes = np.full(tensor + 1, -1)
-    return Union(
+    return LayeredGraph(
         table[:, 0],
         kids,
         cost,
@@ -78,7 +85,7 @@ def layered(seed: int) -> Union:
     )
 
 
-def dags(u: Union) -> Iterator[frozenset[int]]:
+def dags(u: LayeredGraph) -> Iterator[frozenset[int]]:
     """All of them; kids have lower numbers than what is made of them."""
 
     def below(wanted: frozenset[int], chosen: frozenset[int]) -> Iterator[Any]:
@@ -107,10 +114,10 @@ def test_no_dag_that_is_cheap_enough_loses_an_enode(seed: int) -> None:
 def test_what_is_left_out_changes_no_proof() -> None:
     u = layered(1)
     every = [Dag(tuple(sorted(d)), float(u.cost[list(d)].sum())) for d in dags(u)]
-    alone = prove(u, seconds=10.0)
+    alone = prove(u, budget=Budget.of(10.0))
     assert alone is not None
     for known in (min(every, key=cost), max(every, key=cost)):
-        behind = prove(u, seconds=10.0, known=known)
+        behind = prove(u, budget=Budget.of(10.0), known=known)
         assert behind is not None
         assert behind.optimal
         assert behind.best in every

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.ops.definition import Term
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.closure import ARITHMETIC, grow, meet
 from mirage_dsl.search.closure.edges import (
     ITERATIONS,
@@ -116,7 +116,7 @@ def saturate(
     w: Workspace,
     *,
     seed: int = 0,
-    deadline: float | None = None,
+    budget: Budget = UNLIMITED,
     own: bool = False,
     everything: bool = False,
     apart: bool = False,
@@ -128,7 +128,7 @@ def saturate(
         loop: The dim over which the block iterates, or None.
         w: Arrays to work in.
         seed: Of fingerprints and residues.
-        deadline: A reading of `time.monotonic()`.
+        budget: Of its growth.
         own: Take only the program's own values as useful.
         everything: Take all values as useful, to see what S is good for.
         apart: Do not merge equal values, to see what merging is good for.
@@ -141,7 +141,7 @@ def saturate(
     _enter_seeds(space, s, r, w, references)
     at = 0
     while at < w.counts[NODES] and not w.counts[FULL]:
-        if deadline is not None and time.monotonic() > deadline:
+        if budget.late():
             break
         at = int(grow(w, r, at, PAIRS_A_CALL))
     n, e = int(w.counts[NODES]), int(w.counts[EDGES])

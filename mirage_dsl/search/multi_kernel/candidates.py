@@ -34,6 +34,7 @@ from mirage_dsl.ir.graph import Apply, KernelGraph, Return
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, EXP
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.edges import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
@@ -201,7 +202,7 @@ def candidates(
     *,
     unshifted: bool = False,
     seed: int = 0,
-    deadline: float | None = None,
+    budget: Budget = UNLIMITED,
 ) -> Candidates:
     """The storable values of a program without shifts.
 
@@ -211,7 +212,7 @@ def candidates(
         w: Arrays of the closure.
         unshifted: Whether exponentials had shifts; then they are not stored.
         seed: Of the closure.
-        deadline: Reading of `time.monotonic()` at which to stop.
+        budget: Of the closure.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
@@ -219,10 +220,10 @@ def candidates(
     space, halved = space_with_halves(program, cut)
     everything = _all_values(space)
     targets = len(space.outputs)
-    plain = saturate(everything, None, w, seed=seed, deadline=deadline)
+    plain = saturate(everything, None, w, seed=seed, budget=budget)
     own = len(plain.shape) > MOST_VALUES
     if own:
-        plain = saturate(everything, None, w, seed=seed, deadline=deadline, own=True)
+        plain = saturate(everything, None, w, seed=seed, budget=budget, own=True)
     chooser = _Chooser(everything, plain, targets)
     wanted = chooser.wanted()
     kept = chooser.smallest(wanted)

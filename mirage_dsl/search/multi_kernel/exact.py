@@ -1,4 +1,4 @@
-"""The cheapest DAG of the union, proved by OR-tools' CP-SAT.
+"""The cheapest DAG of the layered graph, proved by OR-tools' CP-SAT.
 
 One boolean for each e-node; the outputs are needed, what is needed is made by exactly
 one e-node, and an e-node needs its kids.  Few graphs have cycles, such as x = 1/y with
@@ -17,7 +17,6 @@ of them, and the solver is done several times as fast.
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from mirage_dsl.core.clock import look
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.workspace import Ints
 from mirage_dsl.search.multi_kernel.candidates import once
-from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, SAVE, Union
+from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, SAVE, LayeredGraph
 from mirage_dsl.search.multi_kernel.heuristic import Dag
 
 UNIT = 1e-4
@@ -54,9 +54,9 @@ class SolverAnswer:
 
 
 def prove(
-    u: Union,
+    u: LayeredGraph,
     *,
-    seconds: float,
+    budget: Budget = UNLIMITED,
     effort: float = math.inf,
     max_kernels: int | None = None,
     most: Sequence[int] = (),
@@ -67,7 +67,7 @@ def prove(
 
     Args:
         u: The graph.
-        seconds: Stop after so long with the bound reached.
+        budget: Stop after it with the bound reached.
         effort: Stop after so much work, by the solver's own measure, which is about a
             second and does not depend on how busy the machine is.
         max_kernels: Most launches of a DAG.
@@ -79,7 +79,6 @@ def prove(
         from ortools.sat.python import cp_model
     except ImportError:
         return None
-    until = time.monotonic() + seconds
     kept = None
     if known is not None:
         kept = cheap_enough(u, known.cost + UNIT * (len(known.enodes) + 1))
@@ -94,14 +93,14 @@ def prove(
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
     solver.parameters.random_seed = seed
-    answer = _solved(model, solver, until, effort)
+    answer = _solved(model, solver, budget, effort)
     if kept is None or answer.best is None:
         return answer
     enodes: list[int] = kept[list(answer.best.enodes)].tolist()
     return replace(answer, best=Dag(tuple(enodes), answer.best.cost))
 
 
-def cheap_enough(u: Union, most: float) -> Ints:
+def cheap_enough(u: LayeredGraph, most: float) -> Ints:
     """Numbers of the e-nodes that DAGs of at most so many µs may have, and some others.
 
     A DAG costs no less than the dearest way down from its root.  A load leads to the
@@ -136,11 +135,11 @@ def cheap_enough(u: Union, most: float) -> Ints:
     return np.flatnonzero(above[u.makes] + through <= most)
 
 
-def _solved(model: _Model, solver: Any, until: float, effort: float) -> SolverAnswer:
+def _solved(model: _Model, solver: Any, budget: Budget, effort: float) -> SolverAnswer:
     """Solve, again and again while the solution needs itself."""
     best, bound = None, 0.0
     while True:
-        solver.parameters.max_time_in_seconds = max(0.0, until - time.monotonic())
+        solver.parameters.max_time_in_seconds = max(0.0, budget.seconds)
         if effort < math.inf:
             solver.parameters.max_deterministic_time = max(0.0, effort)
         status = solver.status_name(solver.solve(model.model))
@@ -160,9 +159,9 @@ def _solved(model: _Model, solver: Any, until: float, effort: float) -> SolverAn
 
 
 class _Model:
-    """The integer programme of a union."""
+    """The integer programme of a layered graph."""
 
-    def __init__(self, u: Union, cp_model: Any) -> None:
+    def __init__(self, u: LayeredGraph, cp_model: Any) -> None:
         self.u = u
         self.model = cp_model.CpModel()
         self.x = [self.model.new_bool_var("") for _ in range(len(u.cost))]
@@ -258,7 +257,7 @@ class _Model:
             self.model.add_at_most_one(used)
 
 
-def _used(u: Union, chosen: list[int]) -> tuple[int, ...]:
+def _used(u: LayeredGraph, chosen: list[int]) -> tuple[int, ...]:
     """Those of the chosen e-nodes that the root needs."""
     by_class = {int(u.makes[e]): e for e in chosen}
     found: set[int] = set()
@@ -271,7 +270,7 @@ def _used(u: Union, chosen: list[int]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _ring(u: Union, enodes: Sequence[int]) -> list[int]:
+def _ring(u: LayeredGraph, enodes: Sequence[int]) -> list[int]:
     """E-nodes that need each other in a circle; empty if there are none."""
     by_class = {int(u.makes[e]): e for e in enodes}
     needs = {e: [by_class[k] for k in u.kids[e].tolist() if k >= 0] for e in enodes}
@@ -282,13 +281,13 @@ def _ring(u: Union, enodes: Sequence[int]) -> list[int]:
     return []
 
 
-def launches(u: Union, dag: Dag) -> int:
+def launches(u: LayeredGraph, dag: Dag) -> int:
     """How many kernels a DAG has."""
     kinds = u.kind[list(dag.enodes)]
     return int(((kinds == LAUNCH) | (kinds == LIBRARY)).sum())
 
 
-def obeys(u: Union, dag: Dag, most: Sequence[int]) -> bool:
+def obeys(u: LayeredGraph, dag: Dag, most: Sequence[int]) -> bool:
     """Whether the launches of a DAG keep to the limits and combine all parts once."""
     enodes = np.array(dag.enodes)
     launch, shift = u.launch[enodes], u.shift[enodes]

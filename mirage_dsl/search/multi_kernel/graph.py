@@ -36,7 +36,7 @@ class LibraryChoice:
 
 
 @dataclass(frozen=True, eq=False)
-class Union:
+class LayeredGraph:
     """The graph, reduced to what the outputs need.
 
     E-nodes are rows of the arrays, sorted by class.
@@ -74,9 +74,9 @@ class Union:
         """How many classes there are."""
         return len(self.tensor)
 
-    def take(self, enodes: Ints) -> Union:
+    def take(self, enodes: Ints) -> LayeredGraph:
         """The graph of some of its e-nodes, in their order; the classes stay."""
-        return Union(
+        return LayeredGraph(
             self.makes[enodes],
             self.kids[enodes],
             self.cost[enodes],
@@ -131,7 +131,7 @@ class _Builder:
         self.add(np.array([row], np.int64), np.array([cost]))
 
 
-def union(
+def layered_graph(
     inputs: Sequence[str],
     outputs: Sequence[str],
     stored: Sequence[str],
@@ -140,7 +140,7 @@ def union(
     layers: int,
     launch_us: float,
     views: Sequence[tuple[str, str]] = (),
-) -> Union | None:
+) -> LayeredGraph | None:
     """The graph of all programs of at most `layers` layers; None if there is none.
 
     Args:
@@ -240,7 +240,7 @@ def _add_kernel(b: _Builder, part: _Part, number: int, layer: int) -> None:
             b.one(row, cost)
 
 
-def _reduced(b: _Builder, root: int) -> Union | None:
+def _reduced(b: _Builder, root: int) -> LayeredGraph | None:
     """Only what can be made and what the outputs need, classes numbered anew."""
     rows, cost = np.concatenate(b.rows), np.concatenate(b.costs)
     kids = np.ascontiguousarray(rows[:, 1:4])
@@ -257,7 +257,7 @@ def _reduced(b: _Builder, root: int) -> Union | None:
     place[classes] = np.arange(len(classes))
     count = len(b.tensors) * (b.layers + 1)
     tensor = np.where(classes < count, classes % len(b.tensors), -1)
-    return Union(
+    return LayeredGraph(
         place[rows[:, 0]],
         np.ascontiguousarray(place[rows[:, 1:4]]),
         cost,
@@ -273,7 +273,7 @@ def _reduced(b: _Builder, root: int) -> Union | None:
     )
 
 
-def without_products(u: Union, kernels: Sequence[KernelChoice]) -> Ints | None:
+def without_products(u: LayeredGraph, kernels: Sequence[KernelChoice]) -> Ints | None:
     """Numbers of the e-nodes that leave products to pre-defined kernels.
 
     No kernel contracts, nor makes a product of the program by other operators; None if

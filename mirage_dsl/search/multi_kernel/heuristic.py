@@ -1,4 +1,4 @@
-"""Cheap DAGs of the union by repeated re-extraction.
+"""Cheap DAGs of the layered graph by repeated re-extraction.
 
 Knuth's generalisation of Dijkstra's algorithm gives every class its cheapest tree, in
 which what is used twice is paid twice.  So it is run again and again with the classes
@@ -14,7 +14,6 @@ kernels, and every second one begins with a part of the best DAG free.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -22,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.compiled import entry, inner, once
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.workspace import Ints
 from mirage_dsl.search.extract.astar import EMPTY, HEAP, pop, push
-from mirage_dsl.search.multi_kernel.graph import LAUNCH, OPERATE, Union
+from mirage_dsl.search.multi_kernel.graph import LAUNCH, OPERATE, LayeredGraph
 
 ROUNDS = 8
 """Restarts between two looks at how much better they are."""
@@ -44,7 +44,7 @@ class Dag:
 
 
 def search(
-    u: Union, *, seed: int = 0, patience: int = 32, deadline: float | None = None
+    u: LayeredGraph, *, seed: int = 0, patience: int = 32, budget: Budget = UNLIMITED
 ) -> list[Dag]:
     """Different DAGs, cheapest first; ends after so many restarts without a better."""
     classes, users = _class_records(u)
@@ -64,13 +64,13 @@ def search(
         if costs[:count].min() < least - 1e-9:
             # Counted from the end of these rounds on.
             least, since = costs[:count].min(), turn % -ROUNDS
-        if deadline is not None and time.monotonic() > deadline:
+        if budget.late():
             break
     order = sorted(found.items(), key=lambda item: (item[1], item[0]))
     return [Dag(tuple(sorted(enodes)), cost) for enodes, cost in order]
 
 
-def neighbours(u: Union, dag: Dag) -> Iterator[Dag]:
+def neighbours(u: LayeredGraph, dag: Dag) -> Iterator[Dag]:
     """DAGs that make one value of a block another way, cheapest change first.
 
     The search above perturbs whole kernels, so it has one way of most values only.
@@ -154,7 +154,7 @@ _ENODE = np.dtype(
 be needed anyway; its µs, and what they are taken to be this time."""
 
 
-def _class_records(u: Union) -> tuple[NDArray[np.void], Ints]:
+def _class_records(u: LayeredGraph) -> tuple[NDArray[np.void], Ints]:
     """The classes, and one more for the end of the last one's users; and all users."""
     flat = u.kids.reshape(-1)
     order = np.argsort(flat, kind="stable")
@@ -165,7 +165,7 @@ def _class_records(u: Union) -> tuple[NDArray[np.void], Ints]:
     return made, order // 3
 
 
-def _enode_records(u: Union) -> NDArray[np.void]:
+def _enode_records(u: LayeredGraph) -> NDArray[np.void]:
     made = np.zeros(len(u.makes), _ENODE)
     made["makes"], made["cost"] = u.makes, u.cost
     made["group"] = np.unique(u.launch, return_inverse=True)[1]

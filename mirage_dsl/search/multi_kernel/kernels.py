@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.edges import NAMES, PIECE
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
@@ -43,7 +43,7 @@ from mirage_dsl.search.multi_kernel.halves import Halves
 from mirage_dsl.search.space import Configuration, Space, block_count
 
 # -- Tiles to price kernels at ---------------------------------------------------------
-# A kernel enters the union at several points, each with its own costs and with
+# A kernel enters the layered graph at several points, each with its own costs and with
 # its own share of the limits.  The points are a coarse sweep; the real one is
 # `search.sizes.sizes`.
 
@@ -87,7 +87,7 @@ POINTS = (
     Point(128, 32),
     Point(16, 64),
 )
-"""In the order in which they are taken, while the union stays small enough."""
+"""In the order in which they are taken, while the layered graph stays small enough."""
 
 
 def tiles_at(
@@ -279,9 +279,9 @@ def closures(
     w: Workspace,
     *,
     seed: int = 0,
-    deadline: float | None = None,
+    budget: Budget = UNLIMITED,
 ) -> Iterator[Closure]:
-    """The closures of all loop choices, until the deadline.
+    """The closures of all loop choices, until the budget is used up.
 
     A loop over a dim that nothing sums only gathers; a grid over it does better.  A
     loop over a short dim has one iteration, unless it numbers whole matrices.
@@ -298,9 +298,9 @@ def closures(
     ]
     choices += [(found.space(h), h.dim, h) for h in found.cut]
     for own, loop, whole in choices:
-        if deadline is not None and time.monotonic() > deadline:
+        if budget.late():
             return
-        saturation = saturate(own, loop, w, seed=seed, deadline=deadline, own=found.own)
+        saturation = saturate(own, loop, w, seed=seed, budget=budget, own=found.own)
         cut = tuple(h for h in found.cut if h != whole)
         yield _closure(own, saturation, whole, cut, found)
 

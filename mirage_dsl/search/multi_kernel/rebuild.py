@@ -1,4 +1,4 @@
-"""From a DAG of the union to a kernel graph with several block graphs, tiles of 1."""
+"""From a DAG of the layered graph to a kernel graph of blocks with tiles of 1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.ir.walk import operands_of, with_operands, with_returned
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.search.closure.workspace import BODY, LOAD
-from mirage_dsl.search.multi_kernel.graph import LIBRARY, OPERATE, SAVE, Union
+from mirage_dsl.search.multi_kernel.graph import LIBRARY, OPERATE, SAVE, LayeredGraph
 from mirage_dsl.search.multi_kernel.halves import Joining
 from mirage_dsl.search.multi_kernel.heuristic import Dag
 from mirage_dsl.search.multi_kernel.kernels import KernelChoice
@@ -117,18 +117,18 @@ class _Use:
 
 @dataclass(frozen=True)
 class Rebuilder:
-    """Writes the DAGs of one union.
+    """Writes the DAGs of one layered graph.
 
     Attributes:
         program: The program without shifts.
-        union: The union.
+        layered: The layered graph.
         kernels: Its kernels.
         calls: Its pre-defined kernels.
         formats: Of the stored tensors in the unfused program.
     """
 
     program: KernelGraph
-    union: Union
+    layered: LayeredGraph
     kernels: list[KernelChoice]
     calls: list[Apply]
     formats: Mapping[str, DType]
@@ -163,7 +163,7 @@ class Rebuilder:
 
     def _uses(self, dag: Dag) -> Iterator[tuple[int, int, _Use]]:
         """Kernels in launch order, library calls of a layer first."""
-        u = self.union
+        u = self.layered
         found: dict[tuple[int, int, int], _Use] = {}
         for e in dag.enodes:
             kind, detail = int(u.kind[e]), int(u.detail[e])

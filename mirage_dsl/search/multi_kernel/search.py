@@ -1,6 +1,6 @@
 """The search for programs of several kernels, as one search.
 
-    strip shifts -> storable values -> closures -> kernels -> union
+    strip shifts -> storable values -> closures -> kernels -> layered graph
                  -> heuristic -> rebuild -> stabilise -> sizes -> proof
 
 What comes out is sized and well formed; the driver verifies it like everything else.
@@ -25,15 +25,16 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.workspace import Workspace, workspace
 from mirage_dsl.search.multi_kernel.candidates import Candidates, candidates
 from mirage_dsl.search.multi_kernel.exact import launches, obeys, prove
 from mirage_dsl.search.multi_kernel.graph import (
     LAUNCH,
     LIBRARY,
+    LayeredGraph,
     LibraryChoice,
-    Union,
-    union,
+    layered_graph,
     without_products,
 )
 from mirage_dsl.search.multi_kernel.halves import cut_dims
@@ -49,20 +50,21 @@ from mirage_dsl.search.multi_kernel.kernels import (
     library,
     limits,
 )
-from mirage_dsl.search.multi_kernel.planning import Planner, Run, Sizer
+from mirage_dsl.search.multi_kernel.planning import Planner, Run
 from mirage_dsl.search.multi_kernel.rebuild import Opened, Rebuilder, opened
-from mirage_dsl.search.result import Plan, is_one_kernel, leaves_products
+from mirage_dsl.search.result import Plan, Proof, is_one_kernel, leaves_products
 from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes.graphs import Sizer
 from mirage_dsl.search.space import MOST_LAYERS, Space
 
 PROOF_EFFORT = 1.0
 """Most work for the proof, by the solver's measure: about half a second."""
 
 MOST_ENODES = 8_000
-"""Kernels enter the union at more points as long as it stays smaller than this."""
+"""Kernels enter the layered graph at more points as long as it stays this small."""
 
 TRIED = 2
-"""Graphs that are sized for each one kept: the model of the union is crude."""
+"""Graphs that are sized for each one kept: the model of the layered graph is crude."""
 
 VARIANTS = 6
 """Graphs that are sized of those that differ from a good one in one value."""
@@ -82,7 +84,7 @@ class MultiKernel:
     Attributes:
         plans: Sized graphs, best estimate first, all of different structure.
         cost: The additive cost of the best program found, in µs, at the points that
-            are in the union.
+            are in the layered graph.
         bound: No program of the space costs less; None if nothing is proved.
         heuristic: The additive cost of the heuristic's best.
         complete: Whether the space was exhausted and the best program proved.
@@ -101,6 +103,11 @@ class MultiKernel:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
+    def proof(self) -> Proof | None:
+        """What is proved of all programs of the space."""
+        return None if self.cost is None else Proof(self.cost, self.bound)
+
+    @property
     def graphs(self) -> list[KernelGraph]:
         """The graphs of the plans."""
         return [p.graph for p in self.plans]
@@ -117,7 +124,7 @@ def multi_kernel(
     hardware: Hardware,
     *,
     max_kernels: int = 3,
-    deadline: float | None = None,
+    budget: Budget = UNLIMITED,
     seed: int = 0,
     keep: int = 8,
     constraints: Constraints | None = None,
@@ -131,7 +138,7 @@ def multi_kernel(
         program: A traced program of known extents.
         hardware: The GPU to estimate for.
         max_kernels: Most kernels, library calls included.
-        deadline: Reading of `time.monotonic()` at which to stop.
+        budget: After which it stops.
         seed: Of all random choices.
         keep: How many graphs to size and return at most.
         constraints: Restrictions on grids, maps, loops and blocks.
@@ -148,7 +155,7 @@ def multi_kernel(
         opened(plain),
         len(plain.nodes) < len(whole.nodes),
         max_kernels,
-        deadline,
+        budget,
         seed,
         hardware,
         constraints or Constraints(),
@@ -166,43 +173,31 @@ class _Search:
     parted: Opened
     unshifted: bool
     max_kernels: int
-    deadline: float | None
+    budget: Budget
     seed: int
     hardware: Hardware
     constraints: Constraints
     arrays: Workspace
     found: MultiKernel
     enough: float
-    until: float | None = None
-
-    def late(self) -> bool:
-        return self.deadline is not None and time.monotonic() > self.deadline
-
-    def divide_time(self) -> None:
-        """Half of the time that is left is for the next step, the rest for others."""
-        if self.deadline is not None:
-            self.until = (time.monotonic() + self.deadline) / 2
-
-    def halfway(self) -> bool:
-        """Whether the present step has used its time."""
-        return self.until is not None and time.monotonic() > self.until
+    step: Budget = UNLIMITED
 
     def run(self, keep: int) -> None:
         """Size the heuristic's programs, prove the cheapest, and size that one too.
 
         In this order, for a proof may take long; it gets half of the time that is left.
         """
-        sizer = Sizer(self.hardware, self.constraints, self.deadline)
+        sizer = Sizer(self.hardware, self.constraints, self.budget)
         planner = Planner(
             sizer,
             keep,
             self.unshifted,
             self._serves,
-            self.halfway,
+            lambda: self.step.late(),
             self.found.counters,
         )
         try:
-            with until(self.deadline):
+            with until(self.budget.end):
                 self.plan(planner, keep)
         except UnsupportedError:
             return
@@ -213,30 +208,30 @@ class _Search:
 
     def plan(self, planner: Planner, keep: int) -> None:
         """The steps."""
-        unions = list(self.unions())
-        self.divide_time()
-        runs = [r for rebuilder in unions for r in self._cheap_runs(rebuilder)]
+        rebuilders = list(self.rebuilders())
+        self.step = self.budget.half()
+        runs = [r for rebuilder in rebuilders for r in self._cheap_runs(rebuilder)]
         began = time.perf_counter()
-        self.divide_time()
+        self.step = self.budget.half()
         planner.take(runs, TRIED * keep)
-        if unions:
-            planner.take_kind(leaves_products, self._beside_products(unions[-1]))
-            planner.take_kind(is_one_kernel, self._fewest_kernels(unions[-1]))
+        if rebuilders:
+            planner.take_kind(leaves_products, self._beside_products(rebuilders[-1]))
+            planner.take_kind(is_one_kernel, self._fewest_kernels(rebuilders[-1]))
         began = self.found.spend("sizes", began)
         least = min((p.microseconds for p in planner.plans), default=math.inf)
-        if unions and least > self.enough:
-            last = unions[-1]
+        if rebuilders and least > self.enough:
+            last = rebuilders[-1]
             own = [d for r in runs if r.rebuilder is last for d in r.dags]
-            self.divide_time()
-            proved = self._proved(last.union, min(own, key=_by_cost, default=None))
+            self.step = self.budget.half()
+            proved = self._proved(last.layered, min(own, key=_by_cost, default=None))
             began = self.found.spend("proof", began)
-            self.divide_time()
+            self.step = self.budget.half()
             planner.take([Run(last, proved)], 1)
             planner.vary(VARIANTS)
             self.found.spend("sizes", began)
 
-    def unions(self) -> Iterator[Rebuilder]:
-        """The unions of two layers and more."""
+    def rebuilders(self) -> Iterator[Rebuilder]:
+        """The layered graphs of two layers and more, each to be rebuilt from."""
         began = time.perf_counter()
         tensors, choices = self._closures()
         began = self.found.spend("closures", began)
@@ -248,11 +243,11 @@ class _Search:
         longest = min(self.max_kernels, MOST_LAYERS)
         self.found.complete &= longest == self.max_kernels
         for layers in range(min(2, longest), longest + 1):
-            for graph, some in self._unions(choices[0].space, own, calls, layers):
+            for graph, some in self._graphs(choices[0].space, own, calls, layers):
                 self.found.counters["enodes"] = len(graph.cost)
                 yield Rebuilder(self.program, graph, some, calls, tensors.formats)
-            began = self.found.spend("union", began)
-            if self.late():
+            began = self.found.spend("layers", began)
+            if self.budget.late():
                 self.found.complete &= layers == longest
                 return
 
@@ -274,10 +269,10 @@ class _Search:
         read = dict.fromkeys(v for n in self.parted.opaque for v in n.values)
         yield from (v for v in read if v in there)
 
-    def _unions(
+    def _graphs(
         self, space: Space, own: list[KernelChoice], calls: list[Apply], layers: int
-    ) -> Iterator[tuple[Union, list[KernelChoice]]]:
-        """The unions of so many layers, each with its kernels.
+    ) -> Iterator[tuple[LayeredGraph, list[KernelChoice]]]:
+        """The layered graphs of so many layers, each with its kernels.
 
         First of all kernels at one point, then of those of use at several: there the
         heuristic ends up with more different sizes, but fewer structures.
@@ -290,12 +285,14 @@ class _Search:
         views = [(n.result, n.values[0]) for n in self.parted.opaque if n.is_view]
         priced, launch = self._priced(calls), self.hardware.ranking.launch_us
 
-        def united(some: list[KernelChoice]) -> Union | None:
+        def layered(some: list[KernelChoice]) -> LayeredGraph | None:
             tensors = [*stored, *given]
             wanted = self.parted.wanted
-            return union(inputs, wanted, tensors, some, priced, layers, launch, views)
+            return layered_graph(
+                inputs, wanted, tensors, some, priced, layers, launch, views
+            )
 
-        graph = united(own)
+        graph = layered(own)
         if graph is None:
             return
         yield graph, own
@@ -303,7 +300,7 @@ class _Search:
         used: list[int] = np.unique(graph.kernel[graph.kind == LAUNCH]).tolist()
         if len(points) > 1:
             own = [k for i in used for k in at_points(own[i], points, self.hardware)]
-            graph = united(own)
+            graph = layered(own)
             assert graph is not None
             yield graph, own
 
@@ -315,14 +312,14 @@ class _Search:
             self.arrays,
             unshifted=self.unshifted,
             seed=self.seed,
-            deadline=self.deadline,
+            budget=self.budget,
         )
         self.found.own = tensors.own
         self.found.counters.update(tensors.counters)
         choices = list(
-            closures(tensors, self.arrays, seed=self.seed, deadline=self.deadline)
+            closures(tensors, self.arrays, seed=self.seed, budget=self.budget)
         )
-        self.found.complete = tensors.complete and not self.late()
+        self.found.complete = tensors.complete and not self.budget.late()
         for closure in choices:
             self.found.complete &= closure.saturation.complete
             self.found.counters["nodes"] += len(closure.saturation.shape)
@@ -340,7 +337,7 @@ class _Search:
 
     def _cheap_runs(self, rebuilder: Rebuilder) -> Iterator[Run]:
         """The heuristic's DAGs, of at most as many kernels as layers, and of more."""
-        graph = rebuilder.union
+        graph = rebuilder.layered
         layers, most = int(graph.layer.max()), limits(self.hardware)
         last = layers == min(self.max_kernels, MOST_LAYERS)
         for count in sorted({layers, self.max_kernels} if last else {layers}):
@@ -353,28 +350,28 @@ class _Search:
 
     def _beside_products(self, rebuilder: Rebuilder) -> Run:
         """DAGs in which library kernels compute all products."""
-        kept = without_products(rebuilder.union, rebuilder.kernels)
+        kept = without_products(rebuilder.layered, rebuilder.kernels)
         if kept is None:
             return Run(rebuilder, ())
-        some = rebuilder.union.take(kept)
-        found = cheap_dags(some, seed=self.seed, patience=ROUNDS, deadline=self.until)
+        some = rebuilder.layered.take(kept)
+        found = cheap_dags(some, seed=self.seed, patience=ROUNDS, budget=self.step)
         dags = [Dag(tuple(kept[list(d.enodes)].tolist()), d.cost) for d in found]
-        return Run(rebuilder, [d for d in dags if self._serves(rebuilder.union, d)])
+        return Run(rebuilder, [d for d in dags if self._serves(rebuilder.layered, d)])
 
     def _fewest_kernels(self, rebuilder: Rebuilder) -> Run:
         """DAGs of as few kernels as can be."""
-        graph = rebuilder.union
+        graph = rebuilder.layered
         launch = (graph.kind == LAUNCH) | (graph.kind == LIBRARY)
         dearer = replace(graph, cost=graph.cost + np.where(launch, DEAREST_US, 0.0))
-        found = cheap_dags(dearer, seed=self.seed, patience=ROUNDS, deadline=self.until)
+        found = cheap_dags(dearer, seed=self.seed, patience=ROUNDS, budget=self.step)
         return Run(rebuilder, [d for d in found if self._serves(graph, d)])
 
-    def _serves(self, graph: Union, dag: Dag) -> bool:
+    def _serves(self, graph: LayeredGraph, dag: Dag) -> bool:
         """Whether a DAG keeps to the limits, and has few enough kernels."""
         few = launches(graph, dag) <= self.max_kernels
         return few and obeys(graph, dag, limits(self.hardware))
 
-    def _cheap(self, graph: Union, max_kernels: int) -> list[Dag]:
+    def _cheap(self, graph: LayeredGraph, max_kernels: int) -> list[Dag]:
         """The heuristic's DAGs of few enough kernels.
 
         While the cheapest one has too many, launches are made dearer.
@@ -383,28 +380,25 @@ class _Search:
         launch = (graph.kind == LAUNCH) | (graph.kind == LIBRARY)
         for extra in DEARER_US:
             dearer = replace(graph, cost=graph.cost + np.where(launch, extra, 0.0))
-            dags = cheap_dags(dearer, seed=self.seed, deadline=self.until)
+            dags = cheap_dags(dearer, seed=self.seed, budget=self.step)
             for dag in dags:
                 if launches(graph, dag) <= max_kernels:
                     cost = float(graph.cost[list(dag.enodes)].sum())
                     kept[dag.enodes] = Dag(dag.enodes, cost)
             if dags and launches(graph, dags[0]) <= max_kernels:
                 break
-            if kept and self.halfway():
+            if kept and self.step.late():
                 break
         return list(kept.values())
 
-    def _proved(self, graph: Union, known: Dag | None) -> list[Dag]:
+    def _proved(self, graph: LayeredGraph, known: Dag | None) -> list[Dag]:
         """The proof's DAG, if it comes to one; takes note of the bound."""
         self.found.heuristic = self.found.cost = None if known is None else known.cost
-        seconds = math.inf
-        if self.until is not None:
-            seconds = self.until - time.monotonic()
         proof = None
-        if seconds > 0:
+        if not self.step.late():
             proof = prove(
                 graph,
-                seconds=seconds,
+                budget=self.step,
                 effort=PROOF_EFFORT,
                 max_kernels=self.max_kernels,
                 most=limits(self.hardware),

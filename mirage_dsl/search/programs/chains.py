@@ -1,7 +1,7 @@
 """Programs that are cut: the cheapest chains of segments, by dynamic programming.
 
-Every run of a few atoms (`search.programs.partition`) is a segment, and searched like a
-program.  Not all of them: no kernel takes less than a launch and the time of its
+Every run of a few groups (`search.programs.partition`) is a segment, and searched like
+a program.  Not all of them: no kernel takes less than a launch and the time of its
 tensors' bytes, so a run is passed over if no chain through it can be among the best.
 """
 
@@ -18,14 +18,19 @@ from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import read_by
-from mirage_dsl.search.programs.memory import Remembering
+from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.programs.one_space import MOST_OPERATORS
-from mirage_dsl.search.programs.partition import Atom, Cutter
-from mirage_dsl.search.programs.segments import Progress
+from mirage_dsl.search.programs.partition import Cutter, Group
+from mirage_dsl.search.programs.segments import (
+    Progress,
+    SegmentSearch,
+    silent,
+    structural_search,
+)
 from mirage_dsl.search.result import Plan
 
-MOST_ATOMS = 4
-"""Atoms of the longest segment."""
+MOST_GROUPS = 4
+"""Groups of the longest segment."""
 
 Parts = tuple[Plan, ...]
 """The plans of successive segments."""
@@ -47,12 +52,12 @@ class Chains:
     """
 
     cutter: Cutter
-    segments: Remembering
+    segments: SegmentSearch
     keep: int
     progress: Progress
     found: PartsOf = field(default_factory=PartsOf)
     calls: PartsOf = field(default_factory=PartsOf)
-    """Library kernels that are several atoms, by their results."""
+    """Library kernels that are several groups, by their results."""
 
     def cheapest(
         self, enough: float = math.inf, *, products: bool = True
@@ -64,28 +69,28 @@ class Chains:
             products: Whether generated kernels may compute products; else these are
                 left to library kernels, which the estimate may wrong.
         """
-        atoms = self.cutter.atoms
+        groups = self.cutter.groups
         best: list[list[tuple[float, Parts]]] = [[(0.0, ())]]
-        for end in range(1, len(atoms) + 1):
+        for end in range(1, len(groups) + 1):
             ways: list[tuple[float, Parts]] = []
-            for start in range(max(0, end - MOST_ATOMS), end):
+            for start in range(max(0, end - MOST_GROUPS), end):
                 spent = min((cost for cost, _ in best[start]), default=math.inf)
                 if spent + self._least[start, end] + self._rest[end] > enough:
                     self.segments.ledger.cut["bound"] += 1
                     continue
-                for parts in self._ways(atoms[start:end], products):
+                for parts in self._ways(groups[start:end], products):
                     added = sum(p.microseconds for p in parts)
                     ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
             ways.sort(key=lambda w: (w[0], len(w[1])))
             best.append(ways[: self.keep])
-            known = ways[0][0] if ways and end == len(atoms) else None
-            self.progress("cut", end, len(atoms), known)
+            known = ways[0][0] if ways and end == len(groups) else None
+            self.progress("cut", end, len(groups), known)
         return [parts for _, parts in best[-1]]
 
     def wanted(self, enough: float) -> Iterator[tuple[KernelGraph, frozenset[str]]]:
         """The segments that `cheapest` may search, and what of them is in L2."""
         for (start, end), least in self._least.items():
-            run = self.cutter.atoms[start:end]
+            run = self.cutter.groups[start:end]
             fits = sum(len(a.nodes) for a in run) <= MOST_OPERATORS or len(run) == 1
             if not fits or any(a.library for a in run):
                 continue
@@ -99,11 +104,11 @@ class Chains:
     @cached_property
     def _least(self) -> Mapping[tuple[int, int], float]:
         """What no kernels that compute a run take less than, in µs."""
-        atoms, hardware = self.cutter.atoms, self.segments.hardware
+        groups, hardware = self.cutter.groups, self.segments.hardware
         found: dict[tuple[int, int], float] = {}
-        for end in range(1, len(atoms) + 1):
-            for start in range(max(0, end - MOST_ATOMS), end):
-                run = atoms[start:end]
+        for end in range(1, len(groups) + 1):
+            for start in range(max(0, end - MOST_GROUPS), end):
+                run = groups[start:end]
                 free = all(n.is_view for a in run for n in a.nodes)
                 segment = self.cutter.segment(_nodes_of(run))
                 inside = self._left_in_l2(segment)
@@ -114,8 +119,8 @@ class Chains:
 
     @cached_property
     def _rest(self) -> list[float]:
-        """The same for all atoms from one on."""
-        count = len(self.cutter.atoms)
+        """The same for all groups from one on."""
+        count = len(self.cutter.groups)
         found = [math.inf] * count + [0.0]
         for (start, end), least in sorted(self._least.items(), reverse=True):
             found[start] = min(found[start], least + found[end])
@@ -123,38 +128,38 @@ class Chains:
 
     @cached_property
     def _first(self) -> list[float]:
-        """The same for all atoms up to one."""
-        found = [0.0] + [math.inf] * len(self.cutter.atoms)
+        """The same for all groups up to one."""
+        found = [0.0] + [math.inf] * len(self.cutter.groups)
         for (start, end), least in sorted(self._least.items()):
             found[end] = min(found[end], found[start] + least)
         return found
 
     # -- Segments --------------------------------------------------------------------
 
-    def _ways(self, run: Sequence[Atom], products: bool) -> list[Parts]:
-        """Ways to compute successive atoms, as one segment."""
+    def _ways(self, run: Sequence[Group], products: bool) -> list[Parts]:
+        """Ways to compute successive groups, as one segment."""
         if products or not any(a.is_product for a in run):
             return [*self._searched(run), *self._one_call(run)]
         return [(self._library(run[0]),)] if len(run) == 1 else self._one_call(run)
 
-    def _one_call(self, run: Sequence[Atom]) -> list[Parts]:
-        """The library kernel that several atoms are together, if they are one."""
+    def _one_call(self, run: Sequence[Group]) -> list[Parts]:
+        """The library kernel that several groups are together, if they are one."""
         if len(run) == 1 or any(a.library for a in run):
             return []
         key = frozenset(n.result for n in _nodes_of(run))
         if key not in self.calls:
-            plan = self._library(Atom(tuple(_nodes_of(run))))
+            plan = self._library(Group(tuple(_nodes_of(run))))
             single = len(launched(plan.graph)) == 1
             self.calls[key] = [(plan,)] if single else []
         return self.calls[key]
 
-    def _searched(self, run: Sequence[Atom]) -> list[Parts]:
+    def _searched(self, run: Sequence[Group]) -> list[Parts]:
         key = frozenset(n.result for n in _nodes_of(run))
         if key not in self.found:
             self.found[key] = self._search(run)
         return self.found[key]
 
-    def _search(self, run: Sequence[Atom]) -> list[Parts]:
+    def _search(self, run: Sequence[Group]) -> list[Parts]:
         nodes, single = _nodes_of(run), len(run) == 1
         segment = self.cutter.segment(nodes)
         inside = self._left_in_l2(segment)
@@ -169,16 +174,19 @@ class Chains:
         alone = self._library(run[0])
         dear = not plans or plans[0].microseconds > alone.microseconds
         if dear and len(nodes) > 1 and not self.segments.late():
-            atom = run[0]
-            for left, right in (self.cutter.halves(atom), *self.cutter.at_calls(atom)):
+            group = run[0]
+            for left, right in (
+                self.cutter.halves(group),
+                *self.cutter.at_calls(group),
+            ):
                 seconds = self._searched((right,))
                 ways += [(*a, *b) for a in self._searched((left,)) for b in seconds]
         ways.append((alone,))
         ways.sort(key=lambda w: sum(p.microseconds for p in w))
         return ways[: self.keep]
 
-    def _library(self, atom: Atom) -> Plan:
-        segment = self.cutter.segment(atom.nodes)
+    def _library(self, group: Group) -> Plan:
+        segment = self.cutter.segment(group.nodes)
         inside = self._left_in_l2(segment)
         return Plan.of(segment, self.segments.hardware, inside)
 
@@ -194,7 +202,7 @@ class Chains:
         )
 
 
-def _nodes_of(run: Sequence[Atom]) -> list[Apply]:
+def _nodes_of(run: Sequence[Group]) -> list[Apply]:
     return [n for a in run for n in a.nodes]
 
 
@@ -221,3 +229,51 @@ def least_microseconds(
     dram = through - sum(sizes[n] for n in sizes.keys() & inside)
     busy = max(dram / hardware.dram_rate, through / hardware.l2_rate)
     return 1e6 * (hardware.launch + hardware.ramp + busy)
+
+
+# -- A first answer --------------------------------------------------------------------
+
+
+class Quick:
+    """A quick search of some forms of a program: products left to libraries at first.
+
+        library kernels    |   x @ w      |                | c @ v   | ...
+        one kernel each    |              | scale, softmax |         | ...
+
+    It is what a search returns whose time is up before it has found anything better.
+    Segments are searched with no other operators than their own (`abstract.useful`):
+    that takes hundredths of a second each, and misses what algebra could do.
+
+    Attributes:
+        plans: What was found so far.
+    """
+
+    def __init__(self, search: SegmentSearch, budget: Budget) -> None:
+        """Take another search's hardware, constraints and seed, but not its books."""
+        self.plans: list[Plan] = []
+        self._search = SegmentSearch(
+            structural_search(search.hardware, search.seed, 1, budget, own=True),
+            search.hardware,
+            search.constraints,
+            budget=SearchBudget(now=budget),
+            keep=1,
+            enough=1,
+            seed=search.seed,
+        )
+
+    def fuse(self, program: KernelGraph, *, products: bool = False) -> None:
+        """Find the cheapest plan, and the next one.
+
+        Args:
+            program: Operators only.
+            products: Whether kernels may compute products; else libraries do.
+        """
+        if products and self._search.late():
+            return
+        cutter = Cutter(program)
+        chains = Chains(cutter, self._search, 2, silent)
+        with self._search.budget.step():
+            for parts in chains.cheapest(products=products):
+                graph = cutter.join([p.graph for p in parts])
+                joined = self._search.sizer.joined(graph)
+                self.plans += [] if joined is None else [joined]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.checkpoint import Checkpoint
-from mirage_dsl.search.programs.memory import Remembering, plans_json, plans_of
-from mirage_dsl.search.programs.segments import Progress
-from mirage_dsl.search.result import Plan, Proof
+from mirage_dsl.search.programs.segments import (
+    Progress,
+    SegmentSearch,
+    plans_json,
+    plans_of,
+)
+from mirage_dsl.search.result import Proof
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import MOST_LAYERS
 
@@ -26,34 +28,17 @@ MOST_OPERATORS = 24
 """Operators of a program, or of a segment, that is worth a search."""
 
 
-@dataclass(frozen=True)
-class Several:
-    """Programs of several kernels.
-
-    Attributes:
-        plans: The best ones.
-        proof: What is proved of them.
-        covers: Whether one kernel, and chains of segments, have nothing more: there are
-            no more products than kernels, no outputs that may share an axis, and no
-            constraints, which the best programs may not meet.
-    """
-
-    plans: list[Plan] = field(default_factory=list[Plan])
-    proof: Proof | None = None
-    covers: bool = False
-
-
-def several(
+def one_space(
     program: KernelGraph,
-    segments: Remembering,
+    segments: SegmentSearch,
     *,
     max_kernels: int | None,
     keep: int,
     seed: int,
     progress: Progress,
     enough: float,
-) -> Several:
-    """The best plans of a program of several kernels.
+) -> MultiKernel:
+    """The best plans of a program of several kernels, and what is known of them.
 
     Args:
         program: Operators only.
@@ -65,42 +50,48 @@ def several(
         progress: Told of progress.
         enough: Estimate in µs below which nothing better is looked for.
     """
+    # Here, for it loads compiled code.
+    from mirage_dsl.search.multi_kernel import MultiKernel
+
     if max_kernels == 1 or segments.late():
-        return Several()
+        return MultiKernel()
     if len(program.nodes) > MOST_OPERATORS:
-        segments.complete = False
+        segments.exhausted = False
         segments.ledger.note(
             f"several kernels: {len(program.nodes)} operators are too many for one "
             f"search, which takes {MOST_OPERATORS}; the program is cut"
         )
-        return Several()
-    progress("union", 0, 1, None)
+        return MultiKernel()
+    progress("several kernels", 0, 1, None)
     alone = sum(n.op.kind in (Kind.GATHER, Kind.LIBRARY) for n in program.applies)
     products = sum(n.op.kind is Kind.CONTRACTION for n in program.applies)
     # Programs of many products have more kernels, if that is not to be dear.
     most = MOST_KERNELS if products > MOST_LAYERS else max_kernels or MOST_KERNELS
     most += alone
     found = _found(program, segments, most, keep, seed, enough)
-    segments.ledger.take_union(found.counters)
-    segments.complete &= found.complete
-    proof = None if found.cost is None else Proof(found.cost, found.bound)
-    progress("union", 1, 1, found.plans[0].microseconds if found.plans else None)
-    free = segments.constraints == Constraints()
-    covers = free and bool(found.plans) and _covers(found, program)
-    return Several(found.plans, proof, covers)
+    segments.ledger.take_several(found.counters)
+    segments.exhausted &= found.complete
+    best = found.plans[0].microseconds if found.plans else None
+    progress("several kernels", 1, 1, best)
+    return found
 
 
-def _covers(found: MultiKernel, program: KernelGraph) -> bool:
-    """Whether what was found leaves nothing to chains of segments."""
+def covers(found: MultiKernel, program: KernelGraph, constraints: Constraints) -> bool:
+    """Whether one space leaves nothing to single kernels and chains of segments.
+
+    There are no more products than kernels, no outputs that may share an axis, and no
+    constraints, which the best programs may not meet.
+    """
     kinds = [n.op.kind for n in program.applies]
     alike = {frozenset(r.type.names) for r in program.returns}
     few = kinds.count(Kind.CONTRACTION) <= MOST_KERNELS
-    return few and len(alike) == 1 and not found.own
+    free = constraints == Constraints()
+    return free and few and len(alike) == 1 and bool(found.plans) and not found.own
 
 
 def _found(
     program: KernelGraph,
-    segments: Remembering,
+    segments: SegmentSearch,
     max_kernels: int,
     keep: int,
     seed: int,
@@ -111,25 +102,24 @@ def _found(
 
     count = min(max_kernels, MOST_KERNELS)
     options = (count, keep, seed, segments.constraints, segments.hardware, enough)
-    book = segments.checkpoint or Checkpoint.nowhere()
-    key = book.key("several", to_text(program), *options)
-    known = segments.recall(key, lambda document: _read(document, program))
+    key = segments.memo.key("several", to_text(program), *options)
+    known = segments.memo.recall(key, lambda document: _read(document, program))
     if known is not None:
         return known
     found = MultiKernel()
-    with segments.interruptible():
+    with segments.budget.step():
         multi_kernel(
             program,
             segments.hardware,
             max_kernels=count,
-            deadline=segments.deadline,
+            budget=segments.budget.now,
             seed=seed,
             keep=keep,
             constraints=segments.constraints,
             found=found,
             enough=enough,
         )
-    segments.keep_in_mind(key, lambda: _written(found, program))
+    segments.memo.keep(key, lambda: _written(found, program))
     return found
 
 
@@ -158,7 +148,7 @@ def _read(document: dict[str, Any], program: KernelGraph) -> MultiKernel:
     )
 
 
-def both(first: Proof | None, second: Proof | None) -> Proof | None:
+def both_proved(first: Proof | None, second: Proof | None) -> Proof | None:
     """What is proved of two forms of a program: the cheaper cost, and the lower bound.
 
     One of a form alone says nothing of the other one.

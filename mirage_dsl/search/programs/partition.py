@@ -1,9 +1,9 @@
 """Programs that one kernel cannot hold: where to cut them, and how to join the parts.
 
 The program's operators are put in an order that keeps what follows a product next to
-it, and cut into atoms.  A segment is a run of atoms: a program of its own, which the
-driver searches.  Concatenations, and views of computed tensors, are atoms for library
-kernels.  Where to cut inside of an atom that cannot be searched is decided by the bytes
+it, and cut into groups.  A segment is a run of groups: a program of its own, which the
+driver searches.  Concatenations, and views of computed tensors, are groups for library
+kernels.  Where to cut inside of a group that cannot be searched is decided by the bytes
 that cross.
 """
 
@@ -51,10 +51,10 @@ CARRIED = 1e6
 
 
 @dataclass(frozen=True)
-class Atom:
+class Group:
     """Operators that are never parted by choice.
 
-    `library` atoms are one node that no block can hold.
+    `library` groups are one node that no block can hold.
     """
 
     nodes: tuple[Apply, ...]
@@ -155,20 +155,20 @@ class Cutter:
         )
 
     @cached_property
-    def atoms(self) -> tuple[Atom, ...]:
+    def groups(self) -> tuple[Group, ...]:
         """The program cut at library nodes, between products and around them all."""
-        found: list[Atom] = []
+        found: list[Group] = []
         run: list[Apply] = []
         for node in self.order:
             if node.stands_alone:
                 found += self._between_products(run)
-                found.append(Atom((node,), library=True))
+                found.append(Group((node,), library=True))
                 run = []
             else:
                 run.append(node)
         return (*found, *self._between_products(run))
 
-    def _between_products(self, nodes: list[Apply]) -> list[Atom]:
+    def _between_products(self, nodes: list[Apply]) -> list[Group]:
         at = [i for i, n in enumerate(nodes) if n.op.kind is Kind.CONTRACTION]
         cuts: set[int] = set()
         for first, second in pairwise(at):
@@ -184,7 +184,7 @@ class Cutter:
             around = {at[0], at[-1] + 1} - {0, len(nodes)}
             cuts.update(p for p in around if not _crossing(nodes, p) & self.carriers)
         edges = [0, *sorted(cuts), len(nodes)]
-        return [Atom(tuple(nodes[i:j])) for i, j in pairwise(edges) if i < j]
+        return [Group(tuple(nodes[i:j])) for i, j in pairwise(edges) if i < j]
 
     @cached_property
     def _calls(self) -> tuple[frozenset[str], ...]:
@@ -192,29 +192,29 @@ class Cutter:
         found = calls(self.program, self.types)
         return tuple(c.inner | {c.result} for c in found.values())
 
-    def at_calls(self, atom: Atom) -> Iterator[tuple[Atom, Atom]]:
-        """An atom in two, each before or after one of PyTorch's functions."""
-        made = {n.result for n in atom.nodes}
+    def at_calls(self, group: Group) -> Iterator[tuple[Group, Group]]:
+        """A group in two, each before or after one of PyTorch's functions."""
+        made = {n.result for n in group.nodes}
         for own in self._calls:
             if not made > own:
                 continue
-            behind = depending(atom.nodes, own) - own
-            call = [n for n in atom.nodes if n.result in own]
-            after = [n for n in atom.nodes if n.result in behind]
-            before = [n for n in atom.nodes if n.result not in own | behind]
+            behind = depending(group.nodes, own) - own
+            call = [n for n in group.nodes if n.result in own]
+            after = [n for n in group.nodes if n.result in behind]
+            before = [n for n in group.nodes if n.result not in own | behind]
             if before:
-                yield Atom(tuple(before)), Atom((*call, *after))
+                yield Group(tuple(before)), Group((*call, *after))
             else:
-                yield Atom(tuple(call)), Atom(tuple(after))
+                yield Group(tuple(call)), Group(tuple(after))
 
-    def halves(self, atom: Atom) -> tuple[Atom, Atom]:
-        """An atom in two, where the fewest bytes cross; if equal, near the middle."""
-        count = len(atom.nodes)
+    def halves(self, group: Group) -> tuple[Group, Group]:
+        """A group in two, where the fewest bytes cross; if equal, near the middle."""
+        count = len(group.nodes)
         places = range(1, count)
         best = min(
-            places, key=lambda p: (self.crossing(atom.nodes, p), abs(2 * p - count))
+            places, key=lambda p: (self.crossing(group.nodes, p), abs(2 * p - count))
         )
-        return Atom(atom.nodes[:best]), Atom(atom.nodes[best:])
+        return Group(group.nodes[:best]), Group(group.nodes[best:])
 
     def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
         """The program of some nodes: from what they read to what others need.
@@ -263,7 +263,7 @@ class Cutter:
     def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
         """The μGraph that runs the μGraphs of successive segments.
 
-        Their numbers of parts `k#` may differ, see `segments.joined_plan`.
+        Their numbers of parts `k#` may differ, see `Sizer.joined`.
         """
         nodes: list[KernelNode] = []
         extents = dict(self.program.extents)

@@ -1,19 +1,24 @@
-"""One segment of a program: its best μGraphs, of one kernel or with a split loop."""
+"""Segments of a program: the best μGraphs of each, of one kernel or with a split loop.
+
+Segments that differ only in names, as the layers of a model do, are searched once; with
+an executor, all that a program will need are searched there at the same time.
+"""
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
-from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.spread import spread
 from mirage_dsl.core.types import Axis
 from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir.analysis.layouts import with_channels_last
@@ -29,180 +34,24 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import (
-    derived_extents,
-    extents_made,
-    grid_parts,
-    with_derived_extents,
-)
+from mirage_dsl.ir.maps import derived_extents, with_derived_extents
+from mirage_dsl.ir.text.lines import lines_of, with_lines
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.split import split_loop
-from mirage_dsl.search.checkpoint import Checkpoint
+from mirage_dsl.search.budget import Budget, SearchBudget
+from mirage_dsl.search.memo import Memo
+from mirage_dsl.search.programs.repeats import names_of, normal_text, renamed
 from mirage_dsl.search.result import Ledger, Plan
 from mirage_dsl.search.rewrites import REWRITES
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import (
-    SHORTLIST,
-    Allowed,
-    Sized,
-    UnsizedBlock,
-    choose_sizes,
-    sizes_of_all,
-)
+from mirage_dsl.search.sizes.graphs import Sizer
+from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
 from mirage_dsl.search.structures.family import families, on_grid
-
-# -- Loops split over the grid ---------------------------------------------------------
-# Both kernels are sized together: the tile of the first kernel along the split
-# dim decides how many parts the second one has to join.
-
-BLOCKS_PER_SM = 2
-"""A grid of at least so many blocks for every multiprocessor needs no more of them."""
-
-
-@dataclass(frozen=True)
-class Splitter:
-    """Finds split forms of μGraphs.
-
-    Attributes:
-        hardware: The GPU to estimate for.
-        sizes: What is allowed of the sizes of a block; None refuses its structure.
-        tally: Counts points and what excluded them, for the ledger.
-    """
-
-    sizes: Callable[[BlockGraph], Allowed | None]
-    hardware: Hardware
-    tally: Counter[str] | None = None
-
-    def split(
-        self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
-    ) -> Plan | None:
-        """The best split form of a μGraph of one kernel.
-
-        None where the kernel fills the GPU, cannot be split, or no sizes fit.
-
-        Args:
-            graph: A sized μGraph with one block graph.
-            inside: Inputs that an earlier kernel left in L2.
-        """
-        if len(graph.blocks) != 1:
-            return None
-        return self._split_block(graph, graph.nodes.index(graph.blocks[0]), inside)
-
-    def split_all(self, graph: KernelGraph) -> Plan | None:
-        """A μGraph with every block split where that is faster; None if none is.
-
-        Args:
-            graph: A sized μGraph.
-        """
-        best: Plan | None = None
-        left = [b.results for b in graph.blocks]
-        for results in left:
-            number = next(
-                at
-                for at, node in enumerate(graph.nodes)
-                if isinstance(node, BlockGraph) and node.results == results
-            )
-            made = frozenset(
-                name
-                for node in graph.nodes[:number]
-                if isinstance(node, BlockGraph)
-                for name in node.results
-            )
-            found = self._split_block(graph, number, made)
-            if found is not None:
-                whole = Plan.of(found.graph, self.hardware)
-                if whole.microseconds < Plan.of(graph, self.hardware).microseconds:
-                    best, graph = whole, whole.graph
-        return best
-
-    def _split_block(
-        self, graph: KernelGraph, number: int, inside: AbstractSet[str]
-    ) -> Plan | None:
-        block = graph.nodes[number]
-        assert isinstance(block, BlockGraph)
-        if not self._leaves_idle(graph, block):
-            return None
-        halves = split_loop(graph, number)
-        if halves is None:
-            return None
-        best: tuple[float, KernelGraph] | None = None
-        for first in self._firsts(halves, number, inside):
-            # The first kernel alone takes less, and the second a launch at least.
-            least = first.microseconds + 1e6 * self.hardware.launch
-            if best is not None and least >= best[0]:
-                break
-            for second, sized in self._seconds(halves, number, first, inside):
-                cost = first.microseconds + second
-                if best is None or cost < best[0]:
-                    best = (cost, sized)
-        return None if best is None else Plan.of(best[1], self.hardware, inside)
-
-    def _leaves_idle(self, graph: KernelGraph, block: BlockGraph) -> bool:
-        extents = derived_extents(graph, graph.extent_of)
-        known = {n: e for n, e in extents.items() if e is not None}
-        count = 1
-        for parts in grid_parts(block, known):
-            count *= parts
-        return count < BLOCKS_PER_SM * self.hardware.sms
-
-    def _firsts(
-        self, graph: KernelGraph, number: int, inside: AbstractSet[str]
-    ) -> Iterator[Sized]:
-        """The best sizes of the first kernel for each number of parts, best first."""
-        extents = derived_extents(graph, graph.extent_of)
-        seen: set[int] = set()
-        for first in self._choices(graph, number, inside, SHORTLIST):
-            split = first.block.grid[-1]
-            # Fixed grids may leave the loop in one piece: then nothing is split.
-            if split.tile not in seen and split.tile < (extents[split.dim] or 0):
-                seen.add(split.tile)
-                yield first
-
-    def _seconds(
-        self, graph: KernelGraph, number: int, first: Sized, inside: AbstractSet[str]
-    ) -> Iterator[tuple[float, KernelGraph]]:
-        """The graph with the first kernel sized so, and the second as is best.
-
-        And the estimate of the second in µs.
-        """
-        parted = _with_node(graph, number, first.block)
-        parts = frozenset(first.block.results)
-        for second in self._choices(parted, number + 1, inside | parts, 1):
-            yield second.microseconds, _with_node(parted, number + 1, second.block)
-
-    def _choices(
-        self, graph: KernelGraph, number: int, inside: AbstractSet[str], keep: int
-    ) -> list[Sized]:
-        block = graph.nodes[number]
-        assert isinstance(block, BlockGraph)
-        allowed = self.sizes(block)
-        if allowed is None:
-            return []
-        return choose_sizes(
-            block,
-            kernel_types(graph),
-            derived_extents(graph, graph.extent_of),
-            hardware=self.hardware,
-            keep=keep,
-            allowed=allowed,
-            tally=self.tally,
-            inside=inside,
-        )
-
-
-def _with_node(graph: KernelGraph, number: int, block: BlockGraph) -> KernelGraph:
-    nodes = (*graph.nodes[:number], block, *graph.nodes[number + 1 :])
-    changed = replace(graph, nodes=nodes)
-    return changed.with_extents(derived_extents(changed, changed.extent_of))
-
-
-# -- Segments --------------------------------------------------------------------------
-
-_log = logging.getLogger("mirage_dsl.search.segments")
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
@@ -287,58 +136,60 @@ class SegmentSearch:
         hardware: The GPU to estimate for.
         constraints: Restrictions.
         ledger: Counts.
-        deadline: Reading of `time.monotonic()` after which it stops.
+        budget: Of the whole search.
         keep: Sized graphs per structure.
         enough: Plans beyond which structures that are much slower are dropped early.
-        complete: Whether every segment's space was exhausted so far.
-        cut_short: Whether that is for want of time, or because of Ctrl-C.
-        interrupted: Whether Ctrl-C was pressed; it ends the search like a deadline.
+        exhausted: Whether no limit but time cut a segment's space so far.
         split: Whether a segment may become two kernels with its loop split over the
             grid of the first one.
-        checkpoint: Keeps what was found, and knows what was found before.
+        memo: Keeps what was found, and knows what was found before.
+        executor: Where segments that are known to be needed are searched.
+        seed: Of the structural search.
     """
 
     structures: Structures
     hardware: Hardware
     constraints: Constraints = field(default_factory=Constraints)
     ledger: Ledger = field(default_factory=Ledger)
-    deadline: float | None = None
+    budget: SearchBudget = field(default_factory=SearchBudget)
     keep: int = 2
     enough: int = 16
-    complete: bool = True
-    cut_short: bool = False
-    interrupted: bool = False
+    exhausted: bool = True
     split: bool = False
-    checkpoint: Checkpoint | None = None
+    memo: Memo = field(default_factory=Memo)
+    executor: Executor | None = None
+    seed: int = 0
+    _tally: Counter[str] = field(default_factory=Counter[str])
+
+    @property
+    def complete(self) -> bool:
+        """Whether every segment's space was exhausted so far."""
+        return self.exhausted and not self.budget.cut_short
+
+    @cached_property
+    def sizer(self) -> Sizer:
+        """Chooses the sizes of graphs of several kernels."""
+        return Sizer(self.hardware, self.constraints, self.budget, self._tally)
 
     def late(self) -> bool:
-        """Whether the budget is used up; then the search is not complete."""
-        on_time = self.deadline is None or time.monotonic() < self.deadline
-        if on_time and not self.interrupted:
-            return False
-        self.complete, self.cut_short = False, True
-        return True
+        """Whether the present step of the search has to end."""
+        return self.budget.late()
 
-    @contextmanager
-    def interruptible(self, deadline: float | None = None) -> Generator[None]:
-        """What is in here ends with what is known when the deadline comes.
-
-        So it does with Ctrl-C; a second one ends the search.
-
-        Args:
-            deadline: Another one than the search's.
-        """
-        try:
-            with until(self.deadline if deadline is None else deadline):
-                yield
-        except OutOfTimeError:
-            self.complete, self.cut_short = False, True
-        except KeyboardInterrupt:
-            if self.interrupted:
-                raise
-            self.interrupted = self.cut_short = True
-            self.complete = False
-            _log.warning("interrupted: the best found so far is verified and returned")
+    def key(
+        self, segment: KernelGraph, inside: AbstractSet[str], multiplied: bool = False
+    ) -> str:
+        """What the plans of a segment depend on."""
+        exact = "" if self.constraints == Constraints() else to_text(segment)
+        return self.memo.key(
+            normal_text(segment),
+            exact,
+            [n for n, i in enumerate(segment.inputs) if i.name in inside],
+            self.seed,
+            self.constraints,
+            self.hardware,
+            (self.keep, self.enough, self.split),
+            multiplied,
+        )
 
     def plans(
         self,
@@ -353,18 +204,50 @@ class SegmentSearch:
         blocks.  `inside` are inputs that an earlier kernel left in L2; `multiplied`
         asks for the segment's other form only, in which sums are multiplied out.
         """
-        self.ledger.found["segments"] += 1
-        plans: list[Plan] = []
-        with self.interruptible():
-            self._size(segment, inside, multiplied, plans)
-        plans = sorted(plans, key=lambda p: p.microseconds)[: self.keep * self.enough]
-        if self.split:
-            with self.interruptible():
-                self._split(plans.copy(), inside, plans)
-        return sorted(plans, key=lambda p: p.microseconds)
+        key = self.key(segment, inside, multiplied)
+        if key in self.memo.known:
+            self.ledger.found["segments repeated"] += 1
+            return self.memo.known[key].of(segment)
+        known = self.memo.recall(key, lambda found: self._taken(found, segment))
+        if known is None:
+            known = self._searched(key, segment, inside, multiplied)
+        self.memo.known[key] = _Finding(segment, known)
+        return list(known)
+
+    def _searched(
+        self, key: str, segment: KernelGraph, inside: AbstractSet[str], multiplied: bool
+    ) -> list[Plan]:
+        before, self.exhausted = self.exhausted, True
+        try:
+            with self._own_ledger():
+                self.ledger.found["segments"] += 1
+                plans: list[Plan] = []
+                with self.budget.step():
+                    self._size(key, segment, inside, multiplied, plans)
+                plans.sort(key=lambda p: p.microseconds)
+                del plans[self.keep * self.enough :]
+                if self.split:
+                    with self.budget.step():
+                        plans += self.split_apart(plans, inside)
+                plans.sort(key=lambda p: p.microseconds)
+                self.memo.keep(key, lambda: self.document(plans, segment))
+        finally:
+            self.exhausted &= before
+        return plans
+
+    @contextmanager
+    def _own_ledger(self) -> Generator[None]:
+        """What is counted in here is counted by itself, and added in the end."""
+        whole, self.ledger = self.ledger, Ledger()
+        try:
+            yield
+        finally:
+            whole.add(self.ledger)
+            self.ledger = whole
 
     def _size(
         self,
+        key: str,
         segment: KernelGraph,
         inside: AbstractSet[str],
         multiplied: bool,
@@ -372,11 +255,11 @@ class SegmentSearch:
     ) -> None:
         """Append the plans of all structures of a segment."""
         try:
-            found = self._structures(segment, multiplied)
+            found = self._structures(key, segment, multiplied)
         except (UnsupportedError, CheckError) as error:
             self.ledger.note(f"not one kernel: {error.message}")
             return
-        self.complete &= found.complete
+        self.exhausted &= found.complete
         self.ledger.take_structures(found.counters)
         self.ledger.found["structures"] += len(found.blocks)
         task = Sizing(segment, inside, found.unshifted)
@@ -384,26 +267,43 @@ class SegmentSearch:
         for number, family in enumerate(groups):
             if self.late():
                 break
-            self._size_family(number, task, family, plans)
+            plans += self._family(f"{key} family {number}", task, family, plans)
 
-    def _structures(self, segment: KernelGraph, multiplied: bool) -> Found:
-        return self.structures(segment, multiplied)
+    def _structures(self, key: str, segment: KernelGraph, multiplied: bool) -> Found:
+        key = f"{key} structures"
+        known = self.memo.recall(key, lambda document: _found(document, segment))
+        if known is not None:
+            return known
+        found = self.structures(segment, multiplied)
+        self.memo.keep(key, lambda: _found_json(found, segment))
+        return found
 
-    def _size_family(
+    def _family(
         self,
-        number: int,  # noqa: ARG002
+        key: str,
         task: Sizing,
         family: Sequence[BlockGraph],
-        plans: list[Plan],
-    ) -> None:
-        """Append the plans of the structures of a family, that of this number."""
+        plans: Sequence[Plan],
+    ) -> list[Plan]:
+        """The plans of the structures of a family, behind some of others."""
+        known = self.memo.recall(key, lambda found: self._taken(found, task.segment))
+        if known is None:
+            with self._own_ledger():
+                known = self._size_family(task, family, plans)
+                made = known
+                self.memo.keep(key, lambda: self.document(made, task.segment))
+        return known
+
+    def _size_family(
+        self, task: Sizing, family: Sequence[BlockGraph], plans: Sequence[Plan]
+    ) -> list[Plan]:
         outer = kernel_types(replace(task.segment, returns=()))
         graph = one_kernel(task.segment, insert_casts(family[0], outer))
         if task.unshifted:
             graph = stabilise(graph)
         if graph is None:
             self.ledger.cut["stability"] += len(family)
-            return
+            return []
         whole = graph.blocks[0]
         blocks = [whole, *(on_grid(whole, b.grid) for b in family[1:])]
         if graph.indices:
@@ -421,7 +321,7 @@ class SegmentSearch:
         )
         self.ledger.take_sizes(tally)
         beside = self._beside(graph, task.inside)
-        plans += [
+        return [
             Plan(beside + s.microseconds, _with_block(graph, s.block))
             for sized in found
             for s in sized
@@ -453,104 +353,191 @@ class SegmentSearch:
             else:
                 yield block
 
-    def _split(
-        self, whole: list[Plan], inside: AbstractSet[str], plans: list[Plan]
-    ) -> None:
-        """Append the best structures with their loops split, where that is worth it."""
-        tally: Counter[str] = Counter()
-        splitter = Splitter(self._allowed, self.hardware, tally)
-        seen: set[str] = set()
-        most = len(plans) + MOST_SPLIT
-        for plan in whole:
-            structure = canonical_hash(plan.graph, sizes=False)
-            if structure in seen:
-                continue
-            if len(plans) == most or self.late():
-                break
-            seen.add(structure)
-            halves = splitter.split(plan.graph, inside)
-            if halves is not None:
-                plans.append(halves)
-        self.ledger.found["loops split"] += MOST_SPLIT + len(plans) - most
-        self.ledger.take_sizes(tally)
-
-    def split_apart(self, plans: Sequence[Plan]) -> list[Plan]:
-        """The best plans of several kernels with loops split, where that is faster."""
-        tally: Counter[str] = Counter()
-        splitter = Splitter(self._allowed, self.hardware, tally)
+    def split_apart(
+        self, plans: Iterable[Plan], inside: AbstractSet[str] = frozenset()
+    ) -> list[Plan]:
+        """The best structures of some plans with loops split, where that can be."""
         made: list[Plan] = []
         seen: set[str] = set()
         for plan in sorted(plans, key=lambda p: p.microseconds):
             structure = canonical_hash(plan.graph, sizes=False)
             if structure in seen:
                 continue
-            if len(seen) == MOST_SPLIT or self.late():
+            if len(made) == MOST_SPLIT or self.late():
                 break
             seen.add(structure)
-            halves = splitter.split_all(plan.graph)
+            halves = self.sizer.split(plan.graph, inside)
             if halves is not None:
                 made.append(halves)
         self.ledger.found["loops split"] += len(made)
-        self.ledger.take_sizes(tally)
+        self.ledger.take_sizes(self._tally)
+        self._tally.clear()
         return made
 
-    def _allowed(self, block: BlockGraph) -> Allowed | None:
-        """What the constraints leave of a block's sizes; None of its structure."""
-        if not self.constraints.admits_structure(block):
-            return None
-        return self.constraints.sizes(block)
+    def with_channels_last(self, graph: KernelGraph) -> Plan | None:
+        """A μGraph with channels last; None where no convolution can have them so.
 
-    def _worst(self, plans: list[Plan]) -> float:
-        """The estimate from which on a structure is not worth its sizes."""
-        best = sorted(p.microseconds for p in plans)
-        return HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
-
-    def resized(
-        self,
-        graph: KernelGraph,
-        inside: AbstractSet[str] = frozenset(),
-        touching: AbstractSet[str] | None = None,
-    ) -> KernelGraph | None:
-        """The μGraph with the sizes of its blocks chosen anew; None if one is unfit.
-
-        Args:
-            graph: The μGraph.
-            inside: Inputs that an earlier kernel left in L2.
-            touching: Only of blocks that read or store one of these tensors.
+        Blocks that read or store what lies otherwise then are sized anew.
         """
-        outer = with_channels_last(graph, kernel_types(graph))
-        nodes = list(graph.nodes)
-        for at, node in enumerate(nodes):
-            if not isinstance(node, BlockGraph):
-                continue
-            if touching is not None and touching.isdisjoint(
-                (*node.sources, *node.results)
-            ):
-                continue
-            extents = derived_extents(graph, graph.extent_of)
-            allowed = self.constraints.sizes(node)
-            best = choose_sizes(
-                node,
-                outer,
-                extents,
-                hardware=self.hardware,
-                keep=1,
-                allowed=allowed,
-                inside=inside,
-            )
-            if not best:
-                return None
-            nodes[at] = best[0].block
-        return with_derived_extents(replace(graph, nodes=tuple(nodes)))
-
-    def with_channels_last(self, graph: KernelGraph) -> KernelGraph | None:
-        """The μGraph with channels last; None where no convolution can have them so."""
         made = REWRITES["channels-last"](graph)
         if made == graph:
             return None
         types = kernel_types(made)
         turned = with_channels_last(made, types)
-        return self.resized(made, touching={n for n in types if turned[n] != types[n]})
+        moved = {n for n in types if turned[n] != types[n]}
+        only = {
+            at
+            for at, node in enumerate(made.nodes)
+            if isinstance(node, BlockGraph) and moved & {*node.sources, *node.results}
+        }
+        return self.sizer.sized(made, only=only)
+
+    def _worst(self, plans: Sequence[Plan]) -> float:
+        """The estimate from which on a structure is not worth its sizes."""
+        best = sorted(p.microseconds for p in plans)
+        return HOPELESS * best[self.enough] if len(best) > self.enough else math.inf
+
+    # -- Many at once ----------------------------------------------------------------
+
+    def ahead(self, items: Iterable[tuple[KernelGraph, frozenset[str]]]) -> None:
+        """Search segments on the executor, if there is one, and remember them."""
+        if self.executor is None or self.late():
+            return
+        missing: dict[str, _Task] = {}
+        for segment, inside in items:
+            key = self.key(segment, inside)
+            if key not in self.memo.known and key not in missing:
+                missing[key] = self._task(segment, inside)
+        keys = list(missing)
+
+        def done(number: int, document: dict[str, Any]) -> None:
+            key = keys[number]
+            segment = missing[key].segment
+            plans = self._taken(document, segment)
+            self.memo.known[key] = _Finding(segment, plans)
+            if not document["cut_short"]:
+                self.memo.keep(key, lambda: document)
+
+        spread(_Task.run, list(missing.values()), self.executor, done)
+
+    def _task(self, segment: KernelGraph, inside: frozenset[str]) -> _Task:
+        left = self.budget.now.seconds
+        seconds = None if left == math.inf else max(0.0, left)
+        return _Task(
+            segment,
+            inside,
+            self.seed,
+            seconds,
+            self.hardware,
+            self.constraints,
+            (self.keep, self.enough, self.split),
+        )
+
+    # -- Documents -------------------------------------------------------------------
+
+    def document(self, plans: list[Plan], segment: KernelGraph) -> dict[str, Any]:
+        """The finding of a search of one segment, as JSON."""
+        return {
+            "plans": plans_json(plans, segment),
+            "complete": self.exhausted,
+            "cut_short": self.budget.cut_short,
+            "ledger": self.ledger.as_dict(),
+        }
+
+    def _taken(self, document: dict[str, Any], segment: KernelGraph) -> list[Plan]:
+        """The plans of a document, whose books are added to these."""
+        plans = plans_of(document["plans"], segment)
+        ledger = Ledger.from_dict(document["ledger"])
+        complete, cut_short = bool(document["complete"]), bool(document["cut_short"])
+        self.ledger.add(ledger)
+        self.exhausted &= complete
+        self.budget.cut_short |= cut_short
+        return plans
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """The plans of a segment."""
+
+    segment: KernelGraph
+    plans: list[Plan]
+
+    def of(self, segment: KernelGraph) -> list[Plan]:
+        """The same for a segment that differs only in names."""
+        own, other = names_of(self.segment), names_of(segment)
+        if own == other:
+            return list(self.plans)
+        found: list[Plan] = []
+        for plan in self.plans:
+            graph = renamed(plan.graph, own, other)
+            lines = lines_of(graph, self.segment)
+            found.append(Plan(plan.microseconds, with_lines(graph, segment, lines)))
+        return found
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A segment to search elsewhere; it pickles."""
+
+    segment: KernelGraph
+    inside: frozenset[str]
+    seed: int
+    seconds: float | None
+    hardware: Hardware
+    constraints: Constraints
+    options: tuple[int, int, bool]
+
+    def run(self) -> dict[str, Any]:
+        """Search; the finding as a document."""
+        budget = Budget.of(self.seconds)
+        keep, enough, split = self.options
+        search = SegmentSearch(
+            structural_search(self.hardware, self.seed, 1, budget),
+            self.hardware,
+            self.constraints,
+            budget=SearchBudget(now=budget),
+            keep=keep,
+            enough=enough,
+            split=split,
+            seed=self.seed,
+        )
+        plans = search.plans(self.segment, self.inside)
+        return search.document(plans, self.segment)
+
+
+def plans_json(plans: Iterable[Plan], segment: KernelGraph) -> list[Any]:
+    """Plans of a segment, as JSON."""
+    return [
+        (p.microseconds, to_text(p.graph), lines_of(p.graph, segment)) for p in plans
+    ]
+
+
+def plans_of(record: Iterable[Any], segment: KernelGraph) -> list[Plan]:
+    """The reverse."""
+    return [
+        Plan(cost, with_lines(parse(text), segment, lines))
+        for cost, text, lines in record
+    ]
+
+
+def _found_json(found: Found, segment: KernelGraph) -> dict[str, Any]:
+    graphs = [one_kernel(segment, block) for block in found.blocks]
+    return {
+        "blocks": plans_json([Plan(0.0, g) for g in graphs], segment),
+        "complete": found.complete,
+        "unshifted": found.unshifted,
+        "counters": dict(found.counters),
+    }
+
+
+def _found(document: dict[str, Any], segment: KernelGraph) -> Found:
+    graphs = [p.graph for p in plans_of(document["blocks"], segment)]
+    return Found(
+        tuple(g.blocks[0] for g in graphs),
+        bool(document["complete"]),
+        bool(document["unshifted"]),
+        {str(k): int(v) for k, v in document["counters"].items()},
+    )
 
 
 def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
@@ -598,32 +585,6 @@ def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
     return with_derived_extents(map_blocks(graph, lambda _: block))
 
 
-def joined_plan(
-    graph: KernelGraph,
-    hardware: Hardware,
-    constraints: Constraints,
-    deadline: float | None = None,
-) -> Plan | None:
-    """The plan of a μGraph that joins those of successive segments.
-
-    Each segment may have cut a dim `k` into parts of its own number, but `k#` has one
-    extent.  Then all blocks are sized anew, together; None if they cannot agree.
-    """
-    if _extents_agree(graph):
-        return Plan.of(graph, hardware)
-    # Here, for it loads compiled code.
-    from mirage_dsl.search.multi_kernel.planning import Sizer
-
-    return Sizer(hardware, constraints, deadline).sized(graph)
-
-
-def _extents_agree(graph: KernelGraph) -> bool:
-    """Whether all nodes that make a dim make it of one extent."""
-    known: dict[str, int] = {}
-    made = extents_made(graph, graph.extent_of)
-    return all(known.setdefault(name, extent) == extent for _, name, extent in made)
-
-
 # -- What is called during a search ----------------------------------------------------
 
 Progress = Callable[[str, int, int, float | None], None]
@@ -634,7 +595,7 @@ def structural_search(
     hardware: Hardware,
     seed: int,
     threads: int | None,
-    deadline: float | None,
+    budget: Budget,
     *,
     own: bool = False,
     per_configuration: int = 8,
@@ -652,7 +613,7 @@ def structural_search(
             hardware,
             per_configuration=per_configuration,
             threads=threads,
-            deadline=deadline,
+            budget=budget,
             seed=seed,
             own=own,
             multiplied=multiplied,

@@ -15,6 +15,7 @@ from mirage_dsl.core.clock import OutOfTimeError, look, until
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.rewrite.multiply_out import Form, forms
+from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
     CONTRACT,
@@ -99,7 +100,7 @@ def structures(
     *,
     per_configuration: int = 8,
     threads: int | None = None,
-    deadline: float | None = None,
+    budget: Budget = UNLIMITED,
     allow: Callable[[Configuration], bool] | None = None,
     max_grid: int = 3,
     seed: int = 0,
@@ -113,7 +114,7 @@ def structures(
         hardware: The GPU to rank for.
         per_configuration: How many structures to keep of each configuration.
         threads: Loop choices searched at the same time; None for one.
-        deadline: A reading of `time.monotonic()` at which to stop.
+        budget: After which it stops.
         allow: Configurations to search; None for all.
         max_grid: Most dims split between blocks.
         seed: Seed of fingerprints and residues; it does not change the result but
@@ -127,9 +128,9 @@ def structures(
     total = StructureSet()
     searched = [Form(program)] if own else forms(program)
     keep = 1 if own else per_configuration
-    parameters = (hardware, keep, deadline, seed, own)
+    parameters = (hardware, keep, budget, seed, own)
     try:
-        with until(deadline):
+        with until(budget.end):
             for form in searched[1:] if multiplied else searched:
                 space = space_of(form.program)
                 groups = _by_loop(form, space, max_grid, allow)
@@ -193,7 +194,7 @@ class _Search:
     space: Space
     hardware: Hardware
     per_configuration: int
-    deadline: float | None
+    budget: Budget
     seed: int
     own: bool
 
@@ -201,7 +202,7 @@ class _Search:
         """All configurations of one loop choice, from one closure."""
         result = StructureSet()
         try:
-            with until(self.deadline):
+            with until(self.budget.end):
                 self.fill(result, group)
         except OutOfTimeError:
             result.complete = False
@@ -220,7 +221,7 @@ class _Search:
             group[0].loop,
             _workspace(),
             seed=self.seed,
-            deadline=self.deadline,
+            budget=self.budget,
             own=self.own,
         )
         result.spend("closure", began)
