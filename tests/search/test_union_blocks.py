@@ -76,8 +76,10 @@ def test_a_good_answer_within_the_budget(name: str) -> None:
     assert certificate.ok
     assert certificate.equivalent
     assert certificate.sampled is not None
-    assert certificate.sampled.elements
-    # An element takes all products before it, so few are compared; at fewer, all are.
+    # An element of what absorbs several products takes a sum of all of them.
+    sampled = certificate.sampled
+    assert sampled.elements or "too many operations" in sampled.reason
+    # Where the products are small, the same kernels are sampled at all nine places.
     fewer = {"s": 64, "n": 64, "c": 64, "z": 2}
     certificate = verify(
         with_derived_extents(best.graph.with_extents(fewer)),
