@@ -17,6 +17,7 @@ from mirage_dsl.core.settings import CACHE_DIR, KEY_FILE
 from tests.emitted import watch
 
 HERE = Path(__file__).parent
+OWN_CACHE = pytest.StashKey[str]()
 
 hypothesis_settings.register_profile(
     "mirage_dsl", deadline=None, derandomize=True, database=None
@@ -50,7 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # In the order in which they are collected; else by their numbers of tests.
     config.option.loadscopereorder = False
     if not _is_worker(config):
-        os.environ[CACHE_DIR.name] = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
+        made = tempfile.mkdtemp(prefix="mirage_dsl-tests-")
+        config.stash[OWN_CACHE] = os.environ[CACHE_DIR.name] = made
     # Looking through all that is imported and collected takes a tenth of the time.
     gc.set_threshold(20_000, 20, 50)
     keep = config.getoption("--emitted")
@@ -61,8 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave nothing behind."""
-    if not _is_worker(config):
-        shutil.rmtree(os.environ[CACHE_DIR.name], ignore_errors=True)
+    if OWN_CACHE in config.stash:
+        shutil.rmtree(config.stash[OWN_CACHE], ignore_errors=True)
 
 
 def _is_worker(config: pytest.Config) -> bool:
