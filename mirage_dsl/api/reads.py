@@ -25,6 +25,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache, partial
+from inspect import getattr_static
 from keyword import iskeyword
 from operator import attrgetter, is_, itemgetter, methodcaller
 from pathlib import PurePath
@@ -739,7 +740,12 @@ class _Walk:
         self._watched(path, kind)
         if _of_library(kind):
             return _Same(kind)
-        return _Same(kind), *self._of_class(kind, None, path, depth, _MAKING)
+        parts = self._of_class(kind, None, path, depth, _MAKING)
+        if not _of_library(type(kind)):
+            parts += self._of_class(
+                type(kind), kind, path, depth, frozenset(vars(kind))
+            )
+        return _Same(kind), *parts
 
     def _object(self, value: Any, path: str, depth: int) -> object:
         found = self._members(value, path, depth)
@@ -867,6 +873,9 @@ class _Walk:
             else:
                 read = partial(getattr, kind, name, _GONE)
                 self._compare(kind, name, read, read())
+                if getattr_static(kind, name, _GONE) is not held:
+                    # What super() finds behind it.
+                    self._compare(owner, name, of_owner, held)
             for inner in _functions_of(held):
                 yield self._visit(inner, *at)
             space = {} if value is None else _space_of(value)

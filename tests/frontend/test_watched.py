@@ -686,6 +686,49 @@ def what_a_class_above_reads() -> Case:
 
 
 @case
+def a_method_that_super_finds() -> Case:
+    class Base:
+        def factor(self) -> float:
+            return 2.0
+
+    class Derived(Base):
+        def factor(self) -> float:
+            return super().factor() + 1
+
+    def other(_: Base) -> float:
+        return 4.0
+
+    layer = Derived()
+    return lambda x: x * layer.factor(), *setting(Base, "factor", Base.factor, other)
+
+
+@case
+def an_attribute_of_a_metaclass() -> Case:
+    class Meta(type):
+        factor = 2.0
+
+    class Layer(metaclass=Meta):
+        pass
+
+    return lambda x: x * Layer.factor, *setting(Meta, "factor", 2.0, 4.0)
+
+
+@case
+def a_property_of_a_metaclass() -> Case:
+    class Meta(type):
+        held = 2.0
+
+        @property
+        def factor(cls) -> float:
+            return cls.held * 2
+
+    class Layer(metaclass=Meta):
+        pass
+
+    return lambda x: x * Layer.factor, *setting(Meta, "held", 2.0, 4.0)
+
+
+@case
 def a_method_that_a_derived_class_gets() -> Case:
     class Base:
         def factor(self) -> float:
