@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar, overload
 
+from mirage_dsl.core.clock import look
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -217,6 +218,7 @@ def map_nodes(
     """The level with what `change` gives in the place of each node: one, or several."""
     nodes: list[Node] = []
     for node in level.nodes:
+        look()
         made = change(node)
         nodes += [made] if isinstance(made, Node) else made
     return replace(level, nodes=tuple(nodes))

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, scalar
 from mirage_dsl.ir.graph import Apply, Index, KernelGraph, Operand
 from mirage_dsl.ir.infer import apply_type, kernel_types
@@ -48,6 +49,7 @@ def pick_joined(program: KernelGraph) -> KernelGraph | None:
     if not any(map(picking.is_pickable, program.applies)):
         return None
     for node in program.applies:
+        look()
         picking.keep(node)
     made = replace(
         program,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.core.clock import OutOfTimeError, look, until
@@ -166,6 +167,17 @@ def long_concatenation() -> KernelGraph:
     return traced(function, *[(8 + i, 256) for i in range(24)], dtype="float16")
 
 
+def joined_to_itself() -> KernelGraph:
+    """A concatenation of concatenations, of 2 to the power of 12 equal parts."""
+
+    def function(a: Any) -> Any:
+        for _ in range(12):
+            a = torch.cat([a, a])
+        return a
+
+    return traced(function, (4, 64))
+
+
 def rank_six() -> KernelGraph:
     def function(a: Any, b: Any) -> Any:
         c = mirage.softmax(mirage.einsum("abcdef,abcdef->abcdef", a, b))
@@ -185,6 +197,7 @@ PROGRAMS = [
     wide,
     heads,
     long_concatenation,
+    joined_to_itself,
     rank_six,
     exponentials,
     gated_products,
