@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.types import f32, promote
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.elementary import log1p, xlogy
@@ -249,9 +250,21 @@ def cosine_embedding_loss(
 
 
 def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """The product along an axis over both norms, which count as eps at least."""
-    norms = (f.maximum(c.norm(t, dim), eps) for t in (x, y))
-    return f.sum(x * y, dim) / f.mul(*norms)
+    """The product along an axis over both norms, which count as eps at least.
+
+    As in PyTorch each is divided by its norm first, and squares are those of f32: the
+    product of two that are long may be beyond their format.
+    """
+    x, y = f.as_tensor("cosine_similarity", x), f.as_tensor("cosine_similarity", y)
+    directions = [_direction(t, dim, eps) for t in (x, y)]
+    found = f.sum(f.mul(*directions), dim)
+    return found.to(promote(x.handle.value.dtype, y.handle.value.dtype).long_name)
+
+
+def _direction(x: Any, dim: int, eps: float) -> Any:
+    """A tensor over its norm along an axis, in f32 or more."""
+    x = x.to(promote(x.handle.value.dtype, f32).long_name)
+    return x / f.maximum(c.norm(x, dim, keepdims=True), eps)
 
 
 LOSSES: Mapping[str, Callable[..., Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,19 @@ LOSSES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
 def test_losses(name: str, reduction: str) -> None:
     function, given = LOSSES[name]
     same(lambda *xs: function(*xs, reduction=reduction), *given)
+
+
+def test_cosines_of_f16_hold_no_squares_in_f16() -> None:
+    """A row of 32 elements of 100 has squares that add up to more than f16 holds."""
+    x = torch.full((4, 32), 100.0, dtype=torch.float16)
+
+    def cosine(x: Any) -> Any:
+        return F.cosine_similarity(x, x, dim=-1)
+
+    program = str(mirage.kernel(cosine).trace(x))
+    assert not re.search(r"f16\[.*\] = (sum|mul|square)", program)
+    assert "f32[m] = sum" in program
+    assert torch.equal(mirage.kernel(cosine)(x), torch.ones(4).half())
 
 
 def test_losses_as_modules_and_by_batches() -> None:
