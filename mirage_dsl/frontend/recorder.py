@@ -155,6 +155,8 @@ class Recorder:
     apart: frozenset[int] | None = None
     """Numbers of slices and concatenations that share no dims with their axes; None
     where what is recorded cannot be traced again."""
+    again: TraceAgainError | None = None
+    """Why what was recorded is of no use."""
     _joints: Iterator[int] = field(default_factory=count, repr=False)
     """Numbers of slices and concatenations."""
     _single: dict[Traced, tuple[Traced, DimVars]] = field(
@@ -554,7 +556,8 @@ class Recorder:
     def _trace_again(self, reason: UnsupportedError) -> None:
         """Trace again where a slice or concatenation is in the way, if that can be."""
         if isinstance(reason, CrossedError) and self.apart is not None:
-            raise TraceAgainError(reason.number) from None
+            self.again = TraceAgainError(reason.number)
+            raise self.again from None
 
     # -- Axes that are split otherwise here than there -----------------------------
     # A dim is cut into the same factors wherever it occurs.  What needs others sees the

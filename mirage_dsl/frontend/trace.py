@@ -128,7 +128,10 @@ def trace_call(
         try:
             return _traced(function, arguments, name, dynamic, apart)
         except TraceAgainError as again:
-            apart |= {again.joint}
+            joint = again.joint
+        # One that stands by itself is in nobody's way.
+        assert joint not in apart
+        apart |= {joint}
 
 
 def _traced(
@@ -156,7 +159,12 @@ def _traced(
     if isinstance(function, ModuleFunction):
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
-    returned = _call(recorder, function, values, name)
+    try:
+        returned = _call(recorder, function, values, name)
+    finally:
+        # The function may have caught whatever is raised in it, and gone on.
+        if recorder.again is not None:
+            raise recorder.again
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)

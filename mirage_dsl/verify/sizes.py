@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -203,6 +204,11 @@ _RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
 _WIDE = ((2, 3), (3, 2), (2, 4), (4, 2), (3, 4), (4, 3), (2, 5), (5, 2), (3, 5), (5, 3))
 _WIDE_SPLIT = ((6, 5), (6, 7), (8, 5), (6, 8), (8, 7), (9, 5), (9, 7), (10, 5), (10, 7))
 """Sizes of dims of wide values, whole and split: in the one set, and in the other."""
+_LONGEST = 32
+"""The most of a factor of a dim that is cut as well; its segments have the square."""
+_EQUATION_EFFORT = 1.0
+"""For such sizes, by the solver's own measure, which is about a second."""
+
 MOST_ELEMENTS = 1 << 14
 """Elements of a value above which it is wide."""
 
@@ -372,7 +378,7 @@ class _Shrinking:
         keys.sort(key=lambda k: -demands.get(self.classes.find(k), 0))
         pools = self._pools()
         unseen, summed = self._unseen(), self._summed()
-        self.sizes.update(self._bound_sizes())
+        self.sizes.update(self._bound_sizes(other))
         taken = set(self.sizes.values())
         for key in keys:
             demand = demands.get(self.classes.find(key), 0)
@@ -397,9 +403,8 @@ class _Shrinking:
                 taken.add(size)
                 self.sizes[segment] = size
 
-    # A dim that is cut by slices or joins and is a product too, or two products, leaves
-    # no choice: there all dims are as long as they are in truth, or parts of that,
-    # where the last factors of all products are parts alike.
+    # A dim that is cut by slices or joins and is a product too, or two products, takes
+    # no sizes at will: those of its segments and factors have to go with each other.
 
     def _bound_products(self) -> list[tuple[Key, list[Key]]]:
         """The products whose dims cannot be of any sizes."""
@@ -421,27 +426,27 @@ class _Shrinking:
                         waiting.append(factor)
         return [p for p in self.products if find(p[0]) in bound]
 
-    def _bound_sizes(self) -> dict[tuple[object, ...], int]:
-        """Sizes of the segments of dims that cannot be of any sizes."""
+    def _bound_sizes(
+        self, other: Mapping[tuple[object, ...], int]
+    ) -> dict[tuple[object, ...], int]:
+        """Small sizes of the segments of dims that cannot be of any sizes.
+
+        They are others than among `other` sizes, if there are such.
+
+        Raises:
+            UnsupportedError: No small sizes go with each other.
+        """
         found = self._bound_products()
-        find = self.classes.find
-        wholes = {find(whole) for whole, _ in found}
-        ends = {find(factors[-1]) for _, factors in found} - wholes
-        parted: dict[tuple[object, ...], int] = {}
-        others: dict[tuple[object, ...], int] = {}
-        for key in (k for whole, factors in found for k in (whole, *factors)):
-            extent = _known(self.graphs[key[0]], key[1])
-            of = parted if find(key) in wholes | ends else others
-            lengths = self.segments.lengths(key, extent)
-            of.update(zip(self.segments.of(key), lengths, strict=True))
-        several = any(
-            sum(find(f) in wholes | ends for f in factors) > 1 for _, factors in found
+        if not found:
+            return {}
+        for avoided in (other, dict[tuple[object, ...], int]()):
+            sizes = _Equations(self, found, avoided).solved()
+            if sizes is not None:
+                return sizes
+        names = ", ".join(dict.fromkeys(whole[1] for whole, _ in found))
+        raise UnsupportedError(
+            f"{names}: no small extents fit how these dims are both cut and split"
         )
-        part = math.gcd(*parted.values())
-        size = 3 if self.ragged else 2
-        if several or part <= size or not parted.keys().isdisjoint(others):
-            return {**parted, **others}
-        return {**{s: n // part * size for s, n in parted.items()}, **others}
 
     def _unseen(self) -> set[tuple[object, ...]]:
         """Classes of dims that nothing but library operators sees.
@@ -489,6 +494,11 @@ class _Shrinking:
                 key = self.classes.find((side, name))
                 found[key] = max(found.get(key, 0), demand)
         return found
+
+    def least_when_split(self) -> dict[tuple[object, ...], int]:
+        """By class of dims that a grid or loop splits, the least extent for it."""
+        pools = self._pools()
+        return {root: min(pools[d]) for root, d in self._demands().items() if d}
 
     def _pools(self) -> list[list[int]]:
         """Sizes for each demand, the smallest ones in random order."""
@@ -594,6 +604,70 @@ class _Shrinking:
         # What is as long as several dims together may be a multiple of the tile.
         ragged = (t for t in range(tile, 1, -1) if extent % t)
         return next(ragged, tile) if self.ragged and self.products else tile
+
+
+class _Equations:
+    """Sizes of segments such that what is cut is as long as what it is split into.
+
+    Args:
+        shrinking: The dims, their classes and segments.
+        found: The products.
+        avoided: Sizes that segments are not to have.
+    """
+
+    def __init__(
+        self,
+        shrinking: _Shrinking,
+        found: list[tuple[Key, list[Key]]],
+        avoided: Mapping[tuple[object, ...], int],
+    ) -> None:
+        from ortools.sat.python import cp_model
+
+        self._of, self._avoided = shrinking, avoided
+        self._cp: Any = cp_model
+        self._model: Any = cp_model.CpModel()
+        self._sizes: dict[tuple[object, ...], Any] = {}
+        self._demands = shrinking.least_when_split()
+        for whole, factors in found:
+            lengths = [self._length(factor) for factor in factors]
+            most = _LONGEST ** len(factors)
+            product = self._model.new_int_var(1, most, "")
+            self._model.add_multiplication_equality(product, lengths)
+            self._model.add(product == self._length(whole))
+        weights = shrinking.rng.integers(4, 8, len(self._sizes)).tolist()
+        sizes = list(self._sizes.values())
+        self._model.minimize(self._cp.LinearExpr.weighted_sum(sizes, weights))
+
+    def _length(self, key: Key) -> Any:
+        """The extent of a dim: of its segments together."""
+        side, name = key
+        extent = _known(self._of.graphs[side], name)
+        segments = self._of.segments.of(key)
+        lengths = self._of.segments.lengths(key, extent)
+        found = sum(map(self._segment, segments, lengths))
+        least = self._demands.get(self._of.classes.find(key), 0)
+        if least:
+            self._model.add(found >= min(least, extent))
+        return found
+
+    def _segment(self, segment: tuple[object, ...], length: int) -> Any:
+        """The size of a segment; one that is a single element is one."""
+        if segment not in self._sizes:
+            least, most = min(2, length), 1 if length == 1 else _LONGEST**2
+            size = self._model.new_int_var(least, most, "")
+            self._sizes[segment] = size
+            if length > 1 and segment in self._avoided:
+                self._model.add(size != self._avoided[segment])
+        return self._sizes[segment]
+
+    def solved(self) -> dict[tuple[object, ...], int] | None:
+        """The sizes, the smallest that were found; None if there are none."""
+        solver: Any = self._cp.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = _EQUATION_EFFORT
+        if solver.solve(self._model) not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
+            return None
+        return {segment: solver.value(v) for segment, v in self._sizes.items()}
 
 
 def _most_elements(graph: KernelGraph) -> int:

@@ -251,3 +251,18 @@ def test_wrong_places_are_never_accepted(name: str) -> None:
             assert not mirage.verify(
                 graph, program, seed=seed, stability=False
             ).equivalent
+
+
+def test_a_function_that_catches_everything_is_traced_again() -> None:
+    """What makes it run once more is nothing that the function meets with tensors."""
+
+    def caught(x: Any) -> Any:
+        parts = x[:, 3:9]
+        try:
+            heads = x.reshape(4, 5, 2).sum(1)
+        except BaseException:
+            heads = x[:, :2] * 0
+        return parts * 2, heads
+
+    x = normal(4, 10)
+    right(traced(caught, (4, 10)), caught, [x])

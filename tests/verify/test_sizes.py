@@ -219,3 +219,27 @@ def test_a_number_is_no_extent(seed: int) -> None:
     """
     certificate = verify(text.format("1/k"), text.format("1/3"), seed=seed)
     assert certificate.verdict == "different"
+
+
+CUT_AND_SPLIT = """mirage 1
+
+mugraph f(x: f32[m, (k c)]) -> f32[m, a], f32[m, b], f32[m, k]
+    where m = 8, k = {0}, c = 128, a = {1}, b = 3 {{
+  w = flatten x of(k, c) to(n)
+  a_n = slice w dim(n) start(3) stop({2}) to(a)
+  b_n = slice w dim(n) start(0) stop(3) to(b)
+  s = sum x over(c)
+  return a_n, b_n, s
+}}
+"""
+
+
+@pytest.mark.parametrize("rows", [8, 1 << 13, 1 << 26])
+def test_a_dim_that_is_cut_and_split_is_small(rows: int) -> None:
+    """However long it is: no part of it goes into its extents."""
+    graph = parse(CUT_AND_SPLIT.format(rows, 128 * rows - 8, 128 * rows - 5))
+    for ragged in (False, True):
+        sizes = dict(shrink(graph, graph, ragged=ragged, seed=1).program.extents)
+        assert sizes["n"] == sizes["k"] * sizes["c"] < 64
+        assert sizes["n"] > sizes["a"] + sizes["b"]
+    assert verify(graph, graph).ok
