@@ -35,8 +35,8 @@ MOST_GROUPS = 4
 Parts = tuple[Plan, ...]
 """The plans of successive segments."""
 
-PartsOf = dict[frozenset[str], list[Parts]]
-"""Ways to compute some operators, by their results."""
+PartsOf = dict[frozenset[Apply], list[Parts]]
+"""Ways to compute some operators, which other orders of a program have too."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Chains:
     progress: Progress
     found: PartsOf = field(default_factory=PartsOf)
     calls: PartsOf = field(default_factory=PartsOf)
-    """Library kernels that are several groups, by their results."""
+    """Library kernels that are several groups."""
 
     def cheapest(
         self, enough: float = math.inf, *, products: bool = True
@@ -146,7 +146,7 @@ class Chains:
         """The library kernel that several groups are together, if they are one."""
         if len(run) == 1 or any(a.library for a in run):
             return []
-        key = frozenset(n.result for n in _nodes_of(run))
+        key = frozenset(_nodes_of(run))
         if key not in self.calls:
             plan = self._library(Group(tuple(_nodes_of(run))))
             single = len(launched(plan.graph)) == 1
@@ -154,7 +154,7 @@ class Chains:
         return self.calls[key]
 
     def _searched(self, run: Sequence[Group]) -> list[Parts]:
-        key = frozenset(n.result for n in _nodes_of(run))
+        key = frozenset(_nodes_of(run))
         if key not in self.found:
             self.found[key] = self._search(run)
         return self.found[key]

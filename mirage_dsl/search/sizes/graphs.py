@@ -33,7 +33,7 @@ from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import Allowed, Sized, UnsizedBlock, sizes_of_all
 
 PARTS = (2, 4, 8, 16, 32, 64)
-"""Numbers of parts that are tried."""
+"""Numbers of parts that are tried: so many, or more than half of it."""
 
 MORE_PARTS = (128, 256, 512, 1024)
 """And where a loop is split that so few blocks have that these do not fill the GPU."""
@@ -191,9 +191,12 @@ class Sizer:
         before = replace(graph, nodes=graph.nodes[:at])
         extents = derived_extents(before, graph.extent_of)
         made = _parts_stored(block)
-        wanted: Sequence[int | None] = tried.parts if made else (None,)
-        if made and made[0] in tried.fixed:
-            wanted = (extents[made[0]],)
+        wanted: list[range | None] = [None]
+        if made:
+            wanted = [range(p // 2 + 1, p + 1) for p in tried.parts]
+            known = extents[made[0]]
+            if made[0] in tried.fixed and known is not None:
+                wanted = [range(known, known + 1)]
         types = with_channels_last(graph, kernel_types(graph))
         read = tuple(types[s] for s in block.sources)
         sizes = tuple(extents[n] for t in read for n in t.names)
@@ -212,7 +215,7 @@ class Sizer:
         extents: Mapping[str, int | None],
         inside: frozenset[str],
         block: BlockGraph,
-        counts: Sequence[int | None],
+        counts: Sequence[range | None],
     ) -> list[Sized]:
         """The best sizes of one block, with each of some numbers of parts."""
         allowed = self.constraints.sizes(block)
@@ -261,12 +264,12 @@ def _any_grid(grid: tuple[int, ...]) -> bool:
     return min(grid, default=1) > 0
 
 
-def _with_parts(allowed: Allowed, block: BlockGraph, count: int | None) -> Allowed:
+def _with_parts(allowed: Allowed, block: BlockGraph, counts: range | None) -> Allowed:
     """Grids with so many parts of the dim that a block stores, more than 1 of others.
 
     None leaves them as they are.
     """
-    if count is None:
+    if counts is None:
         return allowed
     (name, *_) = _parts_stored(block)
     base = str(partial_base(name, block))
@@ -274,7 +277,7 @@ def _with_parts(allowed: Allowed, block: BlockGraph, count: int | None) -> Allow
     before = allowed.grids
 
     def admits(grid: tuple[int, ...]) -> bool:
-        if grid[place] != count:
+        if grid[place] not in counts:
             return False
         return min(grid) > 1 if before is None else before(grid)
 
