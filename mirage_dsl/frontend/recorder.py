@@ -99,6 +99,9 @@ _PARTED = UnsupportedError(
     "an index of an axis that is split or made of several; index before reshaping"
 )
 
+_REGROUPED = (FLATTEN, UNFLATTEN)
+"""Views that make one dim of several, or several of one."""
+
 MOST_COPIES = 64
 """Of a tensor along an axis that it is expanded to, where they are all returned."""
 
@@ -1383,7 +1386,7 @@ class Builder:
         found = dict(node.attrs)
         for key, kind in node.op.attributes.items():
             value = found[key]
-            if node.op in (FLATTEN, UNFLATTEN) and isinstance(value, AxisNames):
+            if node.op in _REGROUPED and isinstance(value, AxisNames):
                 found[key] = AxisNames(tuple((d,) for d in self._dims_of(value.names)))
             elif kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
                 found[key], *others = self._dims_of((str(value),))
@@ -1402,9 +1405,10 @@ class Builder:
                     if joins
                     else self._dims_of(value)
                 )
-        factored = replace(node, attrs=tuple(found.items())).factored
-        if factored is not None and factored.factors == (factored.whole,):
-            return None
+        if node.op in _REGROUPED:
+            factored = replace(node, attrs=tuple(found.items())).factored
+            if factored is not None and factored.factors == (factored.whole,):
+                return None
         return tuple(found.items()) if node.op is not RENAME else _changed(found)
 
     def _dims_of(self, atoms: Iterable[str]) -> tuple[str, ...]:
@@ -1456,7 +1460,8 @@ def build_graph(
     recorder.dims.settle()
     live, read = _live(recorder.nodes, outputs)
     for node in live:
-        _join_single(recorder.dims, node)
+        if isinstance(node, Apply) and node.op in _REGROUPED:
+            _join_single(recorder.dims, node)
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
         names.visit(atoms_of(traced.handle.axes))
@@ -1480,14 +1485,14 @@ def build_graph(
     return KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
 
 
-def _join_single(dims: Unifier, node: Apply | Block) -> None:
+def _join_single(dims: Unifier, node: Apply) -> None:
     """Make one of the dims of a view that takes none apart, and is none then."""
-    factored = node.factored if isinstance(node, Apply) else None
-    if factored is not None:
-        atoms = dims.resolve(a for name in factored.factors for a in dims.named(name))
-        (whole,) = dims.named(factored.whole)
-        if len(atoms) == 1 and atoms[0] is not whole:
-            dims.join(whole, atoms[0])
+    factored = node.factored
+    assert factored is not None
+    atoms = dims.resolve(a for name in factored.factors for a in dims.named(name))
+    (whole,) = dims.named(factored.whole)
+    if len(atoms) == 1 and atoms[0] is not whole:
+        dims.join(whole, atoms[0])
 
 
 def _live(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,10 +38,11 @@ from mirage_dsl.core.types import (
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
-from mirage_dsl.ir.graph import KernelGraph, Schedule, Split
+from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode, Schedule, Split
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.walk import map_nodes
 from mirage_dsl.ops.definition import Kind, Operator, Truth
-from mirage_dsl.ops.table import GATHER, NARROWINGS, OPERATORS
+from mirage_dsl.ops.table import CHANNELS_LAST, GATHER, NARROWINGS, OPERATORS
 from tests.backends.running import allowed, as_array, compare, random_inputs
 from tests.ops.kinds import is_of_floats
 from tests.programs import windows
@@ -799,6 +800,15 @@ def _windows() -> Iterator[tuple[str, Case]]:
     """Operators that only PyTorch computes, which every host calls."""
     for name, program in windows.ROWS.items():
         yield f"{name} alone", Case(program.traced)
+        turned = map_nodes(program.traced, _channels_last)
+        if turned != program.traced:
+            yield f"{name} with channels last alone", Case(turned)
+
+
+def _channels_last(node: KernelNode) -> KernelNode:
+    if isinstance(node, Apply) and node.op in CHANNELS_LAST:
+        return replace(node, op=CHANNELS_LAST[node.op])
+    return node
 
 
 def _all() -> Iterator[tuple[str, Case]]:

@@ -120,6 +120,10 @@ SEARCHED: dict[str, Case] = {
     "largest of all": (lambda x: F.adaptive_max_pool2d(x, 1), (PLANE,)),
     "another divisor": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), (PLANE,)),
     "an area": (lambda x: F.interpolate(x, (3, 4), mode="area"), (PLANE,)),
+    "windows that split axes in two ways": (
+        lambda x: F.max_pool2d(x, (3, 2)).sum() + F.max_pool2d(x, (2, 2)),
+        ((2, 4, 6, 4),),
+    ),
     "one item": (lambda x: F.avg_pool2d(x, 2), (PLANE[1:],)),
 }
 
@@ -155,10 +159,6 @@ LEFT: dict[str, Case] = {
     "windows side by side in space": (
         lambda x: F.max_pool3d(x, 2),
         ((2, 3, 4, 4, 6),),
-    ),
-    "windows that split axes in two ways": (
-        lambda x: F.max_pool2d(x, (3, 2)).sum() + F.max_pool2d(x, (2, 2)),
-        ((2, 4, 6, 4),),
     ),
 }
 

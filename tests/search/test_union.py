@@ -474,7 +474,7 @@ def test_proof_without_time_has_a_bound() -> None:
     original = prove
 
     def hurried(*args: Any, **options: Any) -> Any:
-        proofs.append(original(*args, **{**options, "seconds": 1e-3}))
+        proofs.append(original(*args, **{**options, "budget": Budget.of(1e-3)}))
         return proofs[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,8 @@ import pytest
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar, scalar
 from mirage_dsl.ops.definition import Kind, Operator
-from mirage_dsl.ops.table import EXACT, OPERATORS
+from mirage_dsl.ops.makers import EXACT
+from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import (
     INVALID,

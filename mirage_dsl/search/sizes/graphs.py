@@ -33,7 +33,7 @@ from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import Allowed, Sized, UnsizedBlock, sizes_of_all
 
 PARTS = (2, 4, 8, 16, 32, 64)
-"""Numbers of parts that are tried: so many, or more than half of it."""
+"""Numbers of parts that are tried; where none is so many, more than half of it."""
 
 MORE_PARTS = (128, 256, 512, 1024)
 """And where a loop is split that so few blocks have that these do not fill the GPU."""
@@ -191,12 +191,9 @@ class Sizer:
         before = replace(graph, nodes=graph.nodes[:at])
         extents = derived_extents(before, graph.extent_of)
         made = _parts_stored(block)
-        wanted: list[range | None] = [None]
-        if made:
-            wanted = [range(p // 2 + 1, p + 1) for p in tried.parts]
-            known = extents[made[0]]
-            if made[0] in tried.fixed and known is not None:
-                wanted = [range(known, known + 1)]
+        wanted: Sequence[int | None] = tried.parts if made else (None,)
+        if made and made[0] in tried.fixed:
+            wanted = (extents[made[0]],)
         types = with_channels_last(graph, kernel_types(graph))
         read = tuple(types[s] for s in block.sources)
         sizes = tuple(extents[n] for t in read for n in t.names)
@@ -215,17 +212,26 @@ class Sizer:
         extents: Mapping[str, int | None],
         inside: frozenset[str],
         block: BlockGraph,
-        counts: Sequence[range | None],
+        counts: Sequence[int | None],
     ) -> list[Sized]:
         """The best sizes of one block, with each of some numbers of parts."""
         allowed = self.constraints.sizes(block)
-        choices = [_with_parts(allowed, block, c) for c in counts]
-        found = self._best(types, extents, inside, block, choices)
-        if not found and allowed.grids is None and list(counts) == [None]:
-            # A short dim may have one tile only.
-            any_grid = [replace(allowed, grids=_any_grid)]
-            found = self._best(types, extents, inside, block, any_grid)
-        return found
+        around = types, extents, inside, block
+        if list(counts) == [None]:
+            (found,) = self._best(*around, [allowed])
+            if not found and allowed.grids is None:
+                # A short dim may have one tile only.
+                (found,) = self._best(*around, [replace(allowed, grids=_any_grid)])
+            return found
+        known = [c for c in counts if c is not None]
+        exact = [range(c, c + 1) for c in known]
+        made = self._best(*around, [_with_parts(allowed, block, c) for c in exact])
+        missing = [c for c, own in zip(known, made, strict=True) if not own]
+        if missing and len(known) > 1:
+            # Tiles are cut in a few ways, none of which may give so many parts.
+            some = [range(c // 2 + 1, c) for c in missing]
+            made += self._best(*around, [_with_parts(allowed, block, c) for c in some])
+        return [best for own in made for best in own]
 
     def _best(
         self,
@@ -234,8 +240,8 @@ class Sizer:
         inside: frozenset[str],
         block: BlockGraph,
         choices: list[Allowed],
-    ) -> list[Sized]:
-        found = sizes_of_all(
+    ) -> list[list[Sized]]:
+        return sizes_of_all(
             [UnsizedBlock(block, allowed) for allowed in choices],
             types,
             extents,
@@ -244,7 +250,6 @@ class Sizer:
             tally=self.tally,
             inside=inside,
         )
-        return [best for own in found for best in own]
 
     def _inside(
         self,
@@ -264,13 +269,8 @@ def _any_grid(grid: tuple[int, ...]) -> bool:
     return min(grid, default=1) > 0
 
 
-def _with_parts(allowed: Allowed, block: BlockGraph, counts: range | None) -> Allowed:
-    """Grids with so many parts of the dim that a block stores, more than 1 of others.
-
-    None leaves them as they are.
-    """
-    if counts is None:
-        return allowed
+def _with_parts(allowed: Allowed, block: BlockGraph, counts: range) -> Allowed:
+    """Grids with so many parts of the dim that a block stores, several of others."""
     (name, *_) = _parts_stored(block)
     base = str(partial_base(name, block))
     place = [axis[0].dim for axis in block.axes].index(base)
