@@ -304,10 +304,25 @@ def misuse(
     except (TypeError, ValueError):
         expected = ""
     reason = str(error) or type(error).__name__
-    return UnsupportedError(
-        f"{name} with these arguments is not supported ({reason}): found "
-        f"({', '.join(given)}){expected}",
-        user_location(),
+    text = f"{name} with these arguments is not supported ({reason}): found "
+    text += f"({', '.join(given)}){expected}{_fault(error)}"
+    return UnsupportedError(text, user_location())
+
+
+_INNER = ("cost", "rewrite", "search", "tile", "tune", "verify")
+"""Packages that are given programs, and next to nothing that users write."""
+
+
+def _fault(error: Exception) -> str:
+    """Where it was raised, if that is where arguments are seldom the reason."""
+    frame, line = list(walk_tb(error.__traceback__))[-1]
+    package, *inner = str(frame.f_globals.get("__name__", "")).split(".")
+    if package != __name__.partition(".")[0] or inner[:1] not in [[p] for p in _INNER]:
+        return ""
+    module = ".".join((package, *inner))
+    return (
+        f"; if they are as expected, {type(error).__name__} in {module}, line {line}, "
+        "is a fault of this library: please report it with the program"
     )
 
 

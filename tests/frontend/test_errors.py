@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+import mirage_dsl.cost.estimate as estimates
 from mirage_dsl.core.errors import (
     DTypeError,
     MirageError,
@@ -420,3 +421,18 @@ def test_settings_that_do_not_exist() -> None:
 def test_an_unknown_public_name_suggests_a_known_one() -> None:
     with pytest.raises(AttributeError, match="did you mean 'softmax'"):
         mirage.softmx  # noqa: B018
+
+
+def test_a_fault_of_the_search_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no fault of the arguments, which are as the message says they should be."""
+    program = mirage.kernel(lambda x: x * 2 + 1).trace(SPEC)
+
+    scope: dict[str, Any] = {"__name__": estimates.__name__}
+    broken = "def estimate(*_, **__): raise KeyError('lost')"
+    exec(compile(broken, estimates.__file__, "exec"), scope)
+    monkeypatch.setattr("mirage_dsl.search.result.estimate", scope["estimate"])
+    with pytest.raises(UnsupportedError) as error:
+        mirage.superoptimize(program, use_cache=False)
+    text = str(error.value)
+    assert "'lost'" in text
+    assert "KeyError in mirage_dsl.cost.estimate, line 1, is a fault of this" in text

@@ -33,7 +33,7 @@ from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.sizes import Allowed, Sized, UnsizedBlock, sizes_of_all
 
 PARTS = (2, 4, 8, 16, 32, 64)
-"""Numbers of parts that are tried; where none is so many, more than half of it."""
+"""Numbers of parts that are tried."""
 
 MORE_PARTS = (128, 256, 512, 1024)
 """And where a loop is split that so few blocks have that these do not fill the GPU."""
@@ -60,12 +60,14 @@ class _Tried:
         inside: Inputs of the graph that are in L2.
         fixed: Dims over parts whose number is decided.
         parts: Numbers of parts of others.
+        between: Whether fewer parts will do where there are not so many.
     """
 
     number: int
     inside: frozenset[str]
     fixed: frozenset[str]
     parts: Sequence[int]
+    between: bool
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Sizer:
         inside: AbstractSet[str] = frozenset(),
         only: AbstractSet[int] | None = None,
         parts: Sequence[int] = PARTS,
+        between: bool = False,
     ) -> Plan | None:
         """The best sizes; None if a block does not fit at any.
 
@@ -102,6 +105,7 @@ class Sizer:
             inside: Inputs that an earlier kernel left in L2.
             only: Positions of the blocks to size; None for all.
             parts: Numbers of parts to try.
+            between: Try fewer parts where tiles allow not so many.
         """
         beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
@@ -115,7 +119,7 @@ class Sizer:
             if self.budget.late():
                 return None
             if only is None or at in only:
-                tried = _Tried(at, frozenset(inside), frozenset(fixed), parts)
+                tried = _Tried(at, frozenset(inside), frozenset(fixed), parts, between)
                 beam = [s for state in beam for s in self._next(*state, tried)]
                 beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])
                 beam = beam[:BEAM]
@@ -175,7 +179,8 @@ class Sizer:
             return None
         more = [p for p in MORE_PARTS if p * blocks <= 2 * wanted]
         only = {number, number + 1}
-        return self.sized(halves, inside=inside, only=only, parts=(*PARTS, *more))
+        parts = (*PARTS, *more)
+        return self.sized(halves, inside=inside, only=only, parts=parts, between=True)
 
     def _next(
         self,
@@ -198,9 +203,10 @@ class Sizer:
         read = tuple(types[s] for s in block.sources)
         sizes = tuple(extents[n] for t in read for n in t.names)
         inside = tried.inside | self._inside(graph, at, types, extents)
-        key = (block, tuple(wanted), read, sizes, inside.intersection(block.sources))
+        ways = tuple(wanted), tried.between
+        key = (block, ways, read, sizes, inside.intersection(block.sources))
         if key not in self._known:
-            self._known[key] = self._choose(types, extents, inside, block, wanted)
+            self._known[key] = self._choose(types, extents, inside, block, *ways)
         for best in self._known[key]:
             nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
             sized = with_derived_extents(replace(graph, nodes=nodes))
@@ -213,24 +219,26 @@ class Sizer:
         inside: frozenset[str],
         block: BlockGraph,
         counts: Sequence[int | None],
+        between: bool,
     ) -> list[Sized]:
         """The best sizes of one block, with each of some numbers of parts."""
         allowed = self.constraints.sizes(block)
         around = types, extents, inside, block
-        if list(counts) == [None]:
+        known = [c for c in counts if c is not None]
+        if not known:
             (found,) = self._best(*around, [allowed])
             if not found and allowed.grids is None:
                 # A short dim may have one tile only.
                 (found,) = self._best(*around, [replace(allowed, grids=_any_grid)])
             return found
-        known = [c for c in counts if c is not None]
-        exact = [range(c, c + 1) for c in known]
-        made = self._best(*around, [_with_parts(allowed, block, c) for c in exact])
+        exact = [_with_parts(allowed, block, range(c, c + 1)) for c in known]
+        made = self._best(*around, exact)
         missing = [c for c, own in zip(known, made, strict=True) if not own]
-        if missing and len(known) > 1:
-            # Tiles are cut in a few ways, none of which may give so many parts.
-            some = [range(c // 2 + 1, c) for c in missing]
-            made += self._best(*around, [_with_parts(allowed, block, c) for c in some])
+        if missing and between and len(known) > 1:
+            ranges = (range(c // 2 + 1, c) for c in missing)
+            made += self._best(
+                *around, [_with_parts(allowed, block, r) for r in ranges]
+            )
         return [best for own in made for best in own]
 
     def _best(
