@@ -71,6 +71,7 @@ class SearchBudget:
     """
 
     limit: float | None = None
+    # Looked up when it begins, and not when this is read: tests replace the clock.
     started: float = field(default_factory=lambda: time.monotonic())
     now: Budget = UNLIMITED
     cut_short: bool = False

@@ -82,7 +82,7 @@ mugraph f(x: f32[m, k, n], y: f32[m, k, n]) -> f32[m, k, n] where m = 3, k = 5, 
   return r
 }
 """
-OTHER_GROUPS = """mirage 1
+TWO_OF_THREE = """mirage 1
 
 mugraph f(x: f32[m, k, n]) -> f32[m, k, n] where m = 4, k = 4, n = 4 {
   x_flat = flatten x of(m, k) to(v)
@@ -201,7 +201,7 @@ def test_it_compiles(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "stays"), [(ELEMENTS, True), (OTHER_GROUPS, True), (RETURNED, False)]
+    ("text", "stays"), [(ELEMENTS, True), (TWO_OF_THREE, True), (RETURNED, False)]
 )
 def test_an_argument_is_updated_in_place(text: str, stays: bool) -> None:
     graph = parse(text)
@@ -219,7 +219,7 @@ def test_an_argument_is_updated_in_place(text: str, stays: bool) -> None:
 def test_what_is_cut_otherwise_is_not_updated_in_place() -> None:
     """The blocks that read elements of a tensor are others than store them."""
     graph = parse(
-        OTHER_GROUPS.replace(
+        TWO_OF_THREE.replace(
             "store z: f32[v/grid, n]", "store z: f32[n, v/grid]"
         ).replace("-> f32[m, k, n]", "-> f32[n, m, k]")
     )
