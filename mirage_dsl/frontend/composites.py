@@ -58,7 +58,15 @@ def std(x: Any, axis: Any = None, keepdims: Any = False, **options: Any) -> Any:
 @public
 def norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Euclidean norm over axes."""
+    if _has_one_index(x, axis):
+        return f.sum(f.abs(x), axis, keepdims)
     return f.sqrt(f.sum(f.square(x), axis, keepdims))
+
+
+def _has_one_index(x: Any, axis: Any) -> bool:
+    """Whether axes have extent 1: a norm is a size there, which nothing overflows."""
+    shape = f.as_tensor("norm", x).handle.axes
+    return not any(shape[at] for at in shapes.normal_axes(axis, len(shape), "norm"))
 
 
 def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
@@ -70,6 +78,8 @@ def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
     if order == 2:
         return norm(x, axis, keepdims)
     size = f.abs(x)
+    if order != 0 and _has_one_index(x, axis):
+        return f.sum(size, axis, keepdims)
     if order == math.inf:
         return f.max(size, axis, keepdims)
     if order == -math.inf:

@@ -133,6 +133,21 @@ def test_norms_of_vectors(name: str) -> None:
     same(lambda t: torch.norm(t, order, dim), x)
 
 
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, -1, math.inf])
+def test_a_norm_along_one_index_is_a_size_that_nothing_overflows(order: Any) -> None:
+    """As in PyTorch: the square of the only element is not taken."""
+    row = torch.tensor([[3.4e38, -1e30, 1e-40, math.inf]])
+
+    def along_one(t: Any) -> Any:
+        return torch.linalg.vector_norm(t, order, 0)
+
+    def along_two(t: Any) -> Any:
+        return t.norm(order, (1, 2), keepdim=True)
+
+    for function, x in ((along_one, row), (along_two, row.T[:, None])):
+        assert torch.equal(mirage.kernel(function)(x), function(x))
+
+
 @pytest.mark.parametrize("order", [None, "fro", 1, -1, math.inf, -math.inf])
 def test_norms_of_matrices(order: Any) -> None:
     same(lambda t: torch.linalg.norm(t, order, (-2, 0)), drawn(2, 3, 4))
