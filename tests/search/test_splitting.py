@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
+import torch
 
-from mirage_dsl.core.hardware import H100
-from mirage_dsl.core.types import f16
+import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100, H200
+from mirage_dsl.core.types import f16, u8
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
@@ -15,6 +18,7 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.multi_kernel.halves import cut_dims
 from mirage_dsl.search.programs.segments import MOST_SPLIT, Found, SegmentSearch
 from mirage_dsl.search.result import Plan, SearchResult, is_one_kernel, splits_a_loop
 from mirage_dsl.search.sizes.constraints import Constraints
@@ -73,6 +77,25 @@ def test_the_best_single_kernel_is_among_the_candidates(found: SearchResult) -> 
     single = [c for c in found if len(c.mugraph.nodes) == 1]
     assert single
     assert found.best.cost.microseconds < 0.6 * single[0].cost.microseconds
+
+
+def test_a_sum_over_groups_is_split_between_blocks() -> None:
+    """No dim of the sum is long: 32 groups of 64 bytes with two numbers each."""
+
+    def product(x: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor) -> Any:
+        shifts = (4 * torch.arange(2)[:, None]).to(packed.dtype)
+        numbers = ((packed.unsqueeze(1) >> shifts) & 15).to(torch.int8) - 8
+        groups = numbers.to(x.dtype).reshape(32, -1, 4096) * scale[:, None]
+        return x @ groups.reshape(-1, 4096)
+
+    specs = [((8, 4096), f16), ((2048, 4096), u8), ((32, 4096), f16)]
+    program = mirage.kernel(product).trace(*(mirage.spec(*s) for s in specs))
+    (k, _, _) = program.applies[-1].over
+    assert [h.dim for h in cut_dims(program)] == [k]
+    found = search(program, H200, k=8, max_kernels=2, verify=False).best
+    assert k in {s.dim for s in found.mugraph.blocks[0].grid}
+    whole = search(program, H200, k=1, max_kernels=1, verify=False).best
+    assert found.cost.microseconds < 1.2 * whole.cost.microseconds
 
 
 def test_one_kernel_is_one_kernel() -> None:

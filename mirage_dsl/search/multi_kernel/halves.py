@@ -7,7 +7,8 @@ later kernel sums over `k#`.  Splitting `k` between blocks is a grid over `k#`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_dsl.core.types import Axis, Dim, TensorType
@@ -18,6 +19,9 @@ from mirage_dsl.ops.definition import Kind
 SHORTEST_PART = 64
 MOST_PARTS = 16
 """Placeholders for the extents of the halves of a dim: they only rank structures."""
+
+LONG = 4 * SHORTEST_PART
+"""Elements of a sum that is worth splitting between blocks."""
 
 MOST_CUT_DIMS = 3
 """Summed dims that may be split between blocks, the longest ones."""
@@ -43,10 +47,12 @@ class Halves:
 def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
     """The summed dims that are worth splitting between blocks, longest first.
 
-    Dims that a view or a concatenation makes or changes stay whole: these know them
-    by name.
+    Of a long sum over several short dims, as those of groups and within groups, it is
+    the outermost.  Dims that a view or a concatenation makes or changes stay whole:
+    these know them by name.
     """
     summed: dict[str, None] = {}
+    sums: list[tuple[str, ...]] = []
     viewed: set[str] = set()
     for node in program.nodes:
         assert isinstance(node, Apply)
@@ -58,21 +64,39 @@ def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
                 viewed.update(value if isinstance(value, tuple) else (str(value),))
         elif node.op.kind in (Kind.REDUCTION, Kind.CONTRACTION):
             summed.update(dict.fromkeys(node.over))
-    length = program.extent_of
-    long = [
-        d for d in summed if d not in viewed and (length[d] or 0) >= 4 * SHORTEST_PART
-    ]
-    long.sort(key=lambda d: -(length[d] or 0))
+            sums.append(node.over)
+    length = {d: program.extent_of[d] or 0 for d in summed}
+    long = [d for d in summed if d not in viewed and length[d] >= LONG]
+    for over in sums:
+        lengths = [length[d] for d in over]
+        if all(n < LONG for n in lengths) and math.prod(lengths) >= LONG:
+            outer = [d for d in over if d not in viewed and length[d] >= MOST_PARTS]
+            long += [d for d in outer[:1] if d not in long]
+    long.sort(key=lambda d: -length[d])
     return tuple(Halves(d) for d in long[:MOST_CUT_DIMS])
+
+
+def beside(
+    sums: Iterable[Sequence[str]], extent: Callable[[str], int]
+) -> dict[str, int]:
+    """How many elements sums add for each index of a dim; the fewest, if it varies."""
+    found: dict[str, int] = {}
+    for over in sums:
+        for dim in over:
+            others = math.prod(extent(d) for d in over if d != dim)
+            found[dim] = min(found.get(dim, others), others)
+    return found
 
 
 def with_halves(program: KernelGraph, cut: Iterable[Halves]) -> KernelGraph:
     """The program over the halves of some dims."""
     names = {h.dim: h for h in cut}
     extents = dict(program.extents)
+    others = beside([n.over for n in program.applies], lambda d: extents[d] or 1)
     for dim, half in names.items():
         whole = extents[dim] or 1
-        extents[half.part] = max(1, min(MOST_PARTS, whole // SHORTEST_PART))
+        short = SHORTEST_PART if whole >= LONG else SHORTEST_PART // others[dim]
+        extents[half.part] = max(1, min(MOST_PARTS, whole // max(1, short)))
         extents[half.within] = -(-whole // (extents[half.part] or 1))
     inputs = tuple(Input(i.name, _cut_type(i.type, names)) for i in program.inputs)
     nodes = tuple(

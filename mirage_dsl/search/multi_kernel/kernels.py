@@ -39,7 +39,7 @@ from mirage_dsl.search.closure.workspace import (
 from mirage_dsl.search.extract.cancellation import moved_differences
 from mirage_dsl.search.extract.costs import TILE, additive_cost, work_of
 from mirage_dsl.search.multi_kernel.candidates import Candidates
-from mirage_dsl.search.multi_kernel.halves import Halves
+from mirage_dsl.search.multi_kernel.halves import LONG, Halves, beside
 from mirage_dsl.search.space import Configuration, Space, block_count
 
 # -- Tiles to price kernels at ---------------------------------------------------------
@@ -104,12 +104,25 @@ def tiles_at(
     for dim in {*configuration.grid, configuration.loop} - {None}:
         assert dim is not None
         extent = space.extent(dim)
-        wanted = point.loop if dim == configuration.loop else point.grid
-        long = max((t for t in (wanted, TILE) if t < extent), default=0)
+        wanted, usual = point.grid, TILE
+        if dim == configuration.loop:
+            others = _beside(space, dim)
+            wanted, usual = (max(1, t // others) for t in (point.loop, TILE))
+        long = max((t for t in (wanted, usual) if t < extent), default=0)
         long = min(long, wanted)
         short = 1 if dim in single or extent <= SHORT else SHORT
         tiles[dim] = short if dim in parts or not long else long
     return tiles
+
+
+def _beside(space: Space, dim: str) -> int:
+    """Elements that a sum adds in one iteration for each index of a short dim."""
+    if space.extent(dim) >= LONG:
+        return 1
+    parts = {space.dims[p] for p, _ in space.halves}
+    sums = [space.names(v.over) for v in space.values]
+    own = beside(sums, lambda d: 1 if d in parts else space.extent(d))
+    return own.get(dim, 1)
 
 
 def with_room(
