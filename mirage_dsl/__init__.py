@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from mirage_dsl.core.errors import public_function
-from mirage_dsl.core.logs import setup_logging
+from mirage_dsl.core.settings import setup_logging
 from mirage_dsl.version import __version__ as __version__
 
 _FUNCTIONS = (

@@ -9,7 +9,7 @@ import click
 
 from mirage_dsl.cli.output import fail
 from mirage_dsl.core.errors import SettingError
-from mirage_dsl.core.logs import setup_logging
+from mirage_dsl.core.settings import setup_logging
 
 # Each command is imported when it is used: --help must not wait for PyTorch.
 _COMMANDS = {
@@ -20,11 +20,11 @@ _COMMANDS = {
     "diff": ("graphs", "Say what differs between two μGraphs."),
     "rewrite": ("graphs", "List the rewrites of searches, or apply some to a μGraph."),
     "explain": ("graphs", "Say why a μGraph is fast."),
-    "fmt": ("format", "Bring .mu files into the standard form."),
+    "fmt": ("graphs", "Bring .mu files into the standard form."),
     "run": ("run", "Run a μGraph on random inputs and report its error."),
     "compile": ("run", "Compile a μGraph for a GPU, without needing one."),
     "bench": ("run", "Time a μGraph on the current GPU."),
-    "cache": ("cache", "List, move and remove what searches have found."),
+    "cache": ("environment", "List, move and remove what searches have found."),
     "env": ("environment", "List the environment variables and their values."),
     "doctor": ("environment", "Say what works on this machine."),
 }

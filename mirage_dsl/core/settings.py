@@ -12,6 +12,7 @@ decorator's option comes before the environment, the environment before the defa
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -276,3 +277,28 @@ def use_numba_cache() -> None:
     config = sys.modules.get("numba.core.config")
     if config is not None:
         vars(config)["CACHE_DIR"] = directory
+
+
+# -- Logging ---------------------------------------------------------------------------
+
+ROOT = "mirage_dsl"
+
+
+def setup_logging() -> None:
+    """Follow `MIRAGE_DSL_LOGS`: a handler on standard error, a level for each area.
+
+    The library logs to children of `logging.getLogger("mirage_dsl")` and never prints.
+    Calling it again replaces what the last call set, so a changed variable counts.
+    """
+    root = logging.getLogger(ROOT)
+    for handler in [h for h in root.handlers if h.get_name() == ROOT]:
+        root.removeHandler(handler)
+    levels = LOGS.get()
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.NOTSET if levels else logging.WARNING)
+    handler.set_name(ROOT)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    root.addHandler(handler)
+    for area, level in levels.items():
+        name = f"{ROOT}.{area}" if area else ROOT
+        logging.getLogger(name).setLevel(level.upper())

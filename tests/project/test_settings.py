@@ -12,7 +12,7 @@ import pytest
 
 from mirage_dsl.core import settings
 from mirage_dsl.core.errors import SettingError
-from mirage_dsl.core.logs import setup_logging
+from mirage_dsl.core.settings import setup_logging
 
 
 def test_names_are_unique_and_prefixed() -> None:
