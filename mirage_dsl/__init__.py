@@ -59,7 +59,7 @@ _HOME = {
     "search.result": "Candidate SearchResult",
     "search.sizes.constraints": "Constraints",
     "cost.explain": "Explanation explain",
-    "store.models": "superoptimize_all",
+    "store.superoptimize": "superoptimize_all",
     "backends.triton.running.screen": "compile_only",
     "frontend.functions": _FUNCTIONS,
     "frontend.views": _VIEWS,

@@ -157,7 +157,7 @@ from mirage_dsl.search.result import SearchResult as SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints as Constraints
 from mirage_dsl.search.why_not import WhyNot as WhyNot
 from mirage_dsl.search.why_not import why_not as why_not
-from mirage_dsl.store.models import superoptimize_all as superoptimize_all
+from mirage_dsl.store.superoptimize import superoptimize_all as superoptimize_all
 from mirage_dsl.verify.certificate import Certificate as Certificate
 from mirage_dsl.verify.verifier import verify as verify
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from mirage_dsl.core.errors import CacheError
+from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.core.records import typed
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check_or_raise

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -43,11 +43,18 @@ from mirage_dsl.search.memo import Checkpoint
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.store.cache import MUGRAPHS, Cache, Key
-from mirage_dsl.store.results import Stored, result_json, result_of, stored_result
+from mirage_dsl.store.results import (
+    Stored,
+    for_program,
+    result_json,
+    result_of,
+    stored_result,
+)
 from mirage_dsl.version import __version__
 
 if TYPE_CHECKING:
     from mirage_dsl.search.driver import Progress
+
 
 # -- What happens once on a machine ----------------------------------------------------
 
@@ -481,3 +488,65 @@ def _refuse(store: Cache, key: Key, program: KernelGraph) -> None:
             f"{program.name} is not in the cache, and {DISALLOW_SEARCH.name} is set: "
             'search it once without that variable, or run it with effort="none"'
         )
+
+
+# -- Many programs ---------------------------------------------------------------------
+
+
+def superoptimize_all(
+    programs: Sequence[KernelGraph],
+    *,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
+) -> list[SearchResult]:
+    """The results of `superoptimize` for several programs, as of a model's blocks.
+
+    Programs of the same canonical hash, like the repeated blocks of a transformer, are
+    searched once.  Every result is stored when it is there, so an interrupted run goes
+    on where it was.
+
+    Args:
+        programs: Traced programs of known extents.
+        executor: Where the searches run: processes, a cluster; of a program too long
+            for one search, those of its segments.  What a lost worker had is searched
+            again, by another one or in this process.
+        progress: Called with `programs`, how many are done and of how many.
+        checkpoint: As for `superoptimize`; used where the search runs in this process.
+        **options: Arguments of `superoptimize`, for all programs.
+
+    Raises:
+        MirageError: As `superoptimize` raises.
+    """
+    hashes = [canonical_hash(p) for p in programs]
+    jobs: dict[str, Job] = {}
+    for program, name in zip(programs, hashes, strict=True):
+        if name not in jobs:
+            jobs[name] = prepare(program, **options)
+    known = {name: job.known() for name, job in jobs.items()}
+    found = {name: result for name, result in known.items() if result is not None}
+
+    def tell() -> None:
+        if progress is not None:
+            progress("programs", len(found), len(jobs), None)
+
+    tell()
+    missing = [name for name in jobs if name not in found]
+    short = [n for n in missing if executor is not None and not jobs[n].is_long]
+
+    def done(number: int, document: dict[str, Any]) -> None:
+        name = short[number]
+        found[name] = jobs[name].keep(jobs[name].received(document))
+        tell()
+
+    if executor is not None:
+        spread(Job.run_there, [jobs[n] for n in short], executor, done)
+    for name in missing:
+        if name not in found:
+            found[name] = jobs[name].result(None, checkpoint, executor)
+            tell()
+    return [
+        for_program(found[name], program)
+        for program, name in zip(programs, hashes, strict=True)
+    ]

@@ -34,8 +34,7 @@ from mirage_dsl.search import driver
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store import superoptimize as store
 from mirage_dsl.store.cache import Cache, Key
-from mirage_dsl.store.models import superoptimize_all
-from mirage_dsl.store.superoptimize import superoptimize
+from mirage_dsl.store.superoptimize import superoptimize, superoptimize_all
 from mirage_dsl.verify import verifier
 from mirage_dsl.verify.verifier import verify
 
