@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from mirage_dsl.core.errors import CacheError
+from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.core.records import typed
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.unshifted import exposed
 from mirage_dsl.ir.analysis.waiting import launched_early

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.core.errors import CacheError, CompileError, SearchError
+from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import (
     Figures,
     Hardware,
@@ -25,7 +26,6 @@ from mirage_dsl.core.hardware import (
     known_row,
     with_figures,
 )
-from mirage_dsl.core.records import typed
 from mirage_dsl.store.cache import HARDWARE, Cache, Entry, Key
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
-from mirage_dsl.core.records import typed
+from mirage_dsl.core.files import typed
 from mirage_dsl.ir.graph import KernelGraph
 
 Sizes = tuple[tuple[str, int], ...]
