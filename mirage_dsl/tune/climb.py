@@ -24,8 +24,8 @@ from mirage_dsl.search.sizes.variants import (
     proposals,
     with_others_of,
 )
+from mirage_dsl.tune.channel import Timing
 from mirage_dsl.tune.measure import Tuner
-from mirage_dsl.tune.messages import Timing
 from mirage_dsl.tune.timings import Measured
 
 Progress = Callable[[str, int, int, float | None], None]

@@ -25,8 +25,15 @@ from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.tune.channel import HEADER, framed, own_channel, send, taken
-from mirage_dsl.tune.messages import Compiled, CompileJob
+from mirage_dsl.tune.channel import (
+    HEADER,
+    Compiled,
+    CompileJob,
+    framed,
+    own_channel,
+    send,
+    taken,
+)
 
 SECONDS_EACH = 40.0
 """How long one candidate may take."""

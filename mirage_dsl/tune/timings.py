@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
+from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.core.records import typed
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -21,7 +21,7 @@ from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.store.cache import TIMINGS, Cache, Entry, Key
 from mirage_dsl.store.results import Fitting, result_json, result_of, usable, vouched
 from mirage_dsl.store.superoptimize import AREAS, code_version
-from mirage_dsl.tune.messages import InputSpec, Timing
+from mirage_dsl.tune.channel import InputSpec, Timing
 
 Timings = tuple[list[Candidate], list["Measured"]]
 

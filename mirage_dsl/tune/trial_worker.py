@@ -26,8 +26,16 @@ from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.tune.channel import arriving, own_channel, send
-from mirage_dsl.tune.messages import Final, InputSpec, Task, Timing, Trial
+from mirage_dsl.tune.channel import (
+    Final,
+    InputSpec,
+    Task,
+    Timing,
+    Trial,
+    arriving,
+    own_channel,
+    send,
+)
 from mirage_dsl.tune.timing import rotating, time_in_turns, time_sets
 
 # -- The evaluator over float64 tensors ------------------------------------------------

@@ -38,9 +38,9 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.store.cache import Cache, Key
+from mirage_dsl.tune.channel import InputSpec, Task
 from mirage_dsl.tune.climb import ALLOWANCES, Climb, Progress
 from mirage_dsl.tune.measure import Marks, Tuner
-from mirage_dsl.tune.messages import InputSpec, Task
 from mirage_dsl.tune.timings import (
     Measured,
     stored_timings,

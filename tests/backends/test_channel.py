@@ -9,8 +9,7 @@ import pytest
 
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.tune import channel
-from mirage_dsl.tune.channel import Helper, Spares
-from mirage_dsl.tune.messages import CompileJob
+from mirage_dsl.tune.channel import CompileJob, Helper, Spares
 
 WITH_A_CHILD = """
 import os, sys, time

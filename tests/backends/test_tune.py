@@ -11,16 +11,16 @@ import pytest
 
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.tune import channel, compile_worker, trial_process
+from mirage_dsl.tune import channel, compile_worker, measure
 from mirage_dsl.tune import measure as tuning
-from mirage_dsl.tune.channel import Helper
-from mirage_dsl.tune.compile_worker import compiled
-from mirage_dsl.tune.measure import Tuner
-from mirage_dsl.tune.messages import (
+from mirage_dsl.tune.channel import (
     CompileJob,
+    Helper,
     Task,
     Timing,
 )
+from mirage_dsl.tune.compile_worker import compiled
+from mirage_dsl.tune.measure import Tuner
 from tests.backends.trials import GRAPH, INPUTS
 from tests.programs import mugraphs
 
@@ -32,7 +32,7 @@ def test_graphs_survive_pickling() -> None:
 FAKE_WORKER = """
 import os, sys, time
 from mirage_dsl.tune.channel import receive, send
-from mirage_dsl.tune.messages import Final, Task, Timing
+from mirage_dsl.tune.channel import Final, Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
     if request is None:
@@ -61,7 +61,7 @@ while True:
 FAKE_COMPILER = """
 import os, sys, time
 from mirage_dsl.tune import compile_worker as worker
-from mirage_dsl.tune.messages import Compiled
+from mirage_dsl.tune.channel import Compiled
 def compiled(job):
     if job.graph.name == "broken":
         os._exit(3)
@@ -77,7 +77,7 @@ worker.main(sys.argv[1:])
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = (trial_process, "WORKER", FAKE_WORKER)
+    worker = (measure, "WORKER", FAKE_WORKER)
     for module, name, text in (worker, (tuning, "COMPILER", FAKE_COMPILER)):
         file = tmp_path / f"{name.lower()}.py"
         file.write_text(text)

@@ -26,7 +26,7 @@ from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store.cache import TIMINGS, Cache
 from mirage_dsl.store.results import for_program
 from mirage_dsl.tune import climb, timings, tuner
-from mirage_dsl.tune.messages import Timing
+from mirage_dsl.tune.channel import Timing
 from mirage_dsl.tune.timings import timings_key
 from mirage_dsl.tune.tuner import Ahead, tuned
 from tests.programs import mugraphs
