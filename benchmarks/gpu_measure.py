@@ -23,7 +23,6 @@ from mirage_dsl.core.settings import Effort
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.store.superoptimize import superoptimize
-from mirage_dsl.tune.climb import LONG
 from mirage_dsl.tune.timing import (
     Time,
     host_microseconds,
@@ -31,6 +30,7 @@ from mirage_dsl.tune.timing import (
     time_call,
     time_in_turns,
 )
+from mirage_dsl.tune.tuner import LONG
 from tests.programs.workloads import PAPER, Shape, Workload
 
 DEVICE = "cuda"

@@ -17,7 +17,7 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.sizes.variants import proposals
 from mirage_dsl.store import superoptimize as store
-from mirage_dsl.tune import climb
+from mirage_dsl.tune import tuner
 from mirage_dsl.tune.channel import Timing
 from mirage_dsl.tune.tuner import Tuned, tuned
 from tests.project.tuning import Device, gated, library_first, searched
@@ -79,7 +79,7 @@ def test_one_of_each_choice_of_library_calls_is_a_finalist(
     monkeypatch.setattr(device, "finals", finals)
     best = tuned(result).result.best.mugraph
     assert {calls(g) for g in finalists} == kinds
-    assert len(finalists) <= climb.FINALISTS + climb.OTHER_FINALISTS + 1
+    assert len(finalists) <= tuner.FINALISTS + tuner.OTHER_FINALISTS + 1
     assert calls(best) == 1
 
 
@@ -103,8 +103,8 @@ def test_structures_that_are_launched_alike_wait_until_their_launch_is_the_best(
         def judge(graph: KernelGraph) -> Timing:
             return Timing(0, 1.0 if _launches(graph) == fastest else 10.0, 1e-4)
 
-        allowance = replace(climb.ALLOWANCES["quick"], rounds=rounds)
-        monkeypatch.setitem(climb.ALLOWANCES, "quick", allowance)
+        allowance = replace(tuner.ALLOWANCES["quick"], rounds=rounds)
+        monkeypatch.setitem(tuner.ALLOWANCES, "quick", allowance)
         device = Device(monkeypatch, judge)
         tuned(result, use_cache=False)
         own = {c.mugraph for c in result.candidates}
@@ -112,9 +112,9 @@ def test_structures_that_are_launched_alike_wait_until_their_launch_is_the_best(
 
     first = launched(rounds=0)
     assert len(first) > 20
-    assert max(first.values()) == climb.ALIKE
-    full = [launches for launches, count in first.items() if count == climb.ALIKE]
-    assert any(launched(1, launches)[launches] > climb.ALIKE for launches in full)
+    assert max(first.values()) == tuner.ALIKE
+    full = [launches for launches, count in first.items() if count == tuner.ALIKE]
+    assert any(launched(1, launches)[launches] > tuner.ALIKE for launches in full)
 
 
 @mirage.kernel
@@ -128,11 +128,11 @@ def _decoded() -> SearchResult:
     return store.superoptimize(decode.trace(*shapes), use_cache=False)
 
 
-def _first_round(others: float) -> climb.Climb:
+def _first_round(others: float) -> tuner.Climb:
     """A tuning after its first round: two kernels take 10 µs, others `others`."""
-    result, allowance = _decoded(), climb.ALLOWANCES["quick"]
+    result, allowance = _decoded(), tuner.ALLOWANCES["quick"]
     assert len(result.best.mugraph.blocks) == 2
-    found = climb.Climb(result, allowance, None, H100, lambda *_: None)
+    found = tuner.Climb(result, allowance, None, H100, lambda *_: None)
     for graph in found._first():
         time = 10.0 if len(graph.blocks) == 2 else others
         found.timings[graph] = Timing(0, time, 1e-4)
@@ -146,12 +146,12 @@ def test_each_number_of_kernels_has_its_best_sizes_timed() -> None:
     timed = Counter(len(g.blocks) for g in found.timings if g not in own)
     there = Counter(len(g.blocks) for g in _proposed(found.result) - own)
     for kernels in (1, 2):
-        assert timed[kernels] >= min(climb.EACH_KIND / 2, there[kernels]) > 0
+        assert timed[kernels] >= min(tuner.EACH_KIND / 2, there[kernels]) > 0
 
 
 def _proposed(result: SearchResult) -> set[KernelGraph]:
     """All sizes of the candidates that a first round chooses from."""
-    count = climb.ALLOWANCES["quick"].sizes
+    count = tuner.ALLOWANCES["quick"].sizes
     return {
         graph
         for candidate in result
@@ -172,10 +172,10 @@ def test_long_calls_have_more_time_at_the_end(
     longer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = searched()
-    device = Device(monkeypatch, lambda _: Timing(0, climb.LONG + longer, 1e-4))
+    device = Device(monkeypatch, lambda _: Timing(0, tuner.LONG + longer, 1e-4))
     tuned(result)
     assert device.reserve == (
-        climb.LONG_FINAL_SECONDS if longer else climb.FINAL_SECONDS
+        tuner.LONG_FINAL_SECONDS if longer else tuner.FINAL_SECONDS
     )
 
 
@@ -269,6 +269,6 @@ def test_a_search_leaves_time_to_the_tuning_that_follows(
         bound.search()
     with DETERMINISTIC.scope(True):
         bound.search()
-    own = climb.ALLOWANCES["quick"]
+    own = tuner.ALLOWANCES["quick"]
     assert budgets == [None, own.search, None, 2.0, 3.0, None]
     assert own.search + own.least < own.seconds

@@ -69,7 +69,7 @@ from mirage_dsl.tune.devices import (
     measured_figures,
 )
 from mirage_dsl.tune.timing import COLD_BYTES, cold_bytes
-from mirage_dsl.tune.timings import timings_key
+from mirage_dsl.tune.tuner import timings_key
 from tests.search import blocks
 from tests.search.programs import PROGRAMS
 from tests.search.test_union import decode
@@ -301,7 +301,7 @@ def test_gpus_of_other_constants_share_no_results() -> None:
     keys = {prepare(program, hardware=h).key for h in rows}
     assert len(keys) == len(rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirage_dsl.tune.timings._surroundings", lambda _: {})
+        patch.setattr("mirage_dsl.tune.tuner._surroundings", lambda _: {})
         times = {timings_key(result, (), "quick", None, h) for h in rows}
     assert len(times) == len(rows)
     assert prepare(program, hardware=replace(H100)).key in keys

@@ -25,10 +25,9 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store.cache import TIMINGS, Cache
 from mirage_dsl.store.results import for_program
-from mirage_dsl.tune import climb, timings, tuner
+from mirage_dsl.tune import tuner
 from mirage_dsl.tune.channel import Timing
-from mirage_dsl.tune.timings import timings_key
-from mirage_dsl.tune.tuner import Ahead, tuned
+from mirage_dsl.tune.tuner import Ahead, timings_key, tuned
 from tests.programs import mugraphs
 from tests.project.tuning import Device, TrialWorker, gated, library_first, searched
 
@@ -59,8 +58,8 @@ def test_all_that_the_search_found_is_timed(monkeypatch: pytest.MonkeyPatch) -> 
     """Also what the estimate thinks little of: it may be wrong."""
     result = searched()
     device = Device(monkeypatch, library_first)
-    allowance = replace(climb.ALLOWANCES["quick"], first=0, rounds=0, worst=0.0)
-    monkeypatch.setitem(climb.ALLOWANCES, "quick", allowance)
+    allowance = replace(tuner.ALLOWANCES["quick"], first=0, rounds=0, worst=0.0)
+    monkeypatch.setitem(tuner.ALLOWANCES, "quick", allowance)
     tuned(result)
     assert set(device.timed) == {result.program, *(c.mugraph for c in result)}
 
@@ -207,11 +206,11 @@ def test_timings_are_those_of_one_machine(
     if part == "gpu":
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
     elif part == "driver":
-        monkeypatch.setattr(timings, "_DRIVER", driver)
+        monkeypatch.setattr(tuner, "_DRIVER", driver)
     elif part == "cuda":
         monkeypatch.setattr(torch.version, "cuda", "another")
     elif part == "code":
-        monkeypatch.setattr(timings, "code_version", lambda *_: "another")
+        monkeypatch.setattr(tuner, "code_version", lambda *_: "another")
     after = dict(timings_key(result, (), "quick", None, H100).parts)
     assert {name for name in before if before[name] != after[name]} == {part}
 
@@ -345,7 +344,7 @@ def test_the_search_counts(
     device = Device(monkeypatch, library_first)
     started = time.monotonic()
     _bound().search(progress=lambda stage, *_: stage == "verify" and time.sleep(0.2))
-    allowance = climb.ALLOWANCES["quick"]
+    allowance = tuner.ALLOWANCES["quick"]
     assert started <= device.deadline - allowance.seconds < time.monotonic() - 0.2
     assert device.least == allowance.least
     assert 0 < device.reserve < allowance.least
@@ -375,7 +374,7 @@ def test_the_wait_for_others_does_not_count(
         assert thread.is_alive()
         released = time.monotonic()
     thread.join(60)
-    began = device.deadline - climb.ALLOWANCES["quick"].seconds
+    began = device.deadline - tuner.ALLOWANCES["quick"].seconds
     assert released - 1.0 < began < released + 0.5
     (line,) = [r.message for r in caplog.records if "searched at" in r.message]
     assert float(line.partition("searched at ")[2].partition(",")[0]) < 1.0
