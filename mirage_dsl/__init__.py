@@ -69,13 +69,12 @@ _HOME = {
     "frontend.arguments": "spec",
     "api.kernel": "kernel Kernel",
     "api.bound": "BoundKernel",
-    "api.mirage_json": "from_json",
     "api.graph": (
         "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph"
     ),
     "api.compatibility": (
-        "convert_dtype_to_torch_type generate_cuda_program generate_triton_program "
-        "optimize set_gpu_device_id"
+        "convert_dtype_to_torch_type from_json generate_cuda_program "
+        "generate_triton_program optimize set_gpu_device_id"
     ),
 }
 _WHERE = {

@@ -4,6 +4,7 @@ from mirage_dsl.api.bound import BoundKernel as BoundKernel
 from mirage_dsl.api.compatibility import (
     convert_dtype_to_torch_type as convert_dtype_to_torch_type,
 )
+from mirage_dsl.api.compatibility import from_json as from_json
 from mirage_dsl.api.compatibility import generate_cuda_program as generate_cuda_program
 from mirage_dsl.api.compatibility import (
     generate_triton_program as generate_triton_program,
@@ -17,7 +18,6 @@ from mirage_dsl.api.graph import new_threadblock_graph as new_threadblock_graph
 from mirage_dsl.api.graph import superoptimize as superoptimize
 from mirage_dsl.api.kernel import Kernel as Kernel
 from mirage_dsl.api.kernel import kernel as kernel
-from mirage_dsl.api.mirage_json import from_json as from_json
 from mirage_dsl.backends.triton.running.screen import compile_only as compile_only
 from mirage_dsl.core.errors import CacheError as CacheError
 from mirage_dsl.core.errors import CheckError as CheckError

@@ -584,7 +584,7 @@ def _resumed(
         return search(**options), False
     path = Path(previous)
     if path.exists():
-        from mirage_dsl.api.mirage_json import from_json, is_mirages
+        from mirage_dsl.api.compatibility import from_json, is_mirages
 
         if is_mirages(path):
             return from_json(path, program), True

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.api.mirage_json import read
+from mirage_dsl.api.compatibility import read
 from mirage_dsl.core.errors import CacheError, EquivalenceError
 from tests.frontend.test_block_api import agrees, attended, random
 

@@ -95,7 +95,7 @@ DOORS = {
     "backends/triton/running/screen.py",
     "api/bound.py",
     "api/graph.py",
-    "api/mirage_json.py",
+    "api/compatibility.py",
     "cli/environment.py",
     "cli/graphs.py",
     "cli/run.py",
