@@ -605,7 +605,7 @@ def _told(stage: str, done: int, of: int, best: float | None) -> None:
 
 
 def _draw(graph: KernelGraph, file_name: str | Path) -> None:
-    from mirage_dsl.ir.text.drawing import to_dot
+    from mirage_dsl.ir.text.printer import to_dot
 
     Path(f"{file_name}.dot").write_text(to_dot(graph), encoding="utf-8")
 

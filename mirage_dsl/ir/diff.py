@@ -10,7 +10,7 @@ from typing import Any
 from mirage_dsl.ir.canonical import canonical_hash, canonical_names
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Split
 from mirage_dsl.ir.rename import Renaming
-from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ir.text.parser import GraphLike, graph_of
 
 _INDENT = "  "
 

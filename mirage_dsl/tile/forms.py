@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_dsl.ir.text.errors import Word
-from mirage_dsl.ir.text.forms import AxisForm, ClauseForm, DimForm, TypeForm
+from mirage_dsl.ir.text.forms import AxisForm, ClauseForm, DimForm, TypeForm, Word
 
 
 @dataclass(frozen=True)

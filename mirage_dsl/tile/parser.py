@@ -17,8 +17,16 @@ from mirage_dsl.core.errors import ParseError
 from mirage_dsl.core.types import Dim, is_name
 from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
 from mirage_dsl.ir.text.applications import Resolver
-from mirage_dsl.ir.text.errors import Source, Word, counted, suggest
-from mirage_dsl.ir.text.forms import ClauseForm, DimForm, GraphForm, TypeForm
+from mirage_dsl.ir.text.forms import (
+    ClauseForm,
+    DimForm,
+    GraphForm,
+    Source,
+    TypeForm,
+    Word,
+    counted,
+    suggest,
+)
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
 from mirage_dsl.tile.forms import (

@@ -15,8 +15,14 @@ from typing import Any
 
 from lark import Lark, Token, v_args
 
-from mirage_dsl.ir.text.errors import Source, Word
-from mirage_dsl.ir.text.forms import AxisForm, ClauseForm, DimForm, TypeForm
+from mirage_dsl.ir.text.forms import (
+    AxisForm,
+    ClauseForm,
+    DimForm,
+    Source,
+    TypeForm,
+    Word,
+)
 from mirage_dsl.ir.text.syntax import (
     Lines,
     TypeForms,

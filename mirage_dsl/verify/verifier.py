@@ -17,7 +17,7 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
-from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.skip import unproven
 from mirage_dsl.verify.algebra import OrderModel

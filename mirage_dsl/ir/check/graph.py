@@ -34,7 +34,7 @@ from mirage_dsl.ir.infer import (
     store_type,
 )
 from mirage_dsl.ir.maps import derived_extents, extents_made
-from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ir.walk import applications, operands_of, read_by, results_of
 from mirage_dsl.ops.definition import Kind
 

@@ -15,7 +15,7 @@ from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import DType, Scalar
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.evaluate.graph import evaluate
-from mirage_dsl.ir.text.graphlike import GraphLike, graph_of
+from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Array, Numbers, Operator, Truth
 
 Compute = type[np.float64] | type[np.float32]

@@ -37,7 +37,6 @@ from mirage_dsl.ir.graph import (
     ValueNode,
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type
-from mirage_dsl.ir.text.errors import Source, Word, closest, counted, suggest
 from mirage_dsl.ir.text.forms import (
     ApplyForm,
     AxisForm,
@@ -50,7 +49,12 @@ from mirage_dsl.ir.text.forms import (
     InfixForm,
     NameForm,
     SettledForm,
+    Source,
     TypeForm,
+    Word,
+    closest,
+    counted,
+    suggest,
 )
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator, Term
 from mirage_dsl.ops.table import OPERATORS

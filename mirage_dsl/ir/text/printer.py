@@ -2,14 +2,18 @@
 
 The text is described in `docs/text-format.md`.  A graph whose types do not follow is
 printed too, without the types that are missing: error messages show such graphs.
+
+A text does not say which line of the user's Python a node comes from.  A stored result
+notes instead which operator of the program had that line (`lines_of`), so that emitted
+code shows the line where it is now, not where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 
-from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.errors import CheckError, SourceLocation
 from mirage_dsl.core.types import TensorType, axis_text
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -17,6 +21,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,
     KernelGraph,
+    KernelNode,
     Load,
     LoopBound,
     RunningMax,
@@ -27,6 +32,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import stated_extents
+from mirage_dsl.ir.walk import operands_of
 
 VERSION = 1
 """Version of the text format, in its first line."""
@@ -191,3 +197,126 @@ def block_node_text(node: BlockNode, type_: str) -> str:
             return f"{node.result}{type_} = running max {node.operand}"
         case Store():
             return f"store {node.result}{type_} = {node.operand}"
+
+
+# -- The user's lines ------------------------------------------------------------------
+
+Lines = dict[str, int]
+"""Name of a value to the position of an operator in the program."""
+
+
+def lines_of(mugraph: KernelGraph, program: KernelGraph) -> Lines:
+    """Which operator of the program has the line of each operator of a μGraph."""
+    places: dict[SourceLocation, int] = {}
+    for at, node in enumerate(program.nodes):
+        if isinstance(node, Apply) and node.location is not None:
+            places.setdefault(node.location, at)
+    found: Lines = {}
+
+    def note(name: str, node: Apply) -> Apply:
+        if node.location in places:
+            found[name] = places[node.location]
+        return node
+
+    _map_operators(mugraph, note)
+    return found
+
+
+def with_lines(
+    mugraph: KernelGraph, program: KernelGraph, lines: Mapping[str, int]
+) -> KernelGraph:
+    """The μGraph with the program's lines; `lines` as `lines_of` gave them."""
+
+    def place(name: str, node: Apply) -> Apply:
+        at = lines.get(name, len(program.nodes))
+        source = program.nodes[at] if at < len(program.nodes) else None
+        if not isinstance(source, Apply):
+            return node
+        return replace(node, location=source.location)
+
+    return _map_operators(mugraph, place)
+
+
+def _map_operators(
+    graph: KernelGraph, function: Callable[[str, Apply], Apply]
+) -> KernelGraph:
+    """Replace every operator; its name starts with its kernel's position in blocks."""
+    nodes: list[KernelNode] = []
+    for at, node in enumerate(graph.nodes):
+        match node:
+            case Apply():
+                nodes.append(function(node.result, node))
+            case BlockGraph():
+                inner: list[BlockNode] = [
+                    function(f"{at}.{n.result}", n) if isinstance(n, Apply) else n
+                    for n in node.nodes
+                ]
+                nodes.append(replace(node, nodes=tuple(inner)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+# -- Drawings, in Graphviz' language ---------------------------------------------------
+
+
+def to_dot(graph: KernelGraph) -> str:
+    """A drawing of a μGraph: its kernels, and in each block what it computes.
+
+    Library kernels are boxes; blocks are boxes with what they compute in them; arrows
+    say who reads what.
+    """
+    return "\n".join(["digraph {", *_lines(graph), "}", ""])
+
+
+def _lines(graph: KernelGraph) -> Iterator[str]:
+    yield f"  label={_quoted(graph.name)}; node [shape=box];"
+    types = {i.name: i.type for i in graph.inputs}
+    # Nodes of the drawing by the tensors of the kernel level that they make.
+    made: dict[str, str] = {}
+    for given in graph.inputs:
+        yield _node(given.name, f"{given.name}: {given.type}", "ellipse")
+        made[given.name] = given.name
+    for number, node in enumerate(graph.nodes):
+        if isinstance(node, BlockGraph):
+            yield from _drawn(node, number, types, made)
+            continue
+        yield _node(node.result, kernel_node_text(node, types))
+        yield from (_arrow(made[v], node.result) for v in dict.fromkeys(node.values))
+        made[node.result] = node.result
+    for place, returned in enumerate(graph.returns):
+        yield _node(f"return {place}", f"return {returned.value}", "ellipse")
+        yield _arrow(made[returned.value], f"return {place}")
+
+
+def _drawn(
+    block: BlockGraph, number: int, outer: dict[str, TensorType], made: dict[str, str]
+) -> Iterator[str]:
+    yield f"  subgraph cluster_{number} {{ label={_quoted(block_header(block))};"
+    types: dict[str, TensorType] = {}
+    names: dict[str, str] = {}
+    for node in block.nodes:
+        name = f"{number}: {node.result}"
+        text = block_node_text(node, type_text(node, block, types, outer))
+        yield f"  {_node(name, text)}"
+        names[node.result] = name
+    yield "  }"
+    for node in block.nodes:
+        sources = [made[node.source]] if isinstance(node, Load) else []
+        sources += [names[v] for v in dict.fromkeys(operands_of(node)) if v in names]
+        yield from (_arrow(source, names[node.result]) for source in sources)
+    for store in block.stores:
+        outer[store.result] = store_type(store)
+        made[store.result] = names[store.result]
+
+
+def _node(name: str, text: str, shape: str = "") -> str:
+    shaped = f", shape={shape}" if shape else ""
+    return f"  {_quoted(name)} [label={_quoted(text)}{shaped}];"
+
+
+def _arrow(source: str, target: str) -> str:
+    return f"  {_quoted(source)} -> {_quoted(target)};"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

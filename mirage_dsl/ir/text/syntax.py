@@ -1,4 +1,4 @@
-"""Reads `.mu` text into a tree of its forms; `elaborate` makes the graph of it.
+"""Reads `.mu` text into a tree of its forms; `parser` makes the graph of it.
 
 The grammar is `syntax.lark`.  Texts of other levels import rules from it, and share
 what makes forms of types (`TypeForms`), what ends a statement (`Lines`) and the errors
@@ -15,8 +15,9 @@ from typing import Any
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from mirage_dsl.ir.text.errors import INFIX, KEYWORDS, Source, Word, unexpected
 from mirage_dsl.ir.text.forms import (
+    INFIX,
+    KEYWORDS,
     AccumulateForm,
     ApplyForm,
     AssignForm,
@@ -35,9 +36,12 @@ from mirage_dsl.ir.text.forms import (
     ReturnForm,
     RunningForm,
     SettledForm,
+    Source,
     StoreForm,
     TargetForm,
     TypeForm,
+    Word,
+    unexpected,
 )
 
 # Lark's annotations leave parts unknown to Pyright.

@@ -35,9 +35,8 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.text.lines import lines_of, with_lines
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.ir.text.printer import lines_of, to_text, with_lines
 from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
