@@ -16,7 +16,7 @@ from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
-from mirage_dsl.ir.check.view import Diagnostic
+from mirage_dsl.ir.check.block import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB

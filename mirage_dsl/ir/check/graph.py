@@ -24,8 +24,13 @@ from mirage_dsl.core.types import (
     is_name,
     shown_integer,
 )
-from mirage_dsl.ir.check.block import check_block, slice_problem
-from mirage_dsl.ir.check.view import BlockView, Diagnostic, listed
+from mirage_dsl.ir.check.block import (
+    BlockView,
+    Diagnostic,
+    check_block,
+    listed,
+    slice_problem,
+)
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, Return
 from mirage_dsl.ir.infer import (
     apply_type,
