@@ -22,7 +22,7 @@ from mirage_dsl.cli.output import (
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.hardware import DEFAULT, EARLIEST
 from mirage_dsl.core.types import boolean
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import index_limits
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.core.types import DType, Scalar, dtype_named, f32
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import index_limits
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator

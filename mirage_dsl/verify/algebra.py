@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
+from mirage_dsl.ir.analysis.integers import SMALL, any_integers
 from mirage_dsl.ir.evaluate.floats import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
-from mirage_dsl.verify.integers import SMALL, any_integers
 
 # -- Order -----------------------------------------------------------------------------
 # An order-like operator (a maximum, or something made of it) is a *site*,

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import fitted, index_limits
 from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ops.definition import Array
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
-from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 _TOLERANCE = 1e-9

@@ -25,14 +25,13 @@ import numpy as np
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import fitted, index_limits
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, RunningMax
 from mirage_dsl.ir.walk import map_nodes
 from mirage_dsl.ops.definition import Array, Operator
 from mirage_dsl.ops.table import LOG, shift_rows
-from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.sizes import input_shape, shrink
 
 TOLERANCE = 1e-9

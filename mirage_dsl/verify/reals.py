@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import fitted, index_limits
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Array, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
-from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 

@@ -21,7 +21,7 @@ import numpy as np
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim, Scalar
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import index_limits, of_words
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Inside,
@@ -48,7 +48,6 @@ from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
 from mirage_dsl.verify.certificate import Sampled
 from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
-from mirage_dsl.verify.integers import of_words
 from mirage_dsl.verify.interface import corresponding_axes
 from mirage_dsl.verify.regions import (
     Demands,

@@ -27,13 +27,12 @@ import numpy as np
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import DType, boolean
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import fitted, index_limits
 from mirage_dsl.ir.evaluate.floats import numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph, Return
 from mirage_dsl.ops.definition import Array, Term
 from mirage_dsl.ops.table import EXP
 from mirage_dsl.verify.certificate import Stability
-from mirage_dsl.verify.integers import fitted
 from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import index_limits
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (

@@ -11,7 +11,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import MirageError
-from mirage_dsl.ir.analysis.indices import index_limits
+from mirage_dsl.ir.analysis.integers import index_limits
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 
