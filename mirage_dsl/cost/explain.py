@@ -17,8 +17,8 @@ from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import Footprint, footprint_of, tensor_bytes
 from mirage_dsl.cost.order import exchanges, synchronisations
 from mirage_dsl.cost.resources import shared_buffers
+from mirage_dsl.ir.analysis.bounds import exposed, unshifted
 from mirage_dsl.ir.analysis.layouts import laid_out, places
-from mirage_dsl.ir.analysis.unshifted import exposed, unshifted
 from mirage_dsl.ir.analysis.waiting import asked_ahead, behind_kernels, launched_in_turn
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types

@@ -31,13 +31,13 @@ from fractions import Fraction
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, TensorType, f32, scalar
+from mirage_dsl.ir.analysis.bounds import bare, needs_no_shift, shift_row
 from mirage_dsl.ir.analysis.homogeneity import (
     Exponentials,
     NotHomogeneousError,
     Scaling,
     scaling_of,
 )
-from mirage_dsl.ir.analysis.unshifted import bare, needs_no_shift, shift_row
 from mirage_dsl.ir.check.graph import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,

@@ -16,7 +16,7 @@ from typing import Literal
 
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS
 from mirage_dsl.core.types import Dim, TensorType, boolean, f32
-from mirage_dsl.ir.analysis.unshifted import shift_row
+from mirage_dsl.ir.analysis.bounds import shift_row
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,

@@ -11,7 +11,7 @@ matters has to be computed as it is.  Which rows shift, and by what, the table s
 from __future__ import annotations
 
 from mirage_dsl.core.errors import MirageError
-from mirage_dsl.ir.analysis.unshifted import is_limited
+from mirage_dsl.ir.analysis.bounds import is_limited
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.walk import users
 from mirage_dsl.ops.definition import Operator

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 import mirage_dsl as mirage
 from mirage_dsl.core.types import Dim, DType, Scalar, bf16, f16, f32, scalar
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.analysis.bounds import GraphBounds
-from mirage_dsl.ir.analysis.unshifted import unshifted
+from mirage_dsl.ir.analysis.bounds import GraphBounds, unshifted
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy

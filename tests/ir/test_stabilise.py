@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mirage_dsl.core.types import f16, f32
+from mirage_dsl.ir.analysis.bounds import exposed
 from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
-from mirage_dsl.ir.analysis.unshifted import exposed
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, RunningMax
