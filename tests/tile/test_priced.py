@@ -17,10 +17,10 @@ import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.block import loaded
 from mirage_dsl.cost.facts import ProgramFacts, facts_of
 from mirage_dsl.cost.footprint import Footprint, footprint_of
 from mirage_dsl.cost.order import exchanges, synchronisations
-from mirage_dsl.cost.traffic import loaded
 from mirage_dsl.ir.analysis.layouts import laid_out
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
