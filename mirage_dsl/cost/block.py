@@ -12,8 +12,7 @@ import numpy as np
 
 from mirage_dsl.core.hardware import SECTOR, WARP
 from mirage_dsl.cost.facts import Column, Rows, as_column
-from mirage_dsl.cost.footprint import Footprint, Numbers
-from mirage_dsl.cost.resources import Bools, Resources, resources
+from mirage_dsl.cost.footprint import Bools, Footprint, Numbers, Resources, resources
 from mirage_dsl.ir.graph import dims_of
 from mirage_dsl.tile.sizes import SMALLEST_DOT
 

@@ -14,9 +14,13 @@ from mirage_dsl.core.hardware import DEFAULT, WARP, Hardware
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.estimate import Cost, KernelCost, copied_by, estimate, launched
 from mirage_dsl.cost.facts import facts_of
-from mirage_dsl.cost.footprint import Footprint, footprint_of, tensor_bytes
+from mirage_dsl.cost.footprint import (
+    Footprint,
+    footprint_of,
+    shared_buffers,
+    tensor_bytes,
+)
 from mirage_dsl.cost.order import exchanges, synchronisations
-from mirage_dsl.cost.resources import shared_buffers
 from mirage_dsl.ir.analysis.bounds import exposed, unshifted
 from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.analysis.waiting import asked_ahead, behind_kernels, launched_in_turn

@@ -18,8 +18,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.facts import ProgramFacts, facts_of
 from mirage_dsl.cost.flow import STAGES, Flow, Stage, Step, live_tiles
-from mirage_dsl.cost.footprint import Footprint, footprint_of
-from mirage_dsl.cost.resources import resources
+from mirage_dsl.cost.footprint import Footprint, footprint_of, resources
 from mirage_dsl.ir.graph import BlockGraph, BlockNode, KernelGraph, Load, Store
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents

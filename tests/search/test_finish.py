@@ -7,14 +7,13 @@ from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.facts import BlockFacts, facts_of
 from mirage_dsl.cost.flow import Stage
-from mirage_dsl.cost.footprint import footprint_of
+from mirage_dsl.cost.footprint import footprint_of, resources
 from mirage_dsl.cost.order import (
     exchanges,
     in_good_order,
     late_loads,
     synchronisations,
 )
-from mirage_dsl.cost.resources import resources
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check_or_raise

@@ -6,11 +6,11 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.facts import facts_of
-from mirage_dsl.cost.footprint import footprint_of
-from mirage_dsl.cost.resources import (
+from mirage_dsl.cost.footprint import (
     BASE_REGISTERS,
     BASE_SHARED,
     Resources,
+    footprint_of,
     resources,
 )
 from mirage_dsl.ir.graph import KernelGraph, Schedule

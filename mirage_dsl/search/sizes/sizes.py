@@ -23,8 +23,14 @@ from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.block import block_cost
 from mirage_dsl.cost.facts import BlockFacts, Tried, facts_of
-from mirage_dsl.cost.footprint import Footprint, Points, at_point, footprints
-from mirage_dsl.cost.resources import Resources, resources
+from mirage_dsl.cost.footprint import (
+    Footprint,
+    Points,
+    Resources,
+    at_point,
+    footprints,
+    resources,
+)
 from mirage_dsl.ir.graph import BlockGraph, Split
 from mirage_dsl.search.space import along_axes, matched
 from mirage_dsl.search.structures.family import hull
