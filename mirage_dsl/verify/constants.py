@@ -1,21 +1,43 @@
-"""How a constant is read in a field.
+"""The numbers that a program states: how a field reads them, and small sizes need them.
 
 A float such as 0.1 or 1/sqrt(128) stands for a number that has no finite binary
 expansion.  A constant within rounding of a rational of small height is read as that
 rational; one whose square is, as the root of it with its sign, so that identities such
 as `c * c = 1/128` hold.  All others are read as the exact fraction that they store.
 Whichever reading applies, it moves the constant by less than its rounding error.
+
+Other numbers are compared with positions.  A window of 1024 masks nothing where a
+dim has 7 elements, so a wrong window would pass there.  In trials at small sizes the
+numbers in sums and comparisons of positions are brought together, in both graphs
+alike: they stay in order, and the distance between two neighbours is that in truth,
+or a few if it is more.  So 1023 and 1024 stay one apart.  Numbers that follow from
+extents follow them by themselves, and factors stay.  At the true extents, where
+samples are compared too, the numbers are the true ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from mirage_dsl.core.types import Scalar
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    KernelNode,
+    LoopBound,
+    Operand,
+)
+from mirage_dsl.ir.walk import map_blocks, map_nodes
+from mirage_dsl.ops.definition import Kind, Term, Truth
+from mirage_dsl.ops.table import MAXIMUM, MINIMUM, WHERE
+
+# -- How a constant is read ------------------------------------------------------------
 
 _HEIGHT = 10**7
 _SQUARE_HEIGHT = 2**16
@@ -72,3 +94,151 @@ def read_number(value: Scalar, extents: Mapping[str, int]) -> Number | float:
     number = _read(value.value)
     square = None if number.square is None else number.square * factor**2
     return Number(number.rational * factor, square, number.sign)
+
+
+# -- What positions are compared with --------------------------------------------------
+
+Numbers = Mapping[Fraction, Fraction]
+"""What stands for each number."""
+
+
+def _is_beside(node: Apply) -> bool:
+    """Whether numbers of an operator are compared with or added to its operands."""
+    if node.op.kind is not Kind.ELEMENTWISE:
+        return False
+    sums = node.op.term in (Term.ADD, Term.SUB)
+    return (
+        sums or node.op.truth is Truth.COMPARES or node.op in (MAXIMUM, MINIMUM, WHERE)
+    )
+
+
+class _Walk:
+    """The operators that compute with positions, at both levels of a graph."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph = graph
+        self._positions = {i.name for i in graph.indices}
+
+    def kernel(self) -> Iterator[Apply]:
+        """Those with numbers beside positions, in order."""
+        for node in self._graph.nodes:
+            if isinstance(node, Apply):
+                yield from self._apply(node, self._positions)
+            else:
+                yield from self._block(node)
+
+    def _block(self, block: BlockGraph) -> Iterator[Apply]:
+        own = {n.result for n in block.loads if n.source in self._positions}
+        for node in block.applies:
+            yield from self._apply(node, own)
+
+    @staticmethod
+    def _apply(node: Apply, positions: set[str]) -> Iterator[Apply]:
+        values = node.values[node.op is WHERE :]
+        if not values or not positions.issuperset(values):
+            return
+        if node.op.kind is Kind.VIEW or node.op.kind is Kind.ELEMENTWISE:
+            if node.op.truth is not Truth.COMPARES:
+                positions.add(node.result)
+            if _is_beside(node):
+                yield node
+
+
+def literals(graph: KernelGraph) -> set[Fraction]:
+    """The integers beside positions, without their signs."""
+    found = (_literal(o) for n in _Walk(graph).kernel() for o in n.operands)
+    beside = {abs(number) for number in found if number is not None}
+    bounds = (b for k in graph.blocks for b in (*k.bounds, *_settling(k)))
+    found = {n for b in bounds for n in (abs(b.offset), b.also) if n is not None}
+    return beside | set(map(Fraction, found))
+
+
+def _settling(block: BlockGraph) -> Iterator[LoopBound]:
+    return (s.bound for s in block.settled)
+
+
+def _literal(operand: Operand) -> Fraction | None:
+    """The integer that an operand is; None for what is none, or follows extents."""
+    if isinstance(operand, str) or operand.extents:
+        return None
+    value = operand.value
+    whole = isinstance(value, Fraction) and value.denominator == 1
+    return Fraction(value) if whole else None
+
+
+def brought_together(numbers: Iterable[Fraction], most: int) -> Numbers:
+    """Each number with one as far from the one before, or so far at most."""
+    found: dict[Fraction, Fraction] = {}
+    last = now = Fraction(0)
+    for number in sorted(numbers):
+        now += min(number - last, Fraction(most))
+        found[number], last = now, number
+    return found
+
+
+def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
+    """The graph with other numbers beside positions."""
+    if not literals(graph):
+        return graph
+    beside = {id(n) for n in _Walk(graph).kernel()}
+
+    def changed(operand: Operand) -> Operand:
+        number = _literal(operand)
+        if number is None:
+            return operand
+        return Scalar((-1 if number < 0 else 1) * numbers[abs(number)])
+
+    def operands(node: Apply) -> tuple[Operand, ...]:
+        return (
+            tuple(map(changed, node.operands)) if id(node) in beside else node.operands
+        )
+
+    def moved(node: BlockNode) -> BlockNode:
+        return (
+            replace(node, operands=operands(node)) if isinstance(node, Apply) else node
+        )
+
+    def bound(given: LoopBound) -> LoopBound:
+        number = int(numbers[Fraction(abs(given.offset))])
+        also = given.also
+        also = None if also is None else int(numbers[Fraction(also)])
+        offset = -number if given.offset < 0 else number
+        return replace(given, offset=offset, also=also)
+
+    nodes: list[KernelNode] = []
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            bounds = tuple(map(bound, node.bounds))
+            settled = tuple(replace(s, bound=bound(s.bound)) for s in node.settled)
+            block = map_nodes(node, moved)
+            nodes.append(replace(block, bounds=bounds, settled=settled))
+        else:
+            nodes.append(replace(node, operands=operands(node)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def with_numbers_of(graph: KernelGraph, small: KernelGraph) -> KernelGraph:
+    """The graph with the numbers that it has at the sizes of a trial.
+
+    Args:
+        graph: A graph at its own sizes.
+        small: The same at small ones.
+    """
+    if not literals(graph):
+        return graph
+    blocks = iter(small.blocks)
+
+    def renumbered(block: BlockGraph) -> BlockGraph:
+        twin = next(blocks)
+        pairs = zip(block.nodes, twin.nodes, strict=True)
+        nodes = (
+            replace(own, operands=other.operands)
+            if isinstance(own, Apply) and isinstance(other, Apply)
+            else own
+            for own, other in pairs
+        )
+        return replace(
+            block, nodes=tuple(nodes), bounds=twin.bounds, settled=twin.settled
+        )
+
+    return map_blocks(graph, renumbered)

@@ -41,8 +41,8 @@ from mirage_dsl.ir.maps import (
 )
 from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.verify.constants import brought_together, literals, with_literals
 from mirage_dsl.verify.interface import corresponding_axes
-from mirage_dsl.verify.literals import brought_together, literals, with_literals
 
 # -- How the extents of two graphs hang together ---------------------------------------
 # Dims of both graphs fall into classes of equal extent: dims of corresponding axes, and

@@ -21,7 +21,7 @@ from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles
 from mirage_dsl.tile.program import TileProgram, pieces_of
-from mirage_dsl.verify.literals import with_numbers_of
+from mirage_dsl.verify.constants import with_numbers_of
 
 V = TypeVar("V")
 

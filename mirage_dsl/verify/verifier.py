@@ -35,14 +35,12 @@ from mirage_dsl.verify.counterexample import (
     floats_agree,
     levels_agree,
 )
-from mirage_dsl.verify.exact.verdict import verify_exact
-from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
-from mirage_dsl.verify.independence import logarithmic_shifts, no_shift_matters
+from mirage_dsl.verify.exact import verify_exact
+from mirage_dsl.verify.fields import MOST_FIELDS, Depth, chains_for, graph_depth
 from mirage_dsl.verify.interface import interface_difference
-from mirage_dsl.verify.levels import Depth, graph_depth
 from mirage_dsl.verify.reals import domain_difference
-from mirage_dsl.verify.roots import settle_roots
 from mirage_dsl.verify.sampled import Sampling, compare_samples
+from mirage_dsl.verify.shifts import logarithmic_shifts, no_shift_matters
 from mirage_dsl.verify.sizes import Shrunk, shrink
 from mirage_dsl.verify.stability import measure_stability
 from mirage_dsl.verify.tiles import hold_to_rules, tile_level
@@ -55,6 +53,7 @@ from mirage_dsl.verify.trials import (
     Tally,
     fresh_sites,
     run_trials,
+    settle_roots,
 )
 
 _RESTS_ON = (

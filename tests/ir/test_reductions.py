@@ -14,7 +14,7 @@ from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.verify.levels import Depth, DepthAlgebra
+from mirage_dsl.verify.fields import Depth, DepthAlgebra
 from mirage_dsl.verify.verifier import trial_error, verify
 from tests.backends.test_reductions import FORMS
 

@@ -62,16 +62,15 @@ from mirage_dsl.tile.program import (
     tiles_of,
     walk,
 )
-from mirage_dsl.verify.exact.domain import (
+from mirage_dsl.verify.exact import WORK
+from mirage_dsl.verify.fields import MOST_FIELDS, chains_for, graph_depth
+from mirage_dsl.verify.normal_forms import (
     ExactAlgebra,
     ExactDomain,
+    Ring,
     ring_equality,
     symbols,
 )
-from mirage_dsl.verify.exact.ring import Ring
-from mirage_dsl.verify.exact.verdict import WORK
-from mirage_dsl.verify.fields import MOST_FIELDS, chains_for
-from mirage_dsl.verify.levels import graph_depth
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
 from mirage_dsl.verify.tiles import evaluator_of, holds_at
 from mirage_dsl.verify.trials import Field, Outcome, run_trials

@@ -18,8 +18,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.table import MAX, ROWSHIFT
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.search.rewrites import Use, rewritten
-from mirage_dsl.verify.independence import logarithmic_shifts
-from mirage_dsl.verify.shifts import reductions_as_shifts
+from mirage_dsl.verify.shifts import logarithmic_shifts, reductions_as_shifts
 from mirage_dsl.verify.verifier import verify
 
 SEEDS = range(20)

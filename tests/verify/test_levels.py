@@ -5,7 +5,7 @@ from __future__ import annotations
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.verify.levels import graph_depth
+from mirage_dsl.verify.fields import graph_depth
 from mirage_dsl.verify.verifier import identity, recheck, verify
 
 

@@ -18,8 +18,13 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify import regions, sampled
 from mirage_dsl.verify.algebra import ResidueDomain
 from mirage_dsl.verify.certificate import Certificate, Sampled
-from mirage_dsl.verify.fields import MOST_FIELDS, IntArray, chains_for, draw_trials
-from mirage_dsl.verify.levels import graph_depth
+from mirage_dsl.verify.fields import (
+    MOST_FIELDS,
+    IntArray,
+    chains_for,
+    draw_trials,
+    graph_depth,
+)
 from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.trials import Reading

@@ -24,16 +24,16 @@ from mirage_dsl.verify.certificate import (
     Verdict,
 )
 from mirage_dsl.verify.counterexample import find_counterexample
-from mirage_dsl.verify.exact.domain import (
+from mirage_dsl.verify.interface import interface_difference
+from mirage_dsl.verify.normal_forms import (
     Element,
     ExactAlgebra,
     ExactDomain,
+    Ring,
     Values,
     ring_equality,
     symbols,
 )
-from mirage_dsl.verify.exact.ring import Ring
-from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.reals import domain_difference
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
 from mirage_dsl.verify.stability import measure_stability
