@@ -29,23 +29,6 @@ from mirage_dsl.ir.text.forms import (
 )
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
-from mirage_dsl.tile.forms import (
-    ActionForm,
-    AskForm,
-    AssignForm,
-    BareForm,
-    BlockForm,
-    CallForm,
-    CarryForm,
-    ChangeForm,
-    DetailForm,
-    HeadForm,
-    LineForm,
-    LoopForm,
-    NumberForm,
-    ProgramForm,
-    StoreForm,
-)
 from mirage_dsl.tile.printer import VERSION
 from mirage_dsl.tile.program import (
     Along,
@@ -78,6 +61,24 @@ from mirage_dsl.tile.program import (
     Wait,
 )
 from mirage_dsl.tile.sizes import OPERATIONS, Formula, Number, Order
+from mirage_dsl.tile.syntax import (
+    ActionForm,
+    AskForm,
+    AssignForm,
+    BareForm,
+    BlockForm,
+    CallForm,
+    CarryForm,
+    ChangeForm,
+    DetailForm,
+    HeadForm,
+    LineForm,
+    LoopForm,
+    NumberForm,
+    ProgramForm,
+    StoreForm,
+    read,
+)
 
 
 def parse(text: str, filename: str = "<tiles>") -> TileProgram:
@@ -110,9 +111,6 @@ def parse_all(text: str, filename: str = "<tiles>") -> tuple[TileProgram, ...]:
         raise ParseError(
             f"expected the text of tile programs, found {type(text).__name__}"
         )
-    # Lark is imported with the first text that is read.
-    from mirage_dsl.tile.syntax import read
-
     source = Source(filename, text)
     _require_version(source)
     try:

@@ -14,7 +14,7 @@ GLOSSARY = ROOT / "docs" / "architecture.md"
 
 OF_EACH_LEVEL = {
     frozenset({"ir.graph", "tile.program"}): {"Load", "Store"},
-    frozenset({"ir.text.forms", "tile.forms"}): {
+    frozenset({"ir.text.forms", "tile.syntax"}): {
         "AssignForm",
         "BlockForm",
         "StoreForm",
