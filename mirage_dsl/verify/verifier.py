@@ -3,23 +3,36 @@
 Both run over finite fields at small sizes, on random inputs, under random
 interpretations of their functions.  The search decides nothing here: sizes, primes and
 randomness are the verifier's own.  Numerical stability is a verdict apart.
+
+The level that is printed is verified as well: a candidate's tile programs are made for
+its own sizes as the backend makes them, so what changes their statements is as it is
+printed.  What is a number in them stays a formula, so that trials evaluate them at
+small, ragged sizes; lanes are as many as on a GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
-from mirage_dsl.core.errors import MirageError
+from mirage_dsl.core.errors import MirageError, UnsupportedError
+from mirage_dsl.ir.analysis.waiting import launches
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph
+from mirage_dsl.ir.evaluate.domain import Domain, Named
+from mirage_dsl.ir.evaluate.graph import BlockEvaluator
+from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, partial_dim
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.skip import unproven
+from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.check import check_or_raise
+from mirage_dsl.tile.evaluate import evaluate_tiles
+from mirage_dsl.tile.program import TileProgram, pieces_of
 from mirage_dsl.verify.algebra import OrderModel
 from mirage_dsl.verify.certificate import (
     Certificate,
@@ -30,6 +43,7 @@ from mirage_dsl.verify.certificate import (
     Stability,
     Verdict,
 )
+from mirage_dsl.verify.constants import with_numbers_of
 from mirage_dsl.verify.counterexample import (
     find_counterexample,
     floats_agree,
@@ -43,7 +57,6 @@ from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.shifts import logarithmic_shifts, no_shift_matters
 from mirage_dsl.verify.sizes import Shrunk, shrink
 from mirage_dsl.verify.stability import measure_stability
-from mirage_dsl.verify.tiles import hold_to_rules, tile_level
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,
@@ -55,6 +68,99 @@ from mirage_dsl.verify.trials import (
     run_trials,
     settle_roots,
 )
+
+# -- Tile programs stand in for block graphs -------------------------------------------
+
+V = TypeVar("V")
+
+_MOST = 4096
+"""What symbolic dims that blocks hold whole are taken to be at most."""
+
+
+def hold_to_rules(candidate: KernelGraph) -> None:
+    """Nothing, if a candidate's tile programs are well formed at its own sizes.
+
+    Trials see what a program computes at small sizes.  They do not see a wait that is
+    missing, two values in one place, or a mask that the true extents need.
+
+    Raises:
+        CheckError: A rule of the level is broken.
+    """
+    try:
+        found = programs(candidate)
+    except UnsupportedError:
+        return
+    for program, launch in zip(found, launches(candidate), strict=True):
+        check_or_raise(program, launch.made)
+
+
+def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | None:
+    """What evaluates a candidate's blocks at small sizes, by its tile programs.
+
+    None where there are none: what the backend cannot express is not run either.
+
+    Args:
+        candidate: The candidate.
+        small: The same at the sizes of a trial.
+    """
+    candidate = with_numbers_of(candidate, small)
+    most = {n: _MOST for n, e in candidate.extents if e is None}
+    try:
+        found = programs(candidate, sized=False, most=most)
+        pairs = zip(found, small.blocks, strict=True)
+        if not all(holds_at(p, b, small.extent_of) for p, b in pairs):
+            found = programs(small)
+    except UnsupportedError:
+        return None
+    blocks = zip(candidate.blocks, found, strict=True)
+    return evaluator_of({b.results: p for b, p in blocks})
+
+
+def holds_at(
+    program: TileProgram, block: BlockGraph, extents: Mapping[str, int | None]
+) -> bool:
+    """Whether what has one lane in a program has one at the sizes of a block too.
+
+    Splits may have: any tile serves, also one of a single element.  Not so where the
+    number of parts is an extent of what is stored.
+    """
+    stored = {d.name for s in block.stores for axis in s.axes for d in axis}
+    if any(partial_dim(d.name) in stored for d in program.units if d.grid):
+        return False
+    sized = replace(_at(program, block), extents={**program.extents, **extents})
+    pieces = pieces_of(sized)
+    return all(pieces[d].unit for d in program.units)
+
+
+def evaluator_of(
+    tile_programs: Mapping[tuple[str, ...], TileProgram],
+) -> BlockEvaluator:
+    """What evaluates blocks by the tile programs of those with the same results."""
+
+    def evaluate(
+        block: BlockGraph,
+        outer: Mapping[str, Named[V]],
+        extents: Mapping[str, int],
+        domain: Domain[V],
+    ) -> dict[str, Named[V]]:
+        program = _at(tile_programs[block.results], block)
+        return evaluate_tiles(program, outer, extents, domain)
+
+    return evaluate
+
+
+def _at(program: TileProgram, block: BlockGraph) -> TileProgram:
+    """The program with the tiles of a block, but 1 where it knows of one lane."""
+    parts = {d.name for d in program.units if d.grid and not d.loop}
+    steps = {d.name for d in program.units if d.loop}
+    grid = tuple(replace(s, tile=1) if s.dim in parts else s for s in block.grid)
+    loop = block.loop
+    if loop is not None and loop.dim in steps:
+        loop = replace(loop, tile=1)
+    return replace(program, grid=grid, loop=loop)
+
+
+# -- Verification ----------------------------------------------------------------------
 
 _RESTS_ON = (
     "a wrong sum of k exponentials passes a trial with probability (k-1)/q for random "

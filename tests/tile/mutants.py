@@ -72,8 +72,8 @@ from mirage_dsl.verify.normal_forms import (
     symbols,
 )
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
-from mirage_dsl.verify.tiles import evaluator_of, holds_at
 from mirage_dsl.verify.trials import Field, Outcome, run_trials
+from mirage_dsl.verify.verifier import evaluator_of, holds_at
 from tests.end_to_end.test_text_of_found import graphs_of, program_of
 from tests.programs.workloads import WORKLOADS
 

@@ -28,8 +28,7 @@ from mirage_dsl.tile.program import (
 )
 from mirage_dsl.verify import verifier
 from mirage_dsl.verify.sizes import input_shape, shrink
-from mirage_dsl.verify.tiles import evaluator_of, tile_level
-from mirage_dsl.verify.verifier import verify
+from mirage_dsl.verify.verifier import evaluator_of, tile_level, verify
 from tests.programs.mugraphs import attention, rmsnorm_linear
 
 TESTS = Path(__file__).parents[1]
