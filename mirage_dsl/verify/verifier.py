@@ -44,15 +44,15 @@ from mirage_dsl.verify.certificate import (
     Verdict,
 )
 from mirage_dsl.verify.constants import with_numbers_of
-from mirage_dsl.verify.counterexample import (
-    find_counterexample,
-    floats_agree,
-    levels_agree,
-)
 from mirage_dsl.verify.exact import verify_exact
 from mirage_dsl.verify.fields import MOST_FIELDS, Depth, chains_for, graph_depth
 from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.reals import domain_difference
+from mirage_dsl.verify.runs import (
+    find_counterexample,
+    floats_agree,
+    levels_agree,
+)
 from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.shifts import logarithmic_shifts, no_shift_matters
 from mirage_dsl.verify.sizes import Shrunk, shrink
