@@ -23,7 +23,6 @@ from mirage_dsl.verify.certificate import (
     Stability,
     Verdict,
 )
-from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.normal_forms import (
     Element,
     ExactAlgebra,
@@ -35,7 +34,7 @@ from mirage_dsl.verify.normal_forms import (
 )
 from mirage_dsl.verify.reals import domain_difference
 from mirage_dsl.verify.runs import find_counterexample
-from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
+from mirage_dsl.verify.sizes import Shrunk, input_shape, interface_difference, shrink
 from mirage_dsl.verify.stability import measure_stability
 
 WORK = 4_000_000

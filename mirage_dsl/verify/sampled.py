@@ -48,7 +48,6 @@ from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
 from mirage_dsl.verify.certificate import Sampled
 from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
-from mirage_dsl.verify.interface import corresponding_axes
 from mirage_dsl.verify.regions import (
     Demands,
     Region,
@@ -58,6 +57,7 @@ from mirage_dsl.verify.regions import (
     counted_extents,
     operand_regions,
 )
+from mirage_dsl.verify.sizes import corresponding_axes
 from mirage_dsl.verify.trials import (
     CANDIDATE,
     PROGRAM,

@@ -46,7 +46,6 @@ from mirage_dsl.verify.certificate import (
 from mirage_dsl.verify.constants import with_numbers_of
 from mirage_dsl.verify.exact import verify_exact
 from mirage_dsl.verify.fields import MOST_FIELDS, Depth, chains_for, graph_depth
-from mirage_dsl.verify.interface import interface_difference
 from mirage_dsl.verify.reals import domain_difference
 from mirage_dsl.verify.runs import (
     find_counterexample,
@@ -55,7 +54,7 @@ from mirage_dsl.verify.runs import (
 )
 from mirage_dsl.verify.sampled import Sampling, compare_samples
 from mirage_dsl.verify.shifts import logarithmic_shifts, no_shift_matters
-from mirage_dsl.verify.sizes import Shrunk, shrink
+from mirage_dsl.verify.sizes import Shrunk, interface_difference, shrink
 from mirage_dsl.verify.stability import measure_stability
 from mirage_dsl.verify.trials import (
     CANDIDATE,
