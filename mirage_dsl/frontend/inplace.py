@@ -19,7 +19,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
-from mirage_dsl.frontend.indexing import views_of_index
+from mirage_dsl.frontend.memory import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.operands import (
     as_operand,

@@ -19,7 +19,6 @@ from mirage_dsl.core.types import u8
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.attributes import ANY_STRIDES, Attributes
 from mirage_dsl.frontend.dims import Handle, shape_text
-from mirage_dsl.frontend.indexing import views_of_index
 from mirage_dsl.frontend.memory import (
     Arranged,
     Path,
@@ -29,6 +28,7 @@ from mirage_dsl.frontend.memory import (
     View,
     always_a_view,
     link,
+    views_of_index,
 )
 from mirage_dsl.frontend.recorder import Recorder
 
