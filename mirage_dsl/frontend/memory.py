@@ -4,7 +4,8 @@ A program has values only, and no memory.  So a write is a new value of the whol
 storage, which all views of it read anew: `x[:, :4] += y` becomes the concatenation of
 the sum and of the rest of x.  Which results share memory is PyTorch's matter; where
 that depends on strides that a trace does not know, the two storages are linked, and
-what one of them holds is in doubt once the other was written to.
+what one of them holds is in doubt once the other was written to.  Integers, slices,
+None and `...` as an index make a view.
 """
 
 from __future__ import annotations

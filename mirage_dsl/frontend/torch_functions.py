@@ -18,8 +18,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.dims import shape_text
-from mirage_dsl.frontend.layers import multi_head_attention_forward
-from mirage_dsl.frontend.losses import LOSSES
+from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
 from mirage_dsl.frontend.operands import as_operand, as_tensor
 from mirage_dsl.frontend.tensor import Tensor
 
