@@ -33,7 +33,7 @@ _VIEWS = (
 )
 _CONSTRUCTORS = "arange eye full ones tril triu zeros"
 _COMPOSITES = (
-    "batch_norm group_norm layer_norm norm rms_norm softmax std var "
+    "batch_norm einsum group_norm layer_norm norm rms_norm softmax std var "
     "scaled_dot_product_attention"
 )
 _ERRORS = (
@@ -65,7 +65,6 @@ _HOME = {
     "frontend.views": _VIEWS,
     "frontend.composites": _COMPOSITES,
     "frontend.constructors": _CONSTRUCTORS,
-    "frontend.einsum": "einsum",
     "frontend.arguments": "spec",
     "api.kernel": "kernel Kernel",
     "api.bound": "BoundKernel",

@@ -49,6 +49,7 @@ from mirage_dsl.cost.explain import explain as explain
 from mirage_dsl.frontend import namespace
 from mirage_dsl.frontend.arguments import spec as spec
 from mirage_dsl.frontend.composites import batch_norm as batch_norm
+from mirage_dsl.frontend.composites import einsum as einsum
 from mirage_dsl.frontend.composites import group_norm as group_norm
 from mirage_dsl.frontend.composites import layer_norm as layer_norm
 from mirage_dsl.frontend.composites import norm as norm
@@ -66,7 +67,6 @@ from mirage_dsl.frontend.constructors import ones as ones
 from mirage_dsl.frontend.constructors import tril as tril
 from mirage_dsl.frontend.constructors import triu as triu
 from mirage_dsl.frontend.constructors import zeros as zeros
-from mirage_dsl.frontend.einsum import einsum as einsum
 from mirage_dsl.frontend.functions import abs as abs
 from mirage_dsl.frontend.functions import add as add
 from mirage_dsl.frontend.functions import amax as amax

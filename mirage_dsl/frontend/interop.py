@@ -35,8 +35,8 @@ from mirage_dsl.frontend.complex_numbers import (
     is_complex,
     of_complex,
 )
+from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
-from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.layers import RECURRENT

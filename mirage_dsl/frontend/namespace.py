@@ -10,10 +10,10 @@ from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.core.types import u8
-from mirage_dsl.frontend import composites, constructors, einsum, functions, views
+from mirage_dsl.frontend import composites, constructors, functions, views
 from mirage_dsl.frontend.operands import complement, is_condition, is_float, public
 
-_HOMES = (composites, constructors, einsum, functions, views)
+_HOMES = (composites, constructors, functions, views)
 _ALL: dict[str, Callable[..., Any]] = {
     name: value
     for home in _HOMES

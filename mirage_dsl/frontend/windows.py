@@ -23,8 +23,8 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.dims import DimVars
-from mirage_dsl.frontend.einsum import einsum
 from mirage_dsl.frontend.operands import as_tensor
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
