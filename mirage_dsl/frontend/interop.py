@@ -43,10 +43,14 @@ from mirage_dsl.frontend.layers import RECURRENT
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
-from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING
+from mirage_dsl.frontend.rearranging import (
+    NUMPY_SELECTIONS,
+    OF_PYTORCH,
+    REARRANGING,
+    SELECTIONS,
+)
 from mirage_dsl.frontend.selected import FUNCTIONS as OF_PLACES
 from mirage_dsl.frontend.selected import index_add
-from mirage_dsl.frontend.selection import NUMPY_SELECTIONS, SELECTIONS
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.windows import WINDOWS
 
