@@ -32,7 +32,6 @@ from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
 from mirage_dsl.frontend import functions, views
 from mirage_dsl.frontend.dims import (
     Axes,
-    DimNames,
     DimVar,
     DimVars,
     Handle,
@@ -42,7 +41,8 @@ from mirage_dsl.frontend.dims import (
 )
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.recorder import Builder, Recorder
+from mirage_dsl.frontend.program import Builder, DimNames
+from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.graph import (
     JOINED,

@@ -40,13 +40,8 @@ from mirage_dsl.frontend.arguments import Leaf, check_dtypes, order_of, spec
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.recorder import (
-    Recorder,
-    TracedInput,
-    build_graph,
-    results_of,
-    sources_of,
-)
+from mirage_dsl.frontend.program import TracedInput, build_graph, results_of, sources_of
+from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.check.graph import check_or_raise

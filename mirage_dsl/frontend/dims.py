@@ -12,14 +12,13 @@ operand under fresh names instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import count
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Dim, DType, Scalar
+from mirage_dsl.core.types import DType, Scalar
 
 Extent = int | None
 """Extent of an atom; None while it is symbolic."""
@@ -406,68 +405,6 @@ def product(atoms: Iterable[DimVar]) -> Extent:
     if any(e is None for e in extents):
         return None
     return math.prod(e for e in extents if e is not None)
-
-
-# -- Names, once all dims are known ----------------------------------------------------
-
-_LETTERS = "mknhdpqstuvwbcgraf"
-
-
-@dataclass
-class DimNames:
-    """Names of atoms, given in order of appearance."""
-
-    dims: Unifier
-    taken: set[str]
-    _names: dict[DimVar, str] = field(default_factory=dict[DimVar, str])
-    _hints: dict[DimVar, str] = field(default_factory=dict[DimVar, str])
-
-    def __post_init__(self) -> None:
-        self._hints = self.dims.hints()
-        self.taken = self.taken | set(self._hints.values())
-        self._fresh = self._candidates()
-
-    def visit(self, atoms: Iterable[DimVar]) -> None:
-        """Name those atoms that have no name yet."""
-        for atom in self.dims.resolve(atoms):
-            if atom not in self._names:
-                self._names[atom] = self._hints.get(atom) or next(self._fresh)
-
-    def _candidates(self) -> Iterator[str]:
-        numbered = (f"{c}{i}" for i in count(1) for c in _LETTERS)
-        for name in (*_LETTERS,):
-            if name not in self.taken:
-                yield name
-        for name in numbered:
-            if name not in self.taken:
-                yield name
-
-    def lead(self, atoms: DimVars) -> str:
-        """The name of the leading dim of an axis."""
-        return self._names[self.dims.resolve(atoms[:1])[0]]
-
-    def assign(self, atom: DimVar, name: str) -> None:
-        """Give an atom a name that follows from another one's."""
-        self._names.setdefault(atom, name)
-
-    def of(self, atoms: Iterable[DimVar]) -> tuple[str, ...]:
-        """Names of the dims of an axis."""
-        return tuple(self._names[a] for a in self.dims.resolve(atoms))
-
-    def factor(self, atom: DimVar, power: int) -> Scalar:
-        """A power of an extent; of a dim that no tensor has, the number itself."""
-        if atom in self._names:
-            return Scalar(Fraction(1), ((self._names[atom], power),))
-        assert atom.extent is not None
-        return Scalar(Fraction(atom.extent) ** power)
-
-    def axes(self, handle: Handle) -> tuple[tuple[Dim, ...], ...]:
-        """The axes of a value, named."""
-        return tuple(tuple(Dim(n) for n in self.of(axis)) for axis in handle.axes)
-
-    def extents(self) -> dict[str, Extent]:
-        """Extents of all named dims."""
-        return {name: atom.extent for atom, name in self._names.items()}
 
 
 # -- Extents ---------------------------------------------------------------------------

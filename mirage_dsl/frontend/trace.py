@@ -40,14 +40,9 @@ from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.modules import STATE, ModuleFunction
 from mirage_dsl.frontend.operands import NoTensor
+from mirage_dsl.frontend.program import TracedInput, build_graph
 from mirage_dsl.frontend.rearranging import Selection
-from mirage_dsl.frontend.recorder import (
-    RECORDING,
-    Recorder,
-    TraceAgainError,
-    TracedInput,
-    build_graph,
-)
+from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
 from mirage_dsl.frontend.tensor import Extreme, Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of

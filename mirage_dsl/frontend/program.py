@@ -1,0 +1,659 @@
+"""The record of a traced program, and the kernel graph that is made of it.
+
+A record has the nodes in their order, and what is known without computing it: constants
+and positions.  What is one dim is known at the end only, when every axis has been
+factored; till then nodes name the atoms of `frontend.dims`.  Then `build_graph` keeps
+the nodes that a result needs, and names their dims and values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+
+from mirage_dsl.core.errors import (
+    CheckError,
+    DTypeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
+from mirage_dsl.core.types import (
+    LARGEST_INDEX,
+    Axis,
+    AxisNames,
+    Dim,
+    DType,
+    Scalar,
+    TensorType,
+    i64,
+    scalar,
+)
+from mirage_dsl.frontend.branches import Branches
+from mirage_dsl.frontend.dims import (
+    DimVar,
+    DimVars,
+    Extent,
+    Handle,
+    Traced,
+    Unifier,
+    atoms_of,
+    product,
+)
+from mirage_dsl.ir.graph import (
+    Apply,
+    Attrs,
+    BlockGraph,
+    Index,
+    Input,
+    KernelGraph,
+    KernelNode,
+    Return,
+)
+from mirage_dsl.ir.infer import apply_type, check_operands, result_dtype
+from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
+from mirage_dsl.ops.table import (
+    ADD,
+    CAST,
+    FLATTEN,
+    INSERT,
+    MUL,
+    RENAME,
+    SLICE,
+    UNFLATTEN,
+)
+
+_PARTED = UnsupportedError(
+    "an index of an axis that is split or made of several; index before reshaping"
+)
+
+_REGROUPED = (FLATTEN, UNFLATTEN)
+"""Views that make one dim of several, or several of one."""
+
+
+# -- The record ------------------------------------------------------------------------
+
+
+@dataclass
+class ProgramRecord:
+    """The nodes of one trace and the dims that they share."""
+
+    dims: Unifier = field(default_factory=Unifier)
+    nodes: list[Apply | Block] = field(default_factory=list["Apply | Block"])
+    """Operators, their values and dims under the names of `Traced` and `DimVar`."""
+    made: dict[str, Traced] = field(default_factory=dict[str, Traced], repr=False)
+    """What operators made, by name."""
+    closed: bool = False
+    branches: Branches = field(default_factory=Branches)
+    constants: dict[Traced, Scalar] = field(
+        default_factory=dict[Traced, Scalar], repr=False
+    )
+    """Values that are one number all over, which no node computes."""
+    counted: dict[Traced, DimVars] = field(
+        default_factory=dict[Traced, DimVars], repr=False
+    )
+    """Index values: the axis along which each is the position."""
+    positional: dict[Traced, _Step] = field(
+        default_factory=dict[Traced, "_Step"], repr=False
+    )
+    """What is computed of index values and numbers alone, and how."""
+
+    def input(self, dtype: DType, axes: Sequence[tuple[Extent, str | None]]) -> Handle:
+        """An input with a fresh dim for every axis whose extent is not 1.
+
+        Args:
+            dtype: Its element format.
+            axes: Extents, None where they are symbolic, and the user's names.
+        """
+        found = tuple(
+            () if extent == 1 else (self.dims.fresh(extent, hint),)
+            for extent, hint in axes
+        )
+        atoms = atoms_of(found)
+        self.dims.unify(group=atoms)
+        return Handle(self.dims.value(atoms, dtype), found)
+
+    def index(self, axis: DimVars) -> Handle:
+        """The positions along an axis; along one of extent 1 they are 0."""
+        if not axis:
+            return Handle(self._constant(scalar(0), i64), ((),))
+        return Handle(self._counting(axis), (axis,))
+
+    def _counting(self, axis: DimVars) -> Traced:
+        count = product(self.dims.resolve(axis))
+        if count is not None and count > LARGEST_INDEX:
+            raise UnsupportedError(
+                f"{count} positions along an axis; expected at most {LARGEST_INDEX} "
+                "(2**30)",
+                user_location(),
+            )
+        value = self.dims.value(axis, i64)
+        self.counted[value] = axis
+        self.positional[value] = _Step(None, (), (), i64)
+        return value
+
+    def _constant(self, number: Scalar, dtype: DType) -> Traced:
+        value = self.dims.value((), dtype)
+        self.constants[value] = number
+        return value
+
+    def _of_constants(
+        self,
+        op: Operator,
+        operands: tuple[Traced | Scalar, ...],
+        dtype: DType | None,
+    ) -> Traced:
+        """What an operator makes of constants alone.
+
+        Raises:
+            UnsupportedError: It is no number that is the same all over.
+        """
+        numbers = [self.constants[o] if isinstance(o, Traced) else o for o in operands]
+        dtypes = [o.dtype for o in operands if isinstance(o, Traced)]
+        if op.kind is Kind.VIEW and op is not INSERT:
+            return self._constant(numbers[0], dtype or dtypes[0])
+        known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
+        known = known and op.formats is not Formats.INTEGERS
+        with np.errstate(all="ignore"):
+            found = (
+                float(op.numpy(*(float(n.value) for n in numbers))) if known else None
+            )
+        if found is None or not math.isfinite(found):
+            raise UnsupportedError(
+                f"{op.name} of a tensor of one constant; use the number itself, or "
+                "pass the tensor as an argument",
+                user_location(),
+            )
+        return self._constant(scalar(found), _dtype_of(op, operands))
+
+    def _union(self, operands: Sequence[Traced | Scalar]) -> DimVars:
+        atoms = [a for v in operands if isinstance(v, Traced) for a in v.dims]
+        return tuple(dict.fromkeys(self.dims.resolve(atoms)))
+
+    def _record(
+        self,
+        op: Operator,
+        operands: tuple[Traced | Scalar, ...],
+        dims: DimVars,
+        attrs: Attrs = (),
+        dtype: DType | None = None,
+    ) -> Traced:
+        """Append a node; a cast tells the dtype of its result."""
+        location = user_location()
+        if self.closed:
+            raise TraceError(
+                f"{op.name} of a tensor whose trace has ended: a symbolic tensor must "
+                "not be kept outside of the decorated function",
+                location,
+            )
+        if self.constants and any(o in self.constants for o in operands):
+            plain = [o for o in operands if isinstance(o, Traced)]
+            single = op.kind is not Kind.ELEMENTWISE
+            if single or all(o in self.constants for o in plain):
+                return self._of_constants(op, operands, dtype)
+            operands = tuple(
+                self.constants.get(o, o) if isinstance(o, Traced) else o
+                for o in operands
+            )
+        if op in (RENAME, SLICE) and operands[0] in self.positional:
+            return self._moved(op, operands[0], attrs)
+        try:
+            check_operands(op, _formats(operands))
+        except CheckError as error:
+            raise DTypeError(error.message, location) from None
+        if dtype is None:
+            dtype = _dtype_of(op, operands)
+        result = self.dims.value(dims, dtype)
+        if self.branches.begun:
+            self.branches.note(result, operands)
+        self._note_positions(result, op, operands, attrs)
+        names = tuple(o.name if isinstance(o, Traced) else o for o in operands)
+        self.nodes.append(Apply(result.name, op, names, attrs, location))
+        self.made[result.name] = result
+        return result
+
+    # -- What is known of positions ------------------------------------------------
+    # A view of a value that is computed of positions alone is the same computation on
+    # positions along other dims: nothing has to lie in memory to be looked at.
+
+    def _note_positions(
+        self,
+        result: Traced,
+        op: Operator,
+        operands: tuple[Traced | Scalar, ...],
+        attrs: Attrs,
+    ) -> None:
+        plain = [o for o in operands if isinstance(o, Traced)]
+        known = plain and all(o in self.positional for o in plain)
+        if not known or not (op.kind is Kind.ELEMENTWISE or op is CAST):
+            return
+        self.positional[result] = _Step(op, operands, attrs, result.dtype)
+
+    def _moved(self, op: Operator, operand: Traced | Scalar, attrs: Attrs) -> Traced:
+        """A value computed of positions, along other dims or from a start on."""
+        told = dict(attrs)
+        if op is RENAME:
+            old, new = told["dims"], told["to"]
+            assert isinstance(old, tuple)
+            assert isinstance(new, tuple)
+            moves = {
+                a: (b, 0)
+                for one, other in zip(old, new, strict=True)
+                for a, b in zip(
+                    self.dims.named(one), self.dims.named(other), strict=True
+                )
+            }
+        else:
+            start = told["start"]
+            assert isinstance(start, int)
+            lead, *behind = self.dims.named(str(told["dim"]))
+            first = start // (product(behind) or 1)
+            moves = {lead: (self.dims.named(str(told["to"]))[0], first)}
+        assert isinstance(operand, Traced)
+        found = self._replayed(operand, moves, {})
+        assert isinstance(found, Traced)
+        return found
+
+    def _replayed(
+        self,
+        value: Traced | Scalar,
+        moves: Mapping[DimVar, tuple[DimVar, int]],
+        done: dict[Traced, Traced],
+    ) -> Traced | Scalar:
+        if not isinstance(value, Traced) or value in self.constants:
+            return value
+        own = self.dims.resolve(value.dims)
+        if moves.keys().isdisjoint(own):
+            return value
+        if value not in done:
+            step = self.positional[value]
+            dims = tuple(moves[a][0] if a in moves else a for a in own)
+            if step.op is None:
+                done[value] = self._counted_on(own, dims, moves)
+            else:
+                operands = tuple(self._replayed(o, moves, done) for o in step.operands)
+                done[value] = self._record(
+                    step.op, operands, dims, step.attrs, step.dtype
+                )
+        return done[value]
+
+    def _counted_on(
+        self,
+        own: DimVars,
+        dims: DimVars,
+        moves: Mapping[DimVar, tuple[DimVar, int]],
+    ) -> Traced:
+        """Positions along an axis that is renamed, or of which a part is seen."""
+        starts = [moves[a][1] if a in moves else 0 for a in own]
+        sizes = [(a.extent, b.extent) for a, b in zip(own, dims, strict=True)]
+        if all(before == now for before, now in sizes[1:]):
+            total, behind = self._counting(dims), product(own[1:])
+            assert behind is not None or not starts[0]
+            first = starts[0] * (behind or 1)
+            return self._record(ADD, (total, scalar(first)), dims) if first else total
+        total = None
+        for at, atom in enumerate(dims):
+            behind = product(own[at + 1 :])
+            assert behind is not None
+            term = self._counting((atom,))
+            if starts[at]:
+                term = self._record(ADD, (term, scalar(starts[at])), (atom,))
+            if behind != 1:
+                term = self._record(MUL, (term, scalar(behind)), (atom,))
+            if total is not None:
+                term = self._record(ADD, (total, term), (*total.dims, atom))
+            total = term
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class _Step:
+    """How a value is computed of positions; an index value itself has no operator.
+
+    Attributes:
+        op: The operator.
+        operands: What it is applied to.
+        attrs: Its attributes.
+        dtype: Of the result.
+    """
+
+    op: Operator | None
+    operands: tuple[Traced | Scalar, ...]
+    attrs: Attrs
+    dtype: DType
+
+
+def _dtype_of(op: Operator, operands: Sequence[Traced | Scalar]) -> DType:
+    return result_dtype(op, _formats(operands))
+
+
+def _formats(operands: Sequence[Traced | Scalar]) -> list[DType | Scalar]:
+    return [o.dtype if isinstance(o, Traced) else o for o in operands]
+
+
+# -- Names, once all dims are known ----------------------------------------------------
+
+_LETTERS = "mknhdpqstuvwbcgraf"
+
+
+@dataclass
+class DimNames:
+    """Names of atoms, given in order of appearance."""
+
+    dims: Unifier
+    taken: set[str]
+    _names: dict[DimVar, str] = field(default_factory=dict[DimVar, str])
+    _hints: dict[DimVar, str] = field(default_factory=dict[DimVar, str])
+
+    def __post_init__(self) -> None:
+        self._hints = self.dims.hints()
+        self.taken = self.taken | set(self._hints.values())
+        self._fresh = self._candidates()
+
+    def visit(self, atoms: Iterable[DimVar]) -> None:
+        """Name those atoms that have no name yet."""
+        for atom in self.dims.resolve(atoms):
+            if atom not in self._names:
+                self._names[atom] = self._hints.get(atom) or next(self._fresh)
+
+    def _candidates(self) -> Iterator[str]:
+        numbered = (f"{c}{i}" for i in count(1) for c in _LETTERS)
+        for name in (*_LETTERS,):
+            if name not in self.taken:
+                yield name
+        for name in numbered:
+            if name not in self.taken:
+                yield name
+
+    def lead(self, atoms: DimVars) -> str:
+        """The name of the leading dim of an axis."""
+        return self._names[self.dims.resolve(atoms[:1])[0]]
+
+    def assign(self, atom: DimVar, name: str) -> None:
+        """Give an atom a name that follows from another one's."""
+        self._names.setdefault(atom, name)
+
+    def of(self, atoms: Iterable[DimVar]) -> tuple[str, ...]:
+        """Names of the dims of an axis."""
+        return tuple(self._names[a] for a in self.dims.resolve(atoms))
+
+    def factor(self, atom: DimVar, power: int) -> Scalar:
+        """A power of an extent; of a dim that no tensor has, the number itself."""
+        if atom in self._names:
+            return Scalar(Fraction(1), ((self._names[atom], power),))
+        assert atom.extent is not None
+        return Scalar(Fraction(atom.extent) ** power)
+
+    def axes(self, handle: Handle) -> tuple[tuple[Dim, ...], ...]:
+        """The axes of a value, named."""
+        return tuple(tuple(Dim(n) for n in self.of(axis)) for axis in handle.axes)
+
+    def extents(self) -> dict[str, Extent]:
+        """Extents of all named dims."""
+        return {name: atom.extent for atom, name in self._names.items()}
+
+
+# -- Programs --------------------------------------------------------------------------
+
+
+class Block(Protocol):
+    """A hand-written block, which becomes a node once all dims are known."""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What the block writes."""
+        ...
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What the block reads."""
+        ...
+
+    def visit(self, names: DimNames, /) -> None:
+        """Name its dims."""
+        ...
+
+    def node(self, builder: Builder, /) -> BlockGraph:
+        """The block graph, whose results the builder then knows."""
+        ...
+
+
+def results_of(node: Apply | Block) -> tuple[str, ...]:
+    """What a recorded node makes."""
+    return (node.result,) if isinstance(node, Apply) else node.results
+
+
+def sources_of(node: Apply | Block) -> tuple[str, ...]:
+    """What a recorded node reads."""
+    return node.values if isinstance(node, Apply) else node.sources
+
+
+@dataclass(frozen=True)
+class TracedInput:
+    """An input of the program: its name, its handle and its memory layout."""
+
+    name: str
+    handle: Handle
+    layout: tuple[int, ...] | None = None
+
+
+class Builder:
+    """Gives the nodes of a trace their names, and knows the types of values."""
+
+    def __init__(self, names: DimNames) -> None:
+        self.names = names
+        self.nodes: list[KernelNode] = []
+        self._types: dict[str, TensorType] = {}
+        self._untyped: list[Apply] = []
+        self._dims = names.dims
+        self._values: dict[str, str] = {}
+        self._indices: dict[Axis, str] = {}
+        self._taken = set(names.taken)
+
+    def input(self, traced: TracedInput) -> Input:
+        """The input, under its own name."""
+        value = traced.handle.value
+        kind = TensorType(
+            value.dtype, self.names.axes(traced.handle), layout=traced.layout
+        )
+        self._values[value.name] = traced.name
+        self._taken.add(traced.name)
+        self._types[traced.name] = kind
+        return Input(traced.name, kind)
+
+    def index(self, value: Traced, axis: DimVars) -> Index | None:
+        """The index value, under a fresh name; None if there is one along its axis."""
+        (dims,) = self.names.axes(Handle(value, (axis,)))
+        known = self._indices.get(dims)
+        if known is not None:
+            self._values[value.name] = known
+            return None
+        found = Index(self.define(value.name, "index"), dims)
+        self._indices[dims], self._types[found.name] = found.name, found.type
+        return found
+
+    def apply(self, node: Apply) -> Apply | None:
+        """The node under its names; None if it changes nothing."""
+        attrs = self._attrs(node)
+        if attrs is None:
+            self._values[node.result] = self._values[node.values[0]]
+            return None
+        operands = tuple(
+            self._scalar(o) if isinstance(o, Scalar) else self._values[o]
+            for o in node.operands
+        )
+        name = self.define(node.result, node.op.name)
+        return Apply(name, node.op, operands, attrs, node.location)
+
+    def add(self, node: Apply | Block) -> None:
+        """Add the node to the program, unless it changes nothing."""
+        if not isinstance(node, Apply):
+            self.nodes.append(node.node(self))
+            return
+        found = self.apply(node)
+        if found is not None:
+            self.nodes.append(found)
+            self._untyped.append(found)
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        """Types of the values so far, by their names in the program."""
+        for node in self._untyped:
+            types = [self._types[v] for v in node.values]
+            self._types[node.result] = apply_type(node, types, in_block=False)
+        self._untyped.clear()
+        return self._types
+
+    def value(self, name: str) -> str:
+        """The name of a recorded value."""
+        return self._values[name]
+
+    def define(self, value: str, stem: str) -> str:
+        """A name for a recorded value."""
+        name = self.fresh_name(stem)
+        self._values[value] = name
+        return name
+
+    def fresh_name(self, stem: str) -> str:
+        """A name that nothing has."""
+        numbered = (f"{stem}{i}" for i in count(1))
+        name = next(n for n in numbered if n not in self._taken)
+        self._taken.add(name)
+        return name
+
+    def _attrs(self, node: Apply) -> Attrs | None:
+        """The attributes with names of dims, or None for a view that changes nothing.
+
+        Where one dim is meant, it is the leading one of what an axis was factored
+        into, and bounds are in elements of it.
+        """
+        found = dict(node.attrs)
+        for key, kind in node.op.attributes.items():
+            value = found[key]
+            if node.op in _REGROUPED and isinstance(value, AxisNames):
+                found[key] = AxisNames(tuple((d,) for d in self._dims_of(value.names)))
+            elif kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
+                found[key], *others = self._dims_of((str(value),))
+                if others and node.op.kind is Kind.GATHER:
+                    raise UnsupportedError(_PARTED.message, node.location)
+            elif isinstance(value, AxisNames):
+                axes = (self._dims_of(axis) for axis in value.axes)
+                found[key] = AxisNames(tuple(axes))
+            elif isinstance(value, int):
+                _, *behind = self._dims.named(str(node.attr("dim")))
+                found[key] = value // (product(behind) or 1)
+            elif isinstance(value, tuple):
+                joins = node.op.kind is Kind.CONCAT
+                found[key] = (
+                    tuple(self._dims_of((name,))[0] for name in value)
+                    if joins
+                    else self._dims_of(value)
+                )
+        if node.op in _REGROUPED:
+            factored = replace(node, attrs=tuple(found.items())).factored
+            if factored is not None and factored.factors == (factored.whole,):
+                return None
+        return tuple(found.items()) if node.op is not RENAME else _changed(found)
+
+    def _dims_of(self, atoms: Iterable[str]) -> tuple[str, ...]:
+        return self.names.of([a for name in atoms for a in self._dims.named(name)])
+
+    def _scalar(self, number: Scalar) -> Scalar:
+        result = Scalar(number.value)
+        for name, power in number.extents:
+            for factor in self._dims.named(name):
+                result = result.times(self.names.factor(factor, power))
+        return result
+
+    def output(self, handle: Handle) -> Return:
+        """A returned value under its axes."""
+        own = self._dims.resolve(handle.value.dims)
+        shown = self._dims.resolve(atoms_of(handle.axes))
+        if set(own) != set(shown):
+            raise UnsupportedError(
+                "an output repeats elements along an expanded axis; return the tensor "
+                "as it is before expanding, and expand the result"
+            )
+        dtype = handle.value.dtype
+        return Return(
+            self._values[handle.value.name], TensorType(dtype, self.names.axes(handle))
+        )
+
+
+def _changed(attrs: dict[str, Any]) -> Attrs | None:
+    """Those of a renaming without the dims that keep their names."""
+    pairs = zip(attrs["dims"], attrs["to"], strict=True)
+    changed = [(old, new) for old, new in pairs if old != new]
+    if not changed:
+        return None
+    old, new = zip(*changed, strict=True)
+    return (("dims", old), ("to", new))
+
+
+def build_graph(
+    name: str,
+    recorder: ProgramRecord,
+    inputs: Sequence[TracedInput],
+    outputs: Sequence[Handle],
+) -> KernelGraph:
+    """The kernel graph of a finished trace.
+
+    Raises:
+        UnsupportedError: The dims have no common factors, or an output is expanded.
+    """
+    recorder.dims.settle()
+    live, read = _live(recorder.nodes, outputs)
+    for node in live:
+        if isinstance(node, Apply) and node.op in _REGROUPED:
+            _join_single(recorder.dims, node)
+    names = DimNames(recorder.dims, {i.name for i in inputs})
+    for traced in inputs:
+        names.visit(atoms_of(traced.handle.axes))
+    counted = [(v, a) for v, a in recorder.counted.items() if v.name in read]
+    for _, axis in counted:
+        names.visit(axis)
+    for node in live:
+        if isinstance(node, Apply):
+            names.visit(recorder.made[node.result].dims)
+        else:
+            node.visit(names)
+    builder = Builder(names)
+    declared = tuple(builder.input(i) for i in inputs)
+    found = (builder.index(v, axis) for v, axis in counted)
+    indices = [i for i in found if i is not None]
+    for node in live:
+        builder.add(node)
+    returns = tuple(builder.output(o) for o in outputs)
+    extents = tuple(sorted(names.extents().items()))
+    nodes = tuple(builder.nodes)
+    return KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
+
+
+def _join_single(dims: Unifier, node: Apply) -> None:
+    """Make one of the dims of a view that takes none apart, and is none then."""
+    factored = node.factored
+    assert factored is not None
+    atoms = dims.resolve(a for name in factored.factors for a in dims.named(name))
+    (whole,) = dims.named(factored.whole)
+    if len(atoms) == 1 and atoms[0] is not whole:
+        dims.join(whole, atoms[0])
+
+
+def _live(
+    nodes: Sequence[Apply | Block], outputs: Sequence[Handle]
+) -> tuple[list[Apply | Block], set[str]]:
+    """The nodes that an output depends on, in order, and all values that are read."""
+    needed = {o.value.name for o in outputs}
+    kept: list[Apply | Block] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(results_of(node)):
+            needed.update(sources_of(node))
+            kept.append(node)
+    return kept[::-1], needed
