@@ -7,7 +7,7 @@ the mask or not, and the rows go back by the same places: `y[mask] = ...` is a c
 
 There is no tensor of the places themselves, which `nonzero` and `where` of one argument
 tell.  A coordinate of them stands for elements of another tensor, and a loop over those
-of a vector is a loop over all its places, each of which may not happen (`branches`).
+of a vector is a loop over all its places, each of which may not happen (`Branches`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mirage_dsl.core.types import i64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import placing, shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.branches import Branch, Branches
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.elementary import ELEMENTARY
 from mirage_dsl.frontend.operands import NoTensor, as_tensor, is_condition
+from mirage_dsl.frontend.program import Branch, Branches
 from mirage_dsl.frontend.tensor import Tensor
 
 # -- The elements ----------------------------------------------------------------------
