@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
-from mirage_dsl.backends.triton.lowering.unpacking import UNPACKING
+from mirage_dsl.backends.triton.lowering.source import UNPACKING
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph

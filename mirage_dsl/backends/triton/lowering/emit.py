@@ -34,17 +34,15 @@ from mirage_dsl.backends.triton.lowering.plan import (
     head_of,
 )
 from mirage_dsl.backends.triton.lowering.source import (
+    COMPILED,
     TRITON_DTYPE,
+    UNPACKING,
     TileCode,
     Variable,
     Writer,
     identifier,
     literal,
     subscript,
-)
-from mirage_dsl.backends.triton.lowering.unpacking import (
-    COMPILED,
-    UNPACKING,
     unpacked_texts,
 )
 from mirage_dsl.core.errors import UnsupportedError
