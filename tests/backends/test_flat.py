@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from mirage_dsl.backends.overlaps import may_stay, overlaps
+from mirage_dsl.backends.base import may_stay, overlaps
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import c_launcher
 from mirage_dsl.backends.triton.running.direct import direct_call

@@ -20,9 +20,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mirage_dsl.backends.base import overlaps, span
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.library import HELPERS
-from mirage_dsl.backends.overlaps import overlaps, span
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.binding import Binding, bind

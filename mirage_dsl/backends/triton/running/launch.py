@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_dsl.backends.base import check_memory, check_tensors
+from mirage_dsl.backends.base import check_memory, check_tensors, may_stay, overlaps
 from mirage_dsl.backends.dispatch import Call, Direct, Dispatch, signature
-from mirage_dsl.backends.overlaps import may_stay, overlaps
 from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.running.direct import direct_call
