@@ -649,7 +649,7 @@ def test_a_dry_run_does_without_what_pytorch_imports_late() -> None:
     script = """
 import sys, torch
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running.dry_run import run_dry
+from mirage_dsl.backends.triton.running.binding import run_dry
 from tests.backends.test_direct import library
 
 given = torch.zeros(6, 8).half(), torch.ones(8, 16).half()

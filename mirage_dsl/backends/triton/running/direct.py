@@ -25,13 +25,12 @@ from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
-from mirage_dsl.backends.triton.running.binding import Binding, bind
+from mirage_dsl.backends.triton.running.binding import Binding, bind, out_name
 from mirage_dsl.backends.triton.running.c_launcher import (
     PreparedLaunch,
     compiled,
     launcher,
 )
-from mirage_dsl.backends.triton.running.dry_run import out_name
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.modes import in_mode, plain_torch
 from mirage_dsl.ir.graph import Apply
