@@ -17,10 +17,9 @@ from types import MappingProxyType
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.rewrite.channels_last import with_convolutions_channels_last
-from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
+from mirage_dsl.rewrite.concats import name_whole_parts, pick_joined, take_apart
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.gathers import fuse_gathers, sink_gathers
-from mirage_dsl.rewrite.joins import pick_joined
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
