@@ -23,8 +23,8 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.concats import pick_joined
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.joins import pick_joined
 from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.tile import parser as tile_parser
 from mirage_dsl.tile import program as tile_program
