@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from mirage_dsl.cli.output import answer, json_option, negative, say, say_json
+from mirage_dsl.cli.app import answer, json_option, negative, say, say_json
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.settings import CACHE_DIR, CACHE_LIMIT_MB, SETTINGS
 from mirage_dsl.store.cache import KINDS, MUGRAPHS, Cache, Entry

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from mirage_dsl.cli.app import MU_FILE, answer, json_option, negative, say, say_json
 from mirage_dsl.cli.inputs import read_graph, read_text, resize, trace_target
-from mirage_dsl.cli.output import MU_FILE, answer, json_option, negative, say, say_json
 from mirage_dsl.core.errors import CheckError, ParseError, SourceLocation
 from mirage_dsl.core.hardware import DEFAULT, HARDWARE
 from mirage_dsl.ir.graph import KernelGraph

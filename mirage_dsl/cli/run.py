@@ -9,9 +9,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.cli.graphs import size_option
-from mirage_dsl.cli.inputs import read_graph, resize
-from mirage_dsl.cli.output import (
+from mirage_dsl.cli.app import (
     MU_FILE,
     answer,
     json_option,
@@ -19,6 +17,8 @@ from mirage_dsl.cli.output import (
     say,
     say_json,
 )
+from mirage_dsl.cli.graphs import size_option
+from mirage_dsl.cli.inputs import read_graph, resize
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.hardware import DEFAULT, EARLIEST
 from mirage_dsl.core.types import boolean

@@ -384,8 +384,6 @@ def size_of(names: tuple[str, ...], extents: Mapping[str, int | None]) -> float:
     return size
 
 
-# -- Resources -------------------------------------------------------------------------
-
 # -- Shared memory ---------------------------------------------------------------------
 # Stages of the loop's loads are free again after the loop, so what the code after
 # it needs takes their place.

@@ -28,8 +28,6 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ops.definition import Axes
 from mirage_dsl.ops.table import ROWSHIFT
 
-# -- Fields ----------------------------------------------------------------------------
-
 # -- Arithmetic modulo primes below 2**31 ----------------------------------------------
 # A product of two residues has up to 62 bits, so it fits `int64` exactly; its
 # quotient by the prime is found in floating point and corrected by at most one.

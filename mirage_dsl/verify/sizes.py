@@ -113,8 +113,6 @@ def _extent(graph: KernelGraph, axis: Axis) -> int | None:
     return extent
 
 
-# -- Sizes -----------------------------------------------------------------------------
-
 # -- How the extents of two graphs hang together ---------------------------------------
 # Dims of both graphs fall into classes of equal extent: dims of corresponding axes, and
 # a dim and its renaming.  A dim that is sliced, joined or sliced from is cut into

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mirage_dsl.cli.app import app
+from mirage_dsl.cli.app import app, progress_bar
 from mirage_dsl.cli.graphs import format_text
-from mirage_dsl.cli.output import progress_bar
 from mirage_dsl.core.errors import CacheError, ParseError
 from mirage_dsl.core.hardware import H200
 from mirage_dsl.core.settings import (

@@ -43,8 +43,6 @@ from mirage_dsl.ops.table import (
     shift_rows,
 )
 
-# -- Bounds ----------------------------------------------------------------------------
-
 # -- Bounds of one value ---------------------------------------------------------------
 # Beside its magnitude, a value has bounds on its 2-norm over some of its dims, so
 # that products are bounded by the Cauchy-Schwarz inequality.  Bounds may contain

@@ -27,8 +27,6 @@ from mirage_dsl.ir.maps import Extents, looped_dims, partial_base
 from mirage_dsl.ir.walk import makers, operands_of, read_by
 from mirage_dsl.ops.definition import AttributeKind, Kind, Truth
 
-# -- A block as the rules see it -------------------------------------------------------
-
 # -- Findings --------------------------------------------------------------------------
 
 _LISTED = 12
@@ -164,8 +162,6 @@ def _shown(node: BlockNode) -> str:
         case _:
             return node.result
 
-
-# -- Rules -----------------------------------------------------------------------------
 
 # -- Rules on stages -------------------------------------------------------------------
 
