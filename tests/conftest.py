@@ -73,13 +73,13 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 FIRST = (
-    *("project/test_models", "project/test_examples", "project/test_compiled"),
+    *("store/test_models", "project/test_examples", "core/test_compiled"),
     *("fuzz/test_fuzz", "freeze/test_freeze", "search/test_repeats"),
     *("search/test_chains", "search/test_checkpoint", "project/test_cost_model"),
     *("end_to_end/test_text_of_found", "end_to_end/test_joined_attention"),
     *("end_to_end/test_structures", "end_to_end/test_random_programs"),
     *("end_to_end/test_builder", "end_to_end/test_public", "project/test_layer"),
-    *("search/test_union_blocks", "search/test_union_control"),
+    *("search/test_multi_kernel_blocks", "search/test_multi_kernel_control"),
     *("search/test_speed", "backends/test_standalone", "backends/test_schedules"),
 )
 """Modules that take long for their number of tests."""

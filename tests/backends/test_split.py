@@ -9,8 +9,8 @@ from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.rewrite.split import split_loop
 from tests.backends.running import check, random_inputs
-from tests.ir.test_split import masked_attention
 from tests.programs import mugraphs
+from tests.rewrite.test_split import masked_attention
 
 
 def split(graph: KernelGraph, count: int = 3) -> KernelGraph:

@@ -14,8 +14,10 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import mirage_dsl as mirage
 from mirage_dsl.core.errors import CheckError, ParseError
 from mirage_dsl.core.types import (
     Dim,
@@ -340,3 +342,39 @@ def test_half_precision_layouts_and_groups() -> None:
     )
     assert "    x: f16[a, 1, (b c)] layout(2, 0, 1),\n    s: f16[]\n" in str(graph)
     assert parse(str(graph)) == graph
+
+
+# -- What is taken for a graph ---------------------------------------------------------
+
+
+def bound() -> mirage.BoundKernel:
+    kernel = mirage.kernel(lambda x, w: mirage.silu(x @ w), effort="none")
+    return kernel.bind(mirage.spec((4, 8)), mirage.spec((8, 4)))
+
+
+def test_texts_and_candidates_are_graphs() -> None:
+    kernel = bound()
+    best = mirage.superoptimize(kernel.program, effort="none").best
+    x, w = np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)
+    (expected,) = mirage.evaluate(kernel.program, x, w)
+    for graph in (str(kernel.program), best, kernel):
+        assert mirage.check(graph) == []
+        assert mirage.verify(graph, kernel).equivalent
+        assert mirage.diff(graph, kernel.program) == ""
+        np.testing.assert_array_equal(mirage.evaluate(graph, x, w)[0], expected)
+
+
+def test_what_is_no_graph_is_said() -> None:
+    program = bound().program
+    for call in (
+        lambda: mirage.check(3),
+        lambda: mirage.verify(program, None),
+        lambda: mirage.diff(program, 3.5),
+        lambda: mirage.evaluate([program]),
+    ):
+        with pytest.raises(CheckError, match="expected a program or a μGraph"):
+            call()
+    with pytest.raises(ParseError, match="found int"):
+        mirage.parse(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ParseError, match="begins with its version"):
+        mirage.check("x")

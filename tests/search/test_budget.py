@@ -28,7 +28,7 @@ from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.space import space_of
 from mirage_dsl.store.superoptimize import superoptimize
-from tests.search.test_union import decode
+from tests.search.test_multi_kernel import decode
 
 BUDGET = 0.4
 AFTER = 4.0

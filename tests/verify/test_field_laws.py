@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar, scalar
+from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.makers import EXACT
 from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import (
     INVALID,
@@ -33,7 +36,9 @@ from mirage_dsl.verify.fields import (
     chain_from,
     chains_for,
     draw_trials,
+    graph_depth,
 )
+from mirage_dsl.verify.verifier import identity, recheck, verify
 
 TRIALS = 6
 
@@ -444,3 +449,28 @@ def test_a_condition_that_is_no_truth_value_chooses_between_integers_too() -> No
     hidden = found.exact == 100
     assert hidden.any()
     assert not hidden.all()
+
+
+# -- How long a chain a graph asks for -------------------------------------------------
+
+
+def test_a_random_function_reads_what_lies_deep() -> None:
+    """|exp(x)| starts anew, but its operand needs a second field."""
+    program = trace_function(
+        lambda x: mirage.functions.abs(mirage.functions.exp(x * 2)),
+        [mirage.spec((4, 5), "float16")],
+    )
+    assert graph_depth(program).exps == 1
+    certificate = verify(expand(program), program)
+    assert certificate.equivalent, certificate.reason
+
+
+def test_a_program_is_itself() -> None:
+    """Even one that no trial can decide: 1 / (x - x) is defined nowhere."""
+    program = trace_function(lambda x: 1 / (x - x), [mirage.spec((4, 5), "float16")])
+    assert not verify(program, program).equivalent
+    certificate = identity(program)
+    assert certificate.ok
+    assert recheck(certificate, program, program)
+    found = mirage.superoptimize(program, use_cache=False)
+    assert found.best.mugraph == program

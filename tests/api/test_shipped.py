@@ -11,7 +11,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import A100, PROPERTIES
-from tests.frontend.test_kernel import MUGRAPH, bound_rms_linear, rms_linear
+from tests.api.test_kernel import MUGRAPH, bound_rms_linear, rms_linear
 
 
 def test_what_was_tuned_can_be_shipped(tmp_path: Path) -> None:

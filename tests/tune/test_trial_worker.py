@@ -19,7 +19,7 @@ from mirage_dsl.tune import trial_worker
 from mirage_dsl.tune.channel import Final, InputSpec, Task, Trial
 from mirage_dsl.tune.timing import Time, chain_length
 from mirage_dsl.tune.trial_worker import LOST, TrialWorker, relative_error
-from tests.backends.trials import GRAPH, INPUTS
+from tests.tune.trials import GRAPH, INPUTS
 
 
 def test_right_and_wrong_candidates() -> None:

@@ -11,7 +11,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.api.compatibility import read
 from mirage_dsl.core.errors import CacheError, EquivalenceError
-from tests.frontend.test_block_api import agrees, attended, random
+from tests.api.test_block_api import agrees, attended, random
 
 Q, K, V = (2, 64, 16), (2, 16, 128), (2, 128, 16)
 

@@ -23,7 +23,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import with_symbolic
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify.verifier import verify
-from tests.frontend.dynamic_programs import (
+from tests.api.dynamic_programs import (
     BOXES,
     JOINED,
     JOINED_PARTS,

@@ -16,8 +16,8 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.verify.verifier import verify
-from tests.ir.test_shared_shifts import in_a_loop, program
 from tests.programs import mugraphs
+from tests.rewrite.test_shared_shifts import in_a_loop, program
 from tests.verify import graphs
 
 

@@ -71,7 +71,7 @@ from mirage_dsl.tune.timing import COLD_BYTES, cold_bytes
 from mirage_dsl.tune.tuner import timings_key
 from tests.search import blocks
 from tests.search.programs import PROGRAMS
-from tests.search.test_union import decode
+from tests.search.test_multi_kernel import decode
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 

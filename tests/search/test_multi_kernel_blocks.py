@@ -16,7 +16,7 @@ from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 from mirage_dsl.search.multi_kernel.search import PROOF_EFFORT
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
-from tests.search.test_union import operators, softmax, stored, sums
+from tests.search.test_multi_kernel import operators, softmax, stored, sums
 
 BUDGET = 30.0
 """Ten seconds are enough where nothing else runs."""

@@ -13,7 +13,7 @@ from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.multi_kernel import multi_kernel
 from mirage_dsl.search.multi_kernel import search as union_search
-from tests.search.test_union import decode
+from tests.search.test_multi_kernel import decode
 
 
 def test_ctrl_c_keeps_what_was_sized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import bind_arguments
 from mirage_dsl.ir.text.parser import parse
-from tests.frontend.dynamic_programs import (
+from tests.api.dynamic_programs import (
     HALVES,
     PRODUCT,
     K,

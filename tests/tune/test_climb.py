@@ -20,7 +20,7 @@ from mirage_dsl.store import superoptimize as store
 from mirage_dsl.tune import tuner
 from mirage_dsl.tune.channel import Timing
 from mirage_dsl.tune.tuner import Tuned, tuned
-from tests.project.tuning import Device, gated, library_first, searched
+from tests.tune.tuning import Device, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 

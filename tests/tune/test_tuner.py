@@ -29,7 +29,7 @@ from mirage_dsl.tune import tuner
 from mirage_dsl.tune.channel import Timing
 from mirage_dsl.tune.tuner import Ahead, timings_key, tuned
 from tests.programs import mugraphs
-from tests.project.tuning import Device, TrialWorker, gated, library_first, searched
+from tests.tune.tuning import Device, TrialWorker, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 

@@ -21,8 +21,8 @@ from mirage_dsl.tune.channel import (
 )
 from mirage_dsl.tune.compile_worker import compiled
 from mirage_dsl.tune.measure import Tuner
-from tests.backends.trials import GRAPH, INPUTS
 from tests.programs import mugraphs
+from tests.tune.trials import GRAPH, INPUTS
 
 
 def test_graphs_survive_pickling() -> None:
