@@ -314,7 +314,7 @@ def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
 
 # -- What library kernels with channels last read and make ----------------------------
 
-Places = tuple[str, ...]
+MemoryOrder = tuple[str, ...]
 """Dims from the slowest to the fastest in memory."""
 
 
@@ -334,7 +334,7 @@ def with_channels_last(
     views = {n.result: n for n in graph.applies if n.is_view}
     returned = {_source(r.value, views) for r in graph.returns}
     stored = {s.result for b in graph.blocks for s in b.stores}
-    wanted: dict[str, Places] = {}
+    wanted: dict[str, MemoryOrder] = {}
     for node in kernels:
         wanted[node.result] = _channels_last(node.axes("gives"))
         for value, axes in zip(node.values, operand_axes(node), strict=True):
@@ -358,16 +358,16 @@ def lies_with_channels_last(kind: TensorType, axes: AxisNames) -> bool:
     return _dims_in_memory(kind) == tuple(d for d in dims if d in kind.names)
 
 
-def _channels_last(axes: Sequence[tuple[str, ...]]) -> Places:
+def _channels_last(axes: Sequence[tuple[str, ...]]) -> MemoryOrder:
     first, channels, *inner = axes
     return tuple(name for axis in (first, *inner, channels) for name in axis)
 
 
-def _dims_in_memory(kind: TensorType) -> Places:
+def _dims_in_memory(kind: TensorType) -> MemoryOrder:
     return tuple(d.name for axis in kind.order for d in kind.axes[axis])
 
 
-def _lying(kind: TensorType, dims: Places) -> TensorType:
+def _lying(kind: TensorType, dims: MemoryOrder) -> TensorType:
     """A type with its dims in this order in memory, as far as its axes can have it."""
     if any(len(axis) > 1 for axis in kind.axes) or {*dims} != {*kind.names}:
         return kind
@@ -384,8 +384,8 @@ def _source(value: str, views: Mapping[str, Apply]) -> str:
 
 
 def _behind_views(
-    value: str, dims: Places, shown: Mapping[str, Apply]
-) -> tuple[str, Places]:
+    value: str, dims: MemoryOrder, shown: Mapping[str, Apply]
+) -> tuple[str, MemoryOrder]:
     """What views show a part of under other dims, and its own; none where it cannot."""
     while value in shown and dims:
         view = shown[value].factored
@@ -395,7 +395,7 @@ def _behind_views(
     return value, dims
 
 
-def _refactored(dims: Places, view: Factored) -> Places:
+def _refactored(dims: MemoryOrder, view: Factored) -> MemoryOrder:
     """Dims with one for several, or several for one; none where they lie apart."""
     old, new = (view.whole,), view.factors
     if view.flattens:
