@@ -61,6 +61,15 @@ class DType:
         """
         return self.is_float and self.itemsize == 1
 
+    @cached_property
+    def is_coarse(self) -> bool:
+        """Whether it holds integers, or floats of 8 bits."""
+        return self.is_integer or self.only_stores
+
+    def is_within(self, other: DType) -> bool:
+        """Whether another format of floats is as fine and reaches as far."""
+        return self.epsilon >= other.epsilon and self.max <= other.max
+
     def holds(self, value: Fraction | float) -> bool:
         """Whether a number is in its range, and an integer where it holds these."""
         inside = self.min <= value <= self.max

@@ -67,6 +67,7 @@ from mirage_dsl.ops.table import (
     MUL,
     NARROWINGS,
     RENAME,
+    ROUNDINGS,
     SLICE,
     SUM,
     UNFLATTEN,
@@ -346,6 +347,19 @@ class Recorder(ProgramRecord):
         attrs = (("dtype", dtype.name),)
         value = self._record(CAST, (x.value,), x.value.dims, attrs, dtype)
         return Handle(value, x.axes)
+
+    def rounded(self, x: Handle, dtype: DType) -> Handle:
+        """Another element format that a function asks for by name.
+
+        What does not fit is rounded, in a node of its own where that may show.
+        """
+        given = x.value.dtype
+        exact = given.itemsize == 1 or given.is_within(dtype)
+        if dtype not in ROUNDINGS or exact or x.value in self.constants:
+            return self.cast(x, dtype)
+        x = self.cast(x, f32) if given.is_integer else x
+        value = self._record(ROUNDINGS[dtype], (x.value,), x.value.dims)
+        return self.cast(Handle(value, x.axes), dtype)
 
     def _by_narrow(self, x: Handle, dtype: DType) -> Handle:
         """To or from floats of 8 bits, by way of f32 where there is no other way."""
@@ -774,7 +788,7 @@ class Recorder(ProgramRecord):
         )
         if not whole:
             new = self.all_over(x, new)
-        return self.cast(new, x.value.dtype)
+        return self.rounded(new, x.value.dtype)
 
     def all_over(self, like: Handle, value: Handle | Scalar) -> Handle:
         """A number, or a value that broadcasts to it, in the shape of a tensor."""

@@ -46,6 +46,7 @@ from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
 from mirage_dsl.frontend.tensor import Extreme, Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
+from mirage_dsl.rewrite.roundings import without_unseen_roundings
 
 Function = Callable[..., Any]
 
@@ -166,7 +167,7 @@ def _traced(
     outputs, structure = _outputs(returned, name, recorder, location)
     recorder.closed = True
     try:
-        program = build_graph(name, recorder, inputs, outputs)
+        program = without_unseen_roundings(build_graph(name, recorder, inputs, outputs))
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
     return Trace(program, structure, strides if recorder.asked_strides else None)

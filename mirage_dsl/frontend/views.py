@@ -274,7 +274,7 @@ def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
         return x.clone() if copy else x
     if found == boolean:
         return complement(complement(x))
-    return Tensor.made(x.recorder, x.recorder.cast(x.handle, found), (x,))
+    return Tensor.made(x.recorder, x.recorder.rounded(x.handle, found), (x,))
 
 
 def _is_device(value: object) -> bool:

@@ -291,6 +291,7 @@ class Operator:
             their order.
         indexed: Of a library operator: its second operand holds indices, integers of
             any format, along an axis of `size` elements of the result.
+        steps: Its result moves in steps, where an operand moves as little as it may.
         domain: Open interval of operand values on which the function is smooth, for
             the laws in `tests/ops`.
     """
@@ -328,12 +329,19 @@ class Operator:
     carried: int = 0
     channels_last_of: Operator | None = None
     indexed: bool = False
+    steps: bool = False
     domain: tuple[float, float] = (-4.0, 4.0)
 
     @property
     def adds(self) -> bool:
         """Whether it is a sum, or a sum of products, over dims."""
         return self.term in (Term.SUM, Term.CONTRACT)
+
+    @property
+    def jumps(self) -> bool:
+        """Whether what an operand's last bits are can change the result by a step."""
+        narrow = self.gives is not None and self.gives.is_coarse
+        return self.steps or narrow or self.truth is Truth.COMPARES
 
     @property
     def function(self) -> str:

@@ -366,6 +366,25 @@ def narrowing(dtype: DType, triton: str, *, saturates: bool) -> Operator:
     )
 
 
+def rounding(dtype: DType) -> Operator:
+    """A row that gives the nearest numbers of a format, in the operand's own format.
+
+    Unlike a cast it is never left out: it is where a program sees what is lost.
+    """
+    number = np.dtype(getattr(ml_dtypes, dtype.long_name, dtype.long_name))
+
+    def rounded(a: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return a.astype(np.float32).astype(number).astype(a.dtype)
+
+    return unary(
+        f"round_{dtype.name}",
+        rounded,
+        f"{{0}}.to(tl.{dtype.long_name}).to(tl.float32)",
+        torch=f"{{0}}.to(torch.{dtype.long_name}).to({{0}}.dtype)",
+    )
+
+
 def view(
     name: str,
     torch: str,

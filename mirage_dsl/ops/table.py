@@ -18,7 +18,17 @@ from types import MappingProxyType
 import numpy as np
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import INTEGERS, f8e4m3, f8e5m2, f32, f64, i64, scalar
+from mirage_dsl.core.types import (
+    INTEGERS,
+    bf16,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i64,
+    scalar,
+)
 from mirage_dsl.ops import makers
 from mirage_dsl.ops.definition import (
     AttributeKind,
@@ -44,6 +54,7 @@ from mirage_dsl.ops.makers import (
     library,
     narrowing,
     reduction,
+    rounding,
     scan,
     shift,
     ternary,
@@ -298,8 +309,15 @@ ATAN2 = binary(
     gradient=lambda m, x, y, g: makers.atan2_gradient(m, x, g),
     domain=(0.25, 4.0),
 )
-FLOOR = unary("floor", np.floor, "tl.floor({0})", torch="torch.floor({0})")
-ROUND = unary("round", np.rint, "round_even({0})", torch="torch.round({0})", flops=6.0)
+FLOOR = unary("floor", np.floor, "tl.floor({0})", torch="torch.floor({0})", steps=True)
+ROUND = unary(
+    "round",
+    np.rint,
+    "round_even({0})",
+    torch="torch.round({0})",
+    flops=6.0,
+    steps=True,
+)
 FMOD = binary(
     "fmod",
     np.fmod,
@@ -308,6 +326,7 @@ FMOD = binary(
     field=lambda f, a, b: f.oracle("fmod", a, b),
     field_note=ORACLE,
     flops=100.0,
+    steps=True,
     domain=(0.25, 4.0),
 )
 
@@ -361,6 +380,11 @@ NARROWINGS = {
     f8e5m2: narrowing(f8e5m2, "to_f8e5m2({0})", saturates=False),
 }
 """`to_f8e4m3` and `to_f8e5m2`, which round; casts go back to other floats."""
+
+# -- Roundings that show ---------------------------------------------------------------
+
+ROUNDINGS = {dtype: rounding(dtype) for dtype in (f16, bf16)}
+"""`round_f16` and `round_bf16`: what a narrowing cast does where a program sees it."""
 
 # -- Derived rows: the search sees their expansions ------------------------------------
 

@@ -11,6 +11,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -38,7 +39,7 @@ WITHOUT_GRADIENT = {
     # gradients does not have.
     *("maximum", "minimum", "where", "abs", "relu", "gelu", "power", "or_one"),
     # Of these it is another function that the algebra has not, or 0 almost everywhere.
-    *("sin", "cos", "floor", "round", "fmod"),
+    *("sin", "cos", "floor", "round", "fmod", "round_f16", "round_bf16"),
 }
 
 
@@ -228,6 +229,7 @@ class Language:
     """`triton.language` on arrays: NumPy's functions, and those that it lacks."""
 
     PropagateNan = PropagateNan
+    bfloat16 = ml_dtypes.bfloat16
 
     def __getattr__(self, name: str) -> Any:
         return np.float64 if name == "float32" else getattr(np, name)
