@@ -26,8 +26,8 @@ when it is asked for.  What it must compute, `tests/backends/conformance.py` hol
 Results may be stored where an argument lies: `kernel(cache, new, out=cache)`.  A kernel
 stores what one block computes while others still read.  So a result may take the place
 of an input only where one kernel reads the input, the one that stores the result, and
-each of its blocks reads just the elements that it stores (`may_stay`).  Elsewhere the
-result is computed beside and copied.
+each of its blocks reads just the elements that it stores (`stored_over`).  Elsewhere
+the result is computed beside and copied.
 """
 
 from __future__ import annotations
@@ -313,18 +313,33 @@ def overlaps(tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> Pa
     return tuple(found)
 
 
-def may_stay(
+def stored_over(
     graph: KernelGraph,
     pairs: Pairs,
     tensors: Sequence[torch.Tensor],
     out: Sequence[torch.Tensor],
-) -> bool:
-    """Whether results may be stored where these inputs lie."""
-    return all(
-        _same_place(tensors[at], out[to])
-        and _reads_what_it_stores(graph, graph.inputs[at].name, graph.returns[to].value)
-        for at, to, _ in pairs
-    )
+) -> frozenset[tuple[str, str]] | None:
+    """What kernels store over what they read; None if results may not lie there.
+
+    Args:
+        graph: The kernel graph.
+        pairs: Which results share memory with which inputs.
+        tensors: The inputs.
+        out: The tensors that take the results.
+
+    Returns:
+        Results of blocks, each with the tensor that its block reads at its place.
+    """
+    found: set[tuple[str, str]] = set()
+    for at, to, _ in pairs:
+        if not _same_place(tensors[at], out[to]):
+            return None
+        names = graph.inputs[at].name, graph.returns[to].value
+        pair = _stored_over(graph, *names)
+        if pair is None:
+            return None
+        found.add(pair)
+    return frozenset(found)
 
 
 def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -334,8 +349,13 @@ def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
     return layouts[0] == layouts[1]
 
 
-def _reads_what_it_stores(graph: KernelGraph, source: str, result: str) -> bool:
-    """Whether one kernel reads a tensor, of which each block stores what it reads."""
+def _stored_over(
+    graph: KernelGraph, source: str, result: str
+) -> tuple[str, str] | None:
+    """What one kernel stores, and what it alone reads, block by block.
+
+    None if there is no such kernel.
+    """
     flat = flat_values(graph, kernel_types(graph))
     read, stored = flat.of(source) or (source,), flat.of(result) or (result,)
     readers = [
@@ -344,23 +364,25 @@ def _reads_what_it_stores(graph: KernelGraph, source: str, result: str) -> bool:
         if {source, *read} & set(operands_of(n)) and not flat.unmade & {*results_of(n)}
     ]
     if len(readers) != 1 or sum(r.value == result for r in graph.returns) != 1:
-        return False
+        return None
     (block,) = readers
     if not isinstance(block, BlockGraph) or len({*read, *stored}) != 2:
-        return False
+        return None
     if len({_groups(flat, v) for v in (*read, *stored)}) != 1:
-        return False
+        return None
     stores = [n for n in block.nodes if isinstance(n, Store) and n.result in stored]
     if len(stores) != 1:
-        return False
+        return None
     own = {d.name for d in dims_of(stores[0].axes) if d.grid}
     loads = [n for n in block.nodes if isinstance(n, Load) and n.source in read]
     picked = {
         n.values[0] for n in block.applies if n.op.kind is Kind.GATHER and n.values
     }
-    return own >= {s.dim for s in block.grid} and all(
+    apart = all(any(s.dim in own for s in axis) for axis in block.axes)
+    stay = apart and all(
         _without_loop(n) == stores[0].axes and n.result not in picked for n in loads
     )
+    return (stored[0], read[0]) if stay else None
 
 
 def _groups(flat: FlatValues, value: str) -> Groups | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from mirage_dsl.backends.base import may_stay, overlaps
+from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import c_launcher
 from mirage_dsl.backends.triton.running.direct import direct_call
@@ -213,7 +213,7 @@ def test_an_argument_is_updated_in_place(text: str, stays: bool) -> None:
         TritonExecutable(graph, interpret=True)(x, *inputs[1:], out=out)
         torch.testing.assert_close(out, expected)
         shared = overlaps([x], [x])
-        assert may_stay(graph, shared, [x], [x]) is stays
+        assert (stored_over(graph, shared, [x], [x]) is not None) is stays
 
 
 def test_what_is_cut_otherwise_is_not_updated_in_place() -> None:
@@ -225,7 +225,7 @@ def test_what_is_cut_otherwise_is_not_updated_in_place() -> None:
     )
     x = torch.randn(4, 4, 4)
     expected = 2 * x.permute(2, 0, 1)
-    assert not may_stay(graph, overlaps([x], [x]), [x], [x])
+    assert stored_over(graph, overlaps([x], [x]), [x], [x]) is None
     TritonExecutable(graph, interpret=True)(x, out=[x])
     torch.testing.assert_close(x, expected)
 

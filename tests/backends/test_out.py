@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.base import may_stay, overlaps
+from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import DTypeError, ShapeError
@@ -167,7 +167,7 @@ def test_results_take_the_place_of_an_input(text: str, stays: bool) -> None:
         (found,) = executable(x, *inputs[1:], out=[x])
         assert found is x
         torch.testing.assert_close(x, expected)
-    assert may_stay(graph, ((0, 0, 0),), [x], [x]) is stays
+    assert (stored_over(graph, ((0, 0, 0),), [x], [x]) is not None) is stays
 
 
 def test_calls_that_share_memory_are_told_from_others() -> None:
@@ -184,7 +184,9 @@ def test_calls_that_share_memory_are_told_from_others() -> None:
         torch.testing.assert_close(parts[to], right[at])
     assert overlaps([parts[0]], [parts[2]]) == ()
     assert overlaps([parts[0]], [parts[1]]) == ((0, 0, 1024),)
-    assert not may_stay(parse(ONE_KERNEL), ((0, 0, 1024),), [parts[0]], [parts[1]])
+    assert (
+        stored_over(parse(ONE_KERNEL), ((0, 0, 1024),), [parts[0]], [parts[1]]) is None
+    )
 
 
 def test_kernels_may_update_their_arguments() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.backends.base import may_stay, overlaps
+from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
-from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import MirageError, ShapeError
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -141,21 +141,92 @@ def test_generated_kernels_do_it(name: str) -> None:
     torch.testing.assert_close(found, function(*tensors))
 
 
-def test_a_cache_is_updated_where_it_is() -> None:
-    function, (cache, new, at) = CASES["a cache"]
-    best = mirage.superoptimize(
-        traced(function, [cache, new, at]), effort="quick", use_cache=False
-    ).best
-    (block,), own = best.mugraph.blocks, cache.clone()
-    # Each block reads of the cache what it stores.
-    (read,) = (load for load in block.loads if load.source in ("c", "c_flat"))
-    assert read.axes == block.stores[0].axes
-    assert may_stay(best.mugraph, overlaps([own], [own]), [own], [own])
-    assert "copy_(" not in plan(best.mugraph, out=True).source
-    run = TritonExecutable(best.mugraph, interpret=True)
-    (found,) = run(own, new, at, out=[own])
-    assert found is own
-    torch.testing.assert_close(own, function(cache, new, at))
+VALUES = normal(2, 12, 3, 8) * 3
+AT = torch.tensor([9])
+CACHES: dict[str, tuple[Function, list[torch.Tensor], int]] = {
+    "a slice": (lambda c, k, p: c.index_copy(1, p, k), [CACHE, NEW, AT], 1),
+    "a row": (lambda c, k, p: put(c, p, k), [CACHE, NEW[:, 0], AT[0]], 1),
+    "from the end": (lambda c, k, p: put(c, p, k), [CACHE, NEW[:, 0], AT[0] - 12], 1),
+    "computed": (
+        lambda c, k, p: c.index_copy(1, p, torch.tanh(k) * 2),
+        [CACHE, NEW, AT],
+        1,
+    ),
+    "a number": (lambda c, p: c.index_fill(1, p, 0.5), [CACHE, AT], 1),
+    "keys and values": (
+        lambda c, v, k, w, p: (c.index_copy(1, p, k), v.index_copy(1, p, w)),
+        [CACHE, VALUES, NEW, NEW * 2, AT],
+        2,
+    ),
+    "several": (
+        lambda c, k, p: c.index_copy(1, p, k),
+        [CACHE, normal(2, 3, 3, 8), unique(12, 3)],
+        1,
+    ),
+    "all but some": (
+        lambda c, m, k: torch.where(m, c, torch.tanh(k) * 2 + 1),
+        [CACHE, normal(2, 12, 3, 8) > 0, normal(2, 12, 3, 8)],
+        1,
+    ),
+}
+"""What changes a cache, its arguments, and how many of these are caches."""
+ONE_PLACE = {"a slice", "a row", "from the end", "computed", "a number"}
+ONE_PLACE |= {"keys and values"}
+
+
+def put(cache: Any, position: Any, row: Any) -> Any:
+    made = cache.clone()
+    made[:, position] = row
+    return made
+
+
+def between_gaps(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements, with others between them."""
+    wider = torch.full([2 * n for n in tensor.shape], 7.0)
+    part = wider[tuple(slice(n) for n in tensor.shape)]
+    return part.copy_(tensor)
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_is_changed_where_it_is(name: str) -> None:
+    function, tensors, count = CACHES[name]
+    program = traced(function, tensors)
+    found = mirage.superoptimize(program, effort="quick", use_cache=False)
+    expected = function(*tensors)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for graph in (c.mugraph for c in found.candidates[:3] if c.mugraph.blocks):
+        run = TritonExecutable(graph, interpret=True)
+        for place in (torch.clone, between_gaps):
+            given = [place(t) for t in tensors[:count]]
+            made = run(*given, *tensors[count:], out=given)
+            for own, result, wanted in zip(given, made, expected, strict=True):
+                assert result is own
+                torch.testing.assert_close(own, wanted)
+        # Elsewhere all elements are stored.
+        out = [torch.full_like(t, 5.0) for t in expected]
+        run(*tensors, out=out)
+        torch.testing.assert_close(tuple(out), expected)
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
+    function, tensors, count = CACHES[name]
+    program = traced(function, tensors)
+    found = mirage.superoptimize(program, effort="quick", use_cache=False)
+    graph = next(c.mugraph for c in found.candidates if c.mugraph.blocks)
+    caches = tensors[:count]
+    over = stored_over(graph, overlaps(caches, caches), caches, caches)
+    assert over is not None
+    assert len(over) == count
+    made = plan(graph, out=True, over=over)
+    last, old = made.kernels[-1], {graph.inputs[at].name for at in range(count)}
+    assert old.isdisjoint(p.source for p in last.params if p.kind == "tensor")
+    assert "copy_(" not in made.source
+    assert ("1" in last.grid) is (name in ONE_PLACE)
+    for kernel in made.kernels:
+        compile_kernel(made, kernel, 90)
+    whole = plan(graph, out=True).kernels[-1]
+    assert old <= {p.source for p in whole.params if p.kind == "tensor"}
 
 
 def test_a_result_may_lie_anywhere_beside_its_argument() -> None:

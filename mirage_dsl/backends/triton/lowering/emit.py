@@ -47,13 +47,14 @@ from mirage_dsl.backends.triton.lowering.source import (
 )
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import FIRST_EARLY
-from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32
+from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f16, f32, i32
 from mirage_dsl.ir.analysis.layouts import FlatValues, built, flat_values
 from mirage_dsl.ir.analysis.waiting import Announced, launches
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand, Split
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
+from mirage_dsl.tile.changes import Change, Narrowed, changes
 from mirage_dsl.tile.combined import packed, runs
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -127,6 +128,7 @@ def plan(
     out: bool = False,
     dense: Collection[str] = (),
     apart: Collection[str] = (),
+    over: Iterable[tuple[str, str]] = (),
     most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
     """The emitted module with its parts.
@@ -141,6 +143,8 @@ def plan(
         dense: Inputs and outputs that have no gaps between their elements: strides
             that follow from symbolic extents are computed and not compiled in.
         apart: Flat values that have gaps between the axes that are one for kernels.
+        over: Results of kernels that are stored where what they read lies, each with
+            that: elements that stay are neither read nor stored.
         most: The largest extents of symbolic dims: blocks can hold these whole.
 
     Raises:
@@ -163,6 +167,7 @@ def plan(
         dense=dense,
         flat=flat,
         apart=apart,
+        over=dict(over),
     )
     kernels = _kernels(graph, around)
     launcher = Launcher(graph, around, [k.name for k in kernels])
@@ -457,6 +462,7 @@ class _Printer:
         )
         self._packed = packed(program, lambda d: pieces[d].width)
         self._runs = runs(program, lambda d: not pieces[d].loose)
+        self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
         self._truths: dict[str, str] = {}
@@ -498,20 +504,45 @@ class _Printer:
         """The kernel."""
         program, block = self._program, self._pieces.block
         self._writer.indent()
-        self._places.emit_ids()
-        self._places.emit_positions()
-        self._region(program.body, program.closing)
+        narrowed = self._changes.narrowed
+        if narrowed is None:
+            self._places.emit_ids()
+            self._places.emit_positions()
+            self._region(program.body, program.closing)
+        else:
+            self._narrowed(narrowed)
         self._writer.dedent()
         params = self._signature.in_order()
-        grid = tuple(self._signature.parts(a) for a in self._axes) or ("1",)
+        grid = tuple(self._blocks(a) for a in self._axes) or ("1",)
         lines = (*head_of(program.name, params), *self._writer.lines)
         assert isinstance(program.warps, int)
         schedule = replace(block.schedule, num_warps=program.warps)
         block = replace(block, schedule=schedule)
         return KernelPlan(program.name, block, params, grid, lines)
 
+    def _narrowed(self, narrowed: Narrowed) -> None:
+        """The kernel with one block along an axis, at positions that are computed."""
+        places, positions = self._places, narrowed.positions
+        places.emit_ids(without=positions)
+        places.emit_positions(lambda piece: piece.dim.name not in positions)
+        self._region(narrowed.ahead, ())
+        for dim, position in positions.items():
+            split = self._pieces.block.grid_split(dim)
+            assert split is not None
+            places.emit_id_at(split, self._form(position, (), i32))
+        places.emit_positions(lambda piece: piece.dim.name in positions)
+        rest = [s for s in self._program.body if s not in narrowed.ahead]
+        self._region(rest, self._program.closing)
+
+    def _blocks(self, axis: Sequence[Split]) -> str:
+        """How many blocks the launch has along an axis of the grid."""
+        narrowed = self._changes.narrowed
+        if narrowed is not None and axis[0].dim in narrowed.positions:
+            return "1"
+        return self._signature.parts(axis)
+
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
-        left_out = self._packed.steps
+        left_out = self._packed.steps | self._changes.unused
         for statement in body:
             if statement.notes:
                 self._writer.comment(statement.notes)
@@ -723,12 +754,16 @@ class _Printer:
         """The lanes that are read at all; nothing if all are."""
         if along.under is None:
             return ""
-        under = self._variables[along.under]
-        sign, name = "!=" if along.holds else "==", self._truths.get(under.name)
-        text = f"({under.name} {sign} 0)"
+        return self._chosen(along.under, order, holds=along.holds)
+
+    def _chosen(self, under: str, order: Order, *, holds: bool) -> str:
+        """The lanes for which a truth value is true, or those for which it is not."""
+        tile = self._variables[under]
+        sign, name = "!=" if holds else "==", self._truths.get(tile.name)
+        text = f"({tile.name} {sign} 0)"
         if name is not None:
-            text = name if along.holds else f"(~{name})"
-        return text + subscript(under.axes, order)
+            text = name if holds else f"(~{name})"
+        return text + subscript(tile.axes, order)
 
     def _load(self, load: Load) -> None:
         if load.instead is not None:
@@ -753,8 +788,40 @@ class _Printer:
 
     def _store(self, store: Store) -> None:
         pointer, strides = self._signature.access(store.result)
-        tile = self._variables[store.operand]
-        self._memory.store(store, pointer, strides, tile)
+        change = self._changes.stores.get(store.result)
+        if change is None:
+            tile = self._variables[store.operand]
+            self._memory.store(store, pointer, strides, tile)
+            return
+        self._memory.store(
+            store,
+            pointer,
+            strides,
+            self._new(store, change),
+            change.tile.axes,
+            lambda order: self._changed(change, order),
+        )
+
+    def _new(self, store: Store, change: Change) -> Variable:
+        """What a store changes elements to."""
+        if isinstance(change.value, str):
+            return self._variables[change.value]
+        axes, dtype = change.tile.axes, change.tile.dtype
+        number = self._signature.constant(change.value, dtype)
+        text = (
+            f"tl.full({self._tiles.shape(axes)}, {number}, {TRITON_DTYPE[dtype.name]})"
+        )
+        return Variable(self._bind(store.result, text), axes, dtype)
+
+    def _changed(self, change: Change, order: Order) -> str:
+        """The lanes that a store changes."""
+        under = self._variables[change.under]
+        if under.axes or not order:
+            return self._chosen(change.under, order, holds=change.holds)
+        # Triton's interpreter cannot spread the truth value of a scalar.
+        sign = "!=" if change.holds else "=="
+        zeros = f"tl.full({self._tiles.shape(order)}, 0, tl.int32)"
+        return f"({zeros} + ({under.name} {sign} 0).to(tl.int32) != 0)"
 
     def _positions(self, step: Positions) -> None:
         text = self._memory.positions(step.at, step.tile.axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -63,11 +63,17 @@ class Places:
 
     # -- Program ids and positions -------------------------------------------------
 
-    def emit_ids(self) -> None:
-        """Bind the coordinate of each grid axis, and a zero that widens offsets."""
+    def emit_ids(self, without: Container[str] = ()) -> None:
+        """Bind the coordinate of each grid axis, and a zero that widens offsets.
+
+        Args:
+            without: The dims of an axis whose coordinates are data.
+        """
         if self._wide:
             self.far = self._writer.define("far", "tl.full((), 0, tl.int64)")
         for number, axis in enumerate(self._axes):
+            if axis[0].dim in without:
+                continue
             wide = ".to(tl.int64)" if self._wide else ""
             text = f"tl.program_id({number}){wide}"
             if counts_down(axis, self._pieces.block):
@@ -75,11 +81,24 @@ class Places:
             name = self._writer.define("_".join([*(s.dim for s in axis), "id"]), text)
             self.ids |= dict.fromkeys((s.dim for s in axis), name)
 
-    def emit_positions(self) -> None:
-        """Bind lanes and starting positions of all pieces, and the constant masks."""
-        for piece in self._pieces.all:
+    def emit_id_at(self, split: Split, position: str) -> None:
+        """Bind the coordinate of the block that has a position, or of the nearest."""
+        size = self._size(split.dim)
+        last = f"({size} - 1) // {split.tile}"
+        if size.isdigit():
+            last = str((int(size) - 1) // split.tile)
+        text = f"tl.minimum(tl.maximum({position} // {split.tile}, 0), {last})"
+        dtype = "tl.int64" if self._wide else "tl.int32"
+        self.ids[split.dim] = self._writer.define(
+            f"{split.dim}_id", f"({text}).to({dtype})"
+        )
+
+    def emit_positions(self, which: Callable[[Piece], bool] = lambda _: True) -> None:
+        """Bind lanes and starting positions of pieces, and their constant masks."""
+        pieces = [piece for piece in self._pieces.all if which(piece)]
+        for piece in pieces:
             self._emit_lanes(piece)
-        for piece in self._pieces.all:
+        for piece in pieces:
             if piece.loop_tile is None and self.is_axis(piece.dim) and piece.loose:
                 terms = self._outside_loop(piece)
                 self._masks[piece.dim] = self._bind_mask(piece, terms)
@@ -389,21 +408,37 @@ class Memory:
         self._writer.assign(name, f"tl.load({pointers}{guard})")
 
     def store(
-        self, node: Store, pointer: str, strides: Strides, tile: Variable
+        self,
+        node: Store,
+        pointer: str,
+        strides: Strides,
+        tile: Variable,
+        lanes: Order = (),
+        chosen: Callable[[Order], str] = lambda _: "",
     ) -> None:
-        """Store the lanes of a tile that are inside."""
+        """Store the lanes of a tile that are inside.
+
+        Args:
+            node: What is stored where.
+            pointer: Of the tensor.
+            strides: Of its axes.
+            tile: What is stored.
+            lanes: The axes along which it is, where the tile lacks some of them.
+            chosen: What lanes of these axes have to meet besides.
+        """
+        lanes = lanes or tile.axes
         dims = [d for axis in node.at for d in axis]
-        missing = [d for d in dims if self._places.is_axis(d) and d not in tile.axes]
-        order = (*tile.axes, *missing)
+        missing = [d for d in dims if self._places.is_axis(d) and d not in lanes]
+        order = (*lanes, *missing)
         # A dim of extent 1 that only the tile has: its lanes are one address.
-        extra = tuple((d,) for d in tile.axes if d not in dims)
+        extra = tuple((d,) for d in lanes if d not in dims)
         axes, steps = (*node.at, *extra), (*strides, *(0 for _ in extra))
         address = self.address(pointer, axes, steps, order)
         value = self._tiles.as_dtype(tile, node.dtype)
         text = value.name
-        if missing:
+        if tile.axes != order:
             text = self._spread(value, order)
-        mask = self.mask(order)
+        mask = " & ".join(m for m in (self.mask(order), chosen(order)) if m)
         guard = f", mask={mask}" if mask else ""
         pointers = self._writer.define(
             f"{node.result}_at",

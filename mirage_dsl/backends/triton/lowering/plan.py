@@ -47,6 +47,8 @@ class Surroundings(Outer):
             gaps.
         flat: Values that lie in other tensors of the caller.
         apart: Those of them whose axes have gaps between them there.
+        over: Results of kernels that are stored where what they read lies, each with
+            that.
     """
 
     given: Mapping[str, int] | None
@@ -54,6 +56,7 @@ class Surroundings(Outer):
     dense: Collection[str]
     flat: FlatValues
     apart: Collection[str]
+    over: Mapping[str, str]
 
     def whole(self, value: str) -> str:
         """The tensor in which a value lies; itself, if it lies in no other."""

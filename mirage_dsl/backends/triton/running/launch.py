@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_dsl.backends.base import check_memory, check_tensors, may_stay, overlaps
+from mirage_dsl.backends.base import check_memory, check_tensors, overlaps, stored_over
 from mirage_dsl.backends.dispatch import Call, Direct, Dispatch, signature
 from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
 from mirage_dsl.backends.triton.lowering.plan import ModulePlan
@@ -115,6 +115,7 @@ class Variant:
         out: The caller gives tensors for the outputs.
         dense: Tensors whose strides are computed from symbolic extents.
         apart: Flat values with gaps between axes that are one for kernels.
+        over: Results of kernels that are stored where what they read lies, with that.
     """
 
     wide: bool = False
@@ -122,6 +123,7 @@ class Variant:
     out: bool = False
     dense: frozenset[str] = frozenset()
     apart: frozenset[str] = frozenset()
+    over: frozenset[tuple[str, str]] = frozenset()
 
 
 class TritonExecutable:
@@ -168,6 +170,7 @@ class TritonExecutable:
                 out=variant.out,
                 dense=variant.dense,
                 apart=variant.apart,
+                over=variant.over,
                 most=self._most,
             )
         return self._plans[variant]
@@ -238,9 +241,11 @@ class TritonExecutable:
         found = calls.find(key)
         if found is not None:
             return found
-        made = self._plan(self._check(tensors, out))
-        if not may_stay(self.graph, shared, tensors, out):
+        variant = self._check(tensors, out)
+        over = stored_over(self.graph, shared, tensors, out)
+        if over is None:
             return calls.keep(key, Call(self._beside))
+        made = self._plan(replace(variant, over=over))
         run, direct = self._in_place(given, lambda *like: self._prepare(made, like))
 
         def prepared(*given: torch.Tensor) -> list[torch.Tensor]:
