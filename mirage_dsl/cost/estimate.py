@@ -44,6 +44,7 @@ from mirage_dsl.ir.infer import (
     operand_axes,
 )
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
 from mirage_dsl.tile.sizes import SMALLEST_DOT
@@ -69,11 +70,18 @@ ATTENTION_SHARE = 0.5
 through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
 are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
 at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
-ROW_RATES = {"group_norm": 0.9e9, "softmax": 4.1e9, "log_softmax": 4.1e9}
+ROW_RATES = {
+    "group_norm": 0.9e9,
+    "layer_norm": 4.1e9,
+    "rms_norm": 4.1e9,
+    "softmax": 4.1e9,
+    "log_softmax": 4.1e9,
+}
 """Elements a second that a block of PyTorch's kernel reads, by the call; one block
 takes a group or a row.  [M] H200, f16: group norm of [2, 320, 64, 64] in 32 groups and
 SiLU, 51.2 µs; softmax of [16, 1000000] 243.8 µs.  [A] log-softmax, the same
-kernel with another end; of other sizes nothing was measured."""
+kernel with another end, and other norms of rows, no faster than the fastest that was
+measured; of other sizes nothing was."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,31 @@ def estimate(
             if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
         )
     return _total(parts)
+
+
+def least_microseconds(
+    segment: KernelGraph, inside: AbstractSet[str], hardware: Hardware
+) -> float:
+    """What no kernels that compute a program take less than, by the cost model.
+
+    One launch, and the time of reading every input and writing every output once.  Of
+    inputs that are only looked at through views nothing is counted, which may be parts.
+
+    Args:
+        segment: The program, of operators.
+        inside: Inputs that are in L2.
+        hardware: The GPU.
+    """
+    extents = derived_extents(segment, segment.extent_of)
+    read = read_by(n for n in segment.applies if not n.is_view)
+    sizes = {
+        i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
+    }
+    written = {r.value: tensor_bytes(r.type, extents) for r in segment.returns}
+    through = sum(sizes.values()) + sum(written.values())
+    dram = through - sum(sizes[n] for n in sizes.keys() & inside)
+    busy = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+    return 1e6 * (hardware.launch + hardware.ramp + busy)
 
 
 def _brought(block: BlockGraph, graph: KernelGraph) -> set[str]:

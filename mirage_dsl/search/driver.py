@@ -35,7 +35,9 @@ from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
+from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.rewrite.shifts import stabilise
+from mirage_dsl.rewrite.variances import read_in_turn
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.memo import Checkpoint, Memo
 from mirage_dsl.search.programs.chains import (
@@ -292,6 +294,7 @@ class _Driver:
         spaces: What was found of each form as one space.
         library: µs of the program by library kernels.
         proof: What is proved of programs of several kernels.
+        waiting: µs that plans of several kernels take beside the roofline, at least.
         gathers: Those that are inputs of the forms, in the order of the forms.
         flattened: How the forms have fewer dims, if they have.
     """
@@ -316,6 +319,7 @@ class _Driver:
         default_factory=dict[KernelGraph, "MultiKernel"]
     )
     library: float = math.inf
+    waiting: float = 0.0
     gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
 
@@ -430,7 +434,7 @@ class _Driver:
         if is_one_kernel(best.graph):
             plans += self._allowed(self._whole(Cutter(form)))
         elif REWRITES["multiply-out"](form) != form:
-            plans += self._allowed(self._whole(Cutter(form), multiplied=True))
+            plans += self._allowed(self._whole(Cutter(form), Wanted.MULTIPLIED))
         if not any(leaves_products(p.graph) for p in self.spaces[form].plans):
             for chains in self._chains(form):
                 some = chains.cheapest(products=False)[:1]
@@ -442,6 +446,8 @@ class _Driver:
         for form in dict.fromkeys(self.forms[1:]):
             whole += self._allowed(self._whole(Cutter(form)))
         plans += whole
+        if whole and not any(is_one_kernel(p.graph) for p in whole):
+            self.waiting = self._waiting(self.forms[-1])
         if self._worth_cutting([p.microseconds for p in whole]):
             self._search_cut(plans)
 
@@ -604,8 +610,8 @@ class _Driver:
         self.ledger.cut["constraints"] += len(plans) - len(kept)
         return kept
 
-    def _whole(self, cutter: Cutter, *, multiplied: bool = False) -> list[Plan]:
-        """The plans of all operators as one kernel, or of their multiplied-out form."""
+    def _whole(self, cutter: Cutter, wanted: Wanted = Wanted.BOTH) -> list[Plan]:
+        """The plans of all operators as one kernel, or of forms of them."""
         self.progress("search", 0, 1, None)
         if not cutter.order or any(a.library for a in cutter.groups):
             return []
@@ -617,7 +623,7 @@ class _Driver:
             )
             return []
         segment = cutter.segment(cutter.order)
-        plans = self.segments.plans(segment, multiplied=multiplied)
+        plans = self.segments.plans(segment, wanted=wanted)
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return [Plan(p.microseconds, cutter.join([p.graph])) for p in plans]
 
@@ -652,8 +658,25 @@ class _Driver:
             return False
         enough = self.library
         if self.max_kernels != 1:
-            enough = min(enough, GOOD_ENOUGH * self._roofline())
+            least = self._roofline() + self.waiting
+            enough = min(enough, GOOD_ENOUGH * least)
         return whole[0] > enough
+
+    def _waiting(self, form: KernelGraph) -> float:
+        """µs of reading long rows for their means and squares, before they are used.
+
+        A kernel each, where none holds a row; what was read before may be in L2.
+        """
+        hardware, types = self.segments.hardware, kernel_types(form)
+        extents = derived_extents(form, form.extent_of)
+        kernel = hardware.launch + hardware.ramp - hardware.dependent
+        total = 0.0
+        for names in read_in_turn(form):
+            moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))
+            fits = moved < hardware.l2_bytes
+            rate = hardware.l2_rate if fits else hardware.dram_rate
+            total += kernel + moved / rate
+        return 1e6 * total
 
     def _roofline(self) -> float:
         """µs of reading the inputs and writing the outputs once, with one launch."""

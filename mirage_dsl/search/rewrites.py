@@ -24,6 +24,7 @@ from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
 from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.variances import combined_variances
 from mirage_dsl.rewrite.views import share_views, sink_views
 from mirage_dsl.verify.shifts import reductions_as_shifts
 
@@ -46,6 +47,7 @@ class Use(Enum):
     KERNEL_FORM = (
         "applied to the program of one kernel; what comes of it is searched too"
     )
+    SEGMENT = "applied to a segment; what comes of it is searched as two"
     FOUND = "applied to all that is found"
     VARIANT = "applied to what is found, where the estimate of the outcome is less"
 
@@ -186,6 +188,13 @@ _ROWS = (
         (Use.KERNEL_FORM,),
         "sums of products of sums term by term: fewer sums wait for each other",
         _multiplied_out,
+    ),
+    Rewrite(
+        "combine-variances",
+        Level.PROGRAM,
+        (Use.SEGMENT,),
+        "variances of long rows are combined from those of parts, which do not wait",
+        combined_variances,
     ),
     Rewrite(
         "fuse-gathers",

@@ -155,6 +155,16 @@ mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8 {
   return y
 }
 """,
+    "combine-variances": """
+mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8192 {
+  t = sum x over(k)
+  c = t * (1/k)
+  d = x - c
+  q = d * d
+  y = sum q over(k)
+  return y
+}
+""",
     "fuse-gathers": """
 mugraph f(w: f16[v, d], ids: i64[n]) -> f16[n, d] where v = 32, d = 16, n = 8 {
   kept = where(ids < 0, 0, ids)

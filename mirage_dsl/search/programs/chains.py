@@ -12,12 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.cost.estimate import launched
-from mirage_dsl.cost.footprint import tensor_bytes
+from mirage_dsl.cost.estimate import launched, least_microseconds
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.walk import read_by
 from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.programs.one_space import MOST_OPERATORS
 from mirage_dsl.search.programs.partition import Cutter, Group
@@ -192,43 +188,12 @@ class Chains:
 
     def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, unless they are too large."""
-        own = {i.name for i in self.cutter.program.given}
-        extents = derived_extents(segment, segment.extent_of)
         most = self.segments.hardware.l2_bytes / 2
-        return frozenset(
-            i.name
-            for i in segment.inputs
-            if i.name not in own and tensor_bytes(i.type, extents) < most
-        )
+        return self.cutter.made_before(segment, most)
 
 
 def _nodes_of(run: Sequence[Group]) -> list[Apply]:
     return [n for a in run for n in a.nodes]
-
-
-def least_microseconds(
-    segment: KernelGraph, inside: frozenset[str], hardware: Hardware
-) -> float:
-    """What no kernels that compute a program take less than, by the cost model.
-
-    One launch, and the time of reading every input and writing every output once.  Of
-    inputs that are only looked at through views nothing is counted, which may be parts.
-
-    Args:
-        segment: The program, of operators.
-        inside: Inputs that are in L2.
-        hardware: The GPU.
-    """
-    extents = derived_extents(segment, segment.extent_of)
-    read = read_by(n for n in segment.applies if not n.is_view)
-    sizes = {
-        i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
-    }
-    written = {r.value: tensor_bytes(r.type, extents) for r in segment.returns}
-    through = sum(sizes.values()) + sum(written.values())
-    dram = through - sum(sizes[n] for n in sizes.keys() & inside)
-    busy = max(dram / hardware.dram_rate, through / hardware.l2_rate)
-    return 1e6 * (hardware.launch + hardware.ramp + busy)
 
 
 # -- A first answer --------------------------------------------------------------------

@@ -260,6 +260,16 @@ class Cutter:
             self.types[name].dtype, self.types[name].dims, MemorySpace.DEVICE
         )
 
+    def made_before(self, segment: KernelGraph, most: float) -> frozenset[str]:
+        """Inputs of a segment that an earlier one makes, of fewer bytes than `most`."""
+        own = {i.name for i in self.program.given}
+        extents = derived_extents(segment, segment.extent_of)
+        return frozenset(
+            i.name
+            for i in segment.inputs
+            if i.name not in own and tensor_bytes(i.type, extents) < most
+        )
+
     def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
         """The μGraph that runs the μGraphs of successive segments.
 

@@ -13,14 +13,15 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.spread import spread
 from mirage_dsl.core.types import Axis
-from mirage_dsl.cost.estimate import library_kernel
+from mirage_dsl.cost.estimate import least_microseconds, library_kernel
 from mirage_dsl.ir.analysis.layouts import with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import (
@@ -41,9 +42,12 @@ from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.rewrite.variances import in_parts
 from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.memo import Memo
+from mirage_dsl.search.programs.partition import Cutter
 from mirage_dsl.search.programs.repeats import names_of, normal_text, renamed
 from mirage_dsl.search.result import Ledger, Plan
 from mirage_dsl.search.rewrites import REWRITES
@@ -57,6 +61,14 @@ HOPELESS = 1.5
 
 MOST_SPLIT = 6
 """Structures of a segment whose loops are split over the grid, the best ones."""
+
+
+MOST_PAIRS = 16
+"""Plans of two kernels for rows in parts, of one length of the parts."""
+
+PART_LENGTHS = (4096, 16384)
+"""Elements that parts of a row have at most: what a block of few warps holds, and of
+which there are less to read for each block that combines them."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +103,8 @@ class Sizing:
     unshifted: bool
 
 
-Structures = Callable[[KernelGraph, bool], Found]
-"""The structural search: all worthwhile blocks of a program, without sizes.
-
-Or only those of its other form, in which sums are multiplied out."""
+Structures = Callable[[KernelGraph, Wanted], Found]
+"""The structural search: all worthwhile blocks of forms of a program, without sizes."""
 
 
 def _reads_joined(block: BlockGraph) -> bool:
@@ -175,7 +185,10 @@ class SegmentSearch:
         return self.budget.late()
 
     def key(
-        self, segment: KernelGraph, inside: AbstractSet[str], multiplied: bool = False
+        self,
+        segment: KernelGraph,
+        inside: AbstractSet[str],
+        wanted: Wanted = Wanted.BOTH,
     ) -> str:
         """What the plans of a segment depend on."""
         exact = "" if self.constraints == Constraints() else to_text(segment)
@@ -187,7 +200,7 @@ class SegmentSearch:
             self.constraints,
             self.hardware,
             (self.keep, self.enough, self.split),
-            multiplied,
+            wanted.value,
         )
 
     def plans(
@@ -195,26 +208,26 @@ class SegmentSearch:
         segment: KernelGraph,
         inside: AbstractSet[str] = frozenset(),
         *,
-        multiplied: bool = False,
+        wanted: Wanted = Wanted.BOTH,
     ) -> list[Plan]:
         """μGraphs of a segment by one kernel, best first; none if no kernel holds it.
 
         With `split` also by two kernels, the first of which shares a loop out between
-        blocks.  `inside` are inputs that an earlier kernel left in L2; `multiplied`
-        asks for the segment's other form only, in which sums are multiplied out.
+        blocks.  `inside` are inputs that an earlier kernel left in L2; `wanted`
+        says of which forms of the segment.
         """
-        key = self.key(segment, inside, multiplied)
+        key = self.key(segment, inside, wanted)
         if key in self.memo.known:
             self.ledger.found["segments repeated"] += 1
             return self.memo.known[key].of(segment)
         known = self.memo.recall(key, lambda found: self._taken(found, segment))
         if known is None:
-            known = self._searched(key, segment, inside, multiplied)
+            known = self._searched(key, segment, inside, wanted)
         self.memo.known[key] = _Finding(segment, known)
         return list(known)
 
     def _searched(
-        self, key: str, segment: KernelGraph, inside: AbstractSet[str], multiplied: bool
+        self, key: str, segment: KernelGraph, inside: AbstractSet[str], wanted: Wanted
     ) -> list[Plan]:
         before, self.exhausted = self.exhausted, True
         try:
@@ -222,12 +235,14 @@ class SegmentSearch:
                 self.ledger.found["segments"] += 1
                 plans: list[Plan] = []
                 with self.budget.step():
-                    self._size(key, segment, inside, multiplied, plans)
+                    self._size(key, segment, inside, wanted, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 del plans[self.keep * self.enough :]
                 if self.split:
                     with self.budget.step():
                         plans += self.split_apart(plans, inside)
+                    if wanted is Wanted.BOTH:
+                        self._add_in_parts(segment, inside, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 self.memo.keep(key, lambda: self.document(plans, segment))
         finally:
@@ -249,12 +264,12 @@ class SegmentSearch:
         key: str,
         segment: KernelGraph,
         inside: AbstractSet[str],
-        multiplied: bool,
+        wanted: Wanted,
         plans: list[Plan],
     ) -> None:
         """Append the plans of all structures of a segment."""
         try:
-            found = self._structures(key, segment, multiplied)
+            found = self._structures(key, segment, wanted)
         except (UnsupportedError, CheckError) as error:
             self.ledger.note(f"not one kernel: {error.message}")
             return
@@ -268,12 +283,12 @@ class SegmentSearch:
                 break
             plans += self._family(f"{key} family {number}", task, family, plans)
 
-    def _structures(self, key: str, segment: KernelGraph, multiplied: bool) -> Found:
+    def _structures(self, key: str, segment: KernelGraph, wanted: Wanted) -> Found:
         key = f"{key} structures"
         known = self.memo.recall(key, lambda document: _found(document, segment))
         if known is not None:
             return known
-        found = self.structures(segment, multiplied)
+        found = self.structures(segment, wanted)
         self.memo.keep(key, lambda: _found_json(found, segment))
         return found
 
@@ -372,6 +387,40 @@ class SegmentSearch:
         self.ledger.take_sizes(self._tally)
         self._tally.clear()
         return made
+
+    # -- Rows in parts ---------------------------------------------------------------
+
+    def _add_in_parts(
+        self, segment: KernelGraph, inside: AbstractSet[str], plans: list[Plan]
+    ) -> None:
+        """Append plans of two kernels, the first of which has the variances of parts.
+
+        Not where no two kernels could be better than a plan that is there, nor of
+        products, whose sums would have two dims.
+        """
+        if any(n.op.kind is Kind.CONTRACTION for n in segment.applies):
+            return
+        forms = {
+            f.length: f for f in map(partial(in_parts, segment), PART_LENGTHS) if f
+        }
+        for rows in forms.values():
+            cutter = Cutter(rows.program)
+            ahead = [n for n in cutter.order if n.result in rows.first]
+            behind = [n for n in cutter.order if n.result not in rows.first]
+            first, second = cutter.segment(ahead), cutter.segment(behind)
+            there = cutter.made_before(second, self.hardware.l2_bytes / 2) | inside
+            least = least_microseconds(first, inside, self.hardware)
+            least += least_microseconds(second, there, self.hardware)
+            best = min((p.microseconds for p in plans), default=math.inf)
+            if self.late() or least >= best:
+                continue
+            pairs = _pairs(
+                self.plans(first, inside, wanted=Wanted.WRITTEN),
+                self.plans(second, there, wanted=Wanted.WRITTEN),
+            )
+            graphs = (cutter.join([a.graph, b.graph]) for a, b in pairs)
+            whole = map(rows.restored, graphs)
+            plans += [Plan.of(g, self.hardware, inside) for g in whole]
 
     def with_channels_last(self, graph: KernelGraph) -> Plan | None:
         """A μGraph with channels last; None where no convolution can have them so.
@@ -584,6 +633,20 @@ def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
     return with_derived_extents(map_blocks(graph, lambda _: block))
 
 
+def _pairs(firsts: Sequence[Plan], seconds: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
+    """The best two plans, and those that differ from them in one.
+
+    Of plans with one estimate the first: the others differ in the order of operands.
+    """
+    ahead, behind = (
+        list({p.microseconds: p for p in reversed(plans)}.values())[::-1]
+        for plans in (firsts, seconds)
+    )
+    pairs = [*product(ahead[:1], behind), *product(ahead[1:], behind[:1])]
+    pairs.sort(key=lambda p: p[0].microseconds + p[1].microseconds)
+    return pairs[:MOST_PAIRS]
+
+
 # -- What is called during a search ----------------------------------------------------
 
 Progress = Callable[[str, int, int, float | None], None]
@@ -605,7 +668,7 @@ def structural_search(
     """
     from mirage_dsl.search.structures.structures import structures
 
-    def run(segment: KernelGraph, multiplied: bool) -> Found:
+    def run(segment: KernelGraph, wanted: Wanted) -> Found:
         plain = strip_shifts(segment)
         found = structures(
             plain,
@@ -615,7 +678,7 @@ def structural_search(
             budget=budget,
             seed=seed,
             own=own,
-            multiplied=multiplied,
+            wanted=wanted,
         )
         return Found(
             tuple(s.block for s in found.structures),
