@@ -147,7 +147,7 @@ MINIMUM = binary(
     commutative=True,
     formats=Formats.ANY,
 )
-comparison("less", np.less, "<")
+LESS = comparison("less", np.less, "<")
 comparison("less_equal", np.less_equal, "<=")
 EQUAL = comparison("equal", np.equal, "==")
 

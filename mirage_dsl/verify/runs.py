@@ -15,9 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import Scalar
+from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.ir.analysis.integers import fitted, index_limits
-from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy, stand_in
+from mirage_dsl.ir.evaluate.floats import (
+    NumpyDomain,
+    evaluate_numpy,
+    numpy_dtype,
+    stand_in,
+)
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Array, Numbers, Operator
@@ -132,6 +137,44 @@ def evaluate_runs(
     given = [v if v.dtype.kind in "iu" else v.astype(domain.compute) for v in inputs]
     outputs = evaluate(graph, given, domain)
     return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]
+
+
+# -- Inputs of runs --------------------------------------------------------------------
+
+
+def in_formats(
+    program: KernelGraph, drawn: Sequence[Array], *, stored: bool
+) -> list[Array]:
+    """Inputs of runs as their formats hold them; their rounding is nobody's error.
+
+    Args:
+        program: Whose inputs they are.
+        drawn: Random floats, one array for each input, the first axis over the runs.
+        stored: Floats are rounded to the formats of storage, and not to f32.
+    """
+    found: list[Array] = []
+    limits = index_limits(program)
+    for item, values in zip(program.inputs, drawn, strict=True):
+        dtype = item.type.dtype
+        if dtype.is_integer:
+            found.append(fitted(dtype, values, limits.get(item.name)))
+            continue
+        if dtype == boolean:
+            values = values > _middle(values)
+        found.append(as_held(values, dtype if stored else f32))
+    return found
+
+
+def as_held(values: Array, dtype: DType) -> Array:
+    """Floats rounded to a format."""
+    with np.errstate(over="ignore"):
+        return values.astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+def _middle(drawn: Array) -> Array:
+    """What about half of the elements of each draw are above, or of all draws."""
+    axes = tuple(range(1, drawn.ndim)) if drawn[0].size > 1 else None
+    return np.median(drawn, axis=axes, keepdims=True)
 
 
 # -- Counterexamples -------------------------------------------------------------------

@@ -19,22 +19,21 @@ it is finite and about right there, and not by luck after an overflow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 
 from mirage_dsl.core.clock import look
-from mirage_dsl.core.types import DType, boolean
-from mirage_dsl.ir.analysis.integers import fitted, index_limits
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.core.types import DType
 from mirage_dsl.ir.graph import Input, KernelGraph, Return
 from mirage_dsl.ops.definition import Array, Term
 from mirage_dsl.ops.table import EXP
 from mirage_dsl.verify.certificate import Stability
-from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
+from mirage_dsl.verify.runs import RunsDomain, evaluate_runs, in_formats
 from mirage_dsl.verify.sizes import Shrunk, input_shape
+from mirage_dsl.verify.steps import step_ratios
 
 ALLOWED_RATIO = 4.0
 _LADDER = (512.0, 4096.0, 262144.0)
@@ -117,8 +116,10 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
             found = evaluate_runs(shrunk.candidate, runs.inputs, model.domain)
             numbers = range(len(runs.names))
             ratios += [(_ratio(runs, found, at), runs.names[at]) for at in numbers]
+    used = len(ratios)
+    ratios += step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
     worst, where = max(ratios, key=lambda r: r[0], default=(0.0, ""))
-    return _verdict(worst, where, len(ratios))
+    return _verdict(worst, where, used)
 
 
 def _adds_values(graph: KernelGraph) -> bool:
@@ -232,7 +233,8 @@ def _drawn(
     families = list(found(program, rng, plain))
     asked = [(f, s) for f in families for s in sorted({*f.scales, *ladder})]
     drawn = [family.at(scale) for family, scale in asked]
-    return asked, _formatted(program, [*drawn, plain], stored=model.stored)
+    stacked = [np.stack(values) for values in zip(*drawn, plain, strict=True)]
+    return asked, in_formats(program, stacked, stored=model.stored)
 
 
 def _kept(asked: list[tuple[_Family, float]], survived: list[bool]) -> list[int]:
@@ -461,32 +463,6 @@ def _first_negated(ramps: list[Array | None]) -> list[Array | None]:
 def _reduced(program: KernelGraph) -> set[str]:
     """The dims that are summed or otherwise reduced somewhere."""
     return {dim for node in program.applies for dim in node.across}
-
-
-def _formatted(
-    program: KernelGraph, drawn: Iterable[list[Array]], *, stored: bool
-) -> list[Array]:
-    """Inputs, the first axis over the draws; their rounding is nobody's error."""
-    stacked = [np.stack(values) for values in zip(*drawn, strict=True)]
-    found: list[Array] = []
-    limits = index_limits(program)
-    for item, drawn_values in zip(program.inputs, stacked, strict=True):
-        values, dtype = drawn_values, item.type.dtype
-        if dtype.is_integer:
-            found.append(fitted(dtype, values, limits.get(item.name)))
-            continue
-        if dtype == boolean:
-            values = values > _middle(values)
-        with np.errstate(over="ignore"):
-            kept = values.astype(numpy_dtype(dtype) if stored else np.float32)
-        found.append(kept.astype(np.float64))
-    return found
-
-
-def _middle(drawn: Array) -> Array:
-    """What about half of the elements of each draw are above, or of all draws."""
-    axes = tuple(range(1, drawn.ndim)) if drawn[0].size > 1 else None
-    return np.median(drawn, axis=axes, keepdims=True)
 
 
 def _normal(rng: np.random.Generator, program: KernelGraph, item: Input) -> Array:
