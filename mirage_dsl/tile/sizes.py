@@ -13,6 +13,7 @@ numbers are known while it is made.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Dim, TensorType
+from mirage_dsl.core.types import Axis, Dim, TensorType
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.graph import (
     Apply,
@@ -415,20 +416,49 @@ MOST_PROGRAMS = 65_535
 
 
 def launch_order(
-    block: BlockGraph, extents: Mapping[str, int | None]
+    block: BlockGraph,
+    extents: Mapping[str, int | None],
+    types: Mapping[str, TensorType],
 ) -> tuple[tuple[Split, ...], ...]:
-    """The grid's axes in the order of the launch's.
+    """The grid's axes in the order of the launch's: along the first blocks are next.
 
-    It is the order of the grid, unless a later one has too many parts: then the one of
-    most parts is first.
+    It is the order of the grid.  Blocks that store with other dims side by side than
+    those that they read follow one another as their results lie in memory: there each
+    has but short runs, which others go on with at once.  If a later axis has too many
+    parts, the one of most parts is first.
     """
 
     def count(axis: Sequence[Split]) -> int:
         return max(_parts(s, extents) or 0 for s in axis)
 
-    if all(count(a) <= MOST_PROGRAMS for a in block.axes[1:]):
-        return block.axes
+    axes = _as_stored(block, types)
+    if all(count(a) <= MOST_PROGRAMS for a in axes[1:]):
+        return axes
     return tuple(sorted(block.axes, key=count, reverse=True))
+
+
+def _as_stored(
+    block: BlockGraph, types: Mapping[str, TensorType]
+) -> tuple[tuple[Split, ...], ...]:
+    """The axes of a block that transposes, from the innermost one of its result on."""
+    elementwise = all(n.op.kind is Kind.ELEMENTWISE for n in block.applies)
+    if block.loop is not None or len(block.stores) != 1 or not elementwise:
+        return block.axes
+    (store,) = block.stores
+    stored = _in_memory(store.axes, types[store.result])
+    read = {_in_memory(n.axes, types[n.source]) for n in block.loads}
+    if not any(r != stored and {*r} == {*stored} for r in read):
+        return block.axes
+    inner = dict(zip(reversed(stored), itertools.count(), strict=False))
+    last = len(stored)
+    return tuple(
+        sorted(block.axes, key=lambda axis: min(inner.get(s.dim, last) for s in axis))
+    )
+
+
+def _in_memory(axes: Sequence[Axis], kind: TensorType) -> tuple[str, ...]:
+    """The dims of a tensor from the slowest to the fastest."""
+    return tuple(d.name for axis in kind.order for d in axes[axis])
 
 
 def counts_down(axis: Sequence[Split], block: BlockGraph) -> bool:

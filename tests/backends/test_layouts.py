@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_dsl.backends.triton.lowering.emit import emit
+import pytest
+
+from mirage_dsl.backends.triton.lowering.emit import emit, plan
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import estimate
@@ -66,3 +68,21 @@ def test_parts_come_first() -> None:
     at = next(i for i, axis in enumerate(axes) if axis[0].name == "k#")
     layout = layout_of(graph, parts) or tuple(range(len(axes)))
     assert layout[0] == at
+
+
+@pytest.mark.parametrize("stored", ["n, c, x", "n, x, c", "x, c, n"])
+def test_blocks_that_transpose_follow_what_they_store(stored: str) -> None:
+    """Along the first axis of the launch results lie side by side, or nearly so."""
+    extents, grid = {"n": 4, "c": 32, "x": 48}, {"n": 2, "c": 16, "x": 8}
+    g = KernelBuilder("transposed", **extents)
+    v = g.input("v", f32, "n, x, c")
+    with g.block(grid=grid) as b:
+        read = b.load(v, "n/grid, x/grid, c/grid")
+        axes = ", ".join(f"{d}/grid" for d in stored.split(", "))
+        made = b.store(b.neg(read), axes)
+    graph = g.returns(made).build()
+    counts = {d: str(extents[d] // tile) for d, tile in grid.items()}
+    order = ("n", "c", "x") if stored == "n, x, c" else stored.split(", ")[::-1]
+    (kernel,) = plan(graph).kernels
+    assert kernel.grid == tuple(counts[d] for d in order)
+    check(graph)

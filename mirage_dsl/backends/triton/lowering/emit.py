@@ -448,7 +448,7 @@ class _Printer:
         self._program, self._pieces, self._around = program, pieces, around
         self._writer = Writer()
         signature = self._signature = Signature(around, self._writer.names)
-        self._axes = launch_order(pieces.block, around.extents)
+        self._axes = launch_order(pieces.block, around.extents, around.types)
         places = self._places = Places(
             self._axes,
             pieces,
