@@ -847,3 +847,45 @@ def test_every_name_of_a_generated_call_is_defined(
     assert found is not None
     assert found.call(*given) is not None
     assert len(driver.launches) == len(made.kernels)
+
+
+# -- Concatenations in tensors that others made ----------------------------------------
+
+
+def joined(*, nested: bool) -> KernelGraph:
+    """A part that a kernel stores between two that are copied, maybe within another."""
+    g = KernelBuilder("joined", m=8, k=16, n=8)
+    x, y = g.input("x", f16, "k, m"), g.input("y", f16, "n, m")
+    with g.block(grid={"k": 2}) as b:
+        load = b.load(x, "k/grid, m")
+        part = b.store(b.square(load), "k/grid, m", dtype=f16)
+    whole = g.concat(y, part, y, dims="n, k, n", to="j")
+    if nested:
+        with g.block(grid={"k": 2}) as b:
+            load = b.load(x, "k/grid, m")
+            other = b.store(b.neg(load), "k/grid, m", dtype=f16)
+        whole = g.concat(other, whole, dims="k, j", to="p")
+    return g.returns(whole).build()
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("begin", [0, 8])
+def test_parts_are_copied_into_a_tensor_of_the_caller(begin: int) -> None:
+    x, y = torch.ones(16, 8).half(), torch.arange(64.0).reshape(8, 8).half()
+    memory = torch.zeros(32 + begin, 8).half()
+    out = memory[begin:]
+    found = direct_call(plan(joined(nested=False), out=True), [x, y, out])
+    assert found is not None
+    (result,) = found.call(x, y, out)
+    assert result is out
+    # Kernels are not launched here: what they would store is what it was.
+    assert torch.equal(out, torch.cat([y, torch.zeros(16, 8).half(), y]))
+    assert not memory[:begin].any()
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("out", [False, True])
+def test_parts_of_a_part_are_left_to_the_long_way(out: bool) -> None:
+    tensors = [torch.ones(16, 8).half(), torch.ones(8, 8).half()]
+    given = [*tensors, *([torch.zeros(48, 8).half()] if out else [])]
+    assert direct_call(plan(joined(nested=True), out=out), given) is None

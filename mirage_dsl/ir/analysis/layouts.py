@@ -94,6 +94,16 @@ def built(places: Mapping[str, Place]) -> frozenset[str]:
     return frozenset(p.whole for p in places.values())
 
 
+def copied_parts(node: Apply, places: Mapping[str, Place]) -> Iterator[int]:
+    """The operands of a concatenation, by number, that no kernel stores there."""
+    joined = node.attr("dims")
+    assert isinstance(joined, tuple)
+    for at, value in enumerate(node.values):
+        place, before = places.get(value), joined[:at]
+        if place is None or (place.whole, place.before) != (node.result, before):
+            yield at
+
+
 def _is_simple(kind: TensorType) -> bool:
     """One dim for each axis, row-major."""
     return kind.layout is None and all(len(axis) == 1 for axis in kind.axes)

@@ -21,7 +21,7 @@ from mirage_dsl.backends.triton.lowering.source import (
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.analysis.calls import calls
-from mirage_dsl.ir.analysis.layouts import built
+from mirage_dsl.ir.analysis.layouts import built, copied_parts
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -356,15 +356,14 @@ class Launcher:
         assert isinstance(joined, tuple)
         order = self._types[node.result].names
         along = order.index(to)
-        for at, (value, dim) in enumerate(zip(node.values, joined, strict=True)):
-            place, before = self._placed.get(value), joined[:at]
-            if place is None or (place.whole, place.before) != (node.result, before):
-                kind = self._types[value]
-                names = [to if n == dim else n for n in kind.names]
-                part = aligned(self._flat(self._variables[value], kind), names, order)
-                whole = self._variables[node.result]
-                target = f"{whole}.narrow({along}, {self._sum(before)}"
-                self._writer.line(f"{target}, {self.size(dim)}).copy_({part})")
+        for at in copied_parts(node, self._placed):
+            value, dim = node.values[at], joined[at]
+            kind = self._types[value]
+            names = [to if n == dim else n for n in kind.names]
+            part = aligned(self._flat(self._variables[value], kind), names, order)
+            whole = self._variables[node.result]
+            target = f"{whole}.narrow({along}, {self._sum(joined[:at])}"
+            self._writer.line(f"{target}, {self.size(dim)}).copy_({part})")
 
     def _constant(self, value: Scalar) -> str:
         known = {n: self._extents.get(n) for n, _ in value.extents}

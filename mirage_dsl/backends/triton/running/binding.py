@@ -21,7 +21,7 @@ makes, or, for what only generated kernels see, the call's one scratch allocatio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.ir.analysis.calls import calls
+from mirage_dsl.ir.analysis.layouts import built, copied_parts
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile.sizes import ALIGNMENT
@@ -93,6 +94,10 @@ class DryRun:
         first = self.values[self.root(tensor)]
         ahead = int(tensor.storage_offset()) * tensor.element_size()
         return ahead - int(first.storage_offset()) * first.element_size()
+
+    def share(self, value: str, other: str) -> bool:
+        """Whether two values lie in the memory of one."""
+        return self.root(self.values[value]) == self.root(self.values[other])
 
     def is_own(self, value: str) -> bool:
         """Whether a value has memory of its own, and is no view of another."""
@@ -203,6 +208,9 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
         CompileError: Triton refuses a kernel, or the device does not take it.
     """
     dry_run = run_dry(plan, tensors)
+    if any(n.result not in (plan.around.given or ()) for n in _copied(plan, dry_run)):
+        log.info("launching %s through Triton: a part has parts", plan.graph.name)
+        return None
     emitted, visible = _visible(plan, dry_run)
     places = _Places(plan, dry_run, visible)
     launches: list[PreparedLaunch] = []
@@ -225,13 +233,14 @@ def _visible(
     visible = {
         r.value for at, r in enumerate(plan.graph.returns) if given.get(r.value) != at
     }
+    copied = {node.result for node in _copied(plan, dry_run)}
     for node in reversed(plan.graph.nodes):
         # What lies inside of a library call was not seen.
         if not isinstance(node, Apply) or node.result not in dry_run.values:
             continue
         if node.result in plan.around.flat.unmade:
             continue
-        if node.result in visible or dry_run.is_own(node.result):
+        if node.result in visible | copied or dry_run.is_own(node.result):
             emitted.add(node.result)
             visible.add(node.result)
             match = fused.get(node.result)
@@ -239,9 +248,19 @@ def _visible(
             visible |= {
                 v
                 for v in (match.values if match else node.values)
-                if dry_run.root(dry_run.values[v]) != node.result
+                if not dry_run.share(v, node.result)
             }
     return frozenset(emitted), frozenset(visible)
+
+
+def _copied(plan: ModulePlan, dry_run: DryRun) -> Iterator[Apply]:
+    """Concatenations in other tensors into which parts are copied."""
+    placed = plan.around.placed
+    whole = built(placed)
+    for node in plan.graph.applies:
+        within = node.result in whole and not dry_run.is_own(node.result)
+        if within and any(True for _ in copied_parts(node, placed)):
+            yield node
 
 
 class _Places:

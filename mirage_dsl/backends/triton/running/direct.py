@@ -250,6 +250,14 @@ class _Writer(Launcher):
                     f"{self._variables[root]}.as_strided{layout}",
                 )
 
+    def _complete(self, node: Apply) -> None:
+        """Copy what kernels have not stored, into the caller's tensor as well."""
+        if node.result not in self._variables:
+            view = self._view_of_out(node.result)
+            name = self._names.fresh(node.result)
+            self._variables[node.result] = self._writer.assign(name, view)
+        super()._complete(node)
+
     def _tensor(self, value: str) -> None:
         like = self._binding.dry_run.values[value]
         layout = f"{tuple(like.shape)}, {tuple(like.stride())}, {like.dtype}"
