@@ -127,7 +127,7 @@ def plan(
     pointers: bool = False,
     out: bool = False,
     dense: Collection[str] = (),
-    apart: Collection[str] = (),
+    gapped: Collection[str] = (),
     over: Iterable[tuple[str, str]] = (),
     most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
@@ -142,7 +142,7 @@ def plan(
         out: `run` takes tensors for the outputs too, of any strides.
         dense: Inputs and outputs that have no gaps between their elements: strides
             that follow from symbolic extents are computed and not compiled in.
-        apart: Flat values that have gaps between the axes that are one for kernels.
+        gapped: Flat values that have gaps between the axes that are one for kernels.
         over: Results of kernels that are stored where what they read lies, each with
             that: elements that stay are neither read nor stored.
         most: The largest extents of symbolic dims: blocks can hold these whole.
@@ -166,7 +166,7 @@ def plan(
         wide=wide or any(is_far(t, outer.extents) for t in outer.types.values()),
         dense=dense,
         flat=flat,
-        apart=apart,
+        gapped=gapped,
         over=dict(over),
     )
     kernels = _kernels(graph, around)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_dsl.backends.triton.lowering.plan import Apart, Signature, Strides
+from mirage_dsl.backends.triton.lowering.plan import Gapped, Signature, Strides
 from mirage_dsl.backends.triton.lowering.source import (
     TRITON_DTYPE,
     TileCode,
@@ -298,7 +298,7 @@ class Memory:
         """
         first, step = [pointer], list[str]()
         for axis, stride in zip(axes, strides, strict=True):
-            if isinstance(stride, Apart):
+            if isinstance(stride, Gapped):
                 at, moved = self._at(axis, order, starts or {})
                 (step if moved else first).extend(taken_apart(at, stride))
                 continue
@@ -325,7 +325,7 @@ class Memory:
         """How far apart in memory the positions along a dim of a tensor are."""
         pairs = zip(axes, strides, strict=True)
         axis, stride = next((a, s) for a, s in pairs if dim in a)
-        assert not isinstance(stride, Apart)
+        assert not isinstance(stride, Gapped)
         behind = axis[axis.index(dim) + 1 :]
         return [stride, *(self.size(d) for d in reversed(behind))]
 
@@ -458,7 +458,7 @@ class Memory:
         return f"tl.broadcast_to({tile.name}{subscript(tile.axes, order)}, {shape})"
 
 
-def taken_apart(position: str, axis: Apart) -> list[str]:
+def taken_apart(position: str, axis: Gapped) -> list[str]:
     """What a position along an axis that is several axes adds to an address."""
     whole = f"({position})" if " " in position else position
     found: list[str] = []

@@ -16,7 +16,7 @@ from mirage_dsl.tile.sizes import Outer, ceil_div
 
 
 @dataclass(frozen=True)
-class Apart:
+class Gapped:
     """The strides of an axis that is several axes of a tensor, with gaps between them.
 
     Attributes:
@@ -28,7 +28,7 @@ class Apart:
     strides: tuple[str | int, ...]
 
 
-Strides = Sequence[str | int | Apart]
+Strides = Sequence[str | int | Gapped]
 """The stride of each axis of a tensor: a number, or a Python expression."""
 
 PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
@@ -46,7 +46,7 @@ class Surroundings(Outer):
         dense: Tensors of the caller that lie in memory as their types say, without
             gaps.
         flat: Values that lie in other tensors of the caller.
-        apart: Those of them whose axes have gaps between them there.
+        gapped: Those of them whose axes have gaps between them there.
         over: Results of kernels that are stored where what they read lies, each with
             that.
     """
@@ -55,7 +55,7 @@ class Surroundings(Outer):
     wide: bool
     dense: Collection[str]
     flat: FlatValues
-    apart: Collection[str]
+    gapped: Collection[str]
     over: Mapping[str, str]
 
     def whole(self, value: str) -> str:
@@ -173,7 +173,7 @@ class Signature:
         self._extents = around.extents
         self._pointers: dict[str, str] = {}
         self._descriptors: dict[tuple[str, tuple[Dim, ...]], str] = {}
-        self._strides: dict[str, tuple[str | int | Apart, ...]] = {}
+        self._strides: dict[str, tuple[str | int | Gapped, ...]] = {}
         self._sizes: dict[str, str] = {}
 
     def in_order(self) -> tuple[Param, ...]:
@@ -231,7 +231,7 @@ class Signature:
             )
         return self._descriptors[key, dims]
 
-    def _make_strides(self, source: str) -> tuple[str | int | Apart, ...]:
+    def _make_strides(self, source: str) -> tuple[str | int | Gapped, ...]:
         place = self.around.placed.get(source)
         if place is not None and not self._is_strided(place):
             outer = self._make_strides(place.whole)
@@ -241,13 +241,13 @@ class Signature:
         if {source, whole} & without_gaps or whole in self.around.dense:
             return packed
         flat = self.around.flat.within.get(source)
-        found: list[str | int | Apart] = []
+        found: list[str | int | Gapped] = []
         for axis, dims in enumerate(self._types[source].axes):
             group = [axis] if flat is None else list(flat.groups[axis])
             if all(self._extents.get(d.name) == 1 for d in dims):
                 found.append(0)
-            elif source in self.around.apart and len(group) > 1:
-                found.append(self._apart(whole, group))
+            elif source in self.around.gapped and len(group) > 1:
+                found.append(self._gapped(whole, group))
             else:
                 value = packed[axis] if isinstance(packed[axis], int) else None
                 assert not isinstance(value, str)
@@ -260,7 +260,7 @@ class Signature:
         self.params.append(Param(name, "stride", source, axis=axis, value=value))
         return name
 
-    def _apart(self, whole: str, axes: Sequence[int]) -> Apart:
+    def _gapped(self, whole: str, axes: Sequence[int]) -> Gapped:
         """The strides of axes that one axis consists of."""
         usual = self._row_major(whole)
         sizes: list[str | int] = []
@@ -272,7 +272,7 @@ class Signature:
             known = usual[axis]
             value = known if isinstance(known, int) else None
             strides.append(self._stride(whole, axis, value))
-        return Apart(tuple(sizes), tuple(strides))
+        return Gapped(tuple(sizes), tuple(strides))
 
     def _is_strided(self, place: Place) -> bool:
         """Whether it is in a tensor of the caller, whose strides are not known."""

@@ -114,7 +114,7 @@ class Variant:
         pointers: Pointers take the place of descriptors.
         out: The caller gives tensors for the outputs.
         dense: Tensors whose strides are computed from symbolic extents.
-        apart: Flat values with gaps between axes that are one for kernels.
+        gapped: Flat values with gaps between axes that are one for kernels.
         over: Results of kernels that are stored where what they read lies, with that.
     """
 
@@ -122,7 +122,7 @@ class Variant:
     pointers: bool = False
     out: bool = False
     dense: frozenset[str] = frozenset()
-    apart: frozenset[str] = frozenset()
+    gapped: frozenset[str] = frozenset()
     over: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -169,7 +169,7 @@ class TritonExecutable:
                 pointers=variant.pointers,
                 out=variant.out,
                 dense=variant.dense,
-                apart=variant.apart,
+                gapped=variant.gapped,
                 over=variant.over,
                 most=self._most,
             )
@@ -348,10 +348,10 @@ class TritonExecutable:
             ),
             out=bool(out),
             dense=self._dense(tensors, out),
-            apart=self._apart(tensors, out),
+            gapped=self._gapped(tensors, out),
         )
 
-    def _apart(
+    def _gapped(
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
     ) -> frozenset[str]:
         """Flat values whose axes do not lie side by side in the tensors at hand."""
