@@ -36,8 +36,8 @@ from mirage_dsl.frontend.dims import (
     DimVars,
     Handle,
     Traced,
-    atoms_of,
     shape_text,
+    vars_of,
 )
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.namespace import function_named
@@ -125,9 +125,9 @@ class _Block:
         """Name its dims."""
         for item in self.items:
             if isinstance(item, _Store):
-                for atom, axis in item.partial:
+                for var, axis in item.partial:
                     names.visit(axis)
-                    names.assign(atom, partial_dim(names.lead(axis)))
+                    names.assign(var, partial_dim(names.lead(axis)))
             found = isinstance(item, _Load | _Store)
             names.visit((item.value if found else self.values[item.result]).dims)
 
@@ -281,7 +281,7 @@ class _BlockBuilder:
 
     def _store(self, item: _Store) -> None:
         operand = self._builder.value(item.operand)
-        partial = {self._names.lead((atom,)) for atom, _ in item.partial}
+        partial = {self._names.lead((var,)) for var, _ in item.partial}
         axes: list[Axis] = []
         for axis in item.axes:
             dims: list[Dim] = []
@@ -700,11 +700,11 @@ class ThreadblockGraph:
             splits = self._splits.get(index, [])
             place = self._output_axis(handle, index, named) if blocks > 1 else None
             if place is None and splits:
-                atom = self._parts.setdefault(index, dims.fresh(blocks))
-                axes[named] = (atom, *axes[named])
-                partial.append((atom, splits[0]))
-        atoms = atoms_of(axes)
-        result = dims.value(atoms, handle.value.dtype)
+                var = self._parts.setdefault(index, dims.fresh(blocks))
+                axes[named] = (var, *axes[named])
+                partial.append((var, splits[0]))
+        vars = vars_of(axes)
+        result = dims.value(vars, handle.value.dtype)
         self._items.append(
             _Store(result, handle.value.name, tuple(axes), tuple(partial))
         )

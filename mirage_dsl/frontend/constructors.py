@@ -44,10 +44,10 @@ def _recorder(what: str) -> Recorder:
     return recorder
 
 
-def _atoms(recorder: Recorder, extent: Any) -> DimVars:
+def _vars(recorder: Recorder, extent: Any) -> DimVars:
     """The dims of a new axis, of which a symbolic extent tells."""
     if isinstance(extent, shapes.SymbolicSize):
-        return extent.atoms
+        return extent.vars
     count = shapes.integer(extent, "an extent")
     return () if count == 1 else (recorder.dims.fresh(count),)
 
@@ -89,7 +89,7 @@ def arange(
     if end is None:
         start, end = 0, start
     if (start, step) == (0, 1):
-        atoms = _atoms(recorder, end)
+        vars = _vars(recorder, end)
     else:
         first, last, by = (
             shapes.integer(n, "an argument of arange") for n in (start, end, step)
@@ -100,8 +100,8 @@ def arange(
                 "one number",
                 user_location(),
             )
-        atoms = _atoms(recorder, len(range(first, last, by)))
-    found: Any = _made(recorder, recorder.index(atoms))
+        vars = _vars(recorder, len(range(first, last, by)))
+    found: Any = _made(recorder, recorder.index(vars))
     if step != 1:
         found = found * step
     if start != 0:
@@ -184,9 +184,7 @@ def _filled(
     if not isinstance(number, Scalar):
         raise TraceError(f"{what} of a tensor; use expand", user_location())
     extents = [
-        s.atoms
-        if isinstance(s, shapes.SymbolicSize)
-        else shapes.integer(s, "an extent")
+        s.vars if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
         for s in shape
     ]
     kind = _dtype_of(recorder, value, dtype)
@@ -235,7 +233,7 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, device: Any = None) -> Any:
     """The n by m (or n by n) matrix with ones on its main diagonal."""
     recorder = _recorder("eye")
     rows, columns = (
-        recorder.index(_atoms(recorder, count)) for count in (n, n if m is None else m)
+        recorder.index(_vars(recorder, count)) for count in (n, n if m is None else m)
     )
     left = _made(recorder, Handle(rows.value, (*rows.axes, ())))
     same = apply(EQUAL, left, _made(recorder, columns))

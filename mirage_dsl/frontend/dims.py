@@ -1,10 +1,10 @@
 """Dims of traced values, by unification: the most general names that a function allows.
 
-Every axis of an input starts as a fresh atom.  Operators unify atoms, reshapes factor
-them: an atom may be bound to a row-major product of others.  Two axes that share an
-atom are the same dim of the traced program.
+Every axis of an input starts as a fresh variable.  Operators unify variables, reshapes
+factor them: a variable may be bound to a row-major product of others.  Two axes that
+share a variable are the same dim of the traced program.
 
-Some atoms must stay apart: those of one value, and those that one operator sees at
+Some variables must stay apart: those of one value, and those that one operator sees at
 different places.  `Unifier.unify` refuses to join them, and its caller views the
 operand under fresh names instead.
 """
@@ -21,7 +21,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar
 
 Extent = int | None
-"""Extent of an atom; None while it is symbolic."""
+"""Extent of a variable; None while it is symbolic."""
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class DimVar:
 
 
 DimVars = tuple[DimVar, ...]
-"""A row-major product of atoms: one axis, `()` where its extent is 1."""
+"""A row-major product of variables: one axis, `()` where its extent is 1."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Traced:
 class Handle:
     """A value as the user sees it: with axes.
 
-    An axis may hold atoms that the value has not: the value is the same all along
+    An axis may hold variables that the value has not: the value is the same all along
     them, as after `expand`.
     """
 
@@ -115,7 +115,7 @@ class Handle:
 
 
 Operand = Handle | Scalar
-"""What an operator takes; the extents of a constant are of atoms, by their names."""
+"""What an operator takes; a constant has extents of variables, by their names."""
 
 
 @dataclass
@@ -128,58 +128,58 @@ class Unifier:
     _pairs: list[tuple[DimVar, DimVar]] = field(
         default_factory=list[tuple[DimVar, DimVar]]
     )
-    _atoms: dict[str, DimVar] = field(default_factory=dict[str, DimVar])
+    _vars: dict[str, DimVar] = field(default_factory=dict[str, DimVar])
     _values: int = 0
 
     def fresh(self, extent: Extent, hint: str | None = None) -> DimVar:
-        """A new atom."""
-        atom = DimVar(extent, len(self._atoms) + 1, hint)
-        self._atoms[atom.name] = atom
-        return atom
+        """A new variable."""
+        var = DimVar(extent, len(self._vars) + 1, hint)
+        self._vars[var.name] = var
+        return var
 
     def named(self, name: str) -> DimVars:
-        """The unbound atoms whose product the atom of this name is."""
-        return self.resolve((self._atoms[name],))
+        """The unbound variables whose product the variable of this name is."""
+        return self.resolve((self._vars[name],))
 
     def value(self, dims: DimVars, dtype: DType) -> Traced:
         """A new value."""
         self._values += 1
         return Traced(f"%{self._values}", dims, dtype)
 
-    def resolve(self, atoms: Iterable[DimVar]) -> DimVars:
-        """The unbound atoms whose product `atoms` is."""
+    def resolve(self, vars: Iterable[DimVar]) -> DimVars:
+        """The unbound variables whose product `vars` is."""
         found: list[DimVar] = []
-        for atom in atoms:
-            if atom in self._bound:
-                found.extend(self.resolve(self._bound[atom]))
+        for var in vars:
+            if var in self._bound:
+                found.extend(self.resolve(self._bound[var]))
             else:
-                found.append(atom)
+                found.append(var)
         return tuple(found)
 
     def hints(self) -> dict[DimVar, str]:
-        """The user's name for every unbound atom that has one; no name twice.
+        """The user's name for every unbound variable that has one; no name twice.
 
-        Of several atoms that became one dim the first one's name counts.  Where the
+        Of several variables that became one dim the first one's name counts.  Where the
         user gave several dims one name, or named a dim that was split, they get
         numbers.
         """
         chosen: dict[DimVar, str] = {}
-        for atom in self._atoms.values():
-            if atom.hint is None:
+        for var in self._vars.values():
+            if var.hint is None:
                 continue
-            found = self.resolve((atom,))
+            found = self.resolve((var,))
             for i, part in enumerate(found):
-                name = f"{atom.hint}{i}" if len(found) > 1 else atom.hint
+                name = f"{var.hint}{i}" if len(found) > 1 else var.hint
                 chosen.setdefault(part, name)
         taken: set[str] = set()
-        for atom, name in chosen.items():
+        for var, name in chosen.items():
             number = 2
             unique = name
             while unique in taken:
                 unique = f"{name}{number}"
                 number += 1
             taken.add(unique)
-            chosen[atom] = unique
+            chosen[var] = unique
         return chosen
 
     def unify(
@@ -189,12 +189,12 @@ class Unifier:
         renamed: Sequence[tuple[DimVar, DimVar]] = (),
         tail: SharedTail | None = None,
     ) -> UnsupportedError | None:
-        """Make both axes of each pair equal, and keep the atoms of `group` apart.
+        """Make both axes of each pair equal, and keep the variables of `group` apart.
 
         Args:
             pairs: Axes of equal extent.
-            group: Atoms, none of which may stand for the same dim.
-            renamed: Old and new atoms of a view: they factor alike.
+            group: Variables, none of which may stand for the same dim.
+            renamed: Old and new variables of a view: they factor alike.
             tail: Axes that share all but their leading dim.
 
         Returns:
@@ -225,28 +225,28 @@ class Unifier:
         return None
 
     def join(self, one: DimVar, other: DimVar) -> None:
-        """Make two unbound atoms one, when nothing is split any more."""
+        """Make two unbound variables one, when nothing is split any more."""
         self._bound[one] = (other,)
 
-    def regroup(self, atoms: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
-        """Cut a product of atoms into axes of the given extents, row-major.
+    def regroup(self, vars: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
+        """Cut a product of variables into axes of the given extents, row-major.
 
-        A symbolic atom counts as the extent -1 and is never factored.
+        A symbolic variable counts as the extent -1 and is never factored.
 
         Raises:
-            UnsupportedError: The axes are no product of factors of the atoms; nothing
-                has changed then.
+            UnsupportedError: The axes are no product of factors of the variables;
+                nothing has changed then.
         """
         mark = len(self._bound)
         try:
-            return self._regrouped(atoms, extents)
+            return self._regrouped(vars, extents)
         except UnsupportedError:
             while len(self._bound) > mark:
                 self._bound.popitem()
             raise
 
-    def _regrouped(self, atoms: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
-        rest = list(reversed(self.resolve(atoms)))
+    def _regrouped(self, vars: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
+        rest = list(reversed(self.resolve(vars)))
         axes: list[DimVars] = []
         mark = len(self._bound)
         for extent in extents:
@@ -261,32 +261,32 @@ class Unifier:
         return tuple(axes)
 
     def _take(self, rest: list[DimVar], wanted: int) -> DimVar:
-        """Take the next factor, splitting the next atom where it is too long."""
+        """Take the next factor, splitting the next variable where it is too long."""
         if not rest:
             raise UnsupportedError("the axes have more elements than the tensor")
-        atom = rest.pop()
-        if atom.extent is None or wanted == -1:
-            if atom.extent is None and wanted == -1:
-                return atom
+        var = rest.pop()
+        if var.extent is None or wanted == -1:
+            if var.extent is None and wanted == -1:
+                return var
             raise UnsupportedError("a symbolic dim cannot be split or merged into this")
-        if wanted % atom.extent == 0:
-            return atom
-        if atom.extent % wanted:
+        if wanted % var.extent == 0:
+            return var
+        if var.extent % wanted:
             raise UnsupportedError(
-                f"an axis of extent {atom.extent} has no leading factor {wanted}"
+                f"an axis of extent {var.extent} has no leading factor {wanted}"
             )
-        lead, tail = self._split(atom, wanted)
+        lead, tail = self._split(var, wanted)
         rest.append(tail)
         return lead
 
-    def _split(self, atom: DimVar, lead: int) -> tuple[DimVar, DimVar]:
-        assert atom.extent is not None
-        parts = self.fresh(lead), self.fresh(atom.extent // lead)
-        self._bound[atom] = parts
+    def _split(self, var: DimVar, lead: int) -> tuple[DimVar, DimVar]:
+        assert var.extent is not None
+        parts = self.fresh(lead), self.fresh(var.extent // lead)
+        self._bound[var] = parts
         return parts
 
     def _merge(self, left: DimVars, right: DimVars) -> None:
-        """Bind atoms until both axes are the same product."""
+        """Bind variables until both axes are the same product."""
         a, b = list(reversed(left)), list(reversed(right))
         while a and b:
             x, y = a.pop(), b.pop()
@@ -296,7 +296,7 @@ class Unifier:
             elif x is y:
                 continue
             elif x.extent == y.extent:
-                old, new = sorted((x, y), key=lambda atom: atom.serial)
+                old, new = sorted((x, y), key=lambda var: var.serial)
                 self._bound[new] = (old,)
             else:
                 x, y, a, b = self._order(x, y, a, b)
@@ -310,7 +310,7 @@ class Unifier:
     def _order(
         x: DimVar, y: DimVar, a: list[DimVar], b: list[DimVar]
     ) -> tuple[DimVar, DimVar, list[DimVar], list[DimVar]]:
-        """The shorter atom first; it must divide the longer one."""
+        """The shorter variable first; it must divide the longer one."""
         if _known(x) > _known(y):
             x, y, a, b = y, x, b, a
         if _known(y) % _known(x):
@@ -381,27 +381,27 @@ class Unifier:
 
     def _check_groups(self, groups: Sequence[DimVars]) -> None:
         for group in groups:
-            atoms = self.resolve(group)
-            if len(set(atoms)) != len(atoms):
+            vars = self.resolve(group)
+            if len(set(vars)) != len(vars):
                 raise UnsupportedError("two axes of one tensor would be the same dim")
 
 
-def _known(atom: DimVar) -> int:
-    if atom.extent is None:
+def _known(var: DimVar) -> int:
+    if var.extent is None:
         raise UnsupportedError(
-            f"the dim {atom.hint or '?'} is symbolic and meets a fixed extent; give "
+            f"the dim {var.hint or '?'} is symbolic and meets a fixed extent; give "
             "both axes one symbolic name, or make the dim concrete"
         )
-    return atom.extent
+    return var.extent
 
 
 def _quotient(extent: int, factor: Extent) -> int:
     return 1 if factor is None else extent // factor
 
 
-def product(atoms: Iterable[DimVar]) -> Extent:
+def product(vars: Iterable[DimVar]) -> Extent:
     """The extent of an axis; None where a factor is symbolic."""
-    extents = [atom.extent for atom in atoms]
+    extents = [var.extent for var in vars]
     if any(e is None for e in extents):
         return None
     return math.prod(e for e in extents if e is not None)
@@ -410,16 +410,16 @@ def product(atoms: Iterable[DimVar]) -> Extent:
 # -- Extents ---------------------------------------------------------------------------
 
 
-def atoms_of(axes: Iterable[DimVars]) -> DimVars:
-    """The atoms of axes, from the first to the last."""
-    return tuple([atom for axis in axes for atom in axis])
+def vars_of(axes: Iterable[DimVars]) -> DimVars:
+    """The variables of axes, from the first to the last."""
+    return tuple([var for axis in axes for var in axis])
 
 
-def extents_of(atoms: Iterable[DimVar], power: int = 1) -> Scalar:
+def extents_of(vars: Iterable[DimVar], power: int = 1) -> Scalar:
     """A power of the extent of an axis, whatever that will be."""
     powers = dict[str, int]()
-    for atom in atoms:
-        powers[atom.name] = powers.get(atom.name, 0) + power
+    for var in vars:
+        powers[var.name] = powers.get(var.name, 0) + power
     return Scalar(Fraction(1), tuple(sorted(powers.items())))
 
 

@@ -23,7 +23,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import LARGEST_INDEX, i8, i16, i64, scalar, u8
 from mirage_dsl.frontend import shapes, views
-from mirage_dsl.frontend.dims import Handle, atoms_of, extents_of
+from mirage_dsl.frontend.dims import Handle, extents_of, vars_of
 from mirage_dsl.frontend.operands import (
     apply,
     as_operand,
@@ -402,8 +402,8 @@ def mean(
         x = views.to(x, wanted)
     axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
-    atoms = x.recorder.dims.resolve(atoms_of([x.handle.axes[i] for i in axes]))
-    factor = extents_of(atoms, -1)
+    vars = x.recorder.dims.resolve(vars_of([x.handle.axes[i] for i in axes]))
+    factor = extents_of(vars, -1)
     total = x.recorder.reduce(SUM, x.handle, axes, keepdims=keep)
     found = x.recorder.elementwise(MUL, [total, factor])
     return Tensor.made(x.recorder, found, (x,))

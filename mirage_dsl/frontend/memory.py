@@ -26,7 +26,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_array
-from mirage_dsl.frontend.dims import Axes, DimVars, Extent, Handle, atoms_of, shape_text
+from mirage_dsl.frontend.dims import Axes, DimVars, Extent, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.shapes import SymbolicSize, integer
 from mirage_dsl.ops.table import WHERE
@@ -203,7 +203,7 @@ class Flattened:
             x.value,
             (
                 *x.axes[: self.first],
-                atoms_of(x.axes[self.first : self.last + 1]),
+                vars_of(x.axes[self.first : self.last + 1]),
                 *x.axes[self.last + 1 :],
             ),
         )
@@ -390,7 +390,7 @@ def _extent(x: Handle, axis: int) -> int:
 class Expanded:
     """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent.
 
-    An extent that has no number is its atoms.
+    An extent that has no number is its variables.
     """
 
     shape: tuple[int | DimVars, ...]

@@ -90,7 +90,7 @@ def as_operand(value: object) -> Operand:
     if isinstance(value, NoTensor):
         value.refuse()
     if isinstance(value, shapes.Size | shapes.SymbolicSize):
-        return extents_of(value.atoms)
+        return extents_of(value.vars)
     if isinstance(value, bool | int | float | Fraction):
         return _number(value)
     if type(value) is np.bool_:

@@ -29,7 +29,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.dims import Handle, atoms_of, shape_text
+from mirage_dsl.frontend.dims import Handle, shape_text, vars_of
 from mirage_dsl.frontend.operands import as_tensor
 from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
 from mirage_dsl.ops.table import OPERATORS
@@ -255,7 +255,7 @@ def _three_axes(x: Tensor, axis: int) -> Handle:
         ) from None
     before, behind = whole.axes[:axis], whole.axes[axis + 1 :]
     own = whole.axes[axis]
-    return Handle(whole.value, (atoms_of(before), own, atoms_of(behind)))
+    return Handle(whole.value, (vars_of(before), own, vars_of(behind)))
 
 
 # -- Which element comes where ---------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A record has the nodes in their order, and what is known without computing it: constants
 and positions.  What is one dim is known at the end only, when every axis has been
-factored; till then nodes name the atoms of `frontend.dims`.  Then `build_graph` keeps
-the nodes that a result needs, and names their dims and values.
+factored; till then nodes name the variables of `frontend.dims`.  Then `build_graph`
+keeps the nodes that a result needs, and names their dims and values.
 
 A loop over the places where a condition holds is traced for each place that there is.
 What an iteration writes to tensors is kept where its condition holds; what else it
@@ -47,8 +47,8 @@ from mirage_dsl.frontend.dims import (
     Handle,
     Traced,
     Unifier,
-    atoms_of,
     product,
+    vars_of,
 )
 from mirage_dsl.ir.graph import (
     Apply,
@@ -206,9 +206,9 @@ class ProgramRecord:
             () if extent == 1 else (self.dims.fresh(extent, hint),)
             for extent, hint in axes
         )
-        atoms = atoms_of(found)
-        self.dims.unify(group=atoms)
-        return Handle(self.dims.value(atoms, dtype), found)
+        vars = vars_of(found)
+        self.dims.unify(group=vars)
+        return Handle(self.dims.value(vars, dtype), found)
 
     def index(self, axis: DimVars) -> Handle:
         """The positions along an axis; along one of extent 1 they are 0."""
@@ -264,8 +264,8 @@ class ProgramRecord:
         return self._constant(scalar(found), _dtype_of(op, operands))
 
     def _union(self, operands: Sequence[Traced | Scalar]) -> DimVars:
-        atoms = [a for v in operands if isinstance(v, Traced) for a in v.dims]
-        return tuple(dict.fromkeys(self.dims.resolve(atoms)))
+        vars = [a for v in operands if isinstance(v, Traced) for a in v.dims]
+        return tuple(dict.fromkeys(self.dims.resolve(vars)))
 
     def _record(
         self,
@@ -389,16 +389,16 @@ class ProgramRecord:
             first = starts[0] * (behind or 1)
             return self._record(ADD, (total, scalar(first)), dims) if first else total
         total = None
-        for at, atom in enumerate(dims):
+        for at, var in enumerate(dims):
             behind = product(own[at + 1 :])
             assert behind is not None
-            term = self._counting((atom,))
+            term = self._counting((var,))
             if starts[at]:
-                term = self._record(ADD, (term, scalar(starts[at])), (atom,))
+                term = self._record(ADD, (term, scalar(starts[at])), (var,))
             if behind != 1:
-                term = self._record(MUL, (term, scalar(behind)), (atom,))
+                term = self._record(MUL, (term, scalar(behind)), (var,))
             if total is not None:
-                term = self._record(ADD, (total, term), (*total.dims, atom))
+                term = self._record(ADD, (total, term), (*total.dims, var))
             total = term
         assert total is not None
         return total
@@ -436,7 +436,7 @@ _LETTERS = "mknhdpqstuvwbcgraf"
 
 @dataclass
 class DimNames:
-    """Names of atoms, given in order of appearance."""
+    """Names of variables, given in order of appearance."""
 
     dims: Unifier
     taken: set[str]
@@ -448,11 +448,11 @@ class DimNames:
         self.taken = self.taken | set(self._hints.values())
         self._fresh = self._candidates()
 
-    def visit(self, atoms: Iterable[DimVar]) -> None:
-        """Name those atoms that have no name yet."""
-        for atom in self.dims.resolve(atoms):
-            if atom not in self._names:
-                self._names[atom] = self._hints.get(atom) or next(self._fresh)
+    def visit(self, vars: Iterable[DimVar]) -> None:
+        """Name those variables that have no name yet."""
+        for var in self.dims.resolve(vars):
+            if var not in self._names:
+                self._names[var] = self._hints.get(var) or next(self._fresh)
 
     def _candidates(self) -> Iterator[str]:
         numbered = (f"{c}{i}" for i in count(1) for c in _LETTERS)
@@ -463,24 +463,24 @@ class DimNames:
             if name not in self.taken:
                 yield name
 
-    def lead(self, atoms: DimVars) -> str:
+    def lead(self, vars: DimVars) -> str:
         """The name of the leading dim of an axis."""
-        return self._names[self.dims.resolve(atoms[:1])[0]]
+        return self._names[self.dims.resolve(vars[:1])[0]]
 
-    def assign(self, atom: DimVar, name: str) -> None:
-        """Give an atom a name that follows from another one's."""
-        self._names.setdefault(atom, name)
+    def assign(self, var: DimVar, name: str) -> None:
+        """Give a variable a name that follows from another one's."""
+        self._names.setdefault(var, name)
 
-    def of(self, atoms: Iterable[DimVar]) -> tuple[str, ...]:
+    def of(self, vars: Iterable[DimVar]) -> tuple[str, ...]:
         """Names of the dims of an axis."""
-        return tuple(self._names[a] for a in self.dims.resolve(atoms))
+        return tuple(self._names[a] for a in self.dims.resolve(vars))
 
-    def factor(self, atom: DimVar, power: int) -> Scalar:
+    def factor(self, var: DimVar, power: int) -> Scalar:
         """A power of an extent; of a dim that no tensor has, the number itself."""
-        if atom in self._names:
-            return Scalar(Fraction(1), ((self._names[atom], power),))
-        assert atom.extent is not None
-        return Scalar(Fraction(atom.extent) ** power)
+        if var in self._names:
+            return Scalar(Fraction(1), ((self._names[var], power),))
+        assert var.extent is not None
+        return Scalar(Fraction(var.extent) ** power)
 
     def axes(self, handle: Handle) -> tuple[tuple[Dim, ...], ...]:
         """The axes of a value, named."""
@@ -488,7 +488,7 @@ class DimNames:
 
     def extents(self) -> dict[str, Extent]:
         """Extents of all named dims."""
-        return {name: atom.extent for atom, name in self._names.items()}
+        return {name: var.extent for var, name in self._names.items()}
 
 
 # -- Programs --------------------------------------------------------------------------
@@ -653,8 +653,8 @@ class Builder:
                 return None
         return tuple(found.items()) if node.op is not RENAME else _changed(found)
 
-    def _dims_of(self, atoms: Iterable[str]) -> tuple[str, ...]:
-        return self.names.of([a for name in atoms for a in self._dims.named(name)])
+    def _dims_of(self, vars: Iterable[str]) -> tuple[str, ...]:
+        return self.names.of([a for name in vars for a in self._dims.named(name)])
 
     def _scalar(self, number: Scalar) -> Scalar:
         result = Scalar(number.value)
@@ -666,7 +666,7 @@ class Builder:
     def output(self, handle: Handle) -> Return:
         """A returned value under its axes."""
         own = self._dims.resolve(handle.value.dims)
-        shown = self._dims.resolve(atoms_of(handle.axes))
+        shown = self._dims.resolve(vars_of(handle.axes))
         if set(own) != set(shown):
             raise UnsupportedError(
                 "an output repeats elements along an expanded axis; return the tensor "
@@ -706,7 +706,7 @@ def build_graph(
             _join_single(recorder.dims, node)
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
-        names.visit(atoms_of(traced.handle.axes))
+        names.visit(vars_of(traced.handle.axes))
     counted = [(v, a) for v, a in recorder.counted.items() if v.name in read]
     for _, axis in counted:
         names.visit(axis)
@@ -731,10 +731,10 @@ def _join_single(dims: Unifier, node: Apply) -> None:
     """Make one of the dims of a view that takes none apart, and is none then."""
     factored = node.factored
     assert factored is not None
-    atoms = dims.resolve(a for name in factored.factors for a in dims.named(name))
+    vars = dims.resolve(a for name in factored.factors for a in dims.named(name))
     (whole,) = dims.named(factored.whole)
-    if len(atoms) == 1 and atoms[0] is not whole:
-        dims.join(whole, atoms[0])
+    if len(vars) == 1 and vars[0] is not whole:
+        dims.join(whole, vars[0])
 
 
 def _live(

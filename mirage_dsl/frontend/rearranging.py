@@ -25,7 +25,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Scalar, boolean
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.dims import DimVars, Handle, atoms_of
+from mirage_dsl.frontend.dims import DimVars, Handle, vars_of
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
 from mirage_dsl.frontend.operands import as_operand, as_tensor
 from mirage_dsl.frontend.tensor import Tensor
@@ -384,7 +384,7 @@ def _along(
             f"{name} of truth values; cast them to numbers", user_location()
         )
     axes = x.handle.axes
-    before, own, behind = atoms_of(axes[:axis]), axes[axis], atoms_of(axes[axis + 1 :])
+    before, own, behind = vars_of(axes[:axis]), axes[axis], vars_of(axes[axis + 1 :])
     kept: dict[int, DimVars] = {0: before, 2: behind}
     if keeps:
         kept[1] = own

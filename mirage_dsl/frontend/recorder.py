@@ -41,12 +41,12 @@ from mirage_dsl.frontend.dims import (
     Operand,
     SharedTail,
     Traced,
-    atoms_of,
     extent_text,
     extents_of,
     product,
     shape_of,
     shape_text,
+    vars_of,
 )
 from mirage_dsl.frontend.program import ProgramRecord
 from mirage_dsl.ir.graph import (
@@ -93,7 +93,7 @@ class TraceAgainError(BaseException):
 
 
 Plan = Callable[[Axes], tuple[list[tuple[DimVars, DimVars]], DimVars]]
-"""From an operand's axes: which axes must be equal, and which atoms stay apart."""
+"""From an operand's axes: which axes must be equal, and which variables stay apart."""
 
 
 @dataclass
@@ -136,13 +136,13 @@ class Recorder(ProgramRecord):
         self, op: Operator, x: Handle, axes: Sequence[int], *, keepdims: bool
     ) -> Handle:
         """Apply a reduction over axes, also those along which elements repeat."""
-        gone = self.dims.resolve(atoms_of([x.axes[i] for i in axes]))
+        gone = self.dims.resolve(vars_of([x.axes[i] for i in axes]))
         kept: list[DimVars] = [
             () if i in axes else x.axes[i] for i in range(len(x.axes))
         ]
         if not keepdims:
             kept = [axis for i, axis in enumerate(x.axes) if i not in axes]
-        value, repeated = self._reduce_atoms(op, x.value, gone)
+        value, repeated = self._reduce_vars(op, x.value, gone)
         if repeated and not op.selects:
             value = self._of_copies(op, value, repeated)
         return Handle(value, tuple(kept))
@@ -171,12 +171,12 @@ class Recorder(ProgramRecord):
         axes: Axes = tuple(a if i == axis else () for i, a in enumerate(x.axes))
         return self.elementwise(MUL, [x, Handle(ones.value, axes)])
 
-    def _of_copies(self, op: Operator, value: Traced, atoms: DimVars) -> Traced:
+    def _of_copies(self, op: Operator, value: Traced, vars: DimVars) -> Traced:
         """A reduction of as many copies of a value as some dims have elements."""
         if op.adds:
-            number = extents_of(atoms)
+            number = extents_of(vars)
             return self._record(MUL, (value, number), value.dims)
-        count = product(atoms)
+        count = product(vars)
         if count is None or op.join is None:
             raise UnsupportedError(
                 f"{op.name} over an axis along which the tensor repeats, and whose "
@@ -194,14 +194,14 @@ class Recorder(ProgramRecord):
     def full(
         self, shape: Sequence[DimVars | int], number: Scalar, dtype: DType
     ) -> Handle:
-        """A tensor that holds one number; an extent that has no number is its atoms."""
+        """A tensor of one number; an extent that has no number is its variables."""
         axes = tuple(
             extent
             if isinstance(extent, tuple)
             else (() if extent == 1 else (self.dims.fresh(extent),))
             for extent in shape
         )
-        self.dims.unify(group=atoms_of(axes))
+        self.dims.unify(group=vars_of(axes))
         if dtype == boolean and not number.extents:
             number = scalar(number.value != 0)
         return Handle(self._constant(number, dtype), axes)
@@ -209,8 +209,8 @@ class Recorder(ProgramRecord):
     def empty(self, x: Handle, axis: int) -> Handle:
         """The tensor without any elements along an axis."""
         shape: list[DimVars | int] = [
-            atoms if extent is None else extent
-            for atoms, extent in zip(x.axes, x.shape, strict=True)
+            vars if extent is None else extent
+            for vars, extent in zip(x.axes, x.shape, strict=True)
         ]
         shape[axis] = 0
         return self.full(shape, scalar(0), x.value.dtype)
@@ -222,18 +222,18 @@ class Recorder(ProgramRecord):
             UnsupportedError: They are too many to stand one by one.
         """
         value, found = x.value, dict[DimVar, DimVar]()
-        for atom in self.dims.resolve(atoms_of(x.axes)):
+        for var in self.dims.resolve(vars_of(x.axes)):
             own = self.dims.resolve(value.dims)
-            if atom in own:
+            if var in own:
                 continue
-            if atom.extent is None or atom.extent > MOST_COPIES:
+            if var.extent is None or var.extent > MOST_COPIES:
                 raise UnsupportedError(
                     "an output repeats elements along an expanded axis; return the "
                     "tensor as it is before expanding, and expand the result"
                 )
             part = Handle(value, ((), *((a,) for a in own)))
-            copied = self.concat([part] * atom.extent, 0)
-            value, found[atom] = copied.value, copied.axes[0][0]
+            copied = self.concat([part] * var.extent, 0)
+            value, found[var] = copied.value, copied.axes[0][0]
         return Handle(
             value,
             tuple(
@@ -266,10 +266,10 @@ class Recorder(ProgramRecord):
             for at, o in enumerate(operands)
         ]
 
-    def _reduce_atoms(
+    def _reduce_vars(
         self, op: Operator, value: Traced, gone: DimVars
     ) -> tuple[Traced, DimVars]:
-        """Reduce over those of the atoms that the value has; also return the others."""
+        """Reduce over those variables that the value has; also return the others."""
         own = self.dims.resolve(value.dims)
         over = tuple(a for a in gone if a in own)
         rest = tuple(a for a in gone if a not in own)
@@ -289,7 +289,7 @@ class Recorder(ProgramRecord):
         def plan(axes: Axes) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
             y_batch, n, y_k = _matrix(axes, vector_is_row=False)
             pairs, batch = self._pair(x_batch, y_batch)
-            group = atoms_of((*batch, *m, k, *n))
+            group = vars_of((*batch, *m, k, *n))
             return [*pairs, (k, y_k)], group
 
         y = self._fit(y, plan)
@@ -318,8 +318,8 @@ class Recorder(ProgramRecord):
         """Sum of x * y over k, whichever of them has those dims."""
         _refuse_truth(x, y)
         own_x, own_y = self.dims.resolve(x.dims), self.dims.resolve(y.dims)
-        x, missing = self._reduce_atoms(SUM, x, tuple(a for a in k if a not in own_y))
-        y, _ = self._reduce_atoms(SUM, y, tuple(a for a in k if a not in own_x))
+        x, missing = self._reduce_vars(SUM, x, tuple(a for a in k if a not in own_y))
+        y, _ = self._reduce_vars(SUM, y, tuple(a for a in k if a not in own_x))
         both = tuple(a for a in k if a in own_x and a in own_y)
         if both:
             kept = tuple(a for a in self._union((x, y)) if a not in both)
@@ -408,7 +408,7 @@ class Recorder(ProgramRecord):
         """
         (start, stop), source = bounds, x.axes[axis]
         target = (self.dims.fresh(stop - start),)
-        apart = atoms_of(_replaced(x.axes, axis, target))
+        apart = vars_of(_replaced(x.axes, axis, target))
         tail = SharedTail((source, target), number, bounds)
         reason = self.dims.unify(group=apart, tail=tail)
         if reason is not None:
@@ -420,7 +420,7 @@ class Recorder(ProgramRecord):
         if lead not in own:
             return Handle(x.value, _replaced(x.axes, axis, () if single else target))
         dims = tuple(new if a is lead else a for a in own)
-        # Bounds are in elements of the leading atom, as it is now.
+        # Bounds are in elements of the leading variable, as it is now.
         behind = product(source[1:])
         assert behind is not None
         attrs = (
@@ -505,19 +505,19 @@ class Recorder(ProgramRecord):
     def _reshape_apart(self, x: Handle, shape: Sequence[int]) -> Handle:
         """Axes of known extents split and merged in any way."""
         axes: list[DimVars] = []
-        for atoms, extents in _alike(x.axes, shape):
+        for vars, extents in _alike(x.axes, shape):
             try:
-                axes.extend(self.dims.regroup(atoms, extents))
+                axes.extend(self.dims.regroup(vars, extents))
             except UnsupportedError as reason:
                 self._trace_again(reason)
-                merged = self._spread(Handle(x.value, (atoms,)), 0)
+                merged = self._spread(Handle(x.value, (vars,)), 0)
                 value, whole = self._as_one(merged, 0)
                 new: Axes = tuple(
                     () if e == 1 else (self.dims.fresh(e),) for e in extents
                 )
-                x = Handle(self._as_several(value, whole, atoms_of(new)), x.axes)
+                x = Handle(self._as_several(value, whole, vars_of(new)), x.axes)
                 axes.extend(new)
-        self.dims.unify(group=atoms_of(axes))
+        self.dims.unify(group=vars_of(axes))
         return Handle(x.value, tuple(axes))
 
     def _fit_apart(self, x: Handle, plan: Plan, reason: UnsupportedError) -> Handle:
@@ -526,16 +526,16 @@ class Recorder(ProgramRecord):
             raise self._located(reason)
         found = x
         for at, axis in enumerate(x.axes):
-            atoms = set(self.dims.resolve(axis))
-            if not atoms:
+            vars = set(self.dims.resolve(axis))
+            if not vars:
                 continue
             own = self.dims.fresh(product(axis))
             value = found.value
-            if not atoms.isdisjoint(self.dims.resolve(value.dims)):
+            if not vars.isdisjoint(self.dims.resolve(value.dims)):
                 value, whole = self._as_one(self._spread(found, at), at)
                 value = self._as_several(value, whole, (own,))
             found = Handle(value, _replaced(found.axes, at, (own,)))
-        self.dims.unify(group=atoms_of(found.axes))
+        self.dims.unify(group=vars_of(found.axes))
         again = self.dims.unify(*plan(found.axes))
         if again is not None:
             raise self._located(again)
@@ -563,26 +563,26 @@ class Recorder(ProgramRecord):
         )
         return self._record(FLATTEN, (x.value,), dims, attrs), whole
 
-    def _as_several(self, value: Traced, whole: DimVar, atoms: DimVars) -> Traced:
+    def _as_several(self, value: Traced, whole: DimVar, vars: DimVars) -> Traced:
         """The tensor with other dims in the place of one."""
-        if value in self.positional and len(atoms) == 1:
-            found = self._replayed(value, {whole: (atoms[0], 0)}, {})
+        if value in self.positional and len(vars) == 1:
+            found = self._replayed(value, {whole: (vars[0], 0)}, {})
             assert isinstance(found, Traced)
             return found
         own = self.dims.resolve(value.dims)
         at = own.index(whole)
         attrs = (
             ("dim", whole.name),
-            ("gives", AxisNames(tuple((a.name,) for a in atoms))),
+            ("gives", AxisNames(tuple((a.name,) for a in vars))),
         )
-        dims = (*own[:at], *atoms, *own[at + 1 :])
+        dims = (*own[:at], *vars, *own[at + 1 :])
         return self._record(UNFLATTEN, (value,), dims, attrs)
 
-    def _only_one(self, x: Traced, atoms: DimVars) -> Traced:
-        """The value without atoms of extent 1, over which a sum is of one number."""
+    def _only_one(self, x: Traced, vars: DimVars) -> Traced:
+        """The value without variables of extent 1: a sum over them is of one number."""
         wide = self.cast(Handle(x, ()), f32).value if x.dtype.only_stores else x
         only = MAX if x.dtype == boolean else SUM
-        found, _ = self._reduce_atoms(only, wide, atoms)
+        found, _ = self._reduce_vars(only, wide, vars)
         return self.cast(Handle(found, ()), x.dtype).value
 
     def _slice_inside(self, x: Handle, axis: int, index: int) -> Handle:
@@ -627,7 +627,7 @@ class Recorder(ProgramRecord):
         for at, extent in enumerate(shape):
             own: DimVars = () if extent == 1 else (self.dims.fresh(extent),)
             axes.append(kept.get(at, own))
-        reason = self.dims.unify(group=atoms_of(axes))
+        reason = self.dims.unify(group=vars_of(axes))
         if reason is not None:
             raise self._located(reason)
         names = [AxisNames(_names(o.axes)) for o in operands]
@@ -636,7 +636,7 @@ class Recorder(ProgramRecord):
         attrs: dict[str, AttrValue] = dict(zip(("of", "by"), names, strict=False))
         attrs["gives"] = AxisNames(_names(axes))
         attrs.update((name, Integers(value)) for name, value in numbers.items())
-        dims = self.dims.resolve(atoms_of(axes))
+        dims = self.dims.resolve(vars_of(axes))
         values = tuple(o.value for o in operands)
         value = self._record(op, values, dims, tuple(sorted(attrs.items())))
         return Handle(value, tuple(axes))
@@ -649,7 +649,7 @@ class Recorder(ProgramRecord):
         Extents may be symbolic along axes that the result has at the same places.
         """
         own = set(self.dims.resolve(x.value.dims))
-        if own != set(self.dims.resolve(atoms_of(x.axes))):
+        if own != set(self.dims.resolve(vars_of(x.axes))):
             raise UnsupportedError(
                 f"{op.name} of a tensor whose elements repeat along an axis, as after "
                 "expand; pass the whole tensor",
@@ -672,10 +672,10 @@ class Recorder(ProgramRecord):
 
         def plan(axes: Axes) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
             if not along:
-                return [], atoms_of((*x.axes, *axes))
+                return [], vars_of((*x.axes, *axes))
             others = [i for i in range(len(axes)) if i != axis]
             pairs = [(x.axes[i], axes[i]) for i in others if axes[i] and x.axes[i]]
-            return pairs, atoms_of((*x.axes, axes[axis]))
+            return pairs, vars_of((*x.axes, axes[axis]))
 
         x = self._joinable(x, axis) if x.axes[axis] == () else self._spread(x, axis)
         index = self._fit(index, plan)
@@ -703,14 +703,14 @@ class Recorder(ProgramRecord):
         def plan(axes: Axes) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
             both = zip(_without(first.axes, axis), _without(axes, axis), strict=True)
             group = (*_without(first.axes, axis), axes[axis])
-            return list(both), atoms_of(group)
+            return list(both), vars_of(group)
 
         parts.extend(self._fit(operand, plan) for operand in operands[1:])
         joined = tuple(p.axes[axis] for p in parts)
         extents = [product(j) for j in joined]
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
-        apart = atoms_of(_replaced(first.axes, axis, target))
+        apart = vars_of(_replaced(first.axes, axis, target))
         number = next(self._joints)
         if number in (self.apart or ()):
             return self._concat_apart(parts, axis)
@@ -720,8 +720,8 @@ class Recorder(ProgramRecord):
             self._refuse_shared(reason, number, joined)
             return self._concat_apart(parts, axis)
         dims = [self.dims.resolve(target)[0]]
-        for part, atoms in zip(parts, joined, strict=True):
-            lead = self.dims.resolve(atoms)[0]
+        for part, vars in zip(parts, joined, strict=True):
+            lead = self.dims.resolve(vars)[0]
             dims.extend(a for a in self.dims.resolve(part.value.dims) if a is not lead)
         value = self._record(
             CONCAT,
@@ -734,8 +734,8 @@ class Recorder(ProgramRecord):
     def _joinable(self, x: Handle, axis: int) -> Handle:
         """The operand with a dim along the axis, also where its extent is 1."""
         if x.value in self.constants:
-            atoms = x.axes[axis] or (self.dims.fresh(1),)
-            return self._spread(Handle(x.value, _replaced(x.axes, axis, atoms)), axis)
+            vars = x.axes[axis] or (self.dims.fresh(1),)
+            return self._spread(Handle(x.value, _replaced(x.axes, axis, vars)), axis)
         if x.axes[axis]:
             # Along an expanded axis it has no elements of its own.
             return self._spread(x, axis)
@@ -749,9 +749,9 @@ class Recorder(ProgramRecord):
 
     def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
         """Split and merge axes, row-major; a symbolic dim counts as -1."""
-        atoms = atoms_of(x.axes)
+        vars = vars_of(x.axes)
         try:
-            return Handle(x.value, self.dims.regroup(atoms, shape))
+            return Handle(x.value, self.dims.regroup(vars, shape))
         except UnsupportedError as reason:
             self._trace_again(reason)
             if -1 not in shape:
@@ -801,7 +801,7 @@ class Recorder(ProgramRecord):
     def expand(self, x: Handle, shape: Sequence[int | DimVars]) -> Handle:
         """Repeat axes of extent 1, and add leading axes, without copying.
 
-        An extent that has no number is its atoms.
+        An extent that has no number is its variables.
         """
         axes = [()] * (len(shape) - len(x.axes)) + list(x.axes)
         for i, (axis, extent) in enumerate(zip(axes, shape, strict=True)):
@@ -819,7 +819,7 @@ class Recorder(ProgramRecord):
             axes[i] = (
                 extent if isinstance(extent, tuple) else (self.dims.fresh(extent),)
             )
-        self.dims.unify(group=atoms_of(axes))
+        self.dims.unify(group=vars_of(axes))
         return Handle(x.value, tuple(axes))
 
     def _broadcast(
@@ -844,7 +844,7 @@ class Recorder(ProgramRecord):
                 new: Axes, before: Axes = before
             ) -> tuple[list[tuple[DimVars, DimVars]], DimVars]:
                 pairs, merged = self._pair(before, new)
-                return pairs, atoms_of(merged)
+                return pairs, vars_of(merged)
 
             placed = self._fit(operand, plan)
             axes = self._pair(axes, placed.axes)[1]
@@ -880,7 +880,7 @@ class Recorder(ProgramRecord):
         reason = self.dims.unify(*plan(x.axes))
         if reason is None:
             return x
-        own = self.dims.resolve(atoms_of(x.axes))
+        own = self.dims.resolve(vars_of(x.axes))
         real = self.dims.resolve(x.value.dims)
         names = {a: self.dims.fresh(a.extent, a.hint) for a in own}
         axes = tuple(
@@ -917,8 +917,8 @@ def _names(axes: Iterable[DimVars]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(a.name for a in axis) for axis in axes)
 
 
-def _over(atoms: DimVars) -> Attrs:
-    return (("over", tuple(a.name for a in atoms)),)
+def _over(vars: DimVars) -> Attrs:
+    return (("over", tuple(a.name for a in vars)),)
 
 
 def _refuse_truth(x: Traced, y: Traced) -> None:
@@ -953,8 +953,8 @@ def _matrix(
     return axes[:-2], (axes[-1],), axes[-2]
 
 
-def _replaced(axes: Axes, index: int, atoms: DimVars) -> Axes:
-    return (*axes[:index], atoms, *axes[index + 1 :])
+def _replaced(axes: Axes, index: int, vars: DimVars) -> Axes:
+    return (*axes[:index], vars, *axes[index + 1 :])
 
 
 def _without(axes: Axes, index: int) -> Axes:
@@ -966,15 +966,15 @@ def _alike(
 ) -> Iterator[tuple[DimVars, tuple[int, ...]]]:
     """Axes and extents side by side that are equally long, as few as can be."""
     old = list(reversed(axes))
-    atoms: DimVars = ()
+    vars: DimVars = ()
     extents: tuple[int, ...] = ()
     for extent in shape:
         extents = (*extents, extent)
-        while old and (product(atoms) or 0) < math.prod(extents):
-            atoms = (*atoms, *old.pop())
-        if product(atoms) == math.prod(extents):
-            yield atoms, extents
-            atoms, extents = (), ()
+        while old and (product(vars) or 0) < math.prod(extents):
+            vars = (*vars, *old.pop())
+        if product(vars) == math.prod(extents):
+            yield vars, extents
+            vars, extents = (), ()
 
 
 def _equal(a: Extent, b: Extent) -> bool:

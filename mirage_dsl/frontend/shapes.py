@@ -17,10 +17,10 @@ from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import (
     DimVars,
     Handle,
-    atoms_of,
     product,
     shape_of,
     shape_text,
+    vars_of,
 )
 from mirage_dsl.frontend.recorder import Recorder
 
@@ -32,21 +32,21 @@ class Size(int):
     right when the program is verified at other sizes.  Arithmetic gives plain integers.
     """
 
-    atoms: DimVars
+    vars: DimVars
 
     @classmethod
-    def of(cls, atoms: DimVars, extent: int) -> Size:
+    def of(cls, vars: DimVars, extent: int) -> Size:
         """The extent of an axis."""
         size = cls(extent)
-        size.atoms = atoms
+        size.vars = vars
         return size
 
 
 class SymbolicSize:
     """An extent that is not known while tracing."""
 
-    def __init__(self, atoms: DimVars) -> None:
-        self.atoms = atoms
+    def __init__(self, vars: DimVars) -> None:
+        self.vars = vars
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceError(
@@ -191,7 +191,7 @@ def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
     holes = [i for i, s in enumerate(shape) if isinstance(s, int) and s == -1]
     if len(holes) > 1:
         raise ShapeError("reshape: only one extent can be -1", user_location())
-    total = product(atoms_of(x.axes))
+    total = product(vars_of(x.axes))
     if total is None:
         return _reshaped_symbolic(recorder, x, shape, holes)
     wanted = [integer(s, "an extent of reshape") for s in shape]
@@ -212,16 +212,16 @@ def _reshaped_symbolic(
     recorder: Recorder, x: Handle, shape: Sequence[object], holes: list[int]
 ) -> Handle:
     """Reshape where some dim is symbolic: a symbolic extent stands for its own dim."""
-    atoms = recorder.dims.resolve(atoms_of(x.axes))
+    vars = recorder.dims.resolve(vars_of(x.axes))
     symbolic = [s for s in shape if isinstance(s, SymbolicSize)]
     given = [
         -1 if isinstance(s, SymbolicSize) else integer(s, "an extent") for s in shape
     ]
     if not holes:
         return recorder.reshape(x, given)
-    known = product(a for a in atoms if a.extent is not None)
+    known = product(a for a in vars if a.extent is not None)
     assert known is not None
-    if len(symbolic) == sum(a.extent is None for a in atoms):
+    if len(symbolic) == sum(a.extent is None for a in vars):
         rest = product_of([g for g in given if g != -1])
         if known % rest == 0:
             given[holes[0]] = known // rest
@@ -240,10 +240,10 @@ def _with_merged_rest(
             "must come first, with numbers behind it",
             user_location(),
         )
-    atoms = list(recorder.dims.resolve(atoms_of(x.axes)))
+    vars = list(recorder.dims.resolve(vars_of(x.axes)))
     behind: list[Any] = []
-    while (product(behind) or 0) < tail and atoms and atoms[-1].extent is not None:
-        behind.insert(0, atoms.pop())
+    while (product(behind) or 0) < tail and vars and vars[-1].extent is not None:
+        behind.insert(0, vars.pop())
     inner = product(behind)
     if inner is None or inner % tail:
         raise UnsupportedError(
@@ -254,7 +254,7 @@ def _with_merged_rest(
     flat = recorder.reshape(
         Handle(x.value, (tuple(behind),)), [inner // tail, *shape[1:]]
     )
-    return Handle(x.value, ((*atoms, *flat.axes[0]), *flat.axes[1:]))
+    return Handle(x.value, ((*vars, *flat.axes[0]), *flat.axes[1:]))
 
 
 def product_of(numbers: Sequence[int]) -> int:

@@ -396,9 +396,7 @@ def filled(
     if not isinstance(number, Scalar):
         raise TraceError("a tensor filled with a tensor; use expand", user_location())
     extents = [
-        s.atoms
-        if isinstance(s, shapes.SymbolicSize)
-        else shapes.integer(s, "an extent")
+        s.vars if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
         for s in shape
     ]
     made = x.recorder.full(extents, number, x.handle.value.dtype)

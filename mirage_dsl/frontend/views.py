@@ -158,9 +158,7 @@ def expand(x: Any, *shape: Any) -> Any:
     """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent."""
     x = as_tensor("expand", x)
     wanted = [
-        s.atoms
-        if isinstance(s, shapes.SymbolicSize)
-        else shapes.integer(s, "an extent")
+        s.vars if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
         for s in shapes.flat_arguments(shape)
     ]
     if len(wanted) < x.ndim:
