@@ -1,4 +1,4 @@
-"""The numbers that a program states: how a field reads them, and small sizes need them.
+"""The numbers that a program states, as fields read them and as small sizes need them.
 
 A float such as 0.1 or 1/sqrt(128) stands for a number that has no finite binary
 expansion.  A constant within rounding of a rational of small height is read as that
