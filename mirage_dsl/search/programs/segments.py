@@ -213,8 +213,8 @@ class SegmentSearch:
         """μGraphs of a segment by one kernel, best first; none if no kernel holds it.
 
         With `split` also by two kernels, the first of which shares a loop out between
-        blocks.  `inside` are inputs that an earlier kernel left in L2; `wanted`
-        says of which forms of the segment.
+        blocks, or has the variances of parts of rows.  `inside` are inputs that an
+        earlier kernel left in L2; `wanted` says of which forms of the segment.
         """
         key = self.key(segment, inside, wanted)
         if key in self.memo.known:
@@ -395,8 +395,9 @@ class SegmentSearch:
     ) -> None:
         """Append plans of two kernels, the first of which has the variances of parts.
 
-        Not where no two kernels could be better than a plan that is there, nor of
-        products, whose sums would have two dims.
+        Not where no two kernels could be better than a plan that is there, or where
+        that is less accurate than the verdict of verification allows; nor of products,
+        whose sums would have two dims.
         """
         if any(n.op.kind is Kind.CONTRACTION for n in segment.applies):
             return
@@ -412,15 +413,28 @@ class SegmentSearch:
             least = least_microseconds(first, inside, self.hardware)
             least += least_microseconds(second, there, self.hardware)
             best = min((p.microseconds for p in plans), default=math.inf)
-            if self.late() or least >= best:
+            whole = rows.restored(rows.program)
+            if self.late() or least >= best or not self._is_right(whole, segment):
                 continue
             pairs = _pairs(
                 self.plans(first, inside, wanted=Wanted.WRITTEN),
                 self.plans(second, there, wanted=Wanted.WRITTEN),
             )
             graphs = (cutter.join([a.graph, b.graph]) for a, b in pairs)
-            whole = map(rows.restored, graphs)
-            plans += [Plan.of(g, self.hardware, inside) for g in whole]
+            plans += [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
+
+    def _is_right(self, form: KernelGraph, segment: KernelGraph) -> bool:
+        """Whether another form of a segment is equal to it, and about as accurate.
+
+        Where it is not, neither are the plans of it, and their search would be for
+        nothing.
+        """
+        # Here, for a result from the cache needs no compiled code.
+        from mirage_dsl.verify.verifier import verify
+
+        with self.budget.step():
+            return verify(form, segment, seed=self.seed).ok
+        return False
 
     def with_channels_last(self, graph: KernelGraph) -> Plan | None:
         """A μGraph with channels last; None where no convolution can have them so.
