@@ -92,6 +92,8 @@ def prove(
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
+    # Most of a proof's time it was, and `cheap_enough` leaves little for it to find.
+    solver.parameters.cp_model_presolve = False
     solver.parameters.random_seed = seed
     answer = _solved(model, solver, budget, effort)
     if kept is None or answer.best is None:
