@@ -413,7 +413,7 @@ class BlockGraph:
     settled: tuple[Settled, ...] = ()
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
-    @property
+    @cached_property
     def loads(self) -> tuple[Load, ...]:
         """Loads in order."""
         return tuple(n for n in self.nodes if isinstance(n, Load))
@@ -435,7 +435,7 @@ class BlockGraph:
                     read.add(node.operand)
         return frozenset(n.result for n in self.loads) & (picked - read)
 
-    @property
+    @cached_property
     def stores(self) -> tuple[Store, ...]:
         """Stores in order."""
         return tuple(n for n in self.nodes if isinstance(n, Store))
@@ -450,12 +450,12 @@ class BlockGraph:
         """What makes the block's values: all nodes but the stores, in order."""
         return tuple(n for n in self.nodes if not isinstance(n, Store))
 
-    @property
+    @cached_property
     def sources(self) -> tuple[str, ...]:
         """Kernel-level tensors that the block reads, each once, in order."""
         return tuple(dict.fromkeys(n.source for n in self.loads))
 
-    @property
+    @cached_property
     def results(self) -> tuple[str, ...]:
         """Kernel-level tensors that the block writes."""
         return tuple(n.result for n in self.stores)

@@ -603,6 +603,17 @@ def block_types(
     Raises:
         CheckError: A type rule does not hold.
     """
+    # Kept beside the fields, as of kernel graphs, with the types that they follow from.
+    given = tuple(outer.get(s) for s in block.sources)
+    known = block.__dict__.get("_block_types")
+    if known is None or known[0] != given:
+        known = block.__dict__["_block_types"] = given, _block_types(block, outer)
+    return dict(known[1])
+
+
+def _block_types(
+    block: BlockGraph, outer: Mapping[str, TensorType]
+) -> dict[str, TensorType]:
     types: dict[str, TensorType] = {}
     for node in block.nodes:
         inferred = block_node_type(node, block, types, outer)
