@@ -543,8 +543,8 @@ class _Driver:
         cutters = (Cutter(form), Cutter(again, late=True))
         known = PartsOf()
         return [
-            Chains(c, self.segments, self.k, self.progress, known)
-            for c in {c.order: c for c in cutters}.values()
+            Chains(c, self.segments, self.k, self.progress, known, whole=at == 0)
+            for at, c in enumerate({c.order: c for c in cutters}.values())
         ]
 
     def _from_chains(self, cutter: Cutter, found: Sequence[Parts]) -> list[Plan]:

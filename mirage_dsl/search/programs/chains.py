@@ -54,6 +54,8 @@ class Chains:
     found: PartsOf = field(default_factory=PartsOf)
     calls: PartsOf = field(default_factory=PartsOf)
     """Library kernels that are several groups."""
+    whole: bool = True
+    """Whether all groups may be one segment: in one of the orders is enough."""
 
     def cheapest(
         self, enough: float = math.inf, *, products: bool = True
@@ -74,6 +76,8 @@ class Chains:
                 if spent + self._least[start, end] + self._rest[end] > enough:
                     self.segments.ledger.cut["bound"] += 1
                     continue
+                if self._is_known(start, end):
+                    continue
                 for parts in self._ways(groups[start:end], products):
                     added = sum(p.microseconds for p in parts)
                     ways += [(cost + added, (*p, *parts)) for cost, p in best[start]]
@@ -88,12 +92,17 @@ class Chains:
         for (start, end), least in self._least.items():
             run = self.cutter.groups[start:end]
             fits = sum(len(a.nodes) for a in run) <= MOST_OPERATORS or len(run) == 1
-            if not fits or any(a.library for a in run):
+            if not fits or any(a.library for a in run) or self._is_known(start, end):
                 continue
             hopeless = self._first[start] + least + self._rest[end] > enough
             if not hopeless or not any(a.is_product for a in run):
                 segment = self.cutter.segment(_nodes_of(run))
                 yield segment, self._left_in_l2(segment)
+
+    def _is_known(self, start: int, end: int) -> bool:
+        """Whether a run is all groups, which another order has as one segment."""
+        count = len(self.cutter.groups)
+        return not self.whole and end - start == count > 1
 
     # -- Bounds ----------------------------------------------------------------------
 
