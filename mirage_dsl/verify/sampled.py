@@ -114,15 +114,19 @@ def compare_samples(
         look()
         thinning = Thinning(longest, width, sampling.seed).at_parts(candidate)
         _require_same_dims(candidate, program, thinning)
-        ours = _program_side(program, thinning, count)
-        theirs = _Side(candidate, ours.axes, thinning)
-        fields = len(sampling.chain)
-        demands = (ours.demands, theirs.demands)
-        if fields * max(d.elements for d in demands) > _MOST_ELEMENTS:
+        ours, fields = _program_side(program, thinning, count), len(sampling.chain)
+        if _is_too_much(ours, fields, most):
             continue
-        if fields * max(d.work for d in demands) <= most:
+        theirs = _Side(candidate, ours.axes, thinning)
+        if not _is_too_much(theirs, fields, most):
             return _compared(program, theirs, sampling, thinning, count)
     return Sampled(reason="one element takes too many operations")
+
+
+def _is_too_much(side: _Side, fields: int, most: float) -> bool:
+    """Whether one graph takes more than so much work, or room, over all fields."""
+    demands = side.demands
+    return fields * demands.elements > _MOST_ELEMENTS or fields * demands.work > most
 
 
 def _require_same_dims(
@@ -186,7 +190,7 @@ def _limits(program: KernelGraph) -> list[range | None]:
     return [found.get(item.name) for item in program.inputs]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4 * len(_WAYS))
 def _program_side(program: KernelGraph, thinning: Thinning, count: int) -> _Side:
     return _Side(program, sample_axes(program, thinning, count), thinning)
 
