@@ -27,6 +27,7 @@ from mirage_dsl.core.types import (
     Scalar,
     boolean,
     f32,
+    f64,
     promote,
     scalar,
 )
@@ -64,6 +65,8 @@ from mirage_dsl.ops.table import (
     INSERT,
     MATMUL,
     MAX,
+    MAXIMUM,
+    MINIMUM,
     MUL,
     NARROWINGS,
     RENAME,
@@ -123,6 +126,12 @@ class Recorder(ProgramRecord):
     def elementwise(self, op: Operator, operands: Sequence[Operand]) -> Handle:
         """Apply an elementwise operator with NumPy's broadcasting."""
         operands = self._beside_constants(op, operands)
+        if any(isinstance(o, Handle) and o.value.dtype is f64 for o in operands):
+            given = (
+                o if isinstance(o, Scalar) else self.constants.get(o.value)
+                for o in operands
+            )
+            _refuse_beyond_f32(op, [n for n in given if n is not None])
         axes, fitted = self._broadcast(op.name, operands)
         values = tuple(f if isinstance(f, Scalar) else f.value for f in fitted)
         found = Handle(self._record(op, values, self._union(values)), axes)
@@ -980,3 +989,22 @@ def _alike(
 def _equal(a: Extent, b: Extent) -> bool:
     """Whether extents may be equal; symbolic ones are compared by the unifier."""
     return a == b or a is None or b is None
+
+
+def _refuse_beyond_f32(op: Operator, numbers: Iterable[Scalar]) -> None:
+    """Refuse constants beside f64 that f32, as which they are given, does not hold.
+
+    A maximum with the lowest number of all may be one with minus infinity.
+
+    Raises:
+        UnsupportedError: There is one.
+    """
+    for number in numbers:
+        last = op in (MAXIMUM, MINIMUM) and abs(number.value) == f64.max
+        exact = isinstance(number.value, Fraction) and number.value != 0
+        if exact and not number.is_moderate and not last:
+            raise UnsupportedError(
+                f"{op.name} of f64 and the constant {float(number.value):g}: constants "
+                "are numbers of the range of f32; pass it as a tensor",
+                user_location(),
+            )

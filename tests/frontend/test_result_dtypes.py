@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.errors import MirageError
+from mirage_dsl.core.errors import MirageError, UnsupportedError
 
 Function = Callable[..., Any]
 PYTHON = (2, 2.5, True)
@@ -201,3 +201,34 @@ def test_signs_of_what_is_no_number() -> None:
     x = torch.tensor([1.0, -2.0])
     found = mirage.kernel(lambda x: torch.copysign(x, float("nan")), effort="none")(x)
     assert torch.equal(found, torch.copysign(x, float("nan")))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 1e39 / 1e39,
+        lambda x: x > 1e39,
+        lambda x: x.clamp(max=1e300),
+        lambda x: x + torch.full((3,), 1e300, dtype=torch.float64),
+        lambda x: x + 1e-50,
+        lambda x: x.masked_fill(x > 0, torch.finfo(x.dtype).min),
+    ],
+)
+def test_constants_that_f32_does_not_hold_are_refused_beside_f64(function: Any) -> None:
+    x = torch.ones(2, 3, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="range of f32"):
+        mirage.kernel(function)(x)
+
+
+def test_constants_of_f64_are_precise() -> None:
+    x = torch.randn(2, 3, dtype=torch.float64)
+    functions: list[Function] = [
+        lambda x: x * (1 / 3) + 1e30,
+        lambda x: x.clamp(max=0.1) - 0.0,
+        lambda x: torch.logsumexp(x, -1),
+        lambda x: x.masked_fill(x > 0, -torch.inf).softmax(-1),
+    ]
+    for function in functions:
+        expected = function(x)
+        same = mirage.kernel(function)(x).isclose(expected, rtol=1e-14, equal_nan=True)
+        assert same.all()
