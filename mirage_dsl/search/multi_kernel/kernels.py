@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.hardware import SECTOR, Hardware
+from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.budget import UNLIMITED, Budget
@@ -146,6 +147,17 @@ def with_room(
             break
         found[largest] //= 2
     return found
+
+
+def whole_sectors(kind: TensorType, space: Space, tiles: Mapping[str, int]) -> float:
+    """How often the bytes of a tensor are moved: runs of a block are whole sectors."""
+    run = kind.dtype.itemsize
+    for axis in reversed(kind.order):
+        for dim in reversed(kind.axes[axis]):
+            run *= tiles.get(dim.name, space.extent(dim.name))
+            if dim.name in tiles or run >= SECTOR:
+                return max(1.0, SECTOR / run)
+    return 1.0
 
 
 def held(
@@ -448,7 +460,7 @@ def _kernel(
     taken = room(space, saturation, alive, sizes)
     alive &= (taken <= most).all(axis=1)
     rate = hardware.ranking.bytes_per_us
-    saves = tuple(_saves(closure, configuration, alive, sizes * waves, rate))
+    saves = tuple(_saves(closure, configuration, tiles, alive, sizes * waves, rate))
     if not saves:
         return None
     return KernelChoice(closure, configuration, tiled, alive, cost, taken, saves)
@@ -457,18 +469,21 @@ def _kernel(
 def _saves(
     closure: Closure,
     configuration: Configuration,
+    tiles: Mapping[str, int],
     alive: Bools,
     sizes: Floats,
     rate: float,
 ) -> Iterator[tuple[str, int, float]]:
     """Tensors that have all split dims, from values that are not just loaded.
 
-    With the µs that storing their elements takes, at a rate in bytes a µs.
+    With the µs that storing their elements takes, at a rate in bytes a µs.  What
+    kernels leave to each other may lie in any order, results of the program do not.
     """
     space, saturation = closure.space, closure.saturation
     grid = space.mask(configuration.grid)
     computed = alive & (saturation.edges[:, 1] != LOAD)
     makes = np.zeros(len(sizes), np.bool_)
+    results = space.outputs[: space.targets]
     makes[saturation.edges[computed, 0]] = True
     for output, nodes in zip(space.outputs, saturation.roots, strict=True):
         if grid & ~space.values[output.value].names:
@@ -476,6 +491,8 @@ def _saves(
         for node in nodes:
             if makes[node]:
                 moved = sizes[node] * output.type.dtype.itemsize
+                if output in results:
+                    moved *= whole_sectors(output.type, space, tiles)
                 yield output.name, node, float(moved / rate)
 
 
