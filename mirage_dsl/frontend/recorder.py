@@ -127,11 +127,7 @@ class Recorder(ProgramRecord):
         """Apply an elementwise operator with NumPy's broadcasting."""
         operands = self._beside_constants(op, operands)
         if any(isinstance(o, Handle) and o.value.dtype is f64 for o in operands):
-            given = (
-                o if isinstance(o, Scalar) else self.constants.get(o.value)
-                for o in operands
-            )
-            _refuse_beyond_f32(op, [n for n in given if n is not None])
+            _refuse_beyond_f32(op, self._numbers(operands))
         axes, fitted = self._broadcast(op.name, operands)
         values = tuple(f if isinstance(f, Scalar) else f.value for f in fitted)
         found = Handle(self._record(op, values, self._union(values)), axes)
@@ -250,6 +246,14 @@ class Recorder(ProgramRecord):
                 for axis in x.axes
             ),
         )
+
+    def _numbers(self, operands: Sequence[Operand]) -> Iterator[Scalar]:
+        """The constants among operands."""
+        for operand in operands:
+            handle = isinstance(operand, Handle)
+            number = self.constants.get(operand.value) if handle else operand
+            if isinstance(number, Scalar):
+                yield number
 
     def _beside_constants(
         self, op: Operator, operands: Sequence[Operand]
