@@ -33,6 +33,7 @@ from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.maps import complete_extents, with_symbolic
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.driver import Driver
 from tests.backends.running import random_inputs
 from tests.programs import mugraphs
@@ -824,7 +825,23 @@ def growing() -> tuple[KernelGraph, dict[str, int]]:
     return with_symbolic(graph, {"n"}), {n: e for n, e in complete.extents if e}
 
 
+FLATTENED = parse("""mirage 1
+
+mugraph flattened(x: f16[m, k]) -> f16[m, k] where m = 8, k = 32, i = 16, o = 2 {
+  parts: f16[m, o, i] = unflatten x dim(k) gives(o, i)
+  stored = block grid(m / 4) {
+    tile: f16[m/grid, o, i] = load parts
+    t1 = exp tile
+    store stored: f16[m/grid, o, i] = t1
+  }
+  y: f16[m, k] = flatten stored of(o, i) to(k)
+  return y
+}
+""")
+"""The result is a view of what a kernel stores."""
+
 EVERY: dict[str, tuple[KernelGraph, dict[str, int]]] = {
+    "flattened": (FLATTENED, {}),
     "symbolic parts": growing(),
     "library": (library(), {}),
     "views": (views(), {}),

@@ -234,6 +234,7 @@ def _visible(
         r.value for at, r in enumerate(plan.graph.returns) if given.get(r.value) != at
     }
     copied = {node.result for node in _copied(plan, dry_run)}
+    whole = built(plan.around.placed)
     for node in reversed(plan.graph.nodes):
         # What lies inside of a library call was not seen.
         if not isinstance(node, Apply) or node.result not in dry_run.values:
@@ -244,11 +245,11 @@ def _visible(
             emitted.add(node.result)
             visible.add(node.result)
             match = fused.get(node.result)
+            read = match.values if match else node.values
             # A part of a concatenation may be there already.
+            joins = node.result in whole
             visible |= {
-                v
-                for v in (match.values if match else node.values)
-                if not dry_run.share(v, node.result)
+                v for v in read if not (joins and dry_run.share(v, node.result))
             }
     return frozenset(emitted), frozenset(visible)
 
