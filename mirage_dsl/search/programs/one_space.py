@@ -77,9 +77,10 @@ def one_space(
 def kernels_of(program: KernelGraph, max_kernels: int | None) -> int:
     """How many kernels a program may have as one space.
 
-    Where several are allowed, at least one more than half of its products, which is as
-    many as there are if every kernel has two, as attention does: so the best program
-    may have fewer than it could, which tells that more would not help (`covers`).
+    Where several are allowed, but no more than half of its products, each kernel would
+    have to hold two, as attention does, and the limit would decide, not the estimate.
+    Then there are as many as one search takes: so the best program may have fewer than
+    it could, which tells that more would not help (`covers`).
 
     Args:
         program: Operators only.
@@ -89,8 +90,8 @@ def kernels_of(program: KernelGraph, max_kernels: int | None) -> int:
     kinds = Counter(n.op.kind for n in program.applies)
     alone = kinds[Kind.GATHER] + kinds[Kind.LIBRARY]
     most = max_kernels or MOST_KERNELS
-    if most > 1:
-        most = max(most, kinds[Kind.CONTRACTION] // 2 + 1)
+    if 1 < most <= kinds[Kind.CONTRACTION] // 2:
+        most = MOST_KERNELS
     return min(most + alone, MOST_KERNELS)
 
 
