@@ -210,24 +210,19 @@ def estimate(
 
 
 def least_microseconds(
-    segment: KernelGraph,
-    inside: AbstractSet[str],
-    hardware: Hardware,
-    kernels: int = 1,
+    segment: KernelGraph, inside: AbstractSet[str], hardware: Hardware
 ) -> float:
     """What no kernels that compute a program take less than, by the cost model.
 
-    Launches, and the time of reading every input and writing every output once.  Of
+    One launch, and the time of reading every input and writing every output once.  Of
     inputs that are only looked at through views nothing is counted, which may be parts.
 
     Args:
         segment: The program, of operators.
         inside: Inputs that are in L2.
         hardware: The GPU.
-        kernels: How many there are at least.
     """
     extents = derived_extents(segment, segment.extent_of)
-    more = (kernels - 1) * (hardware.launch - hardware.dependent)
     read = read_by(n for n in segment.applies if not n.is_view)
     sizes = {
         i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
@@ -236,7 +231,7 @@ def least_microseconds(
     through = sum(sizes.values()) + sum(written.values())
     dram = through - sum(sizes[n] for n in sizes.keys() & inside)
     busy = max(dram / hardware.dram_rate, through / hardware.l2_rate)
-    return 1e6 * (hardware.launch + more + hardware.ramp + busy)
+    return 1e6 * (hardware.launch + hardware.ramp + busy)
 
 
 def _brought(block: BlockGraph, graph: KernelGraph) -> set[str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.cost.estimate import estimate, least_microseconds
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.cost.order import in_good_order
 from mirage_dsl.ir.analysis.waiting import launched_early
@@ -35,6 +35,7 @@ from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
+from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.variances import read_in_turn
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
@@ -256,9 +257,9 @@ def every_mugraph(
         seed=seed,
     )
     k = MOST_SEVERAL
-    driver = _Driver(program, segments, k, seed, max_kernels, True, progress or silent)
-    driver.listed = True
-    return EveryMugraph(driver)
+    return EveryMugraph(
+        _Driver(program, segments, k, seed, max_kernels, True, progress or silent)
+    )
 
 
 def _structure(plan: Plan) -> str:
@@ -296,7 +297,6 @@ class _Driver:
         waiting: µs that plans of several kernels take beside the roofline, at least.
         gathers: Those that are inputs of the forms, in the order of the forms.
         flattened: How the forms have fewer dims, if they have.
-        listed: Whether all structures of one kernel are wanted, and not the best.
     """
 
     program: KernelGraph
@@ -322,7 +322,6 @@ class _Driver:
     waiting: float = 0.0
     gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
-    listed: bool = False
 
     @property
     def budget(self) -> SearchBudget:
@@ -427,18 +426,15 @@ class _Driver:
     def _complete(self, form: KernelGraph, plans: list[Plan]) -> None:
         """Append plans of kinds that one space, which covers a form, does not have.
 
-        These are one kernel in which sums are multiplied out, and products that are all
-        left to library kernels, of which there may be more than a space of few kernels
-        has.
+        These are sums that are multiplied out; products that are all left to library
+        kernels, of which there may be more than a space of few kernels has; and, where
+        one kernel is best, all structures of one, of which a space has fewer.
         """
-        if self.listed:
+        best = min(self.spaces[form].plans, key=lambda p: p.microseconds)
+        if is_one_kernel(best.graph):
             plans += self._allowed(self._whole(Cutter(form)))
-        elif (other := REWRITES["multiply-out"](form)) != form:
-            plans += self._allowed(self._space(other, 1).plans)
-        self._leave_products(form, plans)
-
-    def _leave_products(self, form: KernelGraph, plans: list[Plan]) -> None:
-        """Append the best chain that does, if the space of a form has no such plan."""
+        elif REWRITES["multiply-out"](form) != form:
+            plans += self._allowed(self._whole(Cutter(form), Wanted.MULTIPLIED))
         if not any(leaves_products(p.graph) for p in self.spaces[form].plans):
             for chains in self._chains(form):
                 some = chains.cheapest(products=False)[:1]
@@ -460,11 +456,10 @@ class _Driver:
         self.cut = True
         for form in dict.fromkeys(self.forms):
             covered = self._one_space(form, plans)
-            if form in self.spaces:
-                found = self.spaces[form].plans
-                plans += self._allowed(self.segments.split_apart(found))
+            found = self.spaces[form].plans
+            plans += self._allowed(self.segments.split_apart(found))
             if covered and not self.refused:
-                self._leave_products(form, plans)
+                self._complete(form, plans)
             else:
                 self._cut(form, plans)
 
@@ -615,8 +610,8 @@ class _Driver:
         self.ledger.cut["constraints"] += len(plans) - len(kept)
         return kept
 
-    def _whole(self, cutter: Cutter) -> list[Plan]:
-        """The plans of all operators as one kernel."""
+    def _whole(self, cutter: Cutter, wanted: Wanted = Wanted.BOTH) -> list[Plan]:
+        """The plans of all operators as one kernel, or of forms of them."""
         self.progress("search", 0, 1, None)
         if not cutter.order or any(a.library for a in cutter.groups):
             return []
@@ -628,44 +623,32 @@ class _Driver:
             )
             return []
         segment = cutter.segment(cutter.order)
-        plans = self.segments.plans(segment)
+        plans = self.segments.plans(segment, wanted=wanted)
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return [Plan(p.microseconds, cutter.join([p.graph])) for p in plans]
 
     def _one_space(self, program: KernelGraph, plans: list[Plan]) -> bool:
         """Append the plans of a form as one space, once; whether these are all."""
-        if self.max_kernels == 1:
-            return False
         if program not in self.spaces:
-            found = self._space(program, self.max_kernels)
+            found = one_space(
+                program,
+                self.segments,
+                max_kernels=self.max_kernels,
+                keep=MOST_SEVERAL if self.refused else self.k,
+                seed=self.seed,
+                progress=self.progress,
+                enough=GOOD_ENOUGH * self._roofline(),
+            )
             self.proof = both_proved(self.proof, found.proof)
             self.spaces[program] = found
             plans += self._allowed(found.plans)
         return self._covered(program)
 
-    def _space(self, program: KernelGraph, max_kernels: int | None) -> MultiKernel:
-        """What there is of a form as one space of so many kernels."""
-        return one_space(
-            program,
-            self.segments,
-            max_kernels=max_kernels,
-            keep=MOST_SEVERAL if self.refused else self.k,
-            seed=self.seed,
-            progress=self.progress,
-            enough=GOOD_ENOUGH * self._roofline(),
-        )
-
     def _covered(self, program: KernelGraph) -> bool:
         """Whether a form was searched as one space that leaves nothing else to find."""
         known = self.spaces.get(program)
-        if known is None:
-            return False
-        own = self.segments
-
-        def least(kernels: int) -> float:
-            return least_microseconds(program, frozenset(), own.hardware, kernels)
-
-        return covers(known, program, self.max_kernels, own.constraints, least)
+        constraints = self.segments.constraints
+        return known is not None and covers(known, program, constraints)
 
     def _worth_cutting(self, whole: Sequence[float]) -> bool:
         """Whether to cut a program that one kernel computes in so many µs."""

@@ -18,9 +18,8 @@ from mirage_dsl.search.multi_kernel.rebuild import Rebuilder
 from mirage_dsl.search.result import Plan, with_every_kind
 from mirage_dsl.search.sizes.graphs import Sizer
 
-CRUDE = 2.0
-"""What the additive model, which has a few tiles and no schedules, may be off by: DAGs
-that cost this factor more than the best are not sized."""
+HOPELESS = 2.0
+"""DAGs that cost this factor more than the best are not sized."""
 
 VARIED = 3
 """Graphs that are varied."""
@@ -59,17 +58,15 @@ class Planner:
     counters: Counter[str]
     plans: list[Plan] = field(default_factory=list[Plan])
     _seen: set[str] = field(default_factory=set[str])
-    _sized: set[str] = field(default_factory=set[str])
     _known: set[Hashable] = field(default_factory=set[Hashable])
     _best: dict[tuple[int, int], tuple[float, Rebuilder, Dag]] = field(
         default_factory=dict[tuple[int, int], tuple[float, Rebuilder, Dag]]
     )
 
     def take(self, runs: Sequence[Run], most: int) -> None:
-        """Size the first so many graphs of some runs; what is there does not count."""
-        made = itertools.islice(self._structures(self._in_turn(runs)), 2 * most)
-        while most and (one := next(made, None)) is not None:
-            most -= self._size(*one)
+        """Size the first so many graphs of some runs."""
+        for made in itertools.islice(self._structures(self._in_turn(runs)), most):
+            self._size(*made)
             if self.plans and self.late():
                 break
 
@@ -113,25 +110,16 @@ class Planner:
                 if self.late():
                     break
 
-    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: KernelGraph) -> bool:
-        """Choose the sizes of a graph, and keep it if it is one of the best.
-
-        Returns False if that one is there already: graphs that differ in their grids
-        only may be one with the best sizes.
-        """
+    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: KernelGraph) -> None:
+        """Choose the sizes of a graph, and keep it if it is one of the best."""
         plan = self.sizer.sized(graph, self._worst())
         if plan is None or check(plan.graph):
-            return True
-        structure = canonical_hash(plan.graph, sizes=False)
-        if structure in self._sized:
-            return False
-        self._sized.add(structure)
+            return
         self.plans.append(plan)
         kinds = _kernel_counts(rebuilder.layered, dag)
         known = self._best.get(kinds)
         if known is None or plan.microseconds < known[0]:
             self._best[kinds] = plan.microseconds, rebuilder, dag
-        return True
 
     def best(self) -> list[Plan]:
         """The best plans, and the best of each kind."""
@@ -149,7 +137,7 @@ class Planner:
         groups: dict[tuple[int, int, int], list[tuple[Rebuilder, Dag]]] = {}
         for number, run in enumerate(runs):
             for dag in run.dags:
-                if dag.cost <= CRUDE * least:
+                if dag.cost <= HOPELESS * least:
                     kinds = _kernel_counts(run.rebuilder.layered, dag)
                     groups.setdefault((number, *kinds), []).append((run.rebuilder, dag))
         turns = itertools.zip_longest(*(groups[k] for k in sorted(groups)))

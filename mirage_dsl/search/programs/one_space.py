@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.cost.estimate import launched
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
@@ -55,7 +53,7 @@ def one_space(
     # Here, for it loads compiled code.
     from mirage_dsl.search.multi_kernel import MultiKernel
 
-    if segments.late():
+    if max_kernels == 1 or segments.late():
         return MultiKernel()
     if len(program.nodes) > MOST_OPERATORS:
         segments.exhausted = False
@@ -65,7 +63,11 @@ def one_space(
         )
         return MultiKernel()
     progress("several kernels", 0, 1, None)
-    most = kernels_of(program, max_kernels)
+    alone = sum(n.op.kind in (Kind.GATHER, Kind.LIBRARY) for n in program.applies)
+    products = sum(n.op.kind is Kind.CONTRACTION for n in program.applies)
+    # Programs of many products have more kernels, if that is not to be dear.
+    most = MOST_KERNELS if products > MOST_LAYERS else max_kernels or MOST_KERNELS
+    most += alone
     found = _found(program, segments, most, keep, seed, enough)
     segments.ledger.take_several(found.counters)
     segments.exhausted &= found.complete
@@ -74,58 +76,17 @@ def one_space(
     return found
 
 
-def kernels_of(program: KernelGraph, max_kernels: int | None) -> int:
-    """How many kernels a program may have as one space.
-
-    Where several are allowed, but no more than half of its products, each kernel would
-    have to hold two, as attention does, and the limit would decide, not the estimate.
-    Then there are as many as one search takes: so the best program may have fewer than
-    it could, which tells that more would not help (`covers`).
-
-    Args:
-        program: Operators only.
-        max_kernels: Most kernels, besides those of operators that always are one;
-            None without a limit but that of one search.
-    """
-    kinds = Counter(n.op.kind for n in program.applies)
-    alone = kinds[Kind.GATHER] + kinds[Kind.LIBRARY]
-    most = max_kernels or MOST_KERNELS
-    if 1 < most <= kinds[Kind.CONTRACTION] // 2:
-        most = MOST_KERNELS
-    return min(most + alone, MOST_KERNELS)
-
-
-def covers(
-    found: MultiKernel,
-    program: KernelGraph,
-    max_kernels: int | None,
-    constraints: Constraints,
-    least: Callable[[int], float],
-) -> bool:
+def covers(found: MultiKernel, program: KernelGraph, constraints: Constraints) -> bool:
     """Whether one space leaves nothing to single kernels and chains of segments.
 
-    There are no outputs that may share an axis, and no constraints, which the best
-    programs may not meet.  And more kernels than the space has would not help: it has
-    one for each product, or the best program has fewer, or takes no longer than one
-    more launch would.
-
-    Args:
-        found: What was found.
-        program: Operators only.
-        max_kernels: As it was searched with.
-        constraints: The same.
-        least: What no program of so many kernels takes less than, in µs.
+    There are no more products than kernels, no outputs that may share an axis, and no
+    constraints, which the best programs may not meet.
     """
-    products = sum(n.op.kind is Kind.CONTRACTION for n in program.applies)
+    kinds = [n.op.kind for n in program.applies]
     alike = {frozenset(r.type.names) for r in program.returns}
-    if constraints != Constraints() or len(alike) > 1 or products > MOST_KERNELS:
-        return False
-    if not found.plans or found.own:
-        return False
-    in_a_row = min(kernels_of(program, max_kernels), MOST_LAYERS)
-    best = min(found.plans, key=lambda p: p.microseconds)
-    few = products <= in_a_row or len(launched(best.graph)) < in_a_row
-    return few or best.microseconds <= least(in_a_row + 1)
+    few = kinds.count(Kind.CONTRACTION) <= MOST_KERNELS
+    free = constraints == Constraints()
+    return free and few and len(alike) == 1 and bool(found.plans) and not found.own
 
 
 def _found(
@@ -139,7 +100,8 @@ def _found(
     """What the search finds, or found before an interruption."""
     from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 
-    options = (max_kernels, keep, seed, segments.constraints, segments.hardware, enough)
+    count = min(max_kernels, MOST_KERNELS)
+    options = (count, keep, seed, segments.constraints, segments.hardware, enough)
     key = segments.memo.key("several", to_text(program), *options)
     known = segments.memo.recall(key, lambda document: _read(document, program))
     if known is not None:
@@ -149,7 +111,7 @@ def _found(
         multi_kernel(
             program,
             segments.hardware,
-            max_kernels=max_kernels,
+            max_kernels=count,
             budget=segments.budget.now,
             seed=seed,
             keep=keep,

@@ -42,6 +42,7 @@ from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.variances import in_parts
 from mirage_dsl.search.budget import Budget, SearchBudget
@@ -56,8 +57,7 @@ from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
 from mirage_dsl.search.structures.family import families, on_grid
 
 HOPELESS = 1.5
-"""Factor behind the best, by the cost model, from which on nothing catches up: neither
-a structure by its schedule, nor a plan by what the model is off by."""
+"""Structures that start this factor behind do not catch up by their schedule."""
 
 MOST_SPLIT = 6
 """Structures of a segment whose loops are split over the grid, the best ones."""
@@ -103,7 +103,7 @@ class Sizing:
     unshifted: bool
 
 
-Structures = Callable[[KernelGraph, bool], Found]
+Structures = Callable[[KernelGraph, Wanted], Found]
 """The structural search: all worthwhile blocks of forms of a program, without sizes."""
 
 
@@ -188,7 +188,7 @@ class SegmentSearch:
         self,
         segment: KernelGraph,
         inside: AbstractSet[str],
-        written: bool = False,
+        wanted: Wanted = Wanted.BOTH,
     ) -> str:
         """What the plans of a segment depend on."""
         exact = "" if self.constraints == Constraints() else to_text(segment)
@@ -200,7 +200,7 @@ class SegmentSearch:
             self.constraints,
             self.hardware,
             (self.keep, self.enough, self.split),
-            written,
+            wanted.value,
         )
 
     def plans(
@@ -208,27 +208,26 @@ class SegmentSearch:
         segment: KernelGraph,
         inside: AbstractSet[str] = frozenset(),
         *,
-        written: bool = False,
+        wanted: Wanted = Wanted.BOTH,
     ) -> list[Plan]:
         """μGraphs of a segment by one kernel, best first; none if no kernel holds it.
 
         With `split` also by two kernels, the first of which shares a loop out between
         blocks, or has the variances of parts of rows.  `inside` are inputs that an
-        earlier kernel left in L2; `written` leaves out the form whose sums
-        are multiplied out.
+        earlier kernel left in L2; `wanted` says of which forms of the segment.
         """
-        key = self.key(segment, inside, written)
+        key = self.key(segment, inside, wanted)
         if key in self.memo.known:
             self.ledger.found["segments repeated"] += 1
             return self.memo.known[key].of(segment)
         known = self.memo.recall(key, lambda found: self._taken(found, segment))
         if known is None:
-            known = self._searched(key, segment, inside, written)
+            known = self._searched(key, segment, inside, wanted)
         self.memo.known[key] = _Finding(segment, known)
         return list(known)
 
     def _searched(
-        self, key: str, segment: KernelGraph, inside: AbstractSet[str], written: bool
+        self, key: str, segment: KernelGraph, inside: AbstractSet[str], wanted: Wanted
     ) -> list[Plan]:
         before, self.exhausted = self.exhausted, True
         try:
@@ -236,13 +235,13 @@ class SegmentSearch:
                 self.ledger.found["segments"] += 1
                 plans: list[Plan] = []
                 with self.budget.step():
-                    self._size(key, segment, inside, written, plans)
+                    self._size(key, segment, inside, wanted, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 del plans[self.keep * self.enough :]
                 if self.split:
                     with self.budget.step():
                         plans += self.split_apart(plans, inside)
-                    if not written:
+                    if wanted is Wanted.BOTH:
                         self._add_in_parts(segment, inside, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 self.memo.keep(key, lambda: self.document(plans, segment))
@@ -265,12 +264,12 @@ class SegmentSearch:
         key: str,
         segment: KernelGraph,
         inside: AbstractSet[str],
-        written: bool,
+        wanted: Wanted,
         plans: list[Plan],
     ) -> None:
         """Append the plans of all structures of a segment."""
         try:
-            found = self._structures(key, segment, written)
+            found = self._structures(key, segment, wanted)
         except (UnsupportedError, CheckError) as error:
             self.ledger.note(f"not one kernel: {error.message}")
             return
@@ -284,12 +283,12 @@ class SegmentSearch:
                 break
             plans += self._family(f"{key} family {number}", task, family, plans)
 
-    def _structures(self, key: str, segment: KernelGraph, written: bool) -> Found:
+    def _structures(self, key: str, segment: KernelGraph, wanted: Wanted) -> Found:
         key = f"{key} structures"
         known = self.memo.recall(key, lambda document: _found(document, segment))
         if known is not None:
             return known
-        found = self.structures(segment, written)
+        found = self.structures(segment, wanted)
         self.memo.keep(key, lambda: _found_json(found, segment))
         return found
 
@@ -418,8 +417,8 @@ class SegmentSearch:
             if self.late() or least >= best or not self._is_right(whole, segment):
                 continue
             pairs = _pairs(
-                self.plans(first, inside, written=True),
-                self.plans(second, there, written=True),
+                self.plans(first, inside, wanted=Wanted.WRITTEN),
+                self.plans(second, there, wanted=Wanted.WRITTEN),
             )
             graphs = (cutter.join([a.graph, b.graph]) for a, b in pairs)
             plans += [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
@@ -683,7 +682,7 @@ def structural_search(
     """
     from mirage_dsl.search.structures.structures import structures
 
-    def run(segment: KernelGraph, written: bool) -> Found:
+    def run(segment: KernelGraph, wanted: Wanted) -> Found:
         plain = strip_shifts(segment)
         found = structures(
             plain,
@@ -693,7 +692,7 @@ def structural_search(
             budget=budget,
             seed=seed,
             own=own,
-            written=written,
+            wanted=wanted,
         )
         return Found(
             tuple(s.block for s in found.structures),

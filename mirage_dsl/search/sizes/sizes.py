@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -72,7 +71,6 @@ class Allowed:
         num_warps: Warps of a block.
         grid_tiles: Tiles of a grid dim of some extent, in place of the powers of two.
         loop_tiles: The same for the loop's dim.
-        whole: Whether a dim of the grid may have one tile, which is no split of it.
     """
 
     grids: Callable[[tuple[int, ...]], bool] | None = None
@@ -80,7 +78,6 @@ class Allowed:
     num_warps: AbstractSet[int] | None = None
     grid_tiles: Callable[[int], Sequence[int]] | None = None
     loop_tiles: Callable[[int], Sequence[int]] | None = None
-    whole: bool = False
 
 
 ANY_SIZES = Allowed()
@@ -92,13 +89,6 @@ class UnsizedBlock:
 
     block: BlockGraph
     allowed: Allowed = ANY_SIZES
-
-    @property
-    def split(self) -> frozenset[str]:
-        """The dims that are split at all sizes."""
-        if not self.allowed.whole:
-            return frozenset(s.dim for s in self.block.splits)
-        return frozenset(() if self.block.loop is None else {self.block.loop.dim})
 
 
 def choose_sizes(
@@ -187,7 +177,9 @@ def _sizes_of_all(
     worst: float,
 ) -> list[list[Sized]]:
     family = hull([f.block for f in structures])
-    split = frozenset[str].intersection(*(f.split for f in structures))
+    split = frozenset[str].intersection(
+        *(frozenset(s.dim for s in f.block.splits) for f in structures)
+    )
     facts = facts_of(family, outer, extents, Tried(frozenset(), split))
     found = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
     if not facts.columns_of_vectors:
@@ -308,7 +300,7 @@ class _Sweep:
         if grids is not None:
             allowed = [grids(tuple(int(p) for p in row)) for row in parts]
             keep &= np.array(allowed, dtype=bool)
-        elif not structure.allowed.whole:
+        else:
             # One part is no split, and structures without it are searched too.
             keep &= (parts > 1).all(axis=1)
         points = _points(rows, [(4, 2, False)])
@@ -324,12 +316,7 @@ class _Sweep:
         self, axis: Sequence[Split], allowed: Allowed
     ) -> list[tuple[int, ...]]:
         tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
-        extents = [self.facts.extents[s.dim] for s in axis]
-        found = matched(tiles, extents)
-        if allowed.whole and self.facts.small.isdisjoint(s.dim for s in axis):
-            whole = tuple(extents)
-            found = [t for t in found if any(map(operator.lt, t, whole))] + [whole]
-        return found
+        return matched(tiles, [self.facts.extents[s.dim] for s in axis])
 
     def _grid_tiles(self, name: str, allowed: Allowed) -> Sequence[int]:
         extent, small = self.facts.extents[name], name in self.facts.small

@@ -46,23 +46,6 @@ def _axes_on_grid(axes: tuple[Axis, ...], names: AbstractSet[str]) -> tuple[Axis
     )
 
 
-def without_splits(block: BlockGraph, dims: AbstractSet[str]) -> BlockGraph:
-    """The structure of which every block computes all of some dims."""
-
-    def whole(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(
-            tuple(replace(d, grid=False) if d.name in dims else d for d in axis)
-            for axis in axes
-        )
-
-    nodes = tuple(
-        replace(n, axes=whole(n.axes)) if isinstance(n, Load | Store) else n
-        for n in block.nodes
-    )
-    grid = tuple(s for s in block.grid if s.dim not in dims)
-    return replace(block, grid=grid, nodes=nodes)
-
-
 def families(blocks: Iterable[BlockGraph]) -> list[list[BlockGraph]]:
     """The families of some structures, in the order of their first members.
 

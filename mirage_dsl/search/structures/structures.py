@@ -14,7 +14,7 @@ import numpy as np
 from mirage_dsl.core.clock import OutOfTimeError, look, until
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
-from mirage_dsl.rewrite.multiply_out import Form, forms
+from mirage_dsl.rewrite.multiply_out import Form, Wanted, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
@@ -105,7 +105,7 @@ def structures(
     max_grid: int = 3,
     seed: int = 0,
     own: bool = False,
-    written: bool = False,
+    wanted: Wanted = Wanted.BOTH,
 ) -> StructureSet:
     """Search the complete space of single kernels that compute a program.
 
@@ -120,14 +120,16 @@ def structures(
         seed: Seed of fingerprints and residues; it does not change the result but
             for coincidences.
         own: Only what operators of the program itself make up: few structures, soon.
-        written: Not the form whose sums are multiplied out.
+        wanted: Of which forms of the program.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
     """
     total = StructureSet()
-    as_it_is = own or written
+    as_it_is = own or wanted is Wanted.WRITTEN
     searched = [Form(program)] if as_it_is else forms(program)
+    if wanted is Wanted.MULTIPLIED:
+        del searched[:1]
     keep = 1 if own else per_configuration
     parameters = (hardware, keep, budget, seed, own)
     try:
