@@ -92,8 +92,8 @@ def prove(
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.subsolvers.append("core")
-    # Most of a proof's time it was, and `cheap_enough` leaves little for it to find.
-    solver.parameters.cp_model_presolve = False
+    # Finding the symmetries of these models takes longer than they save.
+    solver.parameters.symmetry_level = 0
     solver.parameters.random_seed = seed
     answer = _solved(model, solver, budget, effort)
     if kept is None or answer.best is None:
