@@ -345,6 +345,8 @@ def block_cost(
     footprint: Footprint,
     inside: AbstractSet[str] = frozenset(),
     room: Resources | None = None,
+    *,
+    early: bool = False,
 ) -> BatchCost:
     """The cost of one block graph at a batch of points; infeasible points included.
 
@@ -352,6 +354,8 @@ def block_cost(
         footprint: The structure and the points.
         inside: Kernel-level tensors that an earlier kernel left in L2.
         room: The resources, where they are known.
+        early: Whether it is launched before the kernel ahead has ended, whatever its
+            program says.
     """
     hardware = footprint.hardware
     room = room or resources(footprint)
@@ -363,7 +367,7 @@ def block_cost(
     waves = np.ceil(footprint.blocks / (hardware.sms * resident))
     busy = busy + waves * moved.waiting
     return BatchCost(
-        busy + _start(footprint),
+        busy + _start(footprint, early),
         moved.seconds,
         arithmetic,
         moved.dram_bytes,
@@ -375,11 +379,12 @@ def block_cost(
     )
 
 
-def _start(footprint: Footprint) -> float:
+def _start(footprint: Footprint, early: bool) -> float:
     """Seconds of a launch and until data flow."""
     hardware = footprint.hardware
     program = footprint.facts.program
-    launch = hardware.launch - (hardware.dependent if program.schedule.pdl else 0.0)
+    early = early or program.schedule.pdl
+    launch = hardware.launch - (hardware.dependent if early else 0.0)
     return launch + hardware.ramp + (hardware.prologue if program.loop else 0.0)
 
 

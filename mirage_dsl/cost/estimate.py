@@ -26,7 +26,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import SECTOR, Hardware
 from mirage_dsl.core.types import AxisNames, TensorType, f32
 from mirage_dsl.cost.block import FULL_PRECISION_SHARE, block_cost
-from mirage_dsl.cost.facts import facts_of
+from mirage_dsl.cost.facts import facts_as_searched
 from mirage_dsl.cost.footprint import footprint_of, size_of, tensor_bytes
 from mirage_dsl.ir.analysis.calls import FusedCall, calls
 from mirage_dsl.ir.analysis.layouts import (
@@ -555,8 +555,8 @@ def _kept_block(
 ) -> KernelCost:
     types, extents = dict(around), dict(sizes)
     try:
-        footprint = footprint_of(facts_of(block, types, extents), hardware)
-        cost = block_cost(footprint, inside)
+        footprint = footprint_of(facts_as_searched(block, types, extents), hardware)
+        cost = block_cost(footprint, inside, early=block.schedule.pdl)
     except UnsupportedError as error:
         return _unknown(block, types, extents, inside, error.message)
     blocks, resident = float(footprint.blocks[0]), float(cost.resources.resident[0])

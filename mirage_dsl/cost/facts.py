@@ -21,7 +21,14 @@ from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.types import Dim, TensorType, f32
 from mirage_dsl.cost.flow import Flow, Live, live_tiles
 from mirage_dsl.ir.analysis.settled import unmasked
-from mirage_dsl.ir.graph import Apply, BlockGraph, LoopBound, Split, dims_of
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    LoopBound,
+    Split,
+    dims_of,
+    partial_dim,
+)
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
@@ -849,6 +856,42 @@ def facts_of(
     return _facts(_Question(block, outer, extents, tried)).at(block)
 
 
+def facts_as_searched(
+    block: BlockGraph,
+    outer: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+) -> BlockFacts:
+    """The facts of a sized block, where it can be those of its structure.
+
+    A search has them since it chose the sizes, so the block costs what it found, and no
+    program is built anew.  How the kernel is launched changes no statement that costs
+    anything, so the programs are those of a launch behind nothing.
+
+    Args:
+        block: The block.
+        outer: Types of the kernel-level tensors that it loads.
+        extents: Extents of the kernel-level dims.
+
+    Raises:
+        SearchError: An extent is unknown.
+        UnsupportedError: No tile program can express the block.
+    """
+    alone = replace(block, schedule=replace(block.schedule, pdl=False))
+    if block.schedule.descriptors or len(block.axes) < len(block.grid):
+        return facts_of(alone, outer, extents)
+    split = frozenset(s.dim for s in block.splits)
+    short = frozenset(s.dim for s in block.splits if s.tile < SMALLEST_DOT)
+    facts = facts_of(alone, outer, extents, Tried(frozenset(), split))
+    small = facts.columns_of_vectors & short
+    if small:
+        facts = facts_of(alone, outer, extents, Tried(small, split))
+    long = {s.dim for s in block.splits if s.tile > 1}
+    alike = long.isdisjoint(facts.batch_dims) and short.isdisjoint(
+        facts.matrix_dims - facts.joint_dims - facts.batch_dims - small
+    )
+    return facts if alike else facts_of(alone, outer, extents)
+
+
 class _Question:
     """What facts depend on."""
 
@@ -862,6 +905,10 @@ class _Question:
         self.block, self.outer, self.extents = block, outer, extents
         self.tried = tried
         schedule = block.schedule
+        types = tuple(outer.get(s) for s in block.sources)
+        # How many parts it makes of a dim itself follows from its tiles.
+        parts = {partial_dim(n) for n in extents}
+        parts.difference_update(n for t in types if t is not None for n in t.names)
         self._key = (
             block.nodes,
             tuple((s.dim, s.beside) for s in block.grid),
@@ -870,8 +917,8 @@ class _Question:
             block.settled,
             tried or _distinct_tiles(block),
             replace(schedule, num_warps=1, num_stages=1, swap_operands=False),
-            tuple(outer.get(s) for s in block.sources),
-            tuple(extents.items()),
+            types,
+            tuple(i for i in extents.items() if i[0] not in parts),
         )
         self._hash = hash(self._key)
 

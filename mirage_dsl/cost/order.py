@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.cost.facts import ProgramFacts, facts_of
+from mirage_dsl.cost.facts import ProgramFacts, facts_as_searched
 from mirage_dsl.cost.flow import STAGES, Flow, Stage, Step, live_tiles
 from mirage_dsl.cost.footprint import Footprint, footprint_of, resources
 from mirage_dsl.ir.graph import BlockGraph, BlockNode, KernelGraph, Load, Store
@@ -36,7 +36,7 @@ def in_good_order(graph: KernelGraph, hardware: Hardware) -> KernelGraph:
 
     def ordered(node: BlockGraph) -> BlockGraph:
         try:
-            facts = facts_of(node, types, extents)
+            facts = facts_as_searched(node, types, extents)
             return _best_order(node, footprint_of(facts, hardware))
         except UnsupportedError:
             return node
