@@ -36,11 +36,14 @@ def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
     Args:
         program: A traced program.
     """
+    roundings = [node for node in program.applies if node.op in _ROWS]
+    if not roundings:
+        return program
     seeing = _Seeing(program)
     unseen = {
         node.result: node.values[0]
-        for node in program.applies
-        if node.op in _ROWS and not seeing.sees(node.result, _ROWS[node.op])
+        for node in roundings
+        if not seeing.sees(node.result, _ROWS[node.op])
     }
     if not unseen:
         return program

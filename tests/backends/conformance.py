@@ -55,10 +55,9 @@ from tests.programs.mugraphs import (
     side_product,
 )
 
-# Triton's interpreter cuts off what a GPU rounds to bf16.
-ELEMENTWISE = [
-    o for o in OPERATORS.values() if is_of_floats(o) and o is not ROUNDINGS[bf16]
-]
+CUT_OFF = ROUNDINGS[bf16]
+"""Triton's interpreter cuts off what a GPU rounds to bf16."""
+ELEMENTWISE = [o for o in OPERATORS.values() if is_of_floats(o) and o is not CUT_OFF]
 ELEMENTWISE += NARROWINGS.values()
 BOTH = ("add", "mul", "abs", "where", "less")
 INTEGRAL = [

@@ -148,7 +148,7 @@ def test_it_has_every_row_in_a_block_and_in_none() -> None:
         for node in case.graph.nodes
         if isinstance(node, Apply)
     }
-    for op in OPERATORS.values():
+    for op in {*OPERATORS.values()} - {conformance.CUT_OFF}:
         assert op in alone or op.indexed, op
         if op.kind in (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.SCAN):
             assert op in inside or op.gives == f64, op
