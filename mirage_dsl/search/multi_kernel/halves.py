@@ -51,7 +51,6 @@ def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
     the outermost.  Dims that a view or a concatenation makes or changes stay whole:
     these know them by name.
     """
-    summed: dict[str, None] = {}
     sums: list[tuple[str, ...]] = []
     viewed: set[str] = set()
     for node in program.nodes:
@@ -63,10 +62,9 @@ def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
             for _, value in node.attrs:
                 viewed.update(value if isinstance(value, tuple) else (str(value),))
         elif node.op.kind in (Kind.REDUCTION, Kind.CONTRACTION):
-            summed.update(dict.fromkeys(node.over))
             sums.append(node.over)
-    length = {d: program.extent_of[d] or 0 for d in summed}
-    long = [d for d in summed if d not in viewed and length[d] >= LONG]
+    length = {d: program.extent_of[d] or 0 for over in sums for d in over}
+    long = [d for d in length if d not in viewed and length[d] >= LONG]
     for over in sums:
         lengths = [length[d] for d in over]
         if all(n < LONG for n in lengths) and math.prod(lengths) >= LONG:
