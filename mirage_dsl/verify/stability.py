@@ -12,8 +12,8 @@ row offsets.
 rows far from 0 that are constant, or of a small deviation.  Sums of such numbers are
 exact, so a mean can be.
 
-Each family is taken at a few scales and at the largest one that the program survives:
-it is finite and about right there, and not by luck after an overflow.
+Each family is taken at a few scales and at about the largest one that the program
+survives: it is finite and about right there, and not by luck after an overflow.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ from mirage_dsl.verify.steps import step_ratios
 ALLOWED_RATIO = 4.0
 _LADDER = (512.0, 4096.0, 262144.0)
 """Scales at which it is seen what a program survives."""
+_REFINEMENTS = 4
+"""How often the step from what a program survives to what it does not is halved."""
+_MARGIN = 0.8
+"""So much below that edge candidates have to be right: at the edge itself numbers are
+subnormal, and the reciprocal of one, say, overflows where a quotient by it does not."""
 _LOW_LADDER = (2.0**-4, 2.0**-10, 2.0**-18)
 """Those at which one is tried that survives no other, if it is not 0 there."""
 _SCALES = (1.0, 8.0)
@@ -191,61 +196,201 @@ def _runs_at(
     """`_program_runs` with the scales of a ladder beside those of each family."""
     rng = np.random.default_rng([seed, 9])
     plain = [_normal(rng, program, i) for i in program.inputs]
-    asked, inputs = _drawn(program, seed, model, plain, ladder)
-    exact = evaluate_runs(program, inputs)
-    least = [_least(r, v, model) for r, v in zip(program.returns, exact, strict=True)]
-    errors = _program_errors(program, inputs, exact, least, model)
+    families = _families_of(program, seed, model, plain)
+    tried = _tried(program, families, _asked(families, ladder), model, plain)
+    tried, within = _to_the_edge(program, families, tried, model, plain)
     says = [
-        ladder is _LADDER or all(bool(v[at].any()) for v in exact)
-        for at in range(len(asked))
+        scale <= within.get(number, scale)
+        and (ladder is _LADDER or all(bool(v[at].any()) for v in tried.exact))
+        for at, (number, scale) in enumerate(tried.asked)
     ]
-    right = [max(e) <= model.survived for e in errors]
-    kept = _kept(asked, [a and b for a, b in zip(says, right, strict=True)])
-    allowed = [_at_least_rounding(program, errors[at]) for at in kept]
-    if model is _IN_F32 and kept:
+    tried = _chosen(tried, _kept(tried, families, says))
+    allowed = [_at_least_rounding(program, errors) for errors in tried.errors]
+    if model is _IN_F32 and tried.asked:
         nudged = [v * (1 + _LAST_BITS * rng.choice((-1, 1), v.shape)) for v in plain]
-        _, others = _drawn(program, seed, model, nudged, ladder)
-        moved = evaluate_runs(program, [v[kept] for v in others])
-        for number, at in enumerate(kept):
-            sides = zip(allowed[number], moved, exact, least, strict=True)
-            allowed[number] = [
-                max(e, _error(a[number], b[at], size)) for e, a, b, size in sides
-            ]
-    return _Runs(
-        [asked[at][0].name.format(f"{asked[at][1]:g}") for at in kept],
-        [v[kept] for v in inputs],
-        [v[kept] for v in exact],
-        allowed,
-        least,
-    )
+        others = _families_of(program, seed, model, nudged)
+        moved = _nudged_errors(program, others, tried, model)
+        allowed = [
+            [max(a, b) for a, b in zip(one, other, strict=True)]
+            for one, other in zip(allowed, moved, strict=True)
+        ]
+    names = [
+        families[number].name.format(f"{scale:g}") for number, scale in tried.asked
+    ]
+    return _Runs(names, tried.inputs, tried.exact, allowed, tried.least)
+
+
+_Asked = tuple[int, float]
+"""The number of a family, and a scale."""
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A program on families of inputs at some scales.
+
+    Attributes:
+        asked: The family and the scale of each run.
+        inputs: One array for each input; the first axis is over the runs.
+        exact: The outputs in float64, likewise.
+        errors: By run, the error of each output; infinite where a run says nothing.
+        least: For each output, a size that errors are compared to at least.
+        survived: By run, whether the program is finite and about right.
+    """
+
+    asked: list[_Asked]
+    inputs: list[Array]
+    exact: list[Array]
+    errors: list[list[float]]
+    least: list[float]
+    survived: list[bool]
+
+
+def _families_of(
+    program: KernelGraph, seed: int, model: _Model, plain: list[Array]
+) -> list[_Family]:
+    rng = np.random.default_rng([seed, 10])
+    found = _families if model is _EXECUTED else _even_rows
+    return list(found(program, rng, plain))
+
+
+def _asked(families: list[_Family], ladder: tuple[float, ...]) -> list[_Asked]:
+    """All families at their own scales and at those of a ladder, in order."""
+    return [
+        (number, scale)
+        for number, family in enumerate(families)
+        for scale in sorted({*family.scales, *ladder})
+    ]
 
 
 def _drawn(
     program: KernelGraph,
-    seed: int,
+    families: list[_Family],
+    asked: list[_Asked],
+    model: _Model,
+) -> list[Array]:
+    """The inputs of runs, in their formats."""
+    drawn = [families[number].at(scale) for number, scale in asked]
+    stacked = [np.stack(values) for values in zip(*drawn, strict=True)]
+    return in_formats(program, stacked, stored=model.stored)
+
+
+def _tried(
+    program: KernelGraph,
+    families: list[_Family],
+    asked: list[_Asked],
     model: _Model,
     plain: list[Array],
-    ladder: tuple[float, ...],
-) -> tuple[list[tuple[_Family, float]], list[Array]]:
-    """All families at all scales, and their inputs; after these the plain ones."""
-    rng = np.random.default_rng([seed, 10])
-    found = _families if model is _EXECUTED else _even_rows
-    families = list(found(program, rng, plain))
-    asked = [(f, s) for f in families for s in sorted({*f.scales, *ladder})]
-    drawn = [family.at(scale) for family, scale in asked]
-    stacked = [np.stack(values) for values in zip(*drawn, plain, strict=True)]
-    return asked, in_formats(program, stacked, stored=model.stored)
+) -> _Tried:
+    """The program at these scales; the plain inputs beside give outputs' sizes."""
+    look()
+    beside = [_Family("", lambda _: plain)]
+    inputs = _drawn(
+        program, [*families, *beside], [*asked, (len(families), 1.0)], model
+    )
+    exact = evaluate_runs(program, inputs)
+    least = [_least(r, v, model) for r, v in zip(program.returns, exact, strict=True)]
+    errors = _program_errors(program, inputs, exact, least, model)
+    return _Tried(
+        asked,
+        [v[:-1] for v in inputs],
+        [v[:-1] for v in exact],
+        errors,
+        least,
+        [max(e) <= model.survived for e in errors],
+    )
 
 
-def _kept(asked: list[tuple[_Family, float]], survived: list[bool]) -> list[int]:
+def _to_the_edge(
+    program: KernelGraph,
+    families: list[_Family],
+    tried: _Tried,
+    model: _Model,
+    plain: list[Array],
+) -> tuple[_Tried, dict[int, float]]:
+    """Runs up to what the program survives; and how far families are to be used.
+
+    That is the largest scale, for each family that is not survived at any scale.
+    """
+    for _ in range(_REFINEMENTS):
+        between = [(n, math.sqrt(low * high)) for n, low, high in _edges(tried)]
+        if between:
+            tried = _joined(tried, _tried(program, families, between, model, plain))
+    within = {number: _MARGIN * low for number, low, _ in _edges(tried)}
+    if within:
+        inner = _tried(program, families, list(within.items()), model, plain)
+        tried = _joined(tried, inner)
+    return tried, within
+
+
+def _edges(tried: _Tried) -> list[tuple[int, float, float]]:
+    """By family, the largest scale that is survived and the next that is not.
+
+    Families that survive all scales or none have no such edge.
+    """
+    runs: dict[int, list[tuple[float, bool]]] = {}
+    for (number, scale), survived in zip(tried.asked, tried.survived, strict=True):
+        runs.setdefault(number, []).append((scale, survived))
+    found: list[tuple[int, float, float]] = []
+    for number, seen in runs.items():
+        low = max((s for s, survived in seen if survived), default=0.0)
+        high = min((s for s, _ in seen if s > low), default=0.0)
+        if low and high:
+            found.append((number, low, high))
+    return found
+
+
+def _joined(one: _Tried, other: _Tried) -> _Tried:
+    """The runs of both."""
+    return _Tried(
+        one.asked + other.asked,
+        [np.concatenate(v) for v in zip(one.inputs, other.inputs, strict=True)],
+        [np.concatenate(v) for v in zip(one.exact, other.exact, strict=True)],
+        one.errors + other.errors,
+        one.least,
+        one.survived + other.survived,
+    )
+
+
+def _chosen(tried: _Tried, kept: list[int]) -> _Tried:
+    """Some of the runs."""
+    return _Tried(
+        [tried.asked[at] for at in kept],
+        [v[kept] for v in tried.inputs],
+        [v[kept] for v in tried.exact],
+        [tried.errors[at] for at in kept],
+        tried.least,
+        [tried.survived[at] for at in kept],
+    )
+
+
+def _nudged_errors(
+    program: KernelGraph, families: list[_Family], tried: _Tried, model: _Model
+) -> list[list[float]]:
+    """By run, what the last bits of other inputs make of each output."""
+    drawn = zip(
+        program.inputs,
+        _drawn(program, families, tried.asked, model),
+        tried.inputs,
+        strict=True,
+    )
+    inputs = [a if item.type.dtype.is_float else b for item, a, b in drawn]
+    moved = evaluate_runs(program, inputs)
+    runs = range(len(tried.asked))
+    return [_errors(moved, tried.exact, tried.least, at) for at in runs]
+
+
+def _kept(tried: _Tried, families: list[_Family], says: list[bool]) -> list[int]:
     """Of each family the scales that matter and the largest one, if survived."""
     kept: set[int] = set()
-    largest: dict[str, int] = {}
-    for at, (family, scale) in enumerate(asked):
-        if survived[at]:
-            largest[family.name] = at
-            if scale in family.scales:
-                kept.add(at)
+    largest: dict[int, int] = {}
+    runs = zip(tried.asked, tried.survived, says, strict=True)
+    for at, ((number, scale), survived, said) in enumerate(runs):
+        if not (survived and said):
+            continue
+        if scale in families[number].scales:
+            kept.add(at)
+        if number not in largest or scale > tried.asked[largest[number]][1]:
+            largest[number] = at
     return sorted(kept | set(largest.values()))
 
 
@@ -368,7 +513,7 @@ class _Family:
 def _families(
     program: KernelGraph, rng: np.random.Generator, plain: list[Array]
 ) -> Iterator[_Family]:
-    """Random inputs, near 0 and far; ramps along all dims."""
+    """Random inputs, near 0 and far; ramps along all dims; rows of equal size."""
     yield _Family("random inputs of scale {}", partial(_scaled, plain), _SCALES)
     for number, far in enumerate(program.inputs):
         # A shift by the largest of relu(x), say, is right from 0 on alone.
@@ -377,6 +522,11 @@ def _families(
             moved = partial(_moved, plain, number, side == "-")
             yield _Family(name, moved, _OFFSETS)
     noise = [1.0 + 0.1 * _normal(rng, program, i) for i in program.inputs]
+    for number, item in enumerate(program.inputs):
+        # Of products that are about equal none is the largest by far, on either side.
+        for side in ("", "-") if number == 0 else ("-",):
+            name = f"{item.name} about {side}{{}}, others about 1"
+            yield _Family(name, partial(_leveled, noise, number, side == "-"))
     reduced = _reduced(program)
     for dim in dict.fromkeys(n for i in program.inputs for n in i.type.names):
         # Ramps along a dim that is not reduced are offsets of rows, to both sides.
@@ -423,6 +573,12 @@ def _moved(plain: list[Array], number: int, below: bool, scale: float) -> list[A
     """Random inputs, one of them around the scale, or as far below 0."""
     offset = -scale if below else scale
     return [v + offset if at == number else v for at, v in enumerate(plain)]
+
+
+def _leveled(noise: list[Array], number: int, below: bool, scale: float) -> list[Array]:
+    """Noise around 1, one input times the scale, or times as much below 0."""
+    factor = -scale if below else scale
+    return [factor * v if at == number else v for at, v in enumerate(noise)]
 
 
 def _replaced(

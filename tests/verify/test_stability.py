@@ -116,6 +116,54 @@ def test_no_shift_is_as_good_where_the_program_has_none(logits: str) -> None:
         assert verify(candidate, program, seed=seed).ok
 
 
+Attention = Callable[[Any, str, str, int], str]
+
+
+def _normalised_before(b: Any, logits: str, v: str, _beside: int) -> str:
+    e = b.exp(logits)
+    return b.matmul(b.cast(b.div(e, b.sum(e, over="n")), dtype="f16"), v, over="n")
+
+
+def _normalised_after(b: Any, logits: str, v: str, _beside: int) -> str:
+    e = b.exp(logits)
+    weighted = b.matmul(b.cast(e, dtype="f16"), v, over="n")
+    return b.div(weighted, b.sum(e, over="n"))
+
+
+def _sum_that_vanishes(b: Any, logits: str, v: str, beside: int) -> str:
+    e = b.exp(logits)
+    total = b.sub(b.add(b.sum(e, over="n"), beside), beside)
+    return b.matmul(b.cast(b.div(e, total), dtype="f16"), v, over="n")
+
+
+def _attention(form: Attention, beside: int = 1) -> KernelGraph:
+    b: Any = KernelBuilder("f", m=7, n=9, d=5, e=4)
+    q, k = b.input("q", f16, "m, d"), b.input("k", f16, "n, d")
+    v = b.input("v", f16, "n, e")
+    with b.block(grid={"m": 7}) as t:
+        logits = t.matmul(t.load(q, "m/grid, d"), t.load(k, "n, d"), over="d")
+        found = form(t, logits, t.load(v, "n, e"), beside)
+        y = t.store(found, "m/grid, e")
+    return b.returns(y).build()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_right_between_small_bounds_alone_is_unstable(seed: int) -> None:
+    """Exponentials in f32 hold logits from -87 to 88; those in f16 from -16 to 11."""
+    program = _attention(_normalised_before)
+    found = verify(_attention(_normalised_after), program, seed=seed)
+    assert found.stability is not None
+    assert not found.stability.ok
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("beside", [1, 100])
+def test_sums_that_vanish_beside_a_constant_are_refused(beside: int, seed: int) -> None:
+    """Where all logits are below -17 or -12, which the program survives."""
+    program = _attention(_normalised_before)
+    assert not verify(_attention(_sum_that_vanishes, beside), program, seed=seed).ok
+
+
 # -- Overflows that a program loses ----------------------------------------------------
 
 
@@ -191,9 +239,9 @@ def test_about_half_of_a_mask_holds_in_every_run(sizes: dict[str, int]) -> None:
     program = b.returns(b.where(mask, b.sum(x, over="n"), x)).build()
     rng = np.random.default_rng(0)
     plain = [rng.normal(size=tuple(sizes.values())) for _ in program.inputs]
-    _, (drawn, _) = stability._drawn(
-        program, 0, stability._EXECUTED, plain, stability._LADDER
-    )
+    families = stability._families_of(program, 0, stability._EXECUTED, plain)
+    asked = stability._asked(families, stability._LADDER)
+    drawn, _ = stability._drawn(program, families, asked, stability._EXECUTED)
     shares = drawn.mean(axis=(1, 2))
     assert len(shares) > 20
     assert (abs(shares - 0.5) < 0.2).all()
