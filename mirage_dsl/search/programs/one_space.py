@@ -65,8 +65,10 @@ def one_space(
     progress("several kernels", 0, 1, None)
     alone = sum(n.op.kind in (Kind.GATHER, Kind.LIBRARY) for n in program.applies)
     products = sum(n.op.kind is Kind.CONTRACTION for n in program.applies)
-    # Programs of many products have more kernels, if that is not to be dear.
-    most = MOST_KERNELS if products > MOST_LAYERS else max_kernels or MOST_KERNELS
+    # Programs of many products have more kernels, if that is not to be dear.  Those of
+    # none take as many reads of their rows as they have sums one after the other.
+    many = products > MOST_LAYERS or not products
+    most = MOST_KERNELS if many else max_kernels or MOST_KERNELS
     most += alone
     found = _found(program, segments, most, keep, seed, enough)
     segments.ledger.take_several(found.counters)
