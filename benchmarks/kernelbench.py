@@ -3,7 +3,7 @@
     python -m benchmarks.kernelbench PATH_TO_CHECKOUT --trace
     python -m benchmarks.kernelbench PATH_TO_CHECKOUT --trace --levels 1 --only softmax
     python -m benchmarks.kernelbench PATH_TO_CHECKOUT --search --check --json rows.json
-    python -m benchmarks.kernelbench PATH_TO_CHECKOUT --gpu --json gpu.json --whole 240
+    python -m benchmarks.kernelbench PATH_TO_CHECKOUT --gpu --jobs 12 --json gpu.json
 
 KernelBench (https://github.com/ScalingIntelligence/KernelBench) holds 250 PyTorch
 modules in three levels: single operators, short chains of them, whole models.  It is
@@ -18,7 +18,10 @@ stands in the way.
 --check Searches each problem at reduced sizes as well, runs what it found in Triton's
         interpreter, and compares with eager in float64.
 --gpu   Times plain calls of ours, eager and torch.compile, each problem in a process of
-        its own.  Needs a GPU.
+        its own, --jobs of which prepare theirs while one at a time is timed.  Needs a
+        GPU.  The problems are mixed, so that those done after some time are a sample.
+        With --untuned ours is the best by estimate; a run without it then tunes those
+        that were slower first.
 
 With --json what was done stays in the file, and the next run does the rest.
 
@@ -44,15 +47,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 import mirage_dsl as mirage
-from benchmarks.kernelbench_gpu import TOLERANCE, Limits, Timed, each, timed
+from benchmarks.kernelbench_gpu import (
+    TOLERANCE,
+    Processes,
+    Timed,
+    module_of,
+    without_data,
+)
 from benchmarks.kernelbench_gpu import line_of as gpu_line
 from benchmarks.kernelbench_gpu import summary as gpu_summary
+from benchmarks.kernelbench_jobs import Limits, each, mixed
 from benchmarks.kernelbench_search import Checked, Searched, checked, searched
 from mirage_dsl.core.types import dtype_of
 
@@ -118,22 +127,6 @@ def folder_of(checkout: Path) -> Path | None:
 def _number(file: Path) -> tuple[int, str]:
     found = re.match(r"\d+", file.stem)
     return (int(found.group()) if found else 0), file.stem
-
-
-def _module_of(file: Path) -> ModuleType:
-    """A problem's names, executed where tensors have no data."""
-    module = ModuleType(f"kernelbench_{_number(file)[0]}")
-    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), vars(module))
-    return module
-
-
-def _model_of(names: ModuleType) -> torch.nn.Module:
-    """The problem's module; without data, unless it computes with its own values."""
-    try:
-        with torch.device("meta"):
-            return names.Model(*names.get_init_inputs()).eval()
-    except (NotImplementedError, RuntimeError):
-        return names.Model(*names.get_init_inputs()).eval()
 
 
 # -- Tracing ---------------------------------------------------------------------------
@@ -238,10 +231,7 @@ def tried(level: int, file: Path, wanted: Wanted, known: Row | None = None) -> R
     try:
         with warnings.catch_warnings(), _within(wanted.seconds):
             warnings.simplefilter("ignore")
-            names = _module_of(file)
-            model = _model_of(names)
-            with torch.device("meta"):
-                inputs = names.get_inputs()
+            model, inputs = without_data(module_of(file))
             began = time.monotonic()
             program = trace(model, inputs)
     except (Exception, TooLong) as error:
@@ -358,7 +348,17 @@ def _parser() -> argparse.ArgumentParser:
         default=float("inf"),
         help="with --gpu, seconds for all problems together (no limit)",
     )
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="with --gpu, processes at a time (1)"
+    )
+    parser.add_argument(
+        "--untuned",
+        action="store_true",
+        help="with --gpu, time the best by estimate, without a tuning",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="with --gpu, of the order (0)"
+    )
     parser.add_argument(
         "--processor-time",
         action="store_true",
@@ -387,8 +387,6 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try all problems, and print what became of them."""
     given = _parser().parse_args(arguments)
-    if given.one is not None:
-        return _one(int(given.one[0]), Path(given.one[1]), Path(given.one[2]))
     if given.processor_time:
         time.monotonic = time.process_time
     folder = folder_of(given.checkout)
@@ -400,8 +398,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no problem of {folder} fits --levels and --only")
         return 2
     if given.gpu:
-        limits = Limits(given.seconds, given.whole)
-        return _on_gpu(given.checkout, found, limits, given.json)
+        limits = Limits(given.seconds, given.whole, given.jobs)
+        found = mixed(found, given.seed)
+        return _on_gpu(found, limits, not given.untuned, given.json)
     wanted = Wanted(given.search, given.check, given.seconds)
     rows = _all(found, wanted, given.json)
     print(summary(rows))
@@ -425,36 +424,53 @@ def _all(
     return [rows[level, file.stem] for level, file in found]
 
 
-def _one(level: int, file: Path, said: Path) -> int:
-    """Time one problem in this process, and write its row to a file."""
-    row = timed(level, file, _module_of(file))
-    said.write_text(json.dumps(asdict(row)), encoding="utf-8")
-    return 0
-
-
 def _on_gpu(
-    checkout: Path,
-    found: Sequence[tuple[int, Path]],
-    limits: Limits,
-    kept: Path | None,
+    found: Sequence[tuple[int, Path]], limits: Limits, tuned: bool, kept: Path | None
 ) -> int:
-    """Time all problems that are not in the file yet."""
+    """Time all problems that are not in the file as they are asked for."""
     if not torch.cuda.is_available():
         print("--gpu needs a GPU, and PyTorch sees none")
         return 2
-    rows: list[Timed] = []
+    began = time.monotonic()
+    rows: dict[tuple[int, str], Timed] = {}
     if kept is not None and kept.exists():
-        rows = [Timed(**r) for r in json.loads(kept.read_text(encoding="utf-8"))]
-    there = {(row.level, row.problem) for row in rows}
-    left = [(level, file) for level, file in found if (level, file.stem) not in there]
-    for row in each(checkout, left, limits):
-        rows.append(row)
-        print(gpu_line(row), flush=True)
-        if kept is not None:
-            text = json.dumps([asdict(r) for r in rows], indent=1)
-            kept.write_text(text + "\n", encoding="utf-8")
-    print(gpu_summary(rows))
-    return int(any(row.error > TOLERANCE for row in rows))
+        known = [Timed(**r) for r in json.loads(kept.read_text(encoding="utf-8"))]
+        rows = {(row.level, row.problem): row for row in known}
+    left = left_of(found, rows, tuned)
+    with Processes(limits.jobs, tuned, limits.problem / 2) as processes:
+        print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
+        whole = limits.whole - (time.monotonic() - began)
+        for level, file, row in each(left, replace(limits, whole=whole), processes.one):
+            late = f"not done after {limits.problem:.0f} s"
+            row = row or Timed(level, file.stem, reason=late, tuned=tuned)
+            rows[level, file.stem] = row
+            print(f"{time.monotonic() - began:4.0f}  {gpu_line(row)}", flush=True)
+            if kept is not None:
+                text = json.dumps([asdict(r) for r in rows.values()], indent=1)
+                kept.write_text(text + "\n", encoding="utf-8")
+    missing = left_of(found, rows, tuned)
+    print(f"left to another run: {len(missing)}")
+    for level, file in missing:
+        print(f"  {level}  {file.stem}")
+    print(gpu_summary(list(rows.values())))
+    return int(any(row.error > TOLERANCE for row in rows.values()))
+
+
+def left_of(
+    found: Sequence[tuple[int, Path]],
+    rows: Mapping[tuple[int, str], Timed],
+    tuned: bool,
+) -> list[tuple[int, Path]]:
+    """What is to be timed: first what is slower untuned, then what is not there yet."""
+    slower = [
+        (level, file)
+        for level, file in found
+        if tuned
+        and (row := rows.get((level, file.stem))) is not None
+        and not row.tuned
+        and row.is_slower
+    ]
+    return slower + [(lv, file) for lv, file in found if (lv, file.stem) not in rows]
 
 
 def read_rows(kept: Path | None) -> list[Row]:

@@ -176,7 +176,13 @@ START_SECONDS = 120.0
 SETTLING = 1.0
 """How long the process that compiles may take to give up what it has begun."""
 COMPILER = ("-m", "mirage_dsl.tune.compile_worker")
-"""What Python runs."""
+"""What Python runs, with the number of compilations at a time behind it."""
+
+
+def compiler(jobs: int | None = None) -> tuple[str, ...]:
+    """The command for so many compilations at a time; as there are cores but one."""
+    return *COMPILER, str(jobs or max(1, len(os.sched_getaffinity(0)) - 1))
+
 
 NO_TIME = "the time for tuning was over"
 TURNS_SHARE = 0.7
@@ -266,8 +272,7 @@ class Tuner:
         self._best = float("inf")
         self._compiler: Helper | None = None
         self._settled = True
-        count = jobs or max(1, len(os.sched_getaffinity(0)) - 1)
-        self._command = (*COMPILER, str(count))
+        self._command = compiler(jobs)
 
     def __enter__(self) -> Self:
         """Start the processes, without waiting until they are ready."""

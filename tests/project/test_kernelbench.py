@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
 
-from benchmarks.kernelbench import main, read_rows, trace
-from benchmarks.kernelbench_gpu import COMPILED, EAGER, OURS, Timed
+from benchmarks.kernelbench import left_of, main, read_rows, trace
+from benchmarks.kernelbench_gpu import (
+    COMPILED,
+    EAGER,
+    OURS,
+    TOLERANCE,
+    Sizes,
+    Timed,
+    furthest,
+    module_of,
+    without_data,
+)
 from benchmarks.kernelbench_gpu import summary as gpu_summary
+from benchmarks.kernelbench_jobs import Limits, Shared, each, mixed
 from benchmarks.kernelbench_search import checked, compared, eager_launches, reduced
 
 TRACES = """
@@ -179,5 +196,139 @@ def test_a_table_of_times(checkout: Path) -> None:
     ]
     text = gpu_summary(rows)
     assert "2 of 3 timed" in text
-    assert "no slower than 1.02 times eager: 1 of 2\n    1.50  slow" in text
-    assert "no slower than 1.02 times torch.compile: 0 of 1\n    2.00  fast" in text
+    assert "no slower than 1.02 times eager: 1 of 2; " in text
+    assert "slower than 1.02 times eager: 1\n    1.50  slow\n" in text
+    assert "no slower than 1.02 times torch.compile: 0 of 1" in text
+    assert "slower than 1.02 times torch.compile: 1\n    2.00  fast" in text
+
+
+# -- Several processes beside one GPU --------------------------------------------------
+
+
+def files(*names: str) -> list[tuple[int, Path]]:
+    """Problems by level and name, as `1/2_relu`."""
+    return [(int(name[0]), Path(f"{name[2:]}.py")) for name in names]
+
+
+def test_one_has_its_turn_and_the_others_prepare(tmp_path: Path) -> None:
+    shared = Shared(tmp_path, 100)
+    preparing, timing = threading.Barrier(3), 0
+    most = 0
+
+    def one(level: int, file: Path, seconds: float) -> str:
+        nonlocal timing, most
+        # Nobody goes on before three are there.
+        preparing.wait(seconds)
+        with shared.room(40), shared.turn():
+            timing += 1
+            most = max(most, timing)
+            time.sleep(0.01)
+            timing -= 1
+        return f"{level}/{file.stem}"
+
+    found = files(*(f"{level}/{at}_x" for level in (1, 2, 3) for at in range(2)))
+    rows = list(each(found, Limits(60.0, jobs=3), one))
+    assert sorted((level, file.stem) for level, file, _ in rows) == sorted(
+        (level, file.stem) for level, file in found
+    )
+    assert all(row == f"{level}/{file.stem}" for level, file, row in rows)
+    assert most == 1
+
+
+def test_room_is_given_in_the_order_in_which_it_was_asked_for(tmp_path: Path) -> None:
+    shared = Shared(tmp_path, 100)
+    order: list[int] = []
+
+    def asks(wanted: int) -> None:
+        with shared.room(wanted):
+            order.append(wanted)
+
+    threads = [threading.Thread(target=asks, args=(size,)) for size in (1000, 30)]
+    with shared.room(60):
+        for count, thread in enumerate(threads, 2):
+            thread.start()
+            while len(json.loads((tmp_path / "room.json").read_text() or "[]")) < count:
+                time.sleep(0.001)
+        # There are 40 left, but who asked first wants all.
+        assert not order
+    for thread in threads:
+        thread.join()
+    assert order == [1000, 30]
+    assert json.loads((tmp_path / "room.json").read_text()) == []
+
+
+def test_who_died_has_no_room(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    (tmp_path / "room.json").write_text(json.dumps([[process.pid, 100, 0]]))
+    with Shared(tmp_path, 100).room(1):
+        ((pid, _, _),) = json.loads((tmp_path / "room.json").read_text())
+    assert pid == os.getpid()
+
+
+def test_what_the_end_finds_at_work_is_left_out() -> None:
+    def one(level: int, file: Path, seconds: float) -> str | None:
+        if file.stem == "fast":
+            return f"done at level {level}"
+        time.sleep(seconds)
+        return None
+
+    found = files("1/fast", "1/late", "1/never")
+    own = list(each(found, Limits(0.02, 60.0), one))
+    assert own == [
+        (1, Path("fast.py"), "done at level 1"),
+        *((*f, None) for f in found[1:]),
+    ]
+    assert list(each(found, Limits(60.0, 0.5), one)) == own[:1]
+
+
+def test_a_sample_has_every_level_and_kind_first() -> None:
+    convolutions = [f"1/{at}_conv_{at}" for at in range(20)]
+    others = ["1/30_ReLU", "1/31_Softmax", "1/32_GELU"]
+    found = files(*convolutions, *others, *(f"3/{at}_Net{at}" for at in range(5)))
+    order = mixed(found, seed=1)
+    assert sorted(order) == sorted(found)
+    assert order == mixed(found, seed=1) != mixed(found, seed=2)
+    assert {level for level, _ in order[:4]} == {1, 3}
+    first = [file.stem for level, file in order if level == 1][:4]
+    assert {name.split("_")[1] for name in first} == {"conv", "ReLU", "Softmax", "GELU"}
+
+
+def test_a_tuned_run_begins_with_what_was_slower_untuned() -> None:
+    found = files("1/new", "1/slow", "1/fast", "1/slow_for_compiled", "1/stopped")
+    times = {
+        "slow": {OURS: 3.0, EAGER: 2.0},
+        "fast": {OURS: 1.0, EAGER: 2.0, COMPILED: 1.0},
+        "slow_for_compiled": {OURS: 1.0, EAGER: 2.0, COMPILED: 0.5},
+        "stopped": {},
+    }
+    rows = {
+        (1, name): Timed(1, name, tuned=False, microseconds=own)
+        for name, own in times.items()
+    }
+    assert left_of(found, rows, tuned=False) == files("1/new")
+    slower = files("1/slow", "1/slow_for_compiled", "1/new")
+    assert left_of(found, rows, tuned=True) == slower
+    tuned = {at: replace(row, tuned=True) for at, row in rows.items()}
+    assert left_of(found, tuned, tuned=True) == files("1/new")
+
+
+def test_what_a_problem_takes_of_the_memory(tmp_path: Path) -> None:
+    file = tmp_path / "1_linear.py"
+    file.write_text(dedent(SEARCHED))
+    model, inputs = without_data(module_of(file))
+    sizes = Sizes.of(model, inputs)
+    assert sizes.held == 4 * (4096 * 1024 + 1024 * 4 + 4)
+    assert sizes.outputs == sizes.largest == 4 * 4096 * 4
+
+
+def test_how_far_results_are_apart() -> None:
+    inf, nan = float("inf"), float("nan")
+    right = torch.tensor([1.0, 4.0, -inf, nan])
+    assert furthest([right.clone()], [right]) == 0.0
+    assert furthest([torch.tensor([1.0, 4.4, -inf, nan])], [right]) == pytest.approx(
+        0.1
+    )
+    for wrong in ([nan, 4.0, -inf, nan], [1.0, 4.0, inf, nan], [1.0, 4.0, -inf, 0.0]):
+        assert furthest([torch.tensor(wrong)], [right]) > TOLERANCE
+    assert furthest(torch.tensor([2, 3]), torch.tensor([2, 4])) == 0.25
