@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H100, H200
-from mirage_dsl.core.types import f16, u8
+from mirage_dsl.core.types import f16, f32, u8
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
@@ -97,6 +98,25 @@ def test_a_sum_over_groups_is_split_between_blocks() -> None:
     assert k in {s.dim for s in found.mugraph.blocks[0].grid}
     whole = search(program, H200, k=1, max_kernels=1, verify=False).best
     assert found.cost.microseconds < 1.2 * whole.cost.microseconds
+
+
+def test_a_view_whose_summed_dim_is_cut() -> None:
+    """Both factors are of one input, the other one by a view of it."""
+
+    def similarity(x: torch.Tensor) -> Any:
+        return (2 * x) @ (2 * x).mT
+
+    program = mirage.kernel(similarity).trace(mirage.spec((64, 256), f32))
+    (k,) = program.applies[-1].over
+    assert [h.dim for h in cut_dims(program)] == [k]
+    x = torch.randn((64, 256), generator=torch.Generator().manual_seed(0))
+    found = search(program, H200, k=3, max_kernels=2)
+    assert found.best.mugraph.blocks
+    for candidate in found:
+        assert candidate.certificate.ok
+        (product,) = TritonExecutable(candidate.mugraph, interpret=True)(x)
+        exact = similarity(x.double())
+        assert (product - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
 def test_one_kernel_is_one_kernel() -> None:

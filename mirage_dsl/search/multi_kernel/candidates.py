@@ -419,7 +419,7 @@ def _extended_space(
         replace(extended, returns=tuple(Return(n, types[n]) for n in wanted))
     )
     index = {v.name: i for i, v in enumerate(found.values)}
-    values = list(found.values)
+    values = [_with_joined_halves(v, space) if v.is_load else v for v in found.values]
     for name in wanted:
         value = values[index[name]]
         assert value.type is not None
@@ -450,6 +450,20 @@ def _extended_space(
 def _type_of(value: Value) -> TensorType:
     assert value.type is not None
     return value.type
+
+
+def _with_joined_halves(tensor: Value, space: Space) -> Value:
+    """The halves of a dim on one axis, also of a view: it has those of its operand."""
+    parts = {space.dims[b]: space.dims[a] for a, b in space.halves}
+    kind = _type_of(tensor)
+    joined = any(len(axis) > 1 for axis in kind.axes)
+    if joined or parts.keys().isdisjoint(kind.names):
+        return tensor
+    axes: dict[str, Axis] = {}
+    for dim in kind.dims:
+        first = parts.get(dim.name, dim.name)
+        axes[first] = (*axes.get(first, ()), dim)
+    return replace(tensor, type=replace(kind, axes=tuple(axes.values())))
 
 
 def _stored_type(whole: TensorType, space: Space) -> TensorType:
