@@ -569,4 +569,9 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
         moved = (1 + own.itemsize) * footprint.sizes[own.value]
         moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
         cost = np.where(own.kept[:, None], moved, cost)
+    if own.lane.any():
+        # Each thread reads all lanes of what it has, and writes them one by one.
+        moved = 2 * own.itemsize * footprint.sizes[own.value]
+        moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
+        cost = np.where(own.lane[:, None], moved, cost)
     return (cost * _times(own.looped, footprint))[counts].sum(axis=0)

@@ -37,6 +37,7 @@ from mirage_dsl.tile.combined import runs
 from mirage_dsl.tile.program import (
     Cast,
     Compute,
+    Lane,
     Largest,
     Load,
     Positions,
@@ -133,12 +134,14 @@ class Operands:
         value: Row of its sizes.
         itemsize: Bytes of an element.
         left: Whether it has the rows.
-        first: Whether it is not the same value as the operand before.
+        first: Whether it is not the same value as the operand before, or the same lane
+            of a load as one of any product before.
         loaded: Whether it is a load.
         fresh: Whether it lies in registers as a product left it.
         mixed: Whether other operators read the same copy of a load, which lies as
             neither wants it.
         kept: Whether it is converted from bytes where these were loaded.
+        lane: Whether it is a lane of a load.
         run: Whether it is loaded with merged axes.
         looped: Whether the value is made in every iteration.
     """
@@ -152,6 +155,7 @@ class Operands:
     fresh: Flags
     mixed: tuple[Number, ...]
     kept: Flags
+    lane: Flags
     run: Flags
     looped: Flags
 
@@ -348,14 +352,17 @@ class _Builder:
         values = [flow.origin(side) for _, _, side in own]
         merged = runs(self.program, lambda _: True)
         makers = [self.facts.loads.get(v) for v in values]
+        lanes = {s.result for s, _ in flow.steps if isinstance(s, Lane)}
+        again = {i for i, v in enumerate(values) if v in lanes and v in values[:i]}
         return Operands(
             product=np.array([at for at, _, _ in own], dtype=np.intp),
             value=np.array([self.value[v] for v in values], dtype=np.intp),
             itemsize=as_column(flow.tiles[v].dtype.itemsize for v in values),
             left=flags(side == p.left for _, p, side in own),
             first=flags(
-                side == p.left or flow.origin(p.left) != flow.origin(p.right)
-                for _, p, side in own
+                i not in again
+                and (side == p.left or flow.origin(p.left) != flow.origin(p.right))
+                for i, (_, p, side) in enumerate(own)
             ),
             loaded=flags(load is not None for load in makers),
             fresh=flags(v in flow.fresh for v in values),
@@ -365,6 +372,7 @@ class _Builder:
             ),
             run=flags(v in merged for v in values),
             kept=flags(side in flow.packed.factors for _, _, side in own),
+            lane=flags(v in lanes for v in values),
             looped=flags(flow.stage[v] == "body" for v in values)[:, None],
         )
 

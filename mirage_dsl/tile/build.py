@@ -43,7 +43,7 @@ from mirage_dsl.ir.graph import Store as BlockStore
 from mirage_dsl.ir.maps import looped_dims, loops_inside_grid
 from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ops.definition import Kind, Operator
-from mirage_dsl.ops.table import MAX
+from mirage_dsl.ops.table import MAX, SLICE
 from mirage_dsl.tile.layout import Layout, ProductAxes, Stage, Wiring
 from mirage_dsl.tile.positions import Picked, narrow, picked
 from mirage_dsl.tile.program import (
@@ -57,6 +57,7 @@ from mirage_dsl.tile.program import (
     Convert,
     Fills,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
@@ -596,6 +597,8 @@ class _Builder:
         operands = self._operands(node)
         if node.op.kind is Kind.ELEMENTWISE:
             return self._elementwise(node, operands)
+        if node.op is SLICE:
+            return self._lane(node)
         (operand,) = operands
         assert isinstance(operand, str)
         if node.op.kind is Kind.REDUCTION:
@@ -742,6 +745,17 @@ class _Builder:
             return operand
         cast = Cast(node.result, Tile(dtype, tile.axes), operand)
         return self._make(cast, self._fills[operand])
+
+    def _lane(self, node: Apply) -> str:
+        """One element of a dim of few; `suited` made the node."""
+        (operand,) = map(self._values.__getitem__, node.values)
+        along, at = Dim(str(node.attr("dim"))), node.attr("start")
+        assert isinstance(at, int)
+        own = self._tiles[operand]
+        tile = Tile(own.dtype, tuple(d for d in own.axes if d != along))
+        fills = {d: f for d, f in self._fills[operand].items() if d != along}
+        lane = self._make(Lane(node.result, tile, operand, along, at), fills)
+        return self._turned(lane, self._layout.orders[node.result])
 
     def _reduction(self, node: Apply, operand: str) -> str:
         operand = self._in_f32(operand)

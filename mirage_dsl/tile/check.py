@@ -28,6 +28,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
@@ -365,6 +366,9 @@ def _result_axes(view: _View, statement: Statement) -> Order | None:
             return tuple(d for d in statement.tile.axes if d in own) if own else ()
         case Merge():
             return tuple(d for side in statement.sides for d in side)
+        case Lane():
+            own = view.tiles[statement.operand].axes
+            return tuple(d for d in own if d != statement.along)
         case Load():
             return _read_axes(view, statement.tile.axes, _read_pieces(view, statement))
         case Positions():
@@ -422,6 +426,23 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
                     yield statement, what, f"store {_axes(tuple(extra))} too"
             case _:
                 pass
+
+
+def lanes_are_there(view: _View) -> Iterator[Problem]:
+    """A lane is taken along a whole dim of a tile, which has that element."""
+    for statement, _ in view.statements:
+        if not isinstance(statement, Lane):
+            continue
+        own, along = view.tiles[statement.operand], statement.along
+        extent = view.program.extents.get(along.name) or 0
+        if along not in own.axes or along != along.whole:
+            what = f"a lane along {along}, {statement.operand} has {_axes(own.axes)}"
+            yield statement, what, "take one along a whole dim of it"
+        elif statement.at >= extent:
+            what = f"element {statement.at} of {extent} along {along}"
+            yield statement, what, "take one that is there"
+        if own.dtype != statement.tile.dtype:
+            yield statement, f"{statement.operand} is in {own.dtype}", "keep its format"
 
 
 def formats_fit(view: _View) -> Iterator[Problem]:
@@ -699,6 +720,10 @@ class _Lanes:
             case Pick():
                 pair = (statement.operand, statement.other)
                 self.fills[statement.result] = self._both(*pair)
+            case Lane():
+                held = self.fills.get(statement.operand, {})
+                axes = statement.tile.axes
+                self.fills[statement.result] = {d: held[d] for d in axes if d in held}
             case Reduce():
                 held = self.fills.get(statement.operand, {})
                 axes = statement.tile.axes
@@ -967,6 +992,7 @@ NAMES: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     orders_fit,
     all_axes_kept,
+    lanes_are_there,
     formats_fit,
     made_where_read,
     loads_have_stand_ins,

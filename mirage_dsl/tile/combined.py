@@ -16,6 +16,9 @@ at once, and nothing has to be moved for the product.
 
     x = load x[m, (k/loop n h)]   axes n, h, m    →    axes (n h), m
     y = merge x  sides (n, h), (m)
+
+So can a load of which lanes are taken along the innermost dim, that has its axis behind
+the others then.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from mirage_dsl.tile.program import (
     Cast,
     Compute,
     Convert,
+    Lane,
     Load,
     Mask,
     Merge,
@@ -41,6 +45,7 @@ from mirage_dsl.tile.program import (
     Statement,
     Tile,
     TileProgram,
+    held_by,
     makes,
     reads,
     tiles_of,
@@ -147,7 +152,9 @@ class _Finder:
             match statement:
                 case Load() if statement.tile.dtype.itemsize == 1:
                     of_bytes.update(makes(statement))
-                case Compute() | Cast() | Convert() | Mask() | Merge() | Pick():
+                case (
+                    Compute() | Cast() | Convert() | Mask() | Merge() | Lane() | Pick()
+                ):
                     if not of_bytes.isdisjoint(reads(statement)):
                         of_bytes.update(makes(statement))
                 case Product() if statement.is_matrix:
@@ -244,6 +251,7 @@ class _Finder:
             found = self._shifted(inner, leading)
             if found is not None:
                 leading.add(value)
+                found = replace(found, part="low") if found.part == "byte" else found
             return found
         found = self._part(value, leading)
         if found is None or found.less or found.part == "both":
@@ -256,10 +264,34 @@ class _Finder:
             return None
         if isinstance(self._makers[value], Compute):
             return None
-        if _whole(by) == HALF:
-            return Unpacked(value, "high")
+        number = self._number(by, leading)
+        if number is not None:
+            part: dict[int, Part] = {0: "byte", HALF: "high"}
+            return Unpacked(value, part[number]) if number in part else None
         along = self._halves(by, leading)
         return None if along is None else Unpacked(value, "both", along=along)
+
+    def _number(self, operand: Operand, leading: set[str]) -> int | None:
+        """A constant, also one that is computed of a position that is known."""
+        if not isinstance(operand, str):
+            return _whole(operand)
+        if self._tiles[operand].axes:
+            return None
+        made, own = self._makers[operand], {operand}
+        match made:
+            case Lane() if is_position(self._makers[made.operand]):
+                own.add(made.operand)
+                found = made.at
+            case Compute() if made.tile.dtype.is_integer:
+                given = [self._number(o, own) for o in made.operands]
+                known = [float(n) for n in given if n is not None]
+                if len(known) < len(given):
+                    return None
+                found = int(held_by(made.op, known, made.tile.dtype))
+            case _:
+                return None
+        leading |= own
+        return found
 
     def _halves(self, by: Operand, leading: set[str]) -> Dim | None:
         """The dim of two positions of which a shift is four times the number."""
@@ -299,6 +331,14 @@ class _Finder:
         return replace(found, less=less) if wide and abs(less) < MOST_OFFSET else None
 
 
+def is_position(statement: Statement) -> bool:
+    """Whether lanes of what a statement makes are the positions along a whole dim."""
+    if not isinstance(statement, Positions):
+        return False
+    (dim, *others) = statement.at
+    return not others and dim == dim.whole
+
+
 def _whole(operand: Operand) -> int | None:
     """A constant that is a whole number."""
     if not isinstance(operand, Scalar) or operand.extents:
@@ -322,9 +362,9 @@ def runs(program: TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sid
         exact: Whether all lanes of a piece are inside, always.
     """
     statements = [s for s, _ in walk(program.body)]
-    if not any(isinstance(s, Merge) for s in statements):
+    if not any(isinstance(s, Merge | Lane) for s in statements):
         return {}
-    readers: dict[str, list[object]] = {}
+    readers: dict[str, list[Statement]] = {}
     loads: dict[str, Load] = {}
     for statement in statements:
         for value in reads(statement):
@@ -333,9 +373,7 @@ def runs(program: TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sid
             loads[statement.result] = statement
     found: dict[str, Sides] = {}
     for name, load in loads.items():
-        sides = {
-            m.sides if isinstance(m, Merge) else None for m in readers.get(name, ())
-        }
+        sides = {_sides(reader, load) for reader in readers.get(name, ())}
         (side, *others) = sides or (None,)
         if side is None or others or not _is_plain(load):
             continue
@@ -343,6 +381,21 @@ def runs(program: TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sid
         if several and all(_is_run(s, load.at, exact) for s in several):
             found[name] = side
     return found
+
+
+def _sides(reader: Statement, load: Load) -> Sides | None:
+    """The axes as which a statement can take a load, if not as its tile has them."""
+    if isinstance(reader, Merge):
+        return reader.sides
+    if not isinstance(reader, Lane):
+        return None
+    axes, along = load.tile.axes, reader.along
+    for axis in load.at:
+        if along in axis[1:]:
+            before = axis[axis.index(along) - 1]
+            rest = (d for d in axes if d != along)
+            return tuple((d, along) if d == before else (d,) for d in rest)
+    return None
 
 
 def _is_plain(load: Load) -> bool:

@@ -44,6 +44,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
@@ -245,8 +246,8 @@ class _Evaluation(Generic[V]):
             case Finite() | Merge():
                 # Maxima that serve as shifts are finite in every domain.
                 found = self.get(statement.operand)
-            case Convert():
-                found = self._lanes(self.get(statement.operand), statement.tile.axes)
+            case Convert() | Lane():
+                found = self._formed(statement)
             case MaskStatement():
                 where = [d for d, when in statement.where if self._holds(when)]
                 masks = [self._lanes_inside(d) for d in where]
@@ -328,6 +329,21 @@ class _Evaluation(Generic[V]):
         if statement.inner is not None:
             operands = [self._elementwise(statement.inner, operands, axes)]
         return self._elementwise(statement.op, operands, axes)
+
+    def _formed(self, statement: Convert | Lane) -> Named[V]:
+        """A tile in another order of axes, or what it is at a place of one."""
+        named = self.get(statement.operand)
+        if isinstance(statement, Convert):
+            return self._lanes(named, statement.tile.axes)
+        name = statement.along.name
+        if name not in named.labels or statement.at >= self.arrays.extent(named, name):
+            raise CheckError(
+                f"{statement.result} is element {statement.at} along {name}, which "
+                f"{statement.operand} lacks"
+            )
+        at = named.axis(name)
+        one = self.domain.take(named.value, at, statement.at, statement.at + 1)
+        return self._without(replace(named, value=one), name)
 
     def _reduce(self, statement: Reduce) -> Named[V]:
         named, over = self.get(statement.operand), _names(statement.over)
@@ -655,7 +671,9 @@ class _Evaluation(Generic[V]):
         return self.arrays.arranged(named, [d.name for d in dims])
 
 
-_Made = Compute | Cast | Finite | Convert | MaskStatement | Merge | Pick | Reduce | Scan
+_Made = (Compute | Cast | Finite | Convert | Lane) | (
+    MaskStatement | Merge | Pick | Reduce | Scan
+)
 
 
 def _names(axes: Sequence[Dim]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.ops.table import EXP, MUL, SUB
+from mirage_dsl.ops.table import EXP, MUL, SLICE, SUB
 from mirage_dsl.tile.sizes import (
     Number,
     Order,
@@ -140,6 +140,8 @@ class Layout:
         self._asynchronous: dict[str, Number] = {}
         read = [n for n in block.made if is_read(n, block)]
         self._loads = {n.result for n in read}
+        # What comes of memory by no arithmetic: loads, and lanes of them.
+        self._plain = self._loads | {n.result for n in block.applies if n.op is SLICE}
         for node in reversed(block.nodes):
             self._backward(node)
         for node in block.nodes:
@@ -302,7 +304,7 @@ class Layout:
                 break
         if wish is not None and wish.strong:
             return wished
-        computed = [v not in self._loads for v in node.values]
+        computed = [v not in self._plain for v in node.values]
         if len(computed) == 2 and computed[0] != computed[1]:
             wished = computed.index(True)
         return 1 - wished if self._block.schedule.swap_operands else wished
@@ -333,8 +335,10 @@ class Layout:
         if node.op.kind is Kind.CONTRACTION:
             return self.products[node.result].result
         if node.op.kind is not Kind.ELEMENTWISE:
-            axes = self.axes(node.result)
-            return tuple(d for d in self._order_of(node.values[0]) if d in axes)
+            axes, (value, *_) = self.axes(node.result), node.values
+            wish = self._wishes.get(value) if node.op is SLICE else None
+            order = wish.order if wish and wish.strong else self._order_of(value)
+            return tuple(d for d in order if d in axes)
         axes = self.axes(node.result)
         order = self._joint_order(node, axes)
         for value in node.values:

@@ -38,6 +38,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
@@ -159,6 +160,7 @@ _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "convert": ("when",),
         "mask": ("fill", "where", "when"),
         "merge": ("sides",),
+        "lane": ("along", "at"),
         "largest": ("last", "scale"),
         "@": ("batch", "rows", "columns", "over", "wgmma", "precision", "into"),
         "ask": ("tiles", "when"),
@@ -604,6 +606,7 @@ class _Assigned:
             "convert": self._convert,
             "mask": self._mask,
             "merge": self._merge,
+            "lane": self._lane,
             "largest": self._largest,
             "@": self._product,
         }
@@ -674,6 +677,15 @@ class _Assigned:
             raise details.missing("sides")
         (operand,) = self._operands()
         return Merge(self._result, self._tile, operand, details.sides(), self._notes)
+
+    def _lane(self, details: _Details) -> Lane:
+        dims, at = details.dims("along"), details.number("at", -1)
+        if len(dims) != 1:
+            raise details.missing("along")
+        if not isinstance(at, int) or at < 0:
+            raise details.missing("at")
+        (operand,) = self._operands()
+        return Lane(self._result, self._tile, operand, dims[0], at, self._notes)
 
     def _largest(self, details: _Details) -> Largest:
         last, scale = self._of.name(details.require("last")), details.name("scale")

@@ -24,6 +24,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
@@ -199,7 +200,7 @@ def _action(statement: Assignment) -> str:
             return f"{quoted(statement.left)} @ {quoted(statement.right)}"
         case Reduce() | Scan():
             return f"{statement.op.name} {quoted(statement.operand)}"
-        case Cast() | Finite() | Convert() | Mask() | Merge() | Largest():
+        case Cast() | Finite() | Convert() | Mask() | Merge() | Lane() | Largest():
             word = type(statement).__name__.lower()
             return f"{word} {quoted(statement.operand)}"
         case _:
@@ -220,6 +221,9 @@ def _details(statement: Assignment | Ask) -> Iterator[str]:
         case Merge():
             groups = (", ".join(map(str, side)) for side in statement.sides)
             yield f"sides({'; '.join(groups)})"
+        case Lane():
+            yield _clause("along", (statement.along,))
+            yield f"at({statement.at})"
         case Reduce():
             yield _clause("over", statement.over)
         case Scan():

@@ -303,6 +303,26 @@ class Merge:
 
 
 @dataclass(frozen=True)
+class Lane:
+    """One lane of the operand along a whole dim of few, which is no axis any more.
+
+    Attributes:
+        result: Its name.
+        tile: Its type.
+        operand: What it is a lane of.
+        along: The dim.
+        at: Which of its elements.
+    """
+
+    result: str
+    tile: Tile
+    operand: str
+    along: Dim
+    at: int
+    notes: Notes = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Pick:
     """`other` where `when` holds, else `operand`: which copy of a tile is read."""
 
@@ -503,6 +523,7 @@ Assignment = (
     | Convert
     | Mask
     | Merge
+    | Lane
     | Pick
     | Reduce
     | Scan
@@ -603,6 +624,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
             | Convert()
             | Mask()
             | Merge()
+            | Lane()
             | (Reduce() | Scan())
         ):
             return (statement.operand,)

@@ -1,8 +1,9 @@
 """Rewrites of a block graph that suit its tiles and change no result.
 
 What registers cannot do is done in another way (joined values are split into their
-parts, or recomputed whole), and so is what they do slowly: a vector gets a row for the
-matrix unit, and sums within a tile wait until the loop is over.
+parts, or recomputed whole), and so is what they do slowly: sums of interleaved numbers
+are sums of their parts, a vector gets a row for the matrix unit, and sums within a tile
+wait until the loop is over.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any, Generic, TypeVar
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import WARP
-from mirage_dsl.core.types import Axis, Dim, TensorType, f32
+from mirage_dsl.core.types import (
+    Axis,
+    Dim,
+    MemorySpace,
+    TensorType,
+    f32,
+)
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -31,6 +38,7 @@ from mirage_dsl.ir.maps import piece_extent
 from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
+from mirage_dsl.ops.table import SLICE
 from mirage_dsl.tile.sizes import (
     SMALLEST_DOT,
     Number,
@@ -83,8 +91,10 @@ def eager(block: BlockGraph, around: Around) -> Suited[Around]:
     types = block_types(block, around.types)
     split = split_concats(block, types)
     types = _types_after(split, block, around, types)
-    rowed, around = with_rows(split, around, types)
-    types = _types_after(rowed, split, around, types)
+    apart, around = split_lanes(split, around, types)
+    types = _types_after(apart, split, around, types)
+    rowed, around = with_rows(apart, around, types)
+    types = _types_after(rowed, apart, around, types)
     widened = widen_joins(rowed, types)
     types = _types_after(widened, rowed, around, types)
     pieces = Pieces(widened, types, around.extents, around.most)
@@ -126,6 +136,11 @@ def split_concats(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGr
 
 
 class _Splitter:
+    """Computes with parts of values what was computed with the values.
+
+    Subclasses say what else than a concatenation has parts.
+    """
+
     def __init__(self, types: Mapping[str, TensorType]) -> None:
         self._types = types
         self._parts: dict[str, Parts] = {}
@@ -144,12 +159,17 @@ class _Splitter:
                     self._apply(node)
                 case Accumulate() if node.operand in self._parts:
                     self._accumulate(node)
-                case Load() | Apply():
+                case Load():
+                    self._load(node)
+                case Apply():
                     self._nodes.append(node)
                 case _:
                     self._refuse_parts(node.operand, node)
                     self._nodes.append(node)
         return self._nodes
+
+    def _load(self, node: Load) -> None:
+        self._nodes.append(node)
 
     def _refuse_parts(self, value: str, node: BlockNode) -> None:
         if value in self._parts:
@@ -161,6 +181,8 @@ class _Splitter:
     def _apply(self, node: Apply) -> None:
         first = next(v for v in node.values if v in self._parts)
         to, dims = self._dims[first]
+        if to in node.along or node.op.kind is Kind.GATHER:
+            self._refuse_parts(first, node)
         self._check(node, to, dims)
         over = to in node.over
         count = len(dims)
@@ -213,6 +235,108 @@ class _Splitter:
             self._nodes.append(replace(node, result=names[-1], operand=part))
         self._parts[node.result] = tuple(names)
         self._dims[node.result] = self._dims[node.operand]
+
+
+# -- Lanes of short dims ---------------------------------------------------------------
+
+MOST_APART = 4
+"""Elements of a dim up to which what is summed over it is computed for each apart."""
+
+
+def split_lanes(
+    block: BlockGraph, around: Around, types: Mapping[str, TensorType]
+) -> tuple[BlockGraph, Around]:
+    """The block without dims of few elements along which numbers would be interleaved.
+
+    What is computed of a tile and of positions along another dim, as the halves of
+    bytes are, gets the dim as its innermost axis, and registers would have to move for
+    every number.  Where in the end all is summed over the dim, sums of parts do:
+
+        i = load index h                       w0 = bit_and q, 15
+        s = shift_right q, 4 * i               w1 = shift_right q, 4
+        w = bit_and s, 15                 →    x0 = slice x dim(h) start(0) stop(1)
+        p = matmul x, w over(n, h)             x1 = slice x dim(h) start(1) stop(2)
+                                               p  = matmul x0, w0 + matmul x1, w1
+
+    A dim that is stored, scanned or looked up along stays.
+
+    Args:
+        block: The block.
+        around: Its kernel graph.
+        types: Of the block's values.
+    """
+    for dim in _interleaved(block, around, types):
+        extent = around.extents.get(dim.name)
+        if extent is None or not 1 < extent <= MOST_APART:
+            continue
+        parts = _parts_of(dim, extent, around)
+        try:
+            nodes = tuple(_Lanes(types, dim, parts).split(block.nodes))
+        except UnsupportedError:
+            continue
+        block = replace(block, nodes=nodes)
+        extents = {**around.extents, **dict.fromkeys(parts, 1)}
+        around = replace(around, extents=extents)
+        types = block_types(block, around.types)
+    return block, around
+
+
+def _interleaved(
+    block: BlockGraph, around: Outer, types: Mapping[str, TensorType]
+) -> list[Dim]:
+    """The dims along which tiles without them meet positions along them alone."""
+    positions = {
+        types[n.result].dims
+        for n in block.loads
+        if around.types[n.source].space is MemorySpace.NOWHERE
+    }
+    found: list[Dim] = []
+    for dims in sorted(positions):
+        if len(dims) != 1 or dims[0] != dims[0].whole:
+            continue
+        for node in block.applies:
+            met = {types[v].dims for v in node.values}
+            others = [d for d in met if d and dims[0] not in d]
+            if node.op.kind is Kind.ELEMENTWISE and dims in met and others:
+                found.append(dims[0])
+                break
+    settled = {s.value for s in block.settled}
+    return [d for d in found if not any(d in types[v].dims for v in settled)]
+
+
+def _parts_of(dim: Dim, extent: int, around: Outer) -> tuple[str, ...]:
+    """Names of dims of one element for each of a dim."""
+    found: list[str] = []
+    for at in range(extent):
+        name = f"{dim.name}{at}"
+        while name in around.extents:
+            name += "_"
+        found.append(name)
+    return tuple(found)
+
+
+class _Lanes(_Splitter):
+    """Splits what has a dim: each element of it is a part."""
+
+    def __init__(
+        self, types: Mapping[str, TensorType], dim: Dim, parts: tuple[str, ...]
+    ) -> None:
+        super().__init__(types)
+        self._dim = dim
+        self._lanes = parts
+
+    def _load(self, node: Load) -> None:
+        self._nodes.append(node)
+        if self._dim not in self._types[node.result].dims:
+            return
+        names: list[str] = []
+        for at, part in enumerate(self._lanes):
+            names.append(f"{node.result}.{at}")
+            place = (("dim", self._dim.name), ("start", at), ("stop", at + 1))
+            attrs = (*place, ("to", part))
+            self._nodes.append(Apply(names[-1], SLICE, (node.result,), attrs))
+        self._parts[node.result] = tuple(names)
+        self._dims[node.result] = self._dim.name, self._lanes
 
 
 # -- Rows for vectors ------------------------------------------------------------------

@@ -198,7 +198,7 @@ class ProgramForm:
 
 DETAILS = (
     *("pieces", "units", "guarded", "batch", "rows", "columns", "over", "sides"),
-    *("along", "index"),
+    *("along", "index", "at"),
     *(
         "buffers",
         "when",

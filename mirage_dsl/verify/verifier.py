@@ -32,7 +32,7 @@ from mirage_dsl.rewrite.skip import unproven
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles
-from mirage_dsl.tile.program import TileProgram, pieces_of
+from mirage_dsl.tile.program import Lane, TileProgram, pieces_of, walk
 from mirage_dsl.verify.algebra import OrderModel
 from mirage_dsl.verify.certificate import (
     Certificate,
@@ -121,8 +121,12 @@ def holds_at(
     """Whether what has one lane in a program has one at the sizes of a block too.
 
     Splits may have: any tile serves, also one of a single element.  Not so where the
-    number of parts is an extent of what is stored.
+    number of parts is an extent of what is stored.  What takes lanes of a dim one by
+    one holds where there are as many.
     """
+    apart = {s.along.name for s, _ in walk(program.body) if isinstance(s, Lane)}
+    if any(extents.get(n) != program.extents[n] for n in apart):
+        return False
     stored = {d.name for s in block.stores for axis in s.axes for d in axis}
     if any(partial_dim(d.name) in stored for d in program.units if d.grid):
         return False

@@ -579,6 +579,85 @@ def _beside() -> KernelGraph:
     return g.returns(*outs).build()
 
 
+_PARTS_OF_BYTES = """mirage 1
+
+mugraph parts(x: f16[{m}, ({x})], q: u8[n, d]) -> f32[{m}, d]
+where {rows}n = {n}, h = {count}, d = 24 {{
+  i = index h
+  y = block grid(d / 16) loop(n / 16) {schedule} {{
+    i_t = load i[h]
+    j = mul i_t, {bits}
+    k = to_u8 j
+    x_t = load x[{m}, ({x_t})]
+    q_t = load q[n/loop, d/grid]
+    a = shift_right q_t, k
+    b = bit_and a, {mask}
+    c = to_f32 b
+    v = cast c dtype(f16)
+    {product}
+    u = accumulate p
+    store y[{m}, d/grid] = u
+  }}
+  return y
+}}
+"""
+MULTIPLIED = "p = matmul x_t, v over(n, h)"
+SUMMED = "e = mul x_t, v\n    p = sum e over(n, h)"
+BEHIND = "p0 = matmul x_t, v over(n)\n    p = sum p0 over(h)"
+
+
+def parts_of_bytes(
+    count: int = 2,
+    bits: int = 4,
+    rows: int = 5,
+    n: int = 48,
+    product: str = MULTIPLIED,
+    *,
+    slowest: bool = False,
+    schedule: str = "",
+) -> KernelGraph:
+    """Several numbers of few bits for each byte, next to each other in what is summed.
+
+    Args:
+        count: How many.
+        bits: Of each.
+        rows: Of the other factor; one is none.
+        n: Rows of bytes.
+        product: How the sum is made.
+        slowest: Whether all first numbers come first in the other factor.
+        schedule: Of the block.
+    """
+    text = _PARTS_OF_BYTES.format(
+        count=count,
+        bits=bits,
+        mask=2**bits - 1,
+        n=n,
+        m="m" if rows > 1 else "1",
+        rows=f"m = {rows}, " if rows > 1 else "",
+        x="h n" if slowest else "n h",
+        x_t="h n/loop" if slowest else "n/loop h",
+        product=product,
+        schedule=schedule,
+    )
+    return parse(text)
+
+
+def _parts_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
+    swapped = "swap_operands(true)"
+    yield "halves of bytes", parts_of_bytes()
+    yield "halves of bytes swapped", parts_of_bytes(schedule=swapped)
+    yield "halves of bytes ragged", parts_of_bytes(n=40)
+    yield "halves of bytes slowest", parts_of_bytes(slowest=True)
+    yield "halves of bytes, one row", parts_of_bytes(rows=1)
+    yield "halves of bytes summed", parts_of_bytes(product=SUMMED)
+    yield "halves of bytes summed, one row", parts_of_bytes(rows=1, product=SUMMED)
+    yield "halves of bytes summed later", parts_of_bytes(product=BEHIND)
+    yield "quarters of bytes", parts_of_bytes(4, 2)
+    yield "quarters of bytes ragged", parts_of_bytes(4, 2, n=40, schedule=swapped)
+    yield "three parts of bytes", parts_of_bytes(3, 2)
+    yield "three parts of bytes, one row", parts_of_bytes(3, 2, rows=1, n=40)
+
+
 def _joined_operands() -> KernelGraph:
     """A product of joined operands, of which one is computed."""
     g = KernelBuilder("joined", m=5, k=24, n=20, r=4)
@@ -820,6 +899,7 @@ def _all() -> Iterator[tuple[str, Case]]:
     yield from _windows()
     yield from _accumulators()
     yield from _blocks()
+    yield from ((n, Case(g, tolerance=4e-3)) for n, g in _parts_of_bytes())
     yield from _kernels()
 
 

@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
 from mirage_dsl.backends.triton.lowering.source import UNPACKING
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
+from mirage_dsl.core.types import Dim
 from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.check import check as rules
 from mirage_dsl.tile.combined import Unpacked, packed
+from mirage_dsl.tile.parser import parse as parse_tiles
+from mirage_dsl.tile.printer import to_text
+from mirage_dsl.tile.program import Lane, Statement, TileProgram, tiles_of, walk
+from tests.backends.conformance import BEHIND, MULTIPLIED, SUMMED, parts_of_bytes
 from tests.backends.running import check
 
 Words = NDArray[np.uint32]
@@ -269,3 +275,67 @@ def test_bytes_are_converted_where_they_were_loaded(
 
 def test_other_operands_are_left_to_the_compiler() -> None:
     assert "kept(" not in emit(product("f16", "c = mul w_t, 2\nv = cast c dtype(f16)"))
+
+
+# -- Sums over parts of bytes ----------------------------------------------------------
+
+
+def of_kind(program: TileProgram, kind: type[Statement]) -> list[Statement]:
+    return [s for s, _ in walk(program.body) if isinstance(s, kind)]
+
+
+@pytest.mark.parametrize("product", [MULTIPLIED, SUMMED, BEHIND])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_sums_over_parts_of_bytes_interleave_nothing(count: int, product: str) -> None:
+    graph = parts_of_bytes(count, 8 // count // 2 * 2, product=product)
+    assert problems(graph) == []
+    (program,) = programs(graph)
+    assert rules(program) == []
+    assert parse_tiles(to_text(program)) == program
+    wide = {v for v, t in tiles_of(program).items() if Dim("h") in t.axes}
+    assert wide == {"i_t", "x_t"}, "nothing that is computed has the axis"
+    assert len(of_kind(program, Lane)) == 2 * count
+    assert "tl.join" not in emit(graph)
+
+
+@pytest.mark.parametrize("schedule", ["", "swap_operands(true)"])
+def test_halves_are_multiplied_apart(schedule: str) -> None:
+    graph = parts_of_bytes(schedule=schedule)
+    (program,) = programs(graph)
+    parts = packed(program)
+    assert {u.part for u in parts.floats.values()} == {"low", "high"}
+    assert {"i_t", "i_t.0", "j.1", "k.0"} <= parts.steps, "shifts are not computed"
+    made = plan(graph)
+    body = made.source.split("def parts_kernel0")[1]
+    assert (body.count("tl.dot("), body.count("tl.split("), body.count(" >> ")) == (
+        2,
+        1,
+        0,
+    )
+    assert "n_h_lane" in body, "the other factor is loaded as it lies in memory"
+    ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
+    assert not re.search(r"st\.shared(\.v\d)?\.[bu]8\b", ptx), "byte by byte"
+
+
+STAYS = {
+    "stored": (
+        ("f32[m, d] where", "f32[m, d], f16[n, d, h] where"),
+        ("  y = block", "  y, z = block"),
+        ("    u: f32", "    w: f16[n, d/grid, h] = accumulate v concat\n    u: f32"),
+        ("    store y", "    store z: f16[n, d/grid, h] = w\n    store y"),
+        ("return y", "return y, z"),
+    ),
+    "more than four": (("h = 2", "h = 8"),),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_is_no_sum_of_few_stays(name: str) -> None:
+    text = str(parts_of_bytes())
+    for old, new in STAYS[name]:
+        assert old in text
+        text = text.replace(old, new)
+    graph = parse(text)
+    assert problems(graph) == []
+    (program,) = programs(graph)
+    assert not of_kind(program, Lane)

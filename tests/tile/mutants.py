@@ -42,11 +42,13 @@ from mirage_dsl.tile.program import (
     Cast,
     Compute,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
     Mask,
     Pick,
+    Positions,
     Product,
     Reduce,
     Rescale,
@@ -170,12 +172,10 @@ class _Scope:
             case Reduce() if len(statement.over) > 1:
                 less = replace(statement, over=statement.over[1:])
                 yield f"over {less.over}", less
+            case Lane():
+                yield from self._lanes(statement)
             case Scan():
-                op = CUMPROD if statement.op is CUMSUM else CUMSUM
-                yield f"{op.name} for {statement.op.name}", replace(statement, op=op)
-                for dim in statement.tile.axes:
-                    if dim not in (statement.along, replace(dim, loop=True)):
-                        yield f"along {dim}", replace(statement, along=dim)
+                yield from _scans(statement)
             case _:
                 pass
         yield from _turned(statement)
@@ -201,6 +201,15 @@ class _Scope:
                     new = replace(statement, operands=tuple(operands))
                     yield f"{other} for operand {name}", new
 
+    def _lanes(self, lane: Lane) -> Iterator[tuple[str, Statement]]:
+        extent = self.program.extents[lane.along.name] or 0
+        for other in range(extent + 1):
+            if other != lane.at:
+                yield f"lane {other}", replace(lane, at=other)
+        for dim in self.tiles[lane.operand].axes:
+            if dim != lane.along:
+                yield f"lane along {dim}", replace(lane, along=dim)
+
     def _loads(self, load: Load) -> Iterator[tuple[str, Statement]]:
         for dim in load.guarded:
             rest = tuple(d for d in load.guarded if d != dim)
@@ -220,6 +229,14 @@ class _Scope:
                 if dim == dim.whole != load.along.dim:
                     along = replace(load.along, dim=dim)
                     yield f"positions along {dim}", replace(load, along=along)
+
+
+def _scans(scan: Scan) -> Iterator[tuple[str, Statement]]:
+    op = CUMPROD if scan.op is CUMSUM else CUMSUM
+    yield f"{op.name} for {scan.op.name}", replace(scan, op=op)
+    for dim in scan.tile.axes:
+        if dim not in (scan.along, replace(dim, loop=True)):
+            yield f"along {dim}", replace(scan, along=dim)
 
 
 def _masks(mask: Mask) -> Iterator[tuple[str, Statement]]:
@@ -401,6 +418,8 @@ class _Meaning:
                 term[name] = ("load", statement.source, statement.at, index)
             case Start():
                 term[name] = ("start", name, statement.value)
+            case Positions():
+                term[name] = ("positions", statement.at)
             case Compute():
                 term[name] = self._computed(statement)
             case Reduce():
@@ -422,6 +441,8 @@ class _Meaning:
                 return ("cast", statement.tile.dtype, term)
             case Finite():
                 return ("finite", term)
+            case Lane():
+                return ("lane", statement.along, statement.at, term)
             case Pick():
                 other = self.terms[statement.other]
                 same = term == other

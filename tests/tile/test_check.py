@@ -71,6 +71,19 @@ BROKEN = (
     ("orders_fit", "v_turned * v_turned", "v_exact * v_exact"),
     ("orders_fit", "q_tile @ k_tile rows(m/grid)", "q_tile @ v_tile rows(m/grid)"),
     ("all_axes_kept", "sum v_squares over(d)", "sum v_squares over(m/grid)"),
+    *(
+        (
+            "lanes_are_there",
+            "guarded(m/grid, d)\n  carry last",
+            f"guarded(m/grid, d)\n  one: {lane}\n  carry last",
+        )
+        for lane in (
+            "f16[m/grid] = lane q_tile along(d) at(24)",
+            "f32[m/grid] = lane q_tile along(d) at(0)",
+            "f16[d] = lane q_tile along(m/grid) at(0)",
+            "f16[m/grid, d] = lane q_tile along(n/loop) at(0)",
+        )
+    ),
     ("formats_fit", "exp(masked - shift)", "exp(narrow_ - shift)"),
     ("formats_fit", "over(d)\n    masked", "over(d) precision(tf32)\n    masked"),
     ("formats_fit", "  wait\n", "  wait\n  at: f32[m/grid] = positions [m/grid]\n"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import KernelGraph
+from tests.backends.conformance import parts_of_bytes
 from tests.tile.mutants import Verdicts, benches, mutants, scheduled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -63,6 +65,22 @@ def test_mutants_are_refused_or_the_same(name: str) -> None:
 
 def test_mutants_of_gathers_are_refused_or_the_same() -> None:
     all_are_refused("pages", mirage.parse(PAGES))
+
+
+def test_lanes_and_parts_of_bytes_that_are_exchanged_are_refused() -> None:
+    *_, bench = benches(parts_of_bytes(n=40))
+    (program,) = bench.programs
+    assert bench.accepts(0, program)
+    taken: list[str] = []
+    for mutant in mutants(program):
+        exchanged = r"lane (\d|along)|\w+\.(0.* for \w+ \w+\.1|1.* for \w+ \w+\.0)"
+        if re.match(exchanged, mutant.what):
+            assert not bench.accepts(0, mutant.program), mutant.what
+            taken.append(mutant.what)
+    found = {
+        word for what in taken for word in re.findall(r"lane|left|right|\bk\.", what)
+    }
+    assert found == {"lane", "left", "right", "k."}
 
 
 def all_are_refused(name: str, graph: KernelGraph) -> None:

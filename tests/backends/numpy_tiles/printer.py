@@ -222,6 +222,9 @@ class Printer:
                 # All tiles are f32, and products take as many axes as there are.
                 turns = [self.axes[operand].index(d) for d in tile.axes]
                 return f"np.transpose({self.name(operand)}, {turns})"
+            case tp.Lane(_, _, operand, along, at):
+                axis = self.axes[operand].index(along)
+                return f"np.take({self.name(operand)}, {at}, {axis})"
             case tp.Mask(_, tile, operand, fill, where):
                 inside = self.inside([d for d, _ in where], tile.axes)
                 number = self.operand(Scalar(fill), (), tile.dtype)

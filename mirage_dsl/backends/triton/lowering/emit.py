@@ -55,7 +55,7 @@ from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
 from mirage_dsl.tile.changes import Change, Narrowed, changes
-from mirage_dsl.tile.combined import packed, runs
+from mirage_dsl.tile.combined import is_position, packed, runs
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -66,6 +66,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Lane,
     Largest,
     Load,
     Loop,
@@ -462,6 +463,9 @@ class _Printer:
         )
         self._packed = packed(program, lambda d: pieces[d].width)
         self._runs = runs(program, lambda d: not pieces[d].loose)
+        self._counted = {
+            v for s, _ in walk(program.body) if is_position(s) for v in makes(s)
+        }
         self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
@@ -486,6 +490,7 @@ class _Printer:
             Convert: self._convert,
             Mask: self._mask,
             Merge: self._merge,
+            Lane: self._lane,
             Reduce: self._reduce,
             Scan: self._scan,
             Product: self._product,
@@ -940,6 +945,21 @@ class _Printer:
         original = self._variables[step.result.rpartition(MERGED)[0]]
         name = self._tiles.reshaped(tile.name, shape, f"{original.name}_r")
         self._variables[step.result] = replace(tile, name=name)
+
+    def _lane(self, step: Lane) -> None:
+        if step.operand in self._counted:
+            dtype = TRITON_DTYPE[step.tile.dtype.name]
+            self._name(
+                step, self._bind(step.result, f"tl.full((), {step.at}, {dtype})")
+            )
+            return
+        tile = self._variables[step.operand]
+        sides = self._runs.get(step.operand)
+        if sides is not None:
+            axes = tuple(d for side in sides for d in side)
+            tile = self._tiles.reshaped_as(tile, axes)
+        lane = self._tiles.lane(tile, step.along, step.at)
+        self._variables[step.result] = self._tiles.arranged(lane, step.tile.axes)
 
     # -- Sums ----------------------------------------------------------------------
 

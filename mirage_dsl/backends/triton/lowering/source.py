@@ -234,6 +234,41 @@ class TileCode:
 
         return self._once(("arranged", tile.name, order), make)
 
+    def reshaped_as(self, tile: Variable, axes: Order) -> Variable:
+        """The tile with these axes, of which several were one."""
+
+        def make() -> Variable:
+            name = self.reshaped(tile.name, self.shape(axes), f"{tile.name}_r")
+            return replace(tile, name=name, axes=axes)
+
+        return self._once(("reshaped", tile.name, axes), make)
+
+    def lane(self, tile: Variable, along: Dim, at: int) -> Variable:
+        """The tile's lane at a place of an axis of few lanes; all are made at once."""
+        rest = tuple(d for d in tile.axes if d != along)
+
+        def make() -> Variable:
+            last = self.arranged(tile, (*rest, along)).name
+            width = self.pieces[along].width
+            for place, name in enumerate(self._halved(last, rest, width)):
+                lane = replace(tile, name=name, axes=rest)
+                self._made[-1]["lane", tile.name, along, place] = lane
+            return self._made[-1]["lane", tile.name, along, at]
+
+        return self._once(("lane", tile.name, along, at), make)
+
+    def _halved(self, name: str, rest: Order, width: int) -> list[str]:
+        """The lanes of the last axis, which is split in two until it is one."""
+        if width == 1:
+            return [name]
+        shape = ", ".join(map(str, (*self.pieces.shape(rest), width // 2, 2)))
+        if width > 2:
+            name = self.reshaped(name, f"({shape})", f"{name}_r")
+        pair = [self.writer.names.fresh(f"{name}_{at}") for at in range(2)]
+        self.writer.line(f"{', '.join(pair)} = tl.split({name})")
+        even, odd = (self._halved(half, rest, width // 2) for half in pair)
+        return [lane for both in zip(even, odd, strict=True) for lane in both]
+
     def as_dtype(self, tile: Variable, dtype: DType) -> Variable:
         """The tile in another element format."""
         if tile.dtype is dtype:
