@@ -46,7 +46,7 @@ _njit: Any = numba.njit
 
 MODULES = (
     *("core/compiled", "search/closure/closure", "search/closure/edges"),
-    *("search/closure/workspace", "search/extract/astar", "search/extract/extract"),
+    *("search/closure/workspace", "search/extract"),
     *("search/multi_kernel/heuristic", "search/useful/field61", "search/useful/terms"),
     "verify/fields",
 )

@@ -10,7 +10,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.search.closure.saturate import saturate
 from mirage_dsl.search.closure.workspace import SUB, workspace
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.extract.cancellation import moved_differences
+from mirage_dsl.search.extract import moved_differences
 from mirage_dsl.search.space import space_of
 from mirage_dsl.search.structures import structures as module
 from tests.programs.random_programs import random_program
@@ -30,9 +30,9 @@ def test_differences_of_the_program_are_no_moved_ones() -> None:
     assert {int(found.shape[n]) for n in own} == {0b11}
 
 
-def fused(monkeypatch: pytest.MonkeyPatch, calm: int) -> int:
+def fused(monkeypatch: pytest.MonkeyPatch, accurate: int) -> int:
     """How many fused μGraphs of a program are accurate enough."""
-    monkeypatch.setattr(module, "CALM", calm)
+    monkeypatch.setattr(module, "ACCURATE", accurate)
     known = random_program(135)
 
     def program(x0: object) -> object:
@@ -45,5 +45,5 @@ def fused(monkeypatch: pytest.MonkeyPatch, calm: int) -> int:
 def test_a_program_whose_cheapest_structures_all_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert fused(monkeypatch, module.CALM) > 0
+    assert fused(monkeypatch, module.ACCURATE) > 0
     assert fused(monkeypatch, 0) == 0

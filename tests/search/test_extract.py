@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_dsl.search.extract.extract import cheapest, condense
+from mirage_dsl.search.extract import cheapest, condense
 
 Ints = NDArray[np.int64]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.search.closure.workspace import CONTRACT, LOAD, Ints
-from mirage_dsl.search.extract.astar import needed
+from mirage_dsl.search.extract import needed
 from mirage_dsl.search.multi_kernel.kernels import LIMITS, KernelChoice
 
 Floats = NDArray[np.float64]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.compiled import entry, inner, once
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.workspace import Ints
-from mirage_dsl.search.extract.astar import EMPTY, HEAP, pop, push
+from mirage_dsl.search.extract import EMPTY, HEAP, pop, push
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, OPERATE, LayeredGraph
 
 ROUNDS = 8

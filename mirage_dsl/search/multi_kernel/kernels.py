@@ -37,8 +37,7 @@ from mirage_dsl.search.closure.workspace import (
     Ints,
     Workspace,
 )
-from mirage_dsl.search.extract.cancellation import moved_differences
-from mirage_dsl.search.extract.costs import TILE, additive_cost, work_of
+from mirage_dsl.search.extract import TILE, additive_cost, moved_differences, work_of
 from mirage_dsl.search.multi_kernel.candidates import Candidates
 from mirage_dsl.search.multi_kernel.halves import LONG, Halves, beside
 from mirage_dsl.search.space import Configuration, Space, block_count
@@ -240,7 +239,7 @@ WAITING = 1.5
 """Loads outside of a loop are not overlapped with anything."""
 
 MOVED_US = 1.0
-"""What a difference costs that the program does not take (`extract.cancellation`)."""
+"""What a difference costs that the program does not take (`search.extract`)."""
 
 SHIFT_US = 20.0
 """What every exponential with a shift costs more.  Sums of the same exponential in two

@@ -26,13 +26,18 @@ from mirage_dsl.search.closure.workspace import (
     Workspace,
     workspace,
 )
-from mirage_dsl.search.extract.cancellation import CALM, calm_ones, moved_differences
-from mirage_dsl.search.extract.costs import (
+from mirage_dsl.search.extract import (
+    ACCURATE,
+    Condensed,
+    Extraction,
+    accurate_ones,
     additive_cost,
+    cheapest,
+    condense,
+    moved_differences,
     placeholder_tiles,
     work_of,
 )
-from mirage_dsl.search.extract.extract import Condensed, Extraction, cheapest, condense
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
 from mirage_dsl.search.structures.family import on_grid
 from mirage_dsl.search.structures.reconstruct import Drawings, edge_words
@@ -269,7 +274,7 @@ class _Search:
         varied = _varied(words, found.chosen, found.costs)
         best = self.distinct(drawings, configuration, varied)
         others = self.distinct(drawings, configuration, accurate)
-        best |= {n: others[n] for n in list(others)[:CALM] if n not in best}
+        best |= {n: others[n] for n in list(others)[:ACCURATE] if n not in best}
         result.structures += best.values()
         result.count({"structures": len(best)})
         result.spend("reconstruct", began)
@@ -286,7 +291,7 @@ class _Search:
             # What is wanted at least may be had exactly.
             found = cheapest(part, costs, self.per_configuration)
         moved = moved_differences(self.space, saturation)
-        return found, calm_ones(found, part, costs, moved)
+        return found, accurate_ones(found, part, costs, moved)
 
     def distinct(
         self,
