@@ -15,9 +15,11 @@ from mirage_dsl.search.sizes.sizes import (
     Allowed,
     UnsizedBlock,
     choose_sizes,
+    families,
+    hull,
+    on_grid,
     sizes_of_all,
 )
-from mirage_dsl.search.structures.family import families, hull, on_grid
 from tests.search import blocks
 
 DIMS = {"rms_linear": "mn", "attention": "zm", "ntrans": "m"}

@@ -53,8 +53,7 @@ from mirage_dsl.search.result import Ledger, Plan
 from mirage_dsl.search.rewrites import REWRITES
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.graphs import Sizer
-from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
-from mirage_dsl.search.structures.family import families, on_grid
+from mirage_dsl.search.sizes.sizes import UnsizedBlock, families, on_grid, sizes_of_all
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""

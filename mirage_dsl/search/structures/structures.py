@@ -38,8 +38,8 @@ from mirage_dsl.search.extract import (
     placeholder_tiles,
     work_of,
 )
+from mirage_dsl.search.sizes.sizes import on_grid
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
-from mirage_dsl.search.structures.family import on_grid
 from mirage_dsl.search.structures.reconstruct import Drawings, edge_words
 
 VARIETY = 4
