@@ -36,7 +36,7 @@ from mirage_dsl.search.closure.saturate import saturate
 from mirage_dsl.search.closure.workspace import Workspace, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.space import space_of
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from tests.programs.workloads import PAPER, WORKLOADS
 
 Record = dict[str, Any]

@@ -656,7 +656,7 @@ class _Question:
 
     def _rank(self, named: KernelGraph) -> list[str]:
         """Its place in its configuration, of which the search keeps a few."""
-        from mirage_dsl.search.structures.structures import structures
+        from mirage_dsl.search.structures import structures
 
         block = named.blocks[0]
         loop = None if block.loop is None else block.loop.dim

@@ -86,7 +86,7 @@ def prepare_search(version: str, progress: Progress | None) -> None:
 
 @cache
 def _load() -> None:
-    from mirage_dsl.search.structures.structures import structures
+    from mirage_dsl.search.structures import structures
     from mirage_dsl.verify.verifier import verify
 
     small = parse(_SMALL)

@@ -21,7 +21,7 @@ from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.programs.segments import (
     one_kernel,
 )
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from tests.programs.workloads import WORKLOADS, Workload
 
 FEWEST = 2000

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.space import Configuration
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from tests.search.programs import Program
 from tests.search.test_structures import outline
 

@@ -7,12 +7,12 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.search import structures as module
 from mirage_dsl.search.closure.saturate import saturate
 from mirage_dsl.search.closure.workspace import SUB, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.extract import moved_differences
 from mirage_dsl.search.space import space_of
-from mirage_dsl.search.structures import structures as module
 from tests.programs.random_programs import random_program
 from tests.search.programs import Program
 

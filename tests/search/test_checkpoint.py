@@ -16,11 +16,11 @@ import pytest
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search import multi_kernel
+from mirage_dsl.search import structures as module
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.memo import Checkpoint
 from mirage_dsl.search.programs import segments
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.structures import structures as module
 from mirage_dsl.verify import verifier
 from tests.search.programs import Program
 

@@ -13,7 +13,7 @@ from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.space import Configuration
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from tests.search.programs import Program
 from tests.search.test_structures import assert_right, small
 

@@ -26,7 +26,7 @@ from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult, is_one_kernel
 from mirage_dsl.search.space import space_of
-from mirage_dsl.search.structures.structures import StructureSet, structures
+from mirage_dsl.search.structures import StructureSet, structures
 from mirage_dsl.search.why_not import Membership, why_not
 from tests.search.test_structures import sized
 

@@ -9,7 +9,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim, Scalar, f32, scalar
 from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph, Load, Split, Store
 from mirage_dsl.ops.table import CAST
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from tests.search.programs import PROGRAMS, Program
 from tests.search.test_structures import assert_right, outline, small
 

@@ -23,7 +23,7 @@ from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.sizes.variants import neighbours, proposals
 from mirage_dsl.search.space import Configuration, configurations, space_of
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from mirage_dsl.search.why_not import why_not
 from tests.search.test_bruteforce import Enumerator, reference
 from tests.search.test_structures import assert_right, outline

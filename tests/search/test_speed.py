@@ -20,7 +20,7 @@ import pytest
 from mirage_dsl.core.hardware import H100, Hardware
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from tests.search import programs
 
 T = TypeVar("T")

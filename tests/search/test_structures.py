@@ -24,10 +24,10 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.search import structures as module
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.space import Configuration
-from mirage_dsl.search.structures import structures as module
-from mirage_dsl.search.structures.structures import Structure, StructureSet, structures
+from mirage_dsl.search.structures import Structure, StructureSet, structures
 from tests.search.programs import PROGRAMS
 
 

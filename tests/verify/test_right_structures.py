@@ -12,7 +12,7 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.rewrite.casts import insert_casts
-from mirage_dsl.search.structures.structures import structures
+from mirage_dsl.search.structures import structures
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import PROGRAMS

@@ -47,7 +47,7 @@ from mirage_dsl.search.closure.workspace import (
 )
 from mirage_dsl.search.multi_kernel.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.space import Output, Space, Value, space_of
-from mirage_dsl.search.structures.reconstruct import row_of
+from mirage_dsl.search.structures import row_of
 
 # -- Exponentials that must not be stored ----------------------------------------------
 # A shift is put back into the block that sums the exponential.  So a value that

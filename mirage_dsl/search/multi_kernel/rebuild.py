@@ -30,7 +30,7 @@ from mirage_dsl.search.multi_kernel.halves import Joining
 from mirage_dsl.search.multi_kernel.heuristic import Dag
 from mirage_dsl.search.multi_kernel.kernels import KernelChoice
 from mirage_dsl.search.space import Output
-from mirage_dsl.search.structures.reconstruct import Edge, chosen_edges, reconstruct
+from mirage_dsl.search.structures import Edge, chosen_edges, reconstruct
 
 # -- Views and concatenations of computed tensors --------------------------------------
 # No block can do that, so such a node, here called opaque, parts the program: its

@@ -679,7 +679,7 @@ def structural_search(
 
     With `own` it knows no operators but the segment's, which takes little time.
     """
-    from mirage_dsl.search.structures.structures import structures
+    from mirage_dsl.search.structures import structures
 
     def run(segment: KernelGraph, wanted: Wanted) -> Found:
         plain = strip_shifts(segment)
