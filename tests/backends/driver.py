@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
-from mirage_dsl.backends.triton.running import binding, c_launcher, direct
+from mirage_dsl.backends.triton.running import c_launcher, direct
 
 WORD = ctypes.c_uint64
 INVALID_CONTEXT = 201
@@ -76,7 +76,7 @@ class Driver:
         monkeypatch.setattr(c_launcher, "_driver", lambda: addresses)
         monkeypatch.setattr(c_launcher, "_driver_version", lambda: 13000)
         c_launcher.compiled.cache_clear()
-        monkeypatch.setattr(binding, "compile_kernel", self.compiled)
+        monkeypatch.setattr(direct, "compile_kernel", self.compiled)
         monkeypatch.setattr(direct, "_allocator", lambda: self.empty)
         for name, value in (
             ("_cuda_getDevice", self.current_device),

@@ -24,7 +24,7 @@ from mirage_dsl.api import bound as bound_kernel
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running import binding, c_launcher, direct
+from mirage_dsl.backends.triton.running import c_launcher, direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
@@ -650,7 +650,7 @@ def test_a_dry_run_does_without_what_pytorch_imports_late() -> None:
     script = """
 import sys, torch
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running.binding import run_dry
+from mirage_dsl.backends.triton.running.direct import run_dry
 from tests.backends.test_direct import library
 
 given = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
@@ -750,7 +750,7 @@ def test_kernels_of_another_form_are_left_to_triton(
     del driver
     given = tensors()
     monkeypatch.setattr(c_launcher, "SCRATCH", 3)
-    monkeypatch.setattr(binding, "SCRATCH", 3)
+    monkeypatch.setattr(direct, "SCRATCH", 3)
     assert direct_call(plan(GRAPH), given) is None
 
 
@@ -781,7 +781,7 @@ def test_the_installed_triton_takes_these_parameters(
 
         return Loaded()
 
-    monkeypatch.setattr(binding, "compile_kernel", real)
+    monkeypatch.setattr(direct, "compile_kernel", real)
     schedule = Schedule(descriptors=descriptors, pdl=True)
     graph = mugraphs.gated_mlp(8, 64, 96, tile_n=32, tile_k=16, schedule=schedule)
     given = tensors()
@@ -809,7 +809,7 @@ def sizes_in(ptx: str) -> list[int]:
 
 def test_launches_of_nothing_are_left_out(driver: Driver) -> None:
     given = tensors()
-    bound = binding.bind(plan(GRAPH), given)
+    bound = direct.bind(plan(GRAPH), given)
     assert bound is not None
     (launch,) = bound.launches
     empty = dataclasses.replace(launch, grid=(0, 3))
