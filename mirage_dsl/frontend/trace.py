@@ -46,7 +46,7 @@ from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
 from mirage_dsl.frontend.tensor import Extreme, Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
-from mirage_dsl.rewrite.roundings import without_unseen_roundings
+from mirage_dsl.rewrite.casts import without_unseen_roundings
 
 Function = Callable[..., Any]
 

@@ -1,7 +1,8 @@
-"""Casts before products: the matrix unit takes operands of one storage format.
+"""Casts: before products, and roundings that nothing shows.
 
-Inside a block all arithmetic is f32, so a product of a computed value and a loaded
-tile has unequal operands.  Before → after, where x and w are f16:
+The matrix unit takes operands of one storage format.  Inside a block all arithmetic is
+f32, so a product of a computed value and a loaded tile has unequal operands.
+Before → after, where x and w are f16:
 
     p = matmul xn, wt          xn_f16 = cast xn to f16
                                p = matmul xn_f16, wt
@@ -10,6 +11,20 @@ A computed value is cast to the format that it has in the unfused program: the o
 the tensors it depends on are stored in, or f32 if they differ.  So programs of f32
 tensors get no casts.  Integers and floats of 8 bits are in all other floats, and go
 with any.
+
+A function that asks for a narrower format, as `x.half()`, rounds.  Most often that is
+storage: what is computed of it is rounded as coarsely again, and a kernel may keep the
+finer number.  It is more where a finer format goes on with the rounded number:
+
+    h = round_f16 x          x - h is what the rounding took, and not 0
+    y = to_i32 h             2049 becomes 2048
+
+So a rounding stays where a path leads from it to a result of a finer format, or to an
+operator that jumps where its operand moves a little.  Before → after, elsewhere:
+
+    r = round_f16 x          h = cast x dtype(f16)
+    h = cast r dtype(f16)    p = matmul h, w
+    p = matmul h, w
 """
 
 from __future__ import annotations
@@ -23,13 +38,17 @@ from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
     BlockNode,
+    KernelGraph,
     Load,
     RunningMax,
     Store,
 )
-from mirage_dsl.ir.infer import block_node_type
+from mirage_dsl.ir.infer import block_node_type, kernel_types
+from mirage_dsl.ir.walk import users, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST
+from mirage_dsl.ops.table import CAST, ROUNDINGS
+
+# -- Casts before products -------------------------------------------------------------
 
 
 def insert_casts(
@@ -140,3 +159,68 @@ class _Caster:
             if not isinstance(n, Store) and n.result == value
         )
         self.nodes.insert(at + 1, cast)
+
+
+# -- Roundings that nothing shows ------------------------------------------------------
+
+_ROWS = {row: dtype for dtype, row in ROUNDINGS.items()}
+_MOVES = (Kind.VIEW, Kind.GATHER, Kind.CONCAT)
+
+
+def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
+    """The same program without roundings that nothing shows.
+
+    Args:
+        program: A traced program.
+    """
+    roundings = [node for node in program.applies if node.op in _ROWS]
+    if not roundings:
+        return program
+    seeing = _Seeing(program)
+    unseen = {
+        node.result: node.values[0]
+        for node in roundings
+        if not seeing.sees(node.result, _ROWS[node.op])
+    }
+    if not unseen:
+        return program
+    for name, value in unseen.items():
+        unseen[name] = unseen.get(value, value)
+    nodes = tuple(
+        with_operands(n, unseen)
+        for n in program.nodes
+        if not (isinstance(n, Apply) and n.result in unseen)
+    )
+    return with_returned(replace(program, nodes=nodes), unseen)
+
+
+class _Seeing:
+    """Who reads what in a program, and in which formats."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.users = users(program.nodes)
+        self.types = kernel_types(program)
+        self.returned = {r.value for r in program.returns}
+
+    def sees(self, value: str, dtype: DType) -> bool:
+        """Whether anything shows that a value was rounded to a format."""
+        # What a rounding gives is in the wide format; its cast is the first reader.
+        waiting, met = [value], {value}
+        while waiting:
+            name = waiting.pop()
+            finer = not self.types[name].dtype.is_within(dtype)
+            if name in self.returned and finer:
+                return True
+            for node in self.users[name]:
+                if not isinstance(node, Apply) or node.op.jumps:
+                    return True
+                if node.op in _ROWS:
+                    if _ROWS[node.op] != dtype:
+                        return True
+                    continue
+                found = self.types[node.result].dtype
+                moved = node.op.kind in _MOVES or node.op.chooses
+                if node.result not in met and (moved or not found.is_within(dtype)):
+                    met.add(node.result)
+                    waiting.append(node.result)
+        return False
