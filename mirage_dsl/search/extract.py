@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.compiled import entry, inner, once
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ops.definition import Term
-from mirage_dsl.search.closure.edges import PIECE
+from mirage_dsl.search.closure.closure import PIECE
 from mirage_dsl.search.closure.saturate import Saturation
 from mirage_dsl.search.closure.workspace import (
     BODY,

@@ -37,7 +37,7 @@ from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.multiply_out import Form, Wanted, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.edges import NAMES
+from mirage_dsl.search.closure.closure import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
     ADD,

@@ -14,13 +14,15 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.closure import ARITHMETIC, grow, meet
-from mirage_dsl.search.closure.edges import (
+from mirage_dsl.search.closure.closure import (
+    ARITHMETIC,
     ITERATIONS,
     PIECE,
     PRIME,
     TILE,
     element_count,
+    grow,
+    meet,
 )
 from mirage_dsl.search.closure.workspace import (
     ADD,
@@ -80,7 +82,7 @@ class Saturation:
 
     Attributes:
         loop: The dim over which blocks iterate, or None.
-        shape: Packed shape of each node (see `search.closure.edges`).
+        shape: Packed shape of each node (see `search.closure.closure`).
         stage: Stage of each node.
         key: Abstract key of each node.
         edges: Rows of node, kind, three operands (-1 for none) and an argument: the

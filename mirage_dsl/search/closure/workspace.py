@@ -79,7 +79,7 @@ MAX_PARTS = 1 << 10
 
 
 MOST_DIMS = 48
-"""Bits of a packed shape (`search.closure.edges`)."""
+"""Bits of a packed shape (`search.closure.closure`)."""
 MOST_OUTER = 1 << 12
 """Values of a program, and applications of functions in it."""
 MOST_SLOTS = 1 << 22

@@ -35,7 +35,7 @@ from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, EXP
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.edges import NAMES
+from mirage_dsl.search.closure.closure import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
     CONSTANT,

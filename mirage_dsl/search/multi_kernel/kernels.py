@@ -22,7 +22,7 @@ from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.edges import NAMES, PIECE
+from mirage_dsl.search.closure.closure import NAMES, PIECE
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
     AFTER,
