@@ -81,9 +81,9 @@ def _random() -> Iterator[tuple[str, KernelGraph]]:
         yield f"random_{seed}", trace_function(function, made.specs)
 
 
-def found(program: KernelGraph) -> Found:
-    """What a search without a cache finds."""
-    result = superoptimize(program, budget_seconds=BUDGET_SECONDS, use_cache=False)
+def found(program: KernelGraph, *, use_cache: bool = False) -> Found:
+    """What a search finds, or what the cache has of one that came to its end."""
+    result = superoptimize(program, budget_seconds=BUDGET_SECONDS, use_cache=use_cache)
     return [
         (canonical_hash(c.mugraph)[:16], round(c.cost.microseconds, 4)) for c in result
     ]

@@ -5,21 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.freeze.frozen import GRAPHS, emitted, found, frozen, golden, programs
+from tests.programs.random_programs import SOON
+from tests.programs.workloads import WORKLOADS
 
 FROZEN = frozen()
-QUICK = {
-    "rmsnorm_linear",
-    "gated_mlp",
-    "lora",
-    "ntrans",
-    "mha",
-    "decode_attention",
-    "norm_lora",
-    "silu_gate_linear",
-    "norm_gated",
-    *(f"random_{seed}" for seed in [*range(2, 80, 9), *range(1002, 1018, 4)]),
-}
-"""Searched in each run of the tests; `python -m tests.freeze` searches them all."""
+QUICK = {*(w.name for w in WORKLOADS), *(f"random_{seed}" for seed in SOON)}
+"""Searched in each run of the tests; `python -m tests.freeze` searches them all.
+
+Tests down the whole road take the same programs, so they are searched once: all tests
+of a run have one cache.
+"""
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -31,7 +26,7 @@ def test_triton(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_searches(name: str) -> None:
-    assert found(programs()[name]) == FROZEN[name], (
+    assert found(programs()[name], use_cache=True) == FROZEN[name], (
         "if the new results are right, run `python -m tests.freeze --update`"
     )
 

@@ -22,6 +22,9 @@ Array = NDArray[np.float64]
 
 EXTENTS = (2, 3, 4, 5, 7, 8, 11, 13, 16, 24, 33, 77)
 DTYPES = ("float16", "bfloat16", "float32")
+SOON = (2, 4, 9, 10, 11, 12, 1000, 1002, 1003, 1004, 1005, 1007, 1008)
+"""Seeds of programs that are searched to the end in about a second; from 1000 on they
+have odd extents."""
 MOST_ELEMENTS = 6000
 LARGEST = 30.0
 
