@@ -168,7 +168,7 @@ def map_leaves(
         for place, child in items
     ]
     if isinstance(node, dict):
-        return dict(zip(node, done, strict=True))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return _with_values(cast(dict[Any, Any], node), done)
     if is_record(node):
         made = copy(node)
         for name, value in zip(fields_of(node), done, strict=True):
@@ -178,6 +178,17 @@ def map_leaves(
     if hasattr(node, "_fields"):
         return type(node)(*done)
     return type(node)(done)
+
+
+def _with_values(node: dict[Any, Any], values: Sequence[Any]) -> dict[Any, Any]:
+    """A dict of the same class and keys; one of a user's may have more than items."""
+    items = zip(node, values, strict=True)
+    if type(node) is dict:
+        return dict(items)
+    made = copy(node)
+    for key, value in items:
+        made[key] = value
+    return made
 
 
 # -- What is known of a tensor ---------------------------------------------------------

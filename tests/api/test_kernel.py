@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -93,6 +94,29 @@ def test_structures_of_outputs() -> None:
     np.testing.assert_array_equal(found["b"][1][0], x.T)
     np.testing.assert_array_equal(found["b"][1][1], x)
     assert found["c"].first.shape == ()
+
+
+class Named(dict[str, Any]):
+    """A dict with attributes, as models return."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+def test_dicts_of_other_classes_are_returned_as_such() -> None:
+    makers = (
+        lambda x: OrderedDict(b=x * 2, a=x + 1),
+        lambda x: defaultdict(list, {"b": x * 2, "a": x + 1}),
+        lambda x: Named(b=x * 2, a=x + 1),
+    )
+    x = np.ones((2, 3), np.float32)
+    for function in makers:
+        for found in (mirage.kernel(function)(x), mirage.kernel(function)(x)):
+            assert type(found) is type(function(x))
+            assert list(found) == ["b", "a"]
+            assert (found["b"] == 2).all()
+    assert mirage.kernel(makers[1])(x)["new"] == []
+    assert (mirage.kernel(makers[2])(x).a == 2).all()
 
 
 def test_structures_of_arguments_and_constants() -> None:
