@@ -5,22 +5,50 @@ They are plain Python over operators, so the search sees what they consist of.
 
 from __future__ import annotations
 
+import functools
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
+from mirage_dsl.core.types import bf16, f16, f32, promote
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import positions
 from mirage_dsl.frontend.operands import apply, is_condition, public
+from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OR_ONE
 
 # -- Functions -------------------------------------------------------------------------
 
 EPS = 1e-6
+
+
+def within_f32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that computes in f32, and gives the dtype of its tensors.
+
+    PyTorch's kernels of such functions do: a square of f16 may be beyond f16 where the
+    norm is not.
+    """
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        dtype = promote(*(x.handle.value.dtype for x in given)) if given else f32
+        if dtype not in (f16, bf16):
+            return function(*args, **kwargs)
+        wide = [_in_f32(x) for x in args]
+        found = function(*wide, **{name: _in_f32(x) for name, x in kwargs.items()})
+        return v.to(found, dtype.long_name)
+
+    return computed
+
+
+def _in_f32(x: Any) -> Any:
+    narrow = isinstance(x, Tensor) and x.handle.value.dtype in (f16, bf16)
+    return v.to(x, f32.long_name) if narrow else x
 
 
 @public
@@ -32,6 +60,7 @@ def softmax(x: Any, axis: Any = -1, *, dtype: Any = None) -> Any:
 
 
 @public
+@within_f32
 def var(
     x: Any,
     axis: Any = None,
@@ -54,12 +83,14 @@ def var(
 
 
 @public
+@within_f32
 def std(x: Any, axis: Any = None, keepdims: Any = False, **options: Any) -> Any:
     """Standard deviation over axes; by default of the population, as NumPy's."""
     return f.sqrt(var(x, axis, keepdims, **options))
 
 
 @public
+@within_f32
 def norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Euclidean norm over axes."""
     if _has_one_index(x, axis):
@@ -92,7 +123,11 @@ def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
         return f.sum(v.to(f.not_equal(x, 0), x), axis, keepdims)
     if order == 1:
         return f.sum(size, axis, keepdims)
-    return f.pow(f.sum(f.pow(size, order), axis, keepdims), 1 / order)
+
+    def root_of_sum(size: Any) -> Any:
+        return f.pow(f.sum(f.pow(size, order), axis, keepdims), 1 / order)
+
+    return within_f32(root_of_sum)(size)
 
 
 def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:

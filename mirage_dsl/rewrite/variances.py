@@ -358,7 +358,9 @@ def _computed_again(
         nodes.append(own if node.result in ahead else node)
         if node.result in made:
             nodes.append(replace(own, result=copies[node.result]))
-    return replace(program, nodes=tuple(nodes))
+    # Where nothing but the parts reads the value, the copy is the only one.
+    kept = live(nodes, [r.value for r in program.returns])
+    return replace(program, nodes=tuple(kept))
 
 
 # -- The program in parts --------------------------------------------------------------

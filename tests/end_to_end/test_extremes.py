@@ -369,3 +369,26 @@ def test_what_is_masked_reaches_no_sum() -> None:
     x, w = normal(ROWS, KEYS), normal(KEYS, 16, seed=1)
     y = torch.where(x > 0, normal(ROWS, KEYS, seed=2), NAN)
     check(function, x, y, w, graphs=graphs_of(function, x, y, w))
+
+
+# -- Numbers of f16 whose squares are beyond it ----------------------------------------
+
+WITHIN_F32: dict[str, Function] = {
+    "norm": lambda x, _: x.norm(),
+    "norm of an order": lambda x, _: torch.linalg.vector_norm(x, 3, dim=-1),
+    "normalize": lambda x, _: F.normalize(x),
+    "var": lambda x, _: (x / 4).var(-1),
+    "std": lambda x, _: x.std(-1),
+    "distance": lambda x, y: F.pairwise_distance(x, y),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y),
+    "lerp": lambda x, y: torch.lerp(x * 60, y * -60, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN_F32)
+def test_squares_beyond_f16(name: str) -> None:
+    """PyTorch's kernels compute in f32; so do ours, and the library's one by one."""
+    x, y = ((250 * normal(ROWS, KEYS, seed=seed)).half() for seed in (0, 1))
+    assert not (x * x).isfinite().all()
+    function = WITHIN_F32[name]
+    check(function, x, y, graphs=graphs_of(function, x, y))
