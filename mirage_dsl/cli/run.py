@@ -22,7 +22,7 @@ from mirage_dsl.cli.inputs import read_graph, resize
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.hardware import DEFAULT, EARLIEST
 from mirage_dsl.core.types import boolean
-from mirage_dsl.ir.analysis.integers import index_limits
+from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
 from mirage_dsl.ir.graph import Input, KernelGraph
 
@@ -109,8 +109,9 @@ def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
         dtype = item.type.dtype
         drawn = generator.standard_normal(shape_of(item, graph))
         if dtype.is_integer:
-            most = limits.get(item.name, range(4096)).stop
-            drawn = np.abs(drawn) * 1024 % min(most, dtype.max)
+            inside = limits.get(item.name, Limit(0, 4096)).from_front
+            most = min(len(inside), int(dtype.max))
+            drawn = np.floor(np.abs(drawn) * 1024) % most + inside.start
         elif dtype == boolean:
             drawn = drawn > 0
         found.append(drawn.astype(numpy_dtype(dtype)))

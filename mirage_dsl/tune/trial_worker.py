@@ -21,7 +21,7 @@ from torch import Tensor
 from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.core.types import DType, Scalar, dtype_named, f32
-from mirage_dsl.ir.analysis.integers import index_limits
+from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator
@@ -280,7 +280,7 @@ class TrialWorker:
         spec: InputSpec,
         scale: float,
         generator: torch.Generator,
-        limit: range | None = None,
+        limit: Limit | None = None,
     ) -> torch.Tensor:
         dtype = getattr(torch, spec.dtype)
         tensor = torch.empty_strided(
@@ -288,7 +288,9 @@ class TrialWorker:
         )
         values = torch.randn(spec.shape, generator=generator, device=self._device)
         if limit is not None:
-            return tensor.copy_((values.abs() * 2**20).long() % limit.stop)
+            inside = limit.from_front
+            drawn = (values.abs() * 2**20).long() % len(inside)
+            return tensor.copy_(drawn + inside.start)
         if is_whole(tensor):
             limits = torch.iinfo(dtype)
             wide = (values * min(limits.max / 4, 1024)).round()

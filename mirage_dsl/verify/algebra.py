@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
-from mirage_dsl.ir.analysis.integers import SMALL, any_integers
+from mirage_dsl.ir.analysis.integers import SMALL, Limit, any_integers
 from mirage_dsl.ir.evaluate.floats import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
 from mirage_dsl.verify import fields
@@ -336,7 +336,7 @@ class ResidueAlgebra:
         return self.whole(spread, fixed=True)
 
     def any_integers(
-        self, dtype: DType, shape: tuple[int, ...], limit: range | None = None
+        self, dtype: DType, shape: tuple[int, ...], limit: Limit | None = None
     ) -> Residue:
         """Independent random numbers of a format of integers, or truth values."""
         drawn = any_integers(self.rng, dtype, (self.trials.count, *shape), limit)
@@ -738,10 +738,18 @@ class ResidueDomain:
     """`Domain` over residues: operators by their rows' field semantics.
 
     Shapes and axes are those without the trial axis.
+
+    Args:
+        algebra: The arithmetic.
+        reads_anything: Whether what is gathered from outside is anything, as for a
+            candidate that does so where its program does not; else it has no value.
     """
 
-    def __init__(self, algebra: ResidueAlgebra) -> None:
+    def __init__(
+        self, algebra: ResidueAlgebra, *, reads_anything: bool = False
+    ) -> None:
         self.algebra = algebra
+        self._reads_anything = reads_anything
 
     def shape(self, value: Residue) -> tuple[int, ...]:
         """The shape of one trial's array."""
@@ -773,10 +781,22 @@ class ResidueDomain:
         elif op.gives is not None and not op.gives.is_integer:
             return replace(self.algebra.whole(exact[0]), exact=None)
         found = self.algebra.whole(computed, fixed=fixed)
-        if not op.chooses or operands[0].flags is None:
+        flags = self._flags_of_exact(op, operands, exact)
+        if flags is None:
             return found
-        flags = self.algebra.keyed_flags(operands[0])
         return replace(found, flags=np.broadcast_to(flags, found.top.shape))
+
+    def _flags_of_exact(
+        self, op: Operator, operands: Sequence[Residue], exact: Sequence[NDArray[Any]]
+    ) -> FlagArray | None:
+        """What is computed of an element that was gathered outside has no value."""
+        if all(v.flags is None for v in operands):
+            return None
+        flags = [v.all_flags() & _INVALID for v in operands]
+        if not op.chooses:
+            return np.asarray(np.bitwise_or.reduce(np.broadcast_arrays(*flags)))
+        chosen = np.where(exact[0].astype(bool), flags[1], flags[2])
+        return np.asarray(self.algebra.keyed_flags(operands[0]) | chosen)
 
     def reduce(self, op: Operator, value: Residue, axes: tuple[int, ...]) -> Residue:
         """The row's field semantics; of integers that are known, its own."""
@@ -786,7 +806,11 @@ class ResidueDomain:
         self.algebra.choices += op.selects and not value.fixed
         found = op.numpy(value.exact, tuple(x + 1 for x in axes))
         exact = np.asarray(found).astype(value.exact.dtype)
-        return self.algebra.whole(exact, fixed=value.fixed)
+        made = self.algebra.whole(exact, fixed=value.fixed)
+        if value.flags is None:
+            return made
+        invalid = value.flagged(INVALID).any(axis=tuple(x + 1 for x in axes))
+        return replace(made, flags=invalid.astype(np.uint16) * _INVALID)
 
     def scan(self, op: Operator, value: Residue, axis: int) -> Residue:
         """The row's field semantics; of integers that are known, its own."""
@@ -857,7 +881,7 @@ class ResidueDomain:
         index: Residue,
         axis: int,
     ) -> Residue:
-        """The elements at indices that are known; those outside have no value."""
+        """The elements at indices that are known, and what there is outside."""
         if index.exact is None:
             raise UnsupportedError("an index of a gather that is not of integers")
         value, index = align(value, index)
@@ -874,8 +898,10 @@ class ResidueDomain:
         )
         if inside.all():
             return found
+        inside = np.broadcast_to(inside, found.top.shape)
+        if self._reads_anything:
+            return self.padded(found, inside)
         outside = np.where(inside, 0, INVALID).astype(np.uint16)
-        outside = np.broadcast_to(outside, found.top.shape)
         return replace(found, flags=found.all_flags() | outside)
 
     def transpose(self, value: Residue, order: tuple[int, ...]) -> Residue:

@@ -21,7 +21,7 @@ import numpy as np
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim, Scalar
-from mirage_dsl.ir.analysis.integers import index_limits, of_words
+from mirage_dsl.ir.analysis.integers import Limit, index_limits, of_words
 from mirage_dsl.ir.evaluate.domain import (
     LOOP,
     Inside,
@@ -184,7 +184,7 @@ def _program_outputs(
     return side.outputs(sampling, PROGRAM, attempt, _limits(program))
 
 
-def _limits(program: KernelGraph) -> list[range | None]:
+def _limits(program: KernelGraph) -> list[Limit | None]:
     """How far the indices in each input of the program may go."""
     found = index_limits(program)
     return [found.get(item.name) for item in program.inputs]
@@ -262,7 +262,7 @@ class _Side:
         sampling: Sampling,
         side: int,
         attempt: int,
-        limits: Sequence[range | None],
+        limits: Sequence[Limit | None],
     ) -> tuple[Residue, ...]:
         """The sampled elements of every output, of indices up to limits."""
         rng = np.random.default_rng([sampling.seed, attempt, 41])
@@ -272,7 +272,7 @@ class _Side:
         order = Order(reading.model, reading.fresh[side], still=reading.still[side])
         own = np.random.default_rng([sampling.seed, attempt, 42 + side])
         algebra = ResidueAlgebra(trials, order, own, exp_oracle=sampling.exp_oracle)
-        domain = ResidueDomain(algebra)
+        domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
         values: dict[str, Named[Residue]] = {}
         for item, key, limit in zip(self.graph.inputs, keys, limits, strict=True):
             if item.name in self.demands.regions:
@@ -291,7 +291,7 @@ class _Side:
         return tuple(without_value(found) if self.graph.indices else found)
 
     def _drawn(
-        self, item: Input, keys: IntArray, trials: Trials, limit: range | None
+        self, item: Input, keys: IntArray, trials: Trials, limit: Limit | None
     ) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
         index, names = self._places(item), item.type.names

@@ -37,7 +37,7 @@ import numpy as np
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir.analysis.bounds import is_limited
-from mirage_dsl.ir.analysis.integers import fitted, index_limits
+from mirage_dsl.ir.analysis.integers import Limit, fitted, index_limits
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, RunningMax
@@ -204,7 +204,7 @@ def _drawn(
     given: Input,
     draw: _Draw,
     numbers: Array,
-    limit: range | None,
+    limit: Limit | None,
 ) -> Array:
     """Random values of an input, some of them on either side of a number."""
     shape = input_shape(graph, given)

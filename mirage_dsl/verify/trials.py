@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
-from mirage_dsl.ir.analysis.integers import index_limits
+from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (
@@ -148,7 +148,7 @@ class Field:
             exp_oracle=self.exp_oracle,
         )
         blocks = self.blocks if side == CANDIDATE else evaluate_block
-        domain = ResidueDomain(algebra)
+        domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
         outputs = evaluate(self.graph(side), inputs, domain, blocks)
         if self.graph(side).indices:
             outputs = without_value(outputs)
@@ -156,7 +156,7 @@ class Field:
 
 
 def _drawn(
-    algebra: ResidueAlgebra, program: KernelGraph, item: Input, limit: range | None
+    algebra: ResidueAlgebra, program: KernelGraph, item: Input, limit: Limit | None
 ) -> Residue:
     shape, dtype = input_shape(program, item), item.type.dtype
     if dtype.is_float:

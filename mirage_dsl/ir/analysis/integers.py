@@ -7,76 +7,303 @@ exact in verification too.  Where they become floats they become residues.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, boolean, scalar
-from mirage_dsl.ir.graph import Apply, BlockNode, KernelGraph, Load, Store
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockNode,
+    KernelGraph,
+    Load,
+    Operand,
+    Store,
+)
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import operands_of
-from mirage_dsl.ops.definition import Array, Kind
-from mirage_dsl.ops.table import OPERATORS, WHERE
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops.definition import Array, Kind, Operator, Truth
+from mirage_dsl.ops.table import ADD, MAXIMUM, MINIMUM, MUL, OPERATORS, SUB, WHERE
 
 # -- Indices ---------------------------------------------------------------------------
+# An index is computed of inputs: `lengths - 1`, `pos % window`, `table[pos // 16]`.
+# What inputs have to be is told backwards, operator by operator, where intervals do.
 
-LESS = OPERATORS["less"]
+_MANY = 1 << 40
+"""Beyond all extents."""
+
+_NAMES = (
+    "less",
+    "remainder",
+    "floor_divide",
+    "bit_and",
+    "shift_right",
+    "neg",
+    "max",
+    "min",
+)
+LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN = (
+    OPERATORS[name] for name in _NAMES
+)
+_CONVERSIONS = frozenset(
+    op for name, op in OPERATORS.items() if name.startswith(("to_i", "to_u"))
+)
 
 
-def index_limits(graph: KernelGraph) -> dict[str, range]:
-    """By input of integers, what an index made of it may be, of the smallest extent.
+@dataclass(frozen=True)
+class Limit:
+    """What an index may be.
 
-    An index that is an input is within it; what is computed of inputs may still lie
-    outside.  Negative ones count from the end, unless a choice puts others in their
-    place.  Extents have to be known.
+    Attributes:
+        start: The least.
+        stop: One more than the largest.
+        period: Where it is not 0, numbers that are multiples of it further on will do
+            as well: what is read is the remainder.
     """
-    types = kernel_types(graph)
-    reach: dict[tuple[int, str], set[str]] = {
-        (0, i.name): {i.name} for i in graph.inputs
-    }
-    limits: dict[str, range] = {}
-    made_by: dict[tuple[int, str], Apply] = {}
-    for level, node in _levels(graph):
-        source, made = level, level
-        read = operands_of(node)
-        if isinstance(node, Load):
-            source, read = 0, (node.source,)
-        elif isinstance(node, Store):
-            made = 0
-        found = [reach.get((source, value), set[str]()) for value in read]
-        reach[made, node.result] = set[str]().union(*found)
-        if not isinstance(node, Apply):
-            continue
-        made_by[level, node.result] = node
-        from_end = True
+
+    start: int
+    stop: int
+    period: int = 0
+
+    def moved(self, by: int) -> Limit:
+        """The limit of a number to which `by` is added."""
+        return replace(self, start=self.start - by, stop=self.stop - by)
+
+    def divided(self, by: int) -> Limit:
+        """The limit of a number that is multiplied by a positive one."""
+        period = self.period // by if self.period % by == 0 else 0
+        return Limit(-(-self.start // by), -(-self.stop // by), period)
+
+    def times(self, by: int) -> Limit:
+        """The limit of a number that is divided by a positive one, rounded down."""
+        return Limit(self.start * by, self.stop * by, self.period * by)
+
+    @property
+    def from_front(self) -> range:
+        """Without what counts from the end, if anything else is left."""
+        return range(max(self.start, 0) if self.stop > 0 else self.start, self.stop)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no number is within it."""
+        return self.start >= self.stop
+
+
+def index_limits(graph: KernelGraph) -> dict[str, Limit]:
+    """By input of integers, what an index made of it may be; extents have to be known.
+
+    Negative ones count from the end, unless a choice puts others in their place.  Where
+    several inputs add up to an index each has its share.  An input is not among them if
+    what it holds does not matter, as that of `pos % window`.  What is beyond intervals
+    may still lie outside: it has the limit of the index itself.
+    """
+    return _Limits(graph).found
+
+
+class _Limits:
+    """Tells limits backwards from what is indexed; `found` are those of inputs."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._types = kernel_types(graph)
+        self._extents = derived_extents(graph, graph.extent_of)
+        self._inputs = {i.name for i in graph.inputs}
+        self._positions = {
+            i.name: math.prod(self._extents[d.name] or 1 for d in i.axis)
+            for i in graph.indices
+        }
+        self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
+        self.found: dict[str, Limit] = {}
+        for level, node in _levels(graph):
+            self._made[0 if isinstance(node, Store) else level, node.result] = (
+                level,
+                node,
+            )
+        for level, node in _levels(graph):
+            if isinstance(node, Apply):
+                self._index(level, node)
+
+    def _index(self, level: int, node: Apply) -> None:
+        """What an index has to be within, if a node has one."""
         if node.op.indexed:
             (extent,) = node.numbers["size"]
         elif node.op.kind is Kind.GATHER:
-            extent = graph.extent_of[str(node.attr("dim"))]
-            from_end = not _replaces_negative(level, node.values[1], made_by)
+            extent = self._extents[str(node.attr("dim"))]
         else:
-            continue
-        for name in found[1]:
-            if types[name].dtype.is_integer and extent is not None:
-                known = limits.get(name, range(-extent, extent))
-                least = max(known.start, -extent if from_end else 0)
-                limits[name] = range(least, min(known.stop, extent))
-    return limits
+            return
+        index = node.values[1]
+        if extent is not None:
+            least = 0 if self._replaces_negative(level, index) else -extent
+            self._hold(level, index, Limit(least, extent))
 
+    def _replaces_negative(self, level: int, index: str) -> bool:
+        """Whether an index is a number wherever what it is made of is below 0."""
+        choice = self._maker(level, index)
+        if choice is None or choice.op is not WHERE:
+            return False
+        holds, number, value = choice.operands
+        test = self._maker(level, str(holds))
+        if test is None or test.op is not LESS:
+            return False
+        return test.operands == (value, scalar(0)) and isinstance(number, Scalar)
 
-def _replaces_negative(
-    level: int, index: str, made_by: Mapping[tuple[int, str], Apply]
-) -> bool:
-    """Whether an index is a number wherever what it is made of is below 0."""
-    choice = made_by.get((level, index))
-    if choice is None or choice.op is not WHERE:
-        return False
-    holds, number, value = choice.operands
-    test = made_by.get((level, str(holds)))
-    below = test is not None and test.op is LESS and test.operands == (value, scalar(0))
-    return below and isinstance(number, Scalar)
+    def _maker(self, level: int, value: str) -> Apply | None:
+        _, node = self._made.get((level, value), (level, None))
+        return node if isinstance(node, Apply) else None
+
+    def _hold(self, level: int, value: Operand, limit: Limit) -> None:
+        """Limit what a value is made of, so that it is within a limit."""
+        if isinstance(value, Scalar):
+            return
+        where, node = self._made.get((level, value), (level, None))
+        match node:
+            case None:
+                self._input(value, limit)
+            case Load():
+                self._hold(0, node.source, limit)
+            case Store() | Accumulate():
+                self._hold(where, node.operand, limit)
+            case Apply():
+                self._within(where, node, limit)
+            case _:
+                pass
+
+    def _input(self, name: str, limit: Limit) -> None:
+        if name not in self._inputs or not self._types[name].dtype.is_integer:
+            return
+        known = self.found.get(name, limit)
+        both = Limit(max(known.start, limit.start), min(known.stop, limit.stop))
+        same = known.period == limit.period
+        self.found[name] = (
+            known
+            if both.is_empty
+            else replace(both, period=known.period if same else 0)
+        )
+
+    def _within(self, level: int, node: Apply, limit: Limit) -> None:
+        """Limit the operands of an operator, so that its result is within a limit."""
+        op, operands = node.op, node.operands
+        if op in (ADD, SUB):
+            self._sum(level, operands, limit, -1 if op is SUB else 1)
+        elif op is NEG:
+            self._hold(level, operands[0], Limit(1 - limit.stop, 1 - limit.start))
+        elif op is WHERE:
+            self._either(level, operands[1:], limit)
+        elif op.kind is Kind.GATHER or op in (MAX, MIN) or op in _CONVERSIONS:
+            self._hold(level, operands[0], limit)
+        elif op.kind in (Kind.VIEW, Kind.CONCAT):
+            for operand in operands:
+                self._hold(level, operand, limit)
+        elif op.kind is Kind.ELEMENTWISE and op.truth is not Truth.COMPARES:
+            self._by_number(level, op, operands, limit)
+
+    def _either(self, level: int, operands: Sequence[Operand], limit: Limit) -> None:
+        """Operands of which one is chosen: what either of them may be made of."""
+        before, ways = self.found, list[dict[str, Limit]]()
+        for operand in operands:
+            self.found = {}
+            self._hold(level, operand, limit)
+            ways.append(self.found)
+        self.found = before
+        for name in {n: None for way in ways for n in way}:
+            found = [way[name] for way in ways if name in way]
+            start, stop = min(f.start for f in found), max(f.stop for f in found)
+            self._input(name, replace(found[0], start=start, stop=stop))
+
+    def _by_number(
+        self, level: int, op: Operator, operands: Sequence[Operand], limit: Limit
+    ) -> None:
+        """Where one operand is a number that is known."""
+        value, number = operands[0], self._number(operands[-1])
+        if op is MUL and number is None:
+            value, number = operands[-1], self._number(operands[0])
+        if number is None or (number <= 0 and op not in (MAXIMUM, MINIMUM)):
+            for operand in operands:
+                self._hold(level, operand, limit)
+            return
+        if op is MUL:
+            limit = limit.divided(number)
+        elif op in (FLOOR_DIVIDE, SHIFT_RIGHT):
+            limit = limit.times(number if op is FLOOR_DIVIDE else 1 << number)
+        elif op is REMAINDER or (op is BIT_AND and number & (number + 1) == 0):
+            period = number if op is REMAINDER else number + 1
+            within = Limit(max(limit.start, 0), min(limit.stop, period), period)
+            if (within.start, within.stop) == (0, period):
+                return
+            limit = limit if within.is_empty else within
+        elif op is MINIMUM and number < limit.stop:
+            limit = replace(limit, stop=_MANY)
+        elif op is MAXIMUM and number >= limit.start:
+            limit = replace(limit, start=-_MANY)
+        self._hold(level, value, limit)
+
+    def _sum(
+        self, level: int, operands: Sequence[Operand], limit: Limit, sign: int
+    ) -> None:
+        """Both operands of a sum, or of a difference."""
+        known = [self._range(level, o) for o in operands]
+        for at, (operand, other) in enumerate(zip(operands, known[::-1], strict=True)):
+            own = limit
+            if other is not None:
+                least, most = other
+                if not at and sign < 0:
+                    least, most = -most, -least
+                own = Limit(limit.start - least, limit.stop - most, limit.period)
+                own = own if not own.is_empty else limit.moved(least)
+                if at and sign < 0:
+                    own = Limit(1 - own.stop, 1 - own.start, limit.period)
+            elif known[at] is None and sign > 0:
+                half = -(-limit.stop // 2)
+                own = Limit(0, max(half if not at else limit.stop - half + 1, 1))
+            if known[at] is None:
+                self._hold(level, operand, own)
+
+    def _range(self, level: int, value: Operand) -> tuple[int, int] | None:
+        """The least and the largest that a value can be, where that is known."""
+        number = self._number(value)
+        if number is not None:
+            return number, number
+        if isinstance(value, Scalar):
+            return None
+        if value in self._positions:
+            return 0, self._positions[value] - 1
+        where, node = self._made.get((level, value), (level, None))
+        if isinstance(node, Load):
+            return self._range(0, node.source)
+        if not isinstance(node, Apply):
+            return None
+        last = self._number(node.operands[-1])
+        if node.op is REMAINDER and last is not None and last > 0:
+            return 0, last - 1
+        if node.op is BIT_AND and last is not None and last >= 0:
+            return 0, last
+        if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
+            return self._range(where, node.operands[0])
+        return self._range_of_both(where, node)
+
+    def _range_of_both(self, level: int, node: Apply) -> tuple[int, int] | None:
+        if node.op not in (ADD, MUL):
+            return None
+        found = [self._range(level, o) for o in node.operands]
+        if found[0] is None or found[1] is None:
+            return None
+        if node.op is ADD:
+            return found[0][0] + found[1][0], found[0][1] + found[1][1]
+        ends = [a * b for a in found[0] for b in found[1]]
+        return min(ends), max(ends)
+
+    def _number(self, operand: Operand) -> int | None:
+        """The integer that an operand is, at these extents."""
+        if isinstance(operand, str):
+            return None
+        extents = {name: self._extents.get(name) for name, _ in operand.extents}
+        known = {name: e for name, e in extents.items() if e is not None}
+        value = operand.at(known) if len(known) == len(extents) else math.inf
+        return int(value) if float(value).is_integer() else None
 
 
 def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
@@ -99,7 +326,7 @@ def any_integers(
     rng: np.random.Generator,
     dtype: DType,
     shape: tuple[int, ...],
-    limit: range | None = None,
+    limit: Limit | None = None,
 ) -> NDArray[Any]:
     """Random numbers of a format of integers, or truth values; within limits, if any.
 
@@ -110,7 +337,7 @@ def any_integers(
 
 
 def of_words(
-    dtype: DType, words: NDArray[np.int64], limit: range | None = None
+    dtype: DType, words: NDArray[np.int64], limit: Limit | None = None
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 
@@ -125,7 +352,7 @@ def of_words(
     return np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
 
 
-def fitted(dtype: DType, values: Array, limit: range | None = None) -> Array:
+def fitted(dtype: DType, values: Array, limit: Limit | None = None) -> Array:
     """Random floats as values that an input may have, near them if it can be.
 
     Floats are left as they are: rounding them is up to whoever runs a graph.
@@ -141,8 +368,11 @@ def fitted(dtype: DType, values: Array, limit: range | None = None) -> Array:
     return np.clip(signed, dtype.min, min(dtype.max, 2.0**62)).astype(dtype.long_name)
 
 
-def _indices(dtype: DType, words: Array, limit: range) -> Array:
+def _indices(dtype: DType, words: Array, limit: Limit) -> Array:
     """Indices of an axis, which count from its end where they are negative."""
     least = max(limit.start, int(dtype.min))
     most = min(limit.stop - 1, int(dtype.max))
-    return (words % (most - least + 1) + least).astype(dtype.long_name)
+    count = max(most - least + 1, 1)
+    further = min((int(dtype.max) - most) // limit.period, 3) if limit.period else 0
+    times = words // count % (max(further, 0) + 1)
+    return (words % count + least + times * limit.period).astype(dtype.long_name)

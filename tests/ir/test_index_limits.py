@@ -1,0 +1,74 @@
+"""What inputs may be for the indices that are computed of them to lie inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.core.types import i64
+from mirage_dsl.ir.analysis.integers import Limit, any_integers, index_limits
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.graph import KernelGraph
+
+Function = Callable[..., Any]
+
+
+def traced(function: Function, *extra: int) -> KernelGraph:
+    """Of a table of 12 rows and three positions, and of what else has so many."""
+    shapes = [mirage.spec((n,), "int64") for n in (3, *extra)]
+    return mirage.kernel(function).trace(mirage.spec((12, 2), "float32"), *shapes)
+
+
+CASES: dict[str, tuple[Function, dict[str, Limit]]] = {
+    "itself": (lambda x, i: x[i], {"i": Limit(-12, 12)}),
+    "the next": (lambda x, i: x[i + 1], {"i": Limit(-13, 11)}),
+    "the one before": (lambda x, i: x[i - 1], {"i": Limit(-11, 13)}),
+    "from the last": (lambda x, i: x[11 - i], {"i": Limit(0, 24)}),
+    "minus": (lambda x, i: x[-i], {"i": Limit(-11, 13)}),
+    "every third": (lambda x, i: x[3 * i], {"i": Limit(-4, 4)}),
+    "of a page": (lambda x, i: x[i // 4], {"i": Limit(-48, 48)}),
+    "in a ring": (lambda x, i: x[i % 12], {}),
+    "in a longer ring": (lambda x, i: x[i % 16], {"i": Limit(0, 12, 16)}),
+    "not below": (lambda x, i: x[i.clamp(min=0)], {"i": Limit(-(1 << 40), 12)}),
+    "between": (lambda x, i: x[i.clamp(0, 11)], {"i": Limit(-(1 << 40), 1 << 40)}),
+    "in pages": (lambda x, i: x[i * 4 + i % 4], {"i": Limit(-3, 3)}),
+    "a choice": (
+        lambda x, i: x[mirage.where(i < 0, i + 12, i)],
+        {"i": Limit(-24, 12)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_limits(name: str) -> None:
+    function, expected = CASES[name]
+    assert index_limits(traced(function)) == expected
+
+
+@pytest.mark.parametrize("name", CASES.keys() - {"a choice"})
+def test_what_is_drawn_within_them_is_inside(name: str) -> None:
+    program = traced(CASES[name][0])
+    limits, table = index_limits(program), np.ones((12, 2))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        drawn = any_integers(rng, i64, (3,), limits.get("i"))
+        evaluate_numpy(program, table, drawn)
+
+
+def test_a_sum_of_several_is_shared() -> None:
+    program = traced(lambda x, i, j: x[i + j], 3)
+    limits, table = index_limits(program), np.ones((12, 2))
+    assert limits.keys() == {"i", "j"}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        drawn = (any_integers(rng, i64, (3,), limits[n]) for n in "ij")
+        evaluate_numpy(program, table, *drawn)
+
+
+def test_a_table_and_what_is_looked_up_in_it_have_limits_of_their_own() -> None:
+    program = traced(lambda x, i, table: x[table[i]], 40)
+    assert index_limits(program) == {"i": Limit(-40, 40), "table": Limit(-12, 12)}
