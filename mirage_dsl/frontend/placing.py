@@ -320,7 +320,7 @@ def _met(x: Tensor, axis: int, index: Tensor, own: int = 0) -> Tensor:
         own: That of the index along which they are.
     """
     positions = arange(x.shape[axis])
-    place = f.index_select(positions, 0, index)
+    place = f.index_select(_refusing(x, axis, positions), 0, index)
     if index.ndim > 1:
         positions = _along(positions, own, index.ndim)
     if not index.ndim or index.shape[own] == 1:
@@ -331,10 +331,21 @@ def _met(x: Tensor, axis: int, index: Tensor, own: int = 0) -> Tensor:
 def _slots(x: Tensor, axis: int, index: Tensor, own: int) -> Tensor:
     """For each position 1 more than the number of its index, or 0; as `_met`."""
     positions = arange(x.shape[axis])
-    here = v.expand_dims(f.index_select(positions, 0, index), own)
+    here = f.index_select(_refusing(x, axis, positions), 0, index)
+    here = v.expand_dims(here, own)
     numbers = _along(arange(index.shape[own]), own + 1, here.ndim) + 1
     met = f.equal(_along(positions, own, here.ndim), here)
     return f.amax(f.where(met, numbers, 0), own + 1)
+
+
+def _refusing(x: Tensor, axis: int, positions: Tensor) -> Tensor:
+    """Positions to pick from, which refuses an index outside.
+
+    Those along an axis of several dims, as of pages and rows in them, have a dim of
+    their own here: an index of several dims is none.
+    """
+    several = len(x.recorder.dims.resolve(x.handle.axes[axis])) > 1
+    return arange(x.shape[axis]) if several else positions
 
 
 def _along(x: Tensor, axis: int, rank: int) -> Tensor:

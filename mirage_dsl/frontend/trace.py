@@ -47,6 +47,7 @@ from mirage_dsl.frontend.tensor import Extreme, Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.rewrite.casts import without_unseen_roundings
+from mirage_dsl.rewrite.updates import updates_chosen
 
 Function = Callable[..., Any]
 
@@ -167,10 +168,15 @@ def _traced(
     outputs, structure = _outputs(returned, name, recorder, location)
     recorder.closed = True
     try:
-        program = without_unseen_roundings(build_graph(name, recorder, inputs, outputs))
+        program = _settled(build_graph(name, recorder, inputs, outputs))
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
     return Trace(program, structure, strides if recorder.asked_strides else None)
+
+
+def _settled(program: KernelGraph) -> KernelGraph:
+    """The program, once all that reads what it computes is known."""
+    return without_unseen_roundings(updates_chosen(program))
 
 
 # -- PyTorch's constructors ------------------------------------------------------------

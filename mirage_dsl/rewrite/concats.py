@@ -281,7 +281,7 @@ def pick_joined(program: KernelGraph) -> KernelGraph | None:
 
     None where there is none along a dim of known extent.
     """
-    picking = _Picking(program)
+    picking = Picking(program)
     if not any(map(picking.is_pickable, program.applies)):
         return None
     for node in program.applies:
@@ -296,8 +296,8 @@ def pick_joined(program: KernelGraph) -> KernelGraph | None:
 
 
 @dataclass
-class _Picking:
-    """Rewrites a program node by node.
+class Picking:
+    """Rewrites a program node by node; what is picked is picked as early as it can be.
 
     Attributes:
         program: What is rewritten.
@@ -332,16 +332,16 @@ class _Picking:
         """Write a node; in the place of a concatenation what it picks."""
         node = with_operands(node, self.names)
         if self.is_pickable(node):
-            at = self._position(str(node.attr("to")))
+            at = self.position(str(node.attr("to")))
             made = self._chosen(node, at)
             if isinstance(made, str):
                 self.names[node.result] = made
                 return
-        self._add(node)
+        self.add(node)
 
     # -- Concatenations ------------------------------------------------------------
 
-    def _position(self, dim: str) -> str:
+    def position(self, dim: str) -> str:
         """The index value along a dim."""
         if dim not in self._positions:
             index = Index(self._fresh(f"at_{dim}"), (Dim(dim),))
@@ -358,22 +358,22 @@ class _Picking:
         for number, (part, dim) in enumerate(parts):
             inside = at
             if number < len(parts) - 1:
-                within.append(self._write(LESS, at, _extent(dim)))
-                inside = self._write(WHERE, within[-1], at, scalar(0))
+                within.append(self.write(LESS, at, _extent(dim)))
+                inside = self.write(WHERE, within[-1], at, scalar(0))
             if number:
-                inside = self._write(WHERE, within[number - 1], scalar(0), inside)
-            found.append(self._picked(part, inside, dim))
+                inside = self.write(WHERE, within[number - 1], scalar(0), inside)
+            found.append(self.picked(part, inside, dim))
             if number < len(parts) - 1:
-                at = self._write(SUB, at, _extent(dim))
+                at = self.write(SUB, at, _extent(dim))
         made = found.pop()
         while found:
             part = found.pop()
-            made = self._write(WHERE, within[len(found)], part, made)
+            made = self.write(WHERE, within[len(found)], part, made)
         return made
 
     # -- What is picked ------------------------------------------------------------
 
-    def _picked(self, value: str, at: str, dim: str) -> Operand:
+    def picked(self, value: str, at: str, dim: str) -> Operand:
         """The elements of a value at positions along a dim."""
         key = value, at, dim
         if dim not in self.types[value].names:
@@ -396,7 +396,7 @@ class _Picking:
         if node.op is WHERE and node.operands[1] == same and isinstance(same, Scalar):
             return same
         if node.op.kind is Kind.ELEMENTWISE or node.op is CAST:
-            found = {v: self._picked(v, at, dim) for v in node.values}
+            found = {v: self.picked(v, at, dim) for v in node.values}
             if not any(isinstance(o, str) for o in found.values()):
                 return self._gather(value, at, dim)
             operands = (
@@ -407,15 +407,15 @@ class _Picking:
         if node.op is GATHER:
             source, index = node.values
             if dim not in self.types[source].names:
-                return self._again(node, (source, self._picked(index, at, dim)))
+                return self._again(node, (source, self.picked(index, at, dim)))
         if node.op is INSERT and attrs["to"] == dim:
             return node.values[0]
         if node.op is RENAME and attrs["to"] == (dim,):
-            return self._picked(node.values[0], at, _joined(node)[0])
+            return self.picked(node.values[0], at, _joined(node)[0])
         return self._gather(value, at, dim)
 
     def _gather(self, value: str, at: str, dim: str) -> str:
-        return self._add(
+        return self.add(
             Apply(
                 self._fresh(f"{value}_at_{dim}"),
                 GATHER,
@@ -428,13 +428,18 @@ class _Picking:
 
     def _again(self, node: Apply, operands: tuple[Operand, ...]) -> str:
         name = self._fresh(node.result)
-        return self._add(replace(node, result=name, operands=operands))
+        return self.add(replace(node, result=name, operands=operands))
 
-    def _write(self, op: Operator, *operands: Operand) -> str:
+    def write(
+        self, op: Operator, *operands: Operand, over: tuple[str, ...] = ()
+    ) -> str:
+        """Write an operator, elementwise or over some dims: the name of its result."""
         stem = next(o for o in operands if isinstance(o, str))
-        return self._add(Apply(self._fresh(f"{stem}_{op.name}"), op, operands))
+        attrs: Attrs = (("over", over),) if over else ()
+        return self.add(Apply(self._fresh(f"{stem}_{op.name}"), op, operands, attrs))
 
-    def _add(self, node: Apply) -> str:
+    def add(self, node: Apply) -> str:
+        """Write a node: the name of its result."""
         self.nodes.append(node)
         self.makers[node.result] = node
         types = [self.types[v] for v in node.values]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from math import prod
 from typing import Any
 
 import pytest
@@ -141,6 +143,31 @@ def test_generated_kernels_do_it(name: str) -> None:
     torch.testing.assert_close(found, function(*tensors))
 
 
+def copied(cache: Any, rows: Any) -> Any:
+    made = cache.clone()
+    made[:, 4:7].copy_(rows)
+    return made
+
+
+def slotted(pages: Any, rows: Any, slots: Any) -> Any:
+    made = pages.clone()
+    made.view(-1, 3, 8)[slots] = rows
+    return made
+
+
+def in_a_loop(cache: Any, rows: Any) -> Any:
+    made = cache.clone()
+    for at in range(3):
+        made[:, 2 * at + 1] = rows[:, at]
+    return made
+
+
+def put(cache: Any, position: Any, row: Any) -> Any:
+    made = cache.clone()
+    made[:, position] = row
+    return made
+
+
 VALUES = normal(2, 12, 3, 8) * 3
 AT = torch.tensor([9])
 CACHES: dict[str, tuple[Function, list[torch.Tensor], int]] = {
@@ -168,16 +195,74 @@ CACHES: dict[str, tuple[Function, list[torch.Tensor], int]] = {
         [CACHE, normal(2, 12, 3, 8) > 0, normal(2, 12, 3, 8)],
         1,
     ),
+    "at a number": (lambda c, k: put(c, 9, k), [CACHE, NEW[:, 0]], 1),
+    "rows at numbers": (
+        lambda c, k: put(c, slice(3, 6), torch.tanh(k)),
+        [CACHE, normal(2, 3, 3, 8)],
+        1,
+    ),
+    "the first rows": (
+        lambda c, k: put(c, slice(2), k),
+        [CACHE, NEW.repeat(1, 2, 1, 1)],
+        1,
+    ),
+    "the last rows": (
+        lambda c, k: put(c, slice(-2, None), k),
+        [CACHE, NEW.repeat(1, 2, 1, 1)],
+        1,
+    ),
+    "copied to a slice": (copied, [CACHE, normal(2, 3, 3, 8)], 1),
+    "joined": (
+        lambda c, k: torch.cat([c[:, :4], k, c[:, 5:]], 1),
+        [CACHE, NEW],
+        1,
+    ),
+    "two positions": (
+        lambda c, k, p, q: c.index_copy(1, p, k).index_copy(1, q, k * 2),
+        [CACHE, NEW, AT, AT - 4],
+        1,
+    ),
+    "one position twice": (
+        lambda c, k, p, q: c.index_copy(1, p, k).index_copy(1, q, k * 2),
+        [CACHE, NEW, AT, AT],
+        1,
+    ),
+    "two numbers": (
+        lambda c, k: put(put(c, 2, k), 7, k * 2),
+        [CACHE, NEW[:, 0]],
+        1,
+    ),
+    "rows in a loop": (in_a_loop, [normal(2, 48, 3, 8), normal(2, 3, 3, 8)], 1),
+    "a number and a position": (
+        lambda c, k, p: put(put(c, 2, k), p, k * 2),
+        [CACHE, NEW[:, 0], AT[0]],
+        1,
+    ),
+    "keys and values at a number": (
+        lambda c, v, k, w: (put(c, 3, k), put(v, 3, w)),
+        [CACHE, VALUES, NEW[:, 0], NEW[:, 0] * 2],
+        2,
+    ),
+    "behind a position": (
+        lambda c, k, p: c.index_copy(1, p + 1, k),
+        [CACHE, NEW, AT],
+        1,
+    ),
+    "the last of lengths": (
+        lambda c, k, p: c.index_copy(1, p - 1, k),
+        [CACHE, NEW, AT],
+        1,
+    ),
+    "in a ring": (lambda c, k, p: put(c, p % 12, k), [CACHE, NEW[:, 0], AT[0] + 7], 1),
+    "slots in pages": (
+        slotted,
+        [normal(6, 4, 3, 8), NEW[:, 0], torch.tensor([9, 22])],
+        1,
+    ),
 }
 """What changes a cache, its arguments, and how many of these are caches."""
-ONE_PLACE = {"a slice", "a row", "from the end", "computed", "a number"}
-ONE_PLACE |= {"keys and values"}
-
-
-def put(cache: Any, position: Any, row: Any) -> Any:
-    made = cache.clone()
-    made[:, position] = row
-    return made
+EVERYWHERE = {"several", "all but some", "slots in pages"}
+"""Those of which all blocks may change something."""
 
 
 def between_gaps(tensor: torch.Tensor) -> torch.Tensor:
@@ -187,14 +272,22 @@ def between_gaps(tensor: torch.Tensor) -> torch.Tensor:
     return part.copy_(tensor)
 
 
+@cache
+def generated(name: str) -> list[KernelGraph]:
+    """Some of the μGraphs that a search finds for an update, with blocks in them."""
+    program = traced(*CACHES[name][:2])
+    found = mirage.superoptimize(program, effort="quick", use_cache=False)
+    return [c.mugraph for c in found.candidates[:3] if c.mugraph.blocks]
+
+
 @pytest.mark.parametrize("name", CACHES)
 def test_a_cache_is_changed_where_it_is(name: str) -> None:
     function, tensors, count = CACHES[name]
-    program = traced(function, tensors)
-    found = mirage.superoptimize(program, effort="quick", use_cache=False)
     expected = function(*tensors)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for graph in (c.mugraph for c in found.candidates[:3] if c.mugraph.blocks):
+    graphs = generated(name)
+    assert graphs
+    for graph in graphs:
         run = TritonExecutable(graph, interpret=True)
         for place in (torch.clone, between_gaps):
             given = [place(t) for t in tensors[:count]]
@@ -210,11 +303,8 @@ def test_a_cache_is_changed_where_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", CACHES)
 def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
-    function, tensors, count = CACHES[name]
-    program = traced(function, tensors)
-    found = mirage.superoptimize(program, effort="quick", use_cache=False)
-    graph = next(c.mugraph for c in found.candidates if c.mugraph.blocks)
-    caches = tensors[:count]
+    _, tensors, count = CACHES[name]
+    graph, caches = generated(name)[0], tensors[:count]
     over = stored_over(graph, overlaps(caches, caches), caches, caches)
     assert over is not None
     assert len(over) == count
@@ -222,7 +312,10 @@ def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
     last, old = made.kernels[-1], {graph.inputs[at].name for at in range(count)}
     assert old.isdisjoint(p.source for p in last.params if p.kind == "tensor")
     assert "copy_(" not in made.source
-    assert ("1" in last.grid) is (name in ONE_PLACE)
+    blocks, before = (
+        [prod(map(int, k.grid)) for k in p.kernels] for p in (made, plan(graph))
+    )
+    assert (blocks[-1] < before[-1]) is (name not in EVERYWHERE)
     for kernel in made.kernels:
         compile_kernel(made, kernel, 90)
     whole = plan(graph, out=True).kernels[-1]
@@ -292,5 +385,50 @@ def _square(function: Function) -> KernelGraph:
 def test_a_wrong_place_is_never_accepted(name: str) -> None:
     right, wrong = _square(CASES["rows"][0]), _square(WRONG[name])
     for seed in SEEDS:
+        found = mirage.verify(wrong, right, seed=seed, stability=False)
+        assert not found.equivalent, seed
+
+
+MISPLACED: dict[str, tuple[Function, Function]] = {
+    "not behind": (lambda c, k, p: put(c, p + 1, k), lambda c, k, p: put(c, p, k)),
+    "two behind": (lambda c, k, p: put(c, p + 1, k), lambda c, k, p: put(c, p + 2, k)),
+    "no ring": (lambda c, k, p: put(c, p % 12, k), lambda c, k, p: put(c, p, k)),
+    "a shorter ring": (
+        lambda c, k, p: put(c, p % 12, k),
+        lambda c, k, p: put(c, p % 11, k),
+    ),
+    "another number": (lambda c, k, _p: put(c, 9, k), lambda c, k, _p: put(c, 8, k)),
+    "a position": (lambda c, k, _p: put(c, 9, k), lambda c, k, p: put(c, p, k)),
+    "rows ahead": (
+        lambda c, k, _p: put(c, slice(3, 6), k[:, None]),
+        lambda c, k, _p: put(c, slice(2, 5), k[:, None]),
+    ),
+    "a row more": (
+        lambda c, k, _p: put(c, slice(3, 6), k[:, None]),
+        lambda c, k, _p: put(c, slice(3, 7), k[:, None]),
+    ),
+    "the other way": (
+        lambda c, k, _p: put(c, slice(0, 3), k.permute(0, 2, 1)[:, :3, :, None]),
+        lambda c, k, _p: put(
+            c, slice(0, 3), k.permute(0, 2, 1)[:, :3].flip(1)[..., None]
+        ),
+    ),
+    "in another order": (
+        lambda c, k, p: put(put(c, 9, k), p, k * 2),
+        lambda c, k, p: put(put(c, p, k * 2), 9, k),
+    ),
+    "exchanged": (
+        lambda c, k, _p: put(put(c, 2, k), 7, k * 2),
+        lambda c, k, _p: put(put(c, 7, k), 2, k * 2),
+    ),
+}
+"""Updates of a cache, each with another one that is not the same."""
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_an_update_elsewhere_is_never_accepted(name: str) -> None:
+    right, wrong = (traced(f, [CACHE, NEW[:, 0], AT[0]]) for f in MISPLACED[name])
+    assert mirage.verify(right, right, stability=False).equivalent
+    for seed in SEEDS[:6]:
         found = mirage.verify(wrong, right, seed=seed, stability=False)
         assert not found.equivalent, seed

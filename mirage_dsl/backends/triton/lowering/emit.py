@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -54,7 +55,7 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph, LoopBound, Operand, Spl
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
-from mirage_dsl.tile.changes import Change, Narrowed, changes
+from mirage_dsl.tile.changes import Narrowed, Stretch, Written, changes
 from mirage_dsl.tile.combined import is_position, packed, runs
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -526,24 +527,33 @@ class _Printer:
         return KernelPlan(program.name, block, params, grid, lines)
 
     def _narrowed(self, narrowed: Narrowed) -> None:
-        """The kernel with one block along an axis, at positions that are computed."""
-        places, positions = self._places, narrowed.positions
-        places.emit_ids(without=positions)
-        places.emit_positions(lambda piece: piece.dim.name not in positions)
+        """The kernel with those blocks along an axis that are at places."""
+        places, known = self._places, narrowed.stretches
+        places.emit_ids(without=known)
+        places.emit_positions(lambda piece: piece.dim.name not in known)
         self._region(narrowed.ahead, ())
-        for dim, position in positions.items():
+        for dim, each in known.items():
             split = self._pieces.block.grid_split(dim)
             assert split is not None
-            places.emit_id_at(split, self._form(position, (), i32))
-        places.emit_positions(lambda piece: piece.dim.name in positions)
+            spans = [(self._first(p), p.blocks(split.tile)) for p in each]
+            number = next(n for n, a in enumerate(self._axes) if split in a)
+            places.emit_id_at(split, spans, number)
+        places.emit_positions(lambda piece: piece.dim.name in known)
         rest = [s for s in self._program.body if s not in narrowed.ahead]
         self._region(rest, self._program.closing)
+
+    def _first(self, stretch: Stretch) -> int | str:
+        """The first position of a stretch: a number, or an expression."""
+        if isinstance(stretch.first, int):
+            return stretch.first
+        return self._form(stretch.first, (), i32)
 
     def _blocks(self, axis: Sequence[Split]) -> str:
         """How many blocks the launch has along an axis of the grid."""
         narrowed = self._changes.narrowed
-        if narrowed is not None and axis[0].dim in narrowed.positions:
-            return "1"
+        if narrowed is not None and axis[0].dim in narrowed.stretches:
+            found = narrowed.stretches[axis[0].dim]
+            return str(sum(each.blocks(axis[0].tile) for each in found))
         return self._signature.parts(axis)
 
     def _region(self, body: Sequence[Statement], closing: Notes) -> None:
@@ -798,33 +808,38 @@ class _Printer:
             tile = self._variables[store.operand]
             self._memory.store(store, pointer, strides, tile)
             return
-        self._memory.store(
-            store,
-            pointer,
-            strides,
-            self._new(store, change),
-            change.tile.axes,
-            lambda order: self._changed(change, order),
-        )
+        for part in change:
+            self._memory.store(
+                store,
+                pointer,
+                strides,
+                self._new(store, part),
+                part.tile.axes,
+                partial(self._changed, part),
+            )
 
-    def _new(self, store: Store, change: Change) -> Variable:
+    def _new(self, store: Store, part: Written) -> Variable:
         """What a store changes elements to."""
-        if isinstance(change.value, str):
-            return self._variables[change.value]
-        axes, dtype = change.tile.axes, change.tile.dtype
-        number = self._signature.constant(change.value, dtype)
+        if isinstance(part.value, str):
+            return self._variables[part.value]
+        axes, dtype = part.tile.axes, part.tile.dtype
+        number = self._signature.constant(part.value, dtype)
         text = (
             f"tl.full({self._tiles.shape(axes)}, {number}, {TRITON_DTYPE[dtype.name]})"
         )
         return Variable(self._bind(store.result, text), axes, dtype)
 
-    def _changed(self, change: Change, order: Order) -> str:
-        """The lanes that a store changes."""
-        under = self._variables[change.under]
+    def _changed(self, part: Written, order: Order) -> str:
+        """The lanes of a part that a store changes."""
+        return " & ".join(self._met(name, order, holds) for name, holds in part.under)
+
+    def _met(self, name: str, order: Order, holds: bool) -> str:
+        """The lanes for which a condition holds, or those for which it does not."""
+        under = self._variables[name]
         if under.axes or not order:
-            return self._chosen(change.under, order, holds=change.holds)
+            return self._chosen(name, order, holds=holds)
         # Triton's interpreter cannot spread the truth value of a scalar.
-        sign = "!=" if change.holds else "=="
+        sign = "!=" if holds else "=="
         zeros = f"tl.full({self._tiles.shape(order)}, 0, tl.int32)"
         return f"({zeros} + ({under.name} {sign} 0).to(tl.int32) != 0)"
 

@@ -81,13 +81,37 @@ class Places:
             name = self._writer.define("_".join([*(s.dim for s in axis), "id"]), text)
             self.ids |= dict.fromkeys((s.dim for s in axis), name)
 
-    def emit_id_at(self, split: Split, position: str) -> None:
-        """Bind the coordinate of the block that has a position, or of the nearest."""
+    def emit_id_at(
+        self, split: Split, spans: Sequence[tuple[int | str, int]], number: int
+    ) -> None:
+        """Bind the coordinate of the block that has positions, or of the nearest.
+
+        Args:
+            split: Whose coordinate it is.
+            spans: The first position of each, and how many blocks have some of it; one
+                block after the other is theirs along the axis.
+            number: Of the axis.
+        """
         size = self._size(split.dim)
         last = f"({size} - 1) // {split.tile}"
         if size.isdigit():
             last = str((int(size) - 1) // split.tile)
-        text = f"tl.minimum(tl.maximum({position} // {split.tile}, 0), {last})"
+        text, before = "", 0
+        for first, count in spans:
+            if isinstance(first, int):
+                at = str(first // split.tile)
+            else:
+                at = f"tl.minimum(tl.maximum({first} // {split.tile}, 0), {last})"
+            if sum(n for _, n in spans) > 1:
+                at = f"{at} + tl.program_id({number}) - {before}"
+            text = (
+                f"tl.where(tl.program_id({number}) < {before}, {text}, {at})"
+                if text
+                else at
+            )
+            before += count
+        if len(spans) == 1 and spans[0][1] == 1 and isinstance(spans[0][0], int):
+            text = f"tl.full((), {text}, tl.int32)"
         dtype = "tl.int64" if self._wide else "tl.int32"
         self.ids[split.dim] = self._writer.define(
             f"{split.dim}_id", f"({text}).to({dtype})"
