@@ -19,7 +19,6 @@ forms less accurate; that is for the stability verdict to judge.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 
@@ -130,14 +129,6 @@ class Form:
     def serves(self, loop: str | None) -> bool:
         """Whether blocks that iterate over a dim, or none, are worth a search."""
         return self.loops is None or loop in self.loops
-
-
-class Wanted(Enum):
-    """Which forms of a program are searched."""
-
-    BOTH = "as it is, and multiplied out"
-    WRITTEN = "as it is"
-    MULTIPLIED = "multiplied out"
 
 
 def forms(program: KernelGraph) -> list[Form]:

@@ -3,10 +3,11 @@
     expand -> cut into segments -> for each segment: structures -> casts -> sizes
            -> join -> stabilise -> verify against the original program -> k best
 
-The whole program is one segment first.  Unless one kernel comes close to what the
-hardware could do, programs of several kernels are searched (`search.multi_kernel`), and
-chains of segments (`search.programs.chains`).  The program by library kernels is always
-a candidate.
+Programs with products are one space of all their kernels (`search.multi_kernel`), of
+which a single kernel is the case of one layer.  What that does not cover is one segment
+first and, unless one kernel comes close to what the hardware could do, cut into chains
+of segments (`search.programs.chains`).  The program by library kernels is always a
+candidate.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.flatten import FlatForm, flattened
 from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
-from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.variances import read_in_turn
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
@@ -257,8 +257,9 @@ def every_mugraph(
         seed=seed,
     )
     k = MOST_SEVERAL
+    said = progress or silent
     return EveryMugraph(
-        _Driver(program, segments, k, seed, max_kernels, True, progress or silent)
+        _Driver(program, segments, k, seed, max_kernels, True, said, listed=True)
     )
 
 
@@ -297,6 +298,7 @@ class _Driver:
         waiting: µs that plans of several kernels take beside the roofline, at least.
         gathers: Those that are inputs of the forms, in the order of the forms.
         flattened: How the forms have fewer dims, if they have.
+        listed: Whether all structures of one kernel are wanted, and not the best.
     """
 
     program: KernelGraph
@@ -322,6 +324,7 @@ class _Driver:
     waiting: float = 0.0
     gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
+    listed: bool = False
 
     @property
     def budget(self) -> SearchBudget:
@@ -426,15 +429,18 @@ class _Driver:
     def _complete(self, form: KernelGraph, plans: list[Plan]) -> None:
         """Append plans of kinds that one space, which covers a form, does not have.
 
-        These are sums that are multiplied out; products that are all left to library
-        kernels, of which there may be more than a space of few kernels has; and, where
-        one kernel is best, all structures of one, of which a space has fewer.
+        These are one kernel in which sums are multiplied out, and products that are all
+        left to library kernels, of which there may be more than a space of few kernels
+        has.
         """
-        best = min(self.spaces[form].plans, key=lambda p: p.microseconds)
-        if is_one_kernel(best.graph):
+        if self.listed:
             plans += self._allowed(self._whole(Cutter(form)))
-        elif REWRITES["multiply-out"](form) != form:
-            plans += self._allowed(self._whole(Cutter(form), Wanted.MULTIPLIED))
+        elif (other := REWRITES["multiply-out"](form)) != form:
+            plans += self._allowed(self._space(other, 1).plans)
+        self._leave_products(form, plans)
+
+    def _leave_products(self, form: KernelGraph, plans: list[Plan]) -> None:
+        """Append the best chain that does, if the space of a form has no such plan."""
         if not any(leaves_products(p.graph) for p in self.spaces[form].plans):
             for chains in self._chains(form):
                 some = chains.cheapest(products=False)[:1]
@@ -456,10 +462,11 @@ class _Driver:
         self.cut = True
         for form in dict.fromkeys(self.forms):
             covered = self._one_space(form, plans)
-            found = self.spaces[form].plans
-            plans += self._allowed(self.segments.split_apart(found))
+            if form in self.spaces:
+                found = self.spaces[form].plans
+                plans += self._allowed(self.segments.split_apart(found))
             if covered and not self.refused:
-                self._complete(form, plans)
+                self._leave_products(form, plans)
             else:
                 self._cut(form, plans)
 
@@ -610,8 +617,8 @@ class _Driver:
         self.ledger.cut["constraints"] += len(plans) - len(kept)
         return kept
 
-    def _whole(self, cutter: Cutter, wanted: Wanted = Wanted.BOTH) -> list[Plan]:
-        """The plans of all operators as one kernel, or of forms of them."""
+    def _whole(self, cutter: Cutter) -> list[Plan]:
+        """The plans of all operators as one kernel."""
         self.progress("search", 0, 1, None)
         if not cutter.order or any(a.library for a in cutter.groups):
             return []
@@ -623,26 +630,32 @@ class _Driver:
             )
             return []
         segment = cutter.segment(cutter.order)
-        plans = self.segments.plans(segment, wanted=wanted)
+        plans = self.segments.plans(segment)
         self.progress("search", 1, 1, plans[0].microseconds if plans else None)
         return [Plan(p.microseconds, cutter.join([p.graph])) for p in plans]
 
     def _one_space(self, program: KernelGraph, plans: list[Plan]) -> bool:
         """Append the plans of a form as one space, once; whether these are all."""
+        if self.max_kernels == 1:
+            return False
         if program not in self.spaces:
-            found = one_space(
-                program,
-                self.segments,
-                max_kernels=self.max_kernels,
-                keep=MOST_SEVERAL if self.refused else self.k,
-                seed=self.seed,
-                progress=self.progress,
-                enough=GOOD_ENOUGH * self._roofline(),
-            )
+            found = self._space(program, self.max_kernels)
             self.proof = both_proved(self.proof, found.proof)
             self.spaces[program] = found
             plans += self._allowed(found.plans)
         return self._covered(program)
+
+    def _space(self, program: KernelGraph, max_kernels: int | None) -> MultiKernel:
+        """What there is of a form as one space of so many kernels."""
+        return one_space(
+            program,
+            self.segments,
+            max_kernels=max_kernels,
+            keep=MOST_SEVERAL if self.refused else self.k,
+            seed=self.seed,
+            progress=self.progress,
+            enough=GOOD_ENOUGH * self._roofline(),
+        )
 
     def _covered(self, program: KernelGraph) -> bool:
         """Whether a form was searched as one space that leaves nothing else to find."""

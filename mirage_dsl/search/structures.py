@@ -35,7 +35,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.rewrite.multiply_out import Form, Wanted, forms
+from mirage_dsl.rewrite.multiply_out import Form, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure.closure import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
@@ -140,7 +140,7 @@ def structures(
     max_grid: int = 3,
     seed: int = 0,
     own: bool = False,
-    wanted: Wanted = Wanted.BOTH,
+    written: bool = False,
 ) -> StructureSet:
     """Search the complete space of single kernels that compute a program.
 
@@ -155,16 +155,13 @@ def structures(
         seed: Seed of fingerprints and residues; it does not change the result but
             for coincidences.
         own: Only what operators of the program itself make up: few structures, soon.
-        wanted: Of which forms of the program.
+        written: Only of the program as it is, not of its other form.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
     """
     total = StructureSet()
-    as_it_is = own or wanted is Wanted.WRITTEN
-    searched = [Form(program)] if as_it_is else forms(program)
-    if wanted is Wanted.MULTIPLIED:
-        del searched[:1]
+    searched = [Form(program)] if own or written else forms(program)
     keep = 1 if own else per_configuration
     parameters = (hardware, keep, budget, seed, own)
     try:

@@ -18,7 +18,6 @@ from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
-from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.multi_kernel.halves import cut_dims
 from mirage_dsl.search.programs.segments import MOST_SPLIT, Found, SegmentSearch
@@ -160,7 +159,7 @@ def _squares(count: int) -> KernelGraph:
 
 
 def test_structures_that_cannot_be_split_do_not_hide_those_that_can() -> None:
-    def no_structures(segment: KernelGraph, wanted: Wanted) -> Found:  # noqa: ARG001
+    def no_structures(segment: KernelGraph, written: bool) -> Found:  # noqa: ARG001
         return Found(())
 
     segments = SegmentSearch(no_structures, H100, split=True)

@@ -15,11 +15,12 @@ from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.search.multi_kernel.graph import LAUNCH, LIBRARY, LayeredGraph
 from mirage_dsl.search.multi_kernel.heuristic import Dag, neighbours
 from mirage_dsl.search.multi_kernel.rebuild import Rebuilder
-from mirage_dsl.search.result import Plan, with_every_kind
+from mirage_dsl.search.result import Plan, is_one_kernel, with_every_kind
 from mirage_dsl.search.sizes.graphs import Sizer
 
-HOPELESS = 2.0
-"""DAGs that cost this factor more than the best are not sized."""
+CRUDE = 2.0
+"""What the additive model, which has a few tiles and no schedules, may be off by: DAGs
+that cost this factor more than the best are not sized."""
 
 VARIED = 3
 """Graphs that are varied."""
@@ -58,15 +59,17 @@ class Planner:
     counters: Counter[str]
     plans: list[Plan] = field(default_factory=list[Plan])
     _seen: set[str] = field(default_factory=set[str])
+    _sized: set[str] = field(default_factory=set[str])
     _known: set[Hashable] = field(default_factory=set[Hashable])
-    _best: dict[tuple[int, int], tuple[float, Rebuilder, Dag]] = field(
-        default_factory=dict[tuple[int, int], tuple[float, Rebuilder, Dag]]
+    _best: dict[Hashable, tuple[float, Rebuilder, Dag]] = field(
+        default_factory=dict[Hashable, tuple[float, Rebuilder, Dag]]
     )
 
     def take(self, runs: Sequence[Run], most: int) -> None:
-        """Size the first so many graphs of some runs."""
-        for made in itertools.islice(self._structures(self._in_turn(runs)), most):
-            self._size(*made)
+        """Size the first so many graphs of some runs; what is there does not count."""
+        made = itertools.islice(self._structures(self._in_turn(runs)), 2 * most)
+        while most and (one := next(made, None)) is not None:
+            most -= self._size(*one)
             if self.plans and self.late():
                 break
 
@@ -84,20 +87,21 @@ class Planner:
     def vary(self, most: int) -> None:
         """Size what differs from the best graphs in one value of a block.
 
-        That is the best of each number of kernels, for the best of all may be close to
-        another one; where a better one is found, it goes on from there.
+        That is the best of each number of kernels, and of one kernel with each grid,
+        for the best of all may be close to another one; where a better one is found, it
+        goes on from there.
         """
         varied = set[Dag]()
         while len(varied) < VARIED and not self.late():
             least = min((cost for cost, _, _ in self._best.values()), default=0.0)
             todo = [
-                (rebuilder, dag)
+                (cost, rebuilder, dag)
                 for cost, rebuilder, dag in self._best.values()
                 if dag not in varied and cost <= SIMILAR * least
             ]
             if not todo:
                 break
-            rebuilder, dag = todo[0]
+            _, rebuilder, dag = min(todo, key=lambda one: one[0])
             varied.add(dag)
             others = (
                 (rebuilder, d)
@@ -110,16 +114,28 @@ class Planner:
                 if self.late():
                     break
 
-    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: KernelGraph) -> None:
-        """Choose the sizes of a graph, and keep it if it is one of the best."""
+    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: KernelGraph) -> bool:
+        """Choose the sizes of a graph, and keep it if it is one of the best.
+
+        Returns False if that one is there already: graphs that differ in their grids
+        only may be one with the best sizes.
+        """
         plan = self.sizer.sized(graph, self._worst())
         if plan is None or check(plan.graph):
-            return
+            return True
+        structure = canonical_hash(plan.graph, sizes=False)
+        if structure in self._sized:
+            return False
+        self._sized.add(structure)
         self.plans.append(plan)
-        kinds = _kernel_counts(rebuilder.layered, dag)
-        known = self._best.get(kinds)
+        kind: Hashable = _kernel_counts(rebuilder.layered, dag)
+        if is_one_kernel(plan.graph):
+            # Its grid is most of what there is to choose.
+            kind = kind, tuple(s.dim for s in plan.graph.blocks[0].grid)
+        known = self._best.get(kind)
         if known is None or plan.microseconds < known[0]:
-            self._best[kinds] = plan.microseconds, rebuilder, dag
+            self._best[kind] = plan.microseconds, rebuilder, dag
+        return True
 
     def best(self) -> list[Plan]:
         """The best plans, and the best of each kind."""
@@ -137,7 +153,7 @@ class Planner:
         groups: dict[tuple[int, int, int], list[tuple[Rebuilder, Dag]]] = {}
         for number, run in enumerate(runs):
             for dag in run.dags:
-                if dag.cost <= HOPELESS * least:
+                if dag.cost <= CRUDE * least:
                     kinds = _kernel_counts(run.rebuilder.layered, dag)
                     groups.setdefault((number, *kinds), []).append((run.rebuilder, dag))
         turns = itertools.zip_longest(*(groups[k] for k in sorted(groups)))

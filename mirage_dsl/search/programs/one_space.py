@@ -16,7 +16,6 @@ from mirage_dsl.search.programs.segments import (
 )
 from mirage_dsl.search.result import Proof
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.space import MOST_LAYERS
 
 if TYPE_CHECKING:
     from mirage_dsl.search.multi_kernel import MultiKernel
@@ -53,7 +52,7 @@ def one_space(
     # Here, for it loads compiled code.
     from mirage_dsl.search.multi_kernel import MultiKernel
 
-    if max_kernels == 1 or segments.late():
+    if segments.late():
         return MultiKernel()
     if len(program.nodes) > MOST_OPERATORS:
         segments.exhausted = False
@@ -63,19 +62,35 @@ def one_space(
         )
         return MultiKernel()
     progress("several kernels", 0, 1, None)
-    alone = sum(n.op.kind in (Kind.GATHER, Kind.LIBRARY) for n in program.applies)
-    products = sum(n.op.kind is Kind.CONTRACTION for n in program.applies)
-    # Programs of many products have more kernels, if that is not to be dear.  Those of
-    # none take as many reads of their rows as they have sums one after the other.
-    many = products > MOST_LAYERS or not products
-    most = MOST_KERNELS if many else max_kernels or MOST_KERNELS
-    most += alone
+    most = kernels_of(program, max_kernels)
     found = _found(program, segments, most, keep, seed, enough)
     segments.ledger.take_several(found.counters)
     segments.exhausted &= found.complete
     best = found.plans[0].microseconds if found.plans else None
     progress("several kernels", 1, 1, best)
     return found
+
+
+def kernels_of(program: KernelGraph, max_kernels: int | None) -> int:
+    """How many kernels a program may have as one space.
+
+    Where several are allowed, but no more than half of its products, each kernel would
+    have to hold two, as attention does, and the limit would decide, not the estimate.
+    And a program without products takes as many reads of its rows as it has sums one
+    after the other.  Then there are as many as one search takes.
+
+    Args:
+        program: Operators only.
+        max_kernels: Most kernels, besides those of operators that always are one;
+            None without a limit but that of one search.
+    """
+    kinds = Counter(n.op.kind for n in program.applies)
+    alone = kinds[Kind.GATHER] + kinds[Kind.LIBRARY]
+    most = max_kernels or MOST_KERNELS
+    products = kinds[Kind.CONTRACTION]
+    if most > 1 and (most <= products // 2 or not products):
+        most = MOST_KERNELS
+    return min(most + alone, MOST_KERNELS)
 
 
 def covers(found: MultiKernel, program: KernelGraph, constraints: Constraints) -> bool:
@@ -102,8 +117,7 @@ def _found(
     """What the search finds, or found before an interruption."""
     from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 
-    count = min(max_kernels, MOST_KERNELS)
-    options = (count, keep, seed, segments.constraints, segments.hardware, enough)
+    options = (max_kernels, keep, seed, segments.constraints, segments.hardware, enough)
     key = segments.memo.key("several", to_text(program), *options)
     known = segments.memo.recall(key, lambda document: _read(document, program))
     if known is not None:
@@ -113,7 +127,7 @@ def _found(
         multi_kernel(
             program,
             segments.hardware,
-            max_kernels=count,
+            max_kernels=max_kernels,
             budget=segments.budget.now,
             seed=seed,
             keep=keep,

@@ -42,7 +42,6 @@ from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
-from mirage_dsl.rewrite.multiply_out import Wanted
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.variances import in_parts
 from mirage_dsl.search.budget import Budget, SearchBudget
@@ -102,8 +101,10 @@ class Sizing:
     unshifted: bool
 
 
-Structures = Callable[[KernelGraph, Wanted], Found]
-"""The structural search: all worthwhile blocks of forms of a program, without sizes."""
+Structures = Callable[[KernelGraph, bool], Found]
+"""The structural search: all worthwhile blocks of a program, without sizes.
+
+Or only those of the program as it is written."""
 
 
 def _reads_joined(block: BlockGraph) -> bool:
@@ -184,10 +185,7 @@ class SegmentSearch:
         return self.budget.late()
 
     def key(
-        self,
-        segment: KernelGraph,
-        inside: AbstractSet[str],
-        wanted: Wanted = Wanted.BOTH,
+        self, segment: KernelGraph, inside: AbstractSet[str], written: bool = False
     ) -> str:
         """What the plans of a segment depend on."""
         exact = "" if self.constraints == Constraints() else to_text(segment)
@@ -199,7 +197,7 @@ class SegmentSearch:
             self.constraints,
             self.hardware,
             (self.keep, self.enough, self.split),
-            wanted.value,
+            written,
         )
 
     def plans(
@@ -207,26 +205,26 @@ class SegmentSearch:
         segment: KernelGraph,
         inside: AbstractSet[str] = frozenset(),
         *,
-        wanted: Wanted = Wanted.BOTH,
+        written: bool = False,
     ) -> list[Plan]:
         """μGraphs of a segment by one kernel, best first; none if no kernel holds it.
 
         With `split` also by two kernels, the first of which shares a loop out between
         blocks, or has the variances of parts of rows.  `inside` are inputs that an
-        earlier kernel left in L2; `wanted` says of which forms of the segment.
+        earlier kernel left in L2; `written` leaves other forms of the segment out.
         """
-        key = self.key(segment, inside, wanted)
+        key = self.key(segment, inside, written)
         if key in self.memo.known:
             self.ledger.found["segments repeated"] += 1
             return self.memo.known[key].of(segment)
         known = self.memo.recall(key, lambda found: self._taken(found, segment))
         if known is None:
-            known = self._searched(key, segment, inside, wanted)
+            known = self._searched(key, segment, inside, written)
         self.memo.known[key] = _Finding(segment, known)
         return list(known)
 
     def _searched(
-        self, key: str, segment: KernelGraph, inside: AbstractSet[str], wanted: Wanted
+        self, key: str, segment: KernelGraph, inside: AbstractSet[str], written: bool
     ) -> list[Plan]:
         before, self.exhausted = self.exhausted, True
         try:
@@ -234,13 +232,13 @@ class SegmentSearch:
                 self.ledger.found["segments"] += 1
                 plans: list[Plan] = []
                 with self.budget.step():
-                    self._size(key, segment, inside, wanted, plans)
+                    self._size(key, segment, inside, written, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 del plans[self.keep * self.enough :]
                 if self.split:
                     with self.budget.step():
                         plans += self.split_apart(plans, inside)
-                    if wanted is Wanted.BOTH:
+                    if not written:
                         self._add_in_parts(segment, inside, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 self.memo.keep(key, lambda: self.document(plans, segment))
@@ -263,12 +261,12 @@ class SegmentSearch:
         key: str,
         segment: KernelGraph,
         inside: AbstractSet[str],
-        wanted: Wanted,
+        written: bool,
         plans: list[Plan],
     ) -> None:
         """Append the plans of all structures of a segment."""
         try:
-            found = self._structures(key, segment, wanted)
+            found = self._structures(key, segment, written)
         except (UnsupportedError, CheckError) as error:
             self.ledger.note(f"not one kernel: {error.message}")
             return
@@ -282,12 +280,12 @@ class SegmentSearch:
                 break
             plans += self._family(f"{key} family {number}", task, family, plans)
 
-    def _structures(self, key: str, segment: KernelGraph, wanted: Wanted) -> Found:
+    def _structures(self, key: str, segment: KernelGraph, written: bool) -> Found:
         key = f"{key} structures"
         known = self.memo.recall(key, lambda document: _found(document, segment))
         if known is not None:
             return known
-        found = self.structures(segment, wanted)
+        found = self.structures(segment, written)
         self.memo.keep(key, lambda: _found_json(found, segment))
         return found
 
@@ -416,8 +414,8 @@ class SegmentSearch:
             if self.late() or least >= best or not self._is_right(whole, segment):
                 continue
             pairs = _pairs(
-                self.plans(first, inside, wanted=Wanted.WRITTEN),
-                self.plans(second, there, wanted=Wanted.WRITTEN),
+                self.plans(first, inside, written=True),
+                self.plans(second, there, written=True),
             )
             graphs = (cutter.join([a.graph, b.graph]) for a, b in pairs)
             plans += [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
@@ -681,7 +679,7 @@ def structural_search(
     """
     from mirage_dsl.search.structures import structures
 
-    def run(segment: KernelGraph, wanted: Wanted) -> Found:
+    def run(segment: KernelGraph, written: bool) -> Found:
         plain = strip_shifts(segment)
         found = structures(
             plain,
@@ -691,7 +689,7 @@ def structural_search(
             budget=budget,
             seed=seed,
             own=own,
-            wanted=wanted,
+            written=written,
         )
         return Found(
             tuple(s.block for s in found.structures),

@@ -16,7 +16,7 @@ from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.analysis.layouts import with_channels_last
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, dims_of
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, dims_of
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
     derived_extents,
@@ -25,12 +25,19 @@ from mirage_dsl.ir.maps import (
     partial_base,
     with_derived_extents,
 )
-from mirage_dsl.ir.walk import results_of
+from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.result import Plan
 from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import Allowed, Sized, UnsizedBlock, sizes_of_all
+from mirage_dsl.search.sizes.sizes import (
+    SHORTLIST,
+    Allowed,
+    Sized,
+    UnsizedBlock,
+    sizes_of_all,
+    without_splits,
+)
 
 PARTS = (2, 4, 8, 16, 32, 64)
 """Numbers of parts that are tried."""
@@ -43,6 +50,9 @@ BEAM = 6
 
 NEAR = 1.1
 """Factor of the best within which others are looked at more closely."""
+
+EQUAL = 1.01
+"""Factor within which sizes are taken for equally good."""
 
 BLOCKS_PER_SM = 2
 """A grid of at least so many blocks for every multiprocessor needs no more of them."""
@@ -226,11 +236,13 @@ class Sizer:
         around = types, extents, inside, block
         known = [c for c in counts if c is not None]
         if not known:
-            (found,) = self._best(*around, [allowed])
-            if not found and allowed.grids is None:
-                # A short dim may have one tile only.
-                (found,) = self._best(*around, [replace(allowed, grids=_any_grid)])
-            return found
+            if allowed.grids is None:
+                allowed = replace(allowed, whole=True)
+            (found,) = self._best(*around, [allowed], keep=SHORTLIST)
+            fewer = [self._without_whole(best, extents) for best in found]
+            near = [s for s in fewer if s.microseconds <= EQUAL * fewer[0].microseconds]
+            # The grid that was given stays if it is as good: others are given too.
+            return sorted(near, key=lambda s: -len(s.block.grid))[:1]
         exact = [_with_parts(allowed, block, range(c, c + 1)) for c in known]
         made = self._best(*around, exact)
         missing = [c for c, own in zip(known, made, strict=True) if not own]
@@ -248,16 +260,31 @@ class Sizer:
         inside: frozenset[str],
         block: BlockGraph,
         choices: list[Allowed],
+        keep: int = 1,
     ) -> list[list[Sized]]:
         return sizes_of_all(
             [UnsizedBlock(block, allowed) for allowed in choices],
             types,
             extents,
             hardware=self.hardware,
-            keep=1,
+            keep=keep,
             tally=self.tally,
             inside=inside,
         )
+
+    def _without_whole(self, sized: Sized, extents: Mapping[str, int | None]) -> Sized:
+        """The same, dims of which there is one tile not split, if that is allowed."""
+        block = sized.block
+        whole = {s.dim for s in block.grid if s.tile >= (extents[s.dim] or math.inf)}
+        axes = ({s.dim for s in axis} for axis in block.axes)
+        gone = frozenset[str]().union(*(axis for axis in axes if axis <= whole))
+        if not gone or block.bounds:
+            # Bounds are those of the grid that there is.
+            return sized
+        fewer = without_splits(block, gone)
+        if not self.constraints.admits_structure(fewer):
+            return sized
+        return Sized(fewer, sized.microseconds)
 
     def _inside(
         self,
@@ -267,14 +294,14 @@ class Sizer:
         extents: Mapping[str, int | None],
     ) -> frozenset[str]:
         """What earlier kernels left in L2."""
-        made = {name for n in graph.nodes[:at] for name in results_of(n)}
+        made: set[str] = set()
+        for node in graph.nodes[:at]:
+            view = isinstance(node, Apply) and node.is_view
+            # A view of an input lies where the input does.
+            if not view or made.issuperset(operands_of(node)):
+                made.update(results_of(node))
         half = self.hardware.l2_bytes / 2
         return frozenset(n for n in made if tensor_bytes(types[n], extents) < half)
-
-
-def _any_grid(grid: tuple[int, ...]) -> bool:
-    """Admits grids with one part of a dim too."""
-    return min(grid, default=1) > 0
 
 
 def _with_parts(allowed: Allowed, block: BlockGraph, counts: range) -> Allowed:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -74,6 +75,7 @@ class Allowed:
         num_warps: Warps of a block.
         grid_tiles: Tiles of a grid dim of some extent, in place of the powers of two.
         loop_tiles: The same for the loop's dim.
+        whole: Whether a dim of the grid may have one tile, which is no split of it.
     """
 
     grids: Callable[[tuple[int, ...]], bool] | None = None
@@ -81,6 +83,7 @@ class Allowed:
     num_warps: AbstractSet[int] | None = None
     grid_tiles: Callable[[int], Sequence[int]] | None = None
     loop_tiles: Callable[[int], Sequence[int]] | None = None
+    whole: bool = False
 
 
 ANY_SIZES = Allowed()
@@ -92,6 +95,13 @@ class UnsizedBlock:
 
     block: BlockGraph
     allowed: Allowed = ANY_SIZES
+
+    @property
+    def split(self) -> frozenset[str]:
+        """The dims that are split at all sizes."""
+        if not self.allowed.whole:
+            return frozenset(s.dim for s in self.block.splits)
+        return frozenset(() if self.block.loop is None else {self.block.loop.dim})
 
 
 def choose_sizes(
@@ -180,9 +190,7 @@ def _sizes_of_all(
     worst: float,
 ) -> list[list[Sized]]:
     family = hull([f.block for f in structures])
-    split = frozenset[str].intersection(
-        *(frozenset(s.dim for s in f.block.splits) for f in structures)
-    )
+    split = frozenset[str].intersection(*(f.split for f in structures))
     facts = facts_of(family, outer, extents, Tried(frozenset(), split))
     found = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
     if not facts.columns_of_vectors:
@@ -303,7 +311,7 @@ class _Sweep:
         if grids is not None:
             allowed = [grids(tuple(int(p) for p in row)) for row in parts]
             keep &= np.array(allowed, dtype=bool)
-        else:
+        elif not structure.allowed.whole:
             # One part is no split, and structures without it are searched too.
             keep &= (parts > 1).all(axis=1)
         points = _points(rows, [(4, 2, False)])
@@ -319,7 +327,12 @@ class _Sweep:
         self, axis: Sequence[Split], allowed: Allowed
     ) -> list[tuple[int, ...]]:
         tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
-        return matched(tiles, [self.facts.extents[s.dim] for s in axis])
+        extents = [self.facts.extents[s.dim] for s in axis]
+        found = matched(tiles, extents)
+        if allowed.whole and self.facts.small.isdisjoint(s.dim for s in axis):
+            whole = tuple(extents)
+            found = [t for t in found if any(map(operator.lt, t, whole))] + [whole]
+        return found
 
     def _grid_tiles(self, name: str, allowed: Allowed) -> Sequence[int]:
         extent, small = self.facts.extents[name], name in self.facts.small
@@ -468,6 +481,23 @@ def _axes_on_grid(axes: tuple[Axis, ...], names: AbstractSet[str]) -> tuple[Axis
         )
         for axis in axes
     )
+
+
+def without_splits(block: BlockGraph, dims: AbstractSet[str]) -> BlockGraph:
+    """The structure of which every block computes all of some dims."""
+
+    def whole(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(
+            tuple(replace(d, grid=False) if d.name in dims else d for d in axis)
+            for axis in axes
+        )
+
+    nodes = tuple(
+        replace(n, axes=whole(n.axes)) if isinstance(n, Load | Store) else n
+        for n in block.nodes
+    )
+    grid = tuple(s for s in block.grid if s.dim not in dims)
+    return replace(block, grid=grid, nodes=nodes)
 
 
 def families(blocks: Iterable[BlockGraph]) -> list[list[BlockGraph]]:
