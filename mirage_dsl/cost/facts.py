@@ -815,7 +815,7 @@ class BlockFacts:
 
     @cached_property
     def batch_dims(self) -> frozenset[str]:
-        """Names of dims over which some product is batched."""
+        """Names of dims over which some matrix product is batched."""
         return _batch_dims(self.given)
 
 
@@ -823,9 +823,11 @@ def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
     found: set[str] = set()
     for node in given.block.nodes:
         if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
-            sides = [given.types[v].names for v in node.values]
-            shared = set(sides[0]).intersection(*sides[1:])
-            found |= shared - set(node.over)
+            sides = [set(given.types[v].names) for v in node.values]
+            shared = sides[0].intersection(*sides[1:])
+            # What the matrix unit has nothing of is multiplied element by element.
+            if all(side - shared for side in sides):
+                found |= shared - set(node.over)
     return frozenset(found)
 
 

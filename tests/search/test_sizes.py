@@ -15,6 +15,7 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.sizes.sizes import Allowed, Sized, choose_sizes
 from tests.search import blocks
 
@@ -111,6 +112,38 @@ def test_batch_dims_are_not_tiled() -> None:
         split = sized.block.grid_split("z")
         assert split is not None
         assert split.tile == 1
+
+
+GROUPS = """mirage 1
+
+mugraph groups(x: f16[m, (k n)], q: u8[(k n), d], s: f16[k, d]) -> f32[k#, m, d]
+where m = 8, k = 32, n = 128, d = 4096, k# = 8 {
+  y = block grid(k / 4, d / 64) loop(k / 1) {
+    x_t = load x[m, (k/grid/loop n)]
+    q_t = load q[(k/grid/loop n), d/grid]
+    s_t = load s[k/grid/loop, d/grid]
+    v = to_f32 q_t
+    w = cast v dtype(f16)
+    p = matmul x_t, w over(n)
+    h = cast p dtype(f16)
+    r = matmul h, s_t over(k)
+    u = accumulate r
+    store y[k#/grid, m, d/grid] = u
+  }
+  return y
+}
+"""
+
+
+def test_groups_that_are_looped_over_are_taken_one_by_one() -> None:
+    """Each is a batch of the product, many are a block's; scales are no matrix."""
+    graph = parse(GROUPS)
+    best = chosen(graph)[0]
+    tiles = {s.dim: s.tile for s in best.block.grid}
+    assert best.block.loop is not None
+    assert (best.block.loop.dim, best.block.loop.tile) == ("k", 1)
+    assert tiles["k"] >= 4
+    assert tiles["d"] >= 64
 
 
 def test_restrictions_hold() -> None:

@@ -44,6 +44,9 @@ LARGEST_SMALLEST_DOT = 256
 LARGEST_TILE_SIDE = 4096
 """Largest tile of a dim that is a side of a product, and of any other dim."""
 
+FEWEST_ROUNDS = 4
+"""Fewest iterations over the part of a dim whose elements are taken one by one."""
+
 MOST_BLOCKS = 2**20
 """Most blocks of a launch worth a thought."""
 
@@ -342,9 +345,13 @@ class _Sweep:
         if small:
             return _powers(1, SMALLEST_DOT // 2, extent)
         loop = self.facts.block.loop
+        looped = loop is not None and loop.dim == name
         if name in self.facts.batch_dims:
-            return (1,)
-        if loop is not None and loop.dim == name:
+            whole = Dim(name, grid=True) in self.facts.plain.program.pieces
+            if not looped or whole:
+                return (1,)
+            return _powers(FEWEST_ROUNDS, max(extent // 2, FEWEST_ROUNDS), extent)
+        if looped:
             return _powers(4 * SMALLEST_DOT, max(extent // 2, SMALLEST_DOT), extent)
         if name in self.facts.matrix_dims:
             tiles = _powers(SMALLEST_DOT, LARGEST_SMALLEST_DOT, extent)
