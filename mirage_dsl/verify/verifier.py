@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
@@ -53,6 +53,7 @@ from mirage_dsl.verify.runs import (
     levels_agree,
 )
 from mirage_dsl.verify.sampled import Sampling, compare_samples
+from mirage_dsl.verify.sections import Section, sections_of
 from mirage_dsl.verify.shifts import logarithmic_shifts, no_shift_matters
 from mirage_dsl.verify.sizes import Shrunk, interface_difference, shrink
 from mirage_dsl.verify.stability import measure_stability
@@ -209,13 +210,79 @@ def verify(
     mugraph, asked = graph_of(candidate), graph_of(program, "program", "mugraph")
     if method == "exact":
         return verify_exact(mugraph, asked, seed=seed, stability=stability)
-    first = _Verification(mugraph, asked, seed, chains, seeds)
-    certificate = first.run(stability)
+    how = _How(seed, chains, seeds, stability)
+    found = _by_sections(mugraph, asked, how)
+    return _whole(mugraph, asked, how) if found is None else found
+
+
+@dataclass(frozen=True)
+class _How:
+    """How to verify: as `verify` takes it."""
+
+    seed: int
+    chains: int
+    seeds: int
+    stability: bool
+
+
+def _by_sections(
+    candidate: KernelGraph, program: KernelGraph, how: _How
+) -> Certificate | None:
+    """The certificate of a candidate all of whose sections are equal and accurate.
+
+    None for another one, of which only the whole says what is wrong.
+    """
+    try:
+        same = interface_difference(candidate, program) is None
+        sections = sections_of(candidate, program) if same else []
+    except MirageError:
+        return None
+    if len(sections) < 2:
+        return None
+    found: list[Certificate] = []
+    for section in sections:
+        own = _of_section(section, how)
+        if not own.equivalent or (own.stability is not None and not own.stability.ok):
+            return None
+        found.append(own)
+    verdicts = [c.stability for c in found if c.stability is not None]
+    compared = [c.sampled for c in found if c.sampled is not None]
+    widest = max(found, key=lambda c: len(c.primes[0]) if c.primes else 0)
+    trials = min(c.trials for c in found)
+    return replace(
+        widest,
+        error_bound=min(1.0, sum(c.error_bound for c in found)),
+        trials=trials,
+        stability=max(verdicts, key=lambda v: v.worst_ratio, default=None),
+        candidate_hash=canonical_hash(candidate),
+        program_hash=canonical_hash(program),
+        reason=f"equivalent in {len(found)} sections between library kernels, each in "
+        f"{trials} trials or more over {how.chains} chains of primes",
+        sampled=Sampled(
+            sum(s.elements for s in compared),
+            reason=next((s.reason for s in compared if s.reason), ""),
+            thinned=any(s.thinned for s in compared),
+        ),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _of_section(section: Section, how: _How) -> Certificate:
+    """The certificate of a section; equal layers of a model have one."""
+    return _whole(section.candidate, section.program, how)
+
+
+def _whole(mugraph: KernelGraph, asked: KernelGraph, how: _How) -> Certificate:
+    """The certificate of graphs as they are."""
+    first = _Verification(mugraph, asked, how.seed, how.chains, how.seeds)
+    certificate = first.run(how.stability)
     if certificate.equivalent or first.compared == (mugraph, asked):
         return certificate
     # Maxima that are computed as they stand may still be the same on both sides.
-    second = _Verification(mugraph, asked, seed, chains, seeds, as_it_stands=True)
-    again = second.run(stability)
+    second = _Verification(
+        mugraph, asked, how.seed, how.chains, how.seeds, as_it_stands=True
+    )
+    again = second.run(how.stability)
     return again if again.equivalent else certificate
 
 
