@@ -46,6 +46,7 @@ from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
 from mirage_dsl.frontend.tensor import Extreme, Tensor
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.casts import without_unseen_roundings
 from mirage_dsl.rewrite.updates import updates_chosen
 
@@ -176,7 +177,9 @@ def _traced(
 
 def _settled(program: KernelGraph) -> KernelGraph:
     """The program, once all that reads what it computes is known."""
-    return without_unseen_roundings(updates_chosen(program))
+    if any(n.op.kind is Kind.CONCAT for n in program.applies):
+        program = updates_chosen(program)
+    return without_unseen_roundings(program)
 
 
 # -- PyTorch's constructors ------------------------------------------------------------

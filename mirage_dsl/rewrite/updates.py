@@ -24,7 +24,13 @@ from mirage_dsl.core.types import Scalar, boolean, scalar
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.rename import Renaming
-from mirage_dsl.ir.walk import makers, with_operands, with_returned, without_dead
+from mirage_dsl.ir.walk import (
+    depending,
+    makers,
+    with_operands,
+    with_returned,
+    without_dead,
+)
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import (
     EQUAL,
@@ -83,7 +89,11 @@ def updates_chosen(program: KernelGraph) -> KernelGraph:
 
 
 def _update(program: KernelGraph, node: Apply) -> Overwrite | None:
-    """The update that a concatenation is, if it is one of which most stays."""
+    """The update that a concatenation is, if it is one of which most stays.
+
+    What is new must not be made of the argument: what reads it could not be stored over
+    it in turn, and a rotation of a part of a tensor is one kernel as a concatenation.
+    """
     extents, made = program.extent_of, makers(program)
     dims = node.attr("dims")
     assert isinstance(dims, tuple)
@@ -103,7 +113,10 @@ def _update(program: KernelGraph, node: Apply) -> Overwrite | None:
     if len(stays) != 1 or not new:
         return None
     (((source, along), count),) = stays.items()
-    return Overwrite(node, source, along, tuple(new)) if 2 * count > whole else None
+    changed = depending(program.applies, [source])
+    if 2 * count <= whole or any(value in changed for _, _, value, _ in new):
+        return None
+    return Overwrite(node, source, along, tuple(new))
 
 
 def _shown(made: Mapping[str, Apply], value: str, dim: str) -> tuple[str, str, int]:
@@ -186,6 +199,3 @@ def _with_own_extents(program: KernelGraph) -> KernelGraph:
         named |= {name for o in scalars for name, _ in o.extents}
     extents = {n: e for n, e in program.extents if n in named}
     return replace(program, extents=tuple(sorted(extents.items())))
-
-
-__all__ = ["Overwrite", "updates_chosen"]

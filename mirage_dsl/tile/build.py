@@ -102,7 +102,7 @@ from mirage_dsl.tile.sizes import (
     opposite,
     outer_of,
 )
-from mirage_dsl.tile.suited import Suited, suited
+from mirage_dsl.tile.suited import MOST_APART, Suited, suited
 
 INFINITY = float("inf")
 
@@ -597,10 +597,10 @@ class _Builder:
         operands = self._operands(node)
         if node.op.kind is Kind.ELEMENTWISE:
             return self._elementwise(node, operands)
-        if node.op is SLICE:
-            return self._lane(node)
         (operand,) = operands
         assert isinstance(operand, str)
+        if node.op is SLICE and self._is_lane(node, operand):
+            return self._lane(node, operand)
         if node.op.kind is Kind.REDUCTION:
             return self._reduction(node, operand)
         if node.op.kind is Kind.SCAN and len(node.along) == 1:
@@ -746,9 +746,18 @@ class _Builder:
         cast = Cast(node.result, Tile(dtype, tile.axes), operand)
         return self._make(cast, self._fills[operand])
 
-    def _lane(self, node: Apply) -> str:
-        """One element of a dim of few; `suited` made the node."""
-        (operand,) = map(self._values.__getitem__, node.values)
+    def _is_lane(self, node: Apply, operand: str) -> bool:
+        """Whether a slice is one element of a short axis that registers hold whole."""
+        start, stop = node.attr("start"), node.attr("stop")
+        assert isinstance(start, int)
+        assert isinstance(stop, int)
+        along = Dim(str(node.attr("dim")))
+        extent = self._outer.extents.get(along.name)
+        short = extent is not None and extent <= MOST_APART
+        return short and stop == start + 1 and along in self._tiles[operand].axes
+
+    def _lane(self, node: Apply, operand: str) -> str:
+        """One element of a dim of few."""
         along, at = Dim(str(node.attr("dim"))), node.attr("start")
         assert isinstance(at, int)
         own = self._tiles[operand]

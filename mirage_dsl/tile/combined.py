@@ -279,7 +279,7 @@ class _Finder:
             return None
         made, own = self._makers[operand], {operand}
         match made:
-            case Lane() if is_position(self._makers[made.operand]):
+            case Lane() if _is_position(self._makers[made.operand]):
                 own.add(made.operand)
                 found = made.at
             case Compute() if made.tile.dtype.is_integer:
@@ -331,8 +331,13 @@ class _Finder:
         return replace(found, less=less) if wide and abs(less) < MOST_OFFSET else None
 
 
-def is_position(statement: Statement) -> bool:
-    """Whether lanes of what a statement makes are the positions along a whole dim."""
+def positions(program: TileProgram) -> frozenset[str]:
+    """The values whose lanes are the positions along a whole dim."""
+    found = (s for s, _ in walk(program.body) if _is_position(s))
+    return frozenset(v for s in found for v in makes(s))
+
+
+def _is_position(statement: Statement) -> bool:
     if not isinstance(statement, Positions):
         return False
     (dim, *others) = statement.at

@@ -92,6 +92,8 @@ def _alike(
     made, other = types[a.result], others[b.result]
     same &= a.op.function == b.op.function and a.op.part == b.op.part
     same &= (made.dtype, made.axes) == (other.dtype, other.axes)
+    # A call names the axes that it is given; where these are, outputs do not tell.
+    same &= [types[v].axes for v in a.values] == [others[v].axes for v in b.values]
     # Tensors are compared as outputs, in their order.
     takes = [[None if isinstance(v, str) else v for v in n.operands] for n in (a, b)]
     return same and takes[0] == takes[1]

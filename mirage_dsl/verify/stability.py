@@ -38,6 +38,12 @@ from mirage_dsl.verify.steps import step_ratios
 ALLOWED_RATIO = 4.0
 _LADDER = (512.0, 4096.0, 262144.0)
 """Scales at which it is seen what a program survives."""
+_REFINED = 512.0
+"""Scales up to which the edge of what a program survives is sought closely.
+
+There exponents overflow or vanish.  Further on the range of a storage format ends, and
+what a candidate keeps may be a few times larger than what its program keeps.
+"""
 _REFINEMENTS = 4
 """How often the step from what a program survives to what it does not is halved."""
 _MARGIN = 0.8
@@ -325,7 +331,7 @@ def _to_the_edge(
 def _edges(tried: _Tried) -> list[tuple[int, float, float]]:
     """By family, the largest scale that is survived and the next that is not.
 
-    Families that survive all scales or none have no such edge.
+    Families that survive all scales up to `_REFINED`, or none, have no such edge.
     """
     runs: dict[int, list[tuple[float, bool]]] = {}
     for (number, scale), survived in zip(tried.asked, tried.survived, strict=True):
@@ -334,7 +340,7 @@ def _edges(tried: _Tried) -> list[tuple[int, float, float]]:
     for number, seen in runs.items():
         low = max((s for s, survived in seen if survived), default=0.0)
         high = min((s for s, _ in seen if s > low), default=0.0)
-        if low and high:
+        if 0.0 < low < high <= _REFINED:
             found.append((number, low, high))
     return found
 

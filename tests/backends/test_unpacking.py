@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
 from mirage_dsl.backends.triton.lowering.source import UNPACKING
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim
 from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
@@ -339,3 +340,31 @@ def test_what_is_no_sum_of_few_stays(name: str) -> None:
     assert problems(graph) == []
     (program,) = programs(graph)
     assert not of_kind(program, Lane)
+
+
+def sliced(extent: int, start: int, stop: int, then: str) -> KernelGraph:
+    """A slice of what a block computes, written by a user."""
+    kind = "f32[m]" if then == "sum" else "f32[m, j]"
+    last = "u over(j)" if then == "sum" else "u, u"
+    return parse(
+        f"mirage 1\nmugraph f(x: f16[m, k]) -> {kind} where m = 16, k = {extent} {{\n"
+        "  y = block grid(m / 4) {\n    t = load x[m/grid, k]\n    e = exp t\n"
+        f"    u = slice e dim(k) start({start}) stop({stop}) to(j)\n"
+        f"    v = {then} {last}\n    store y: {kind.replace('m', 'm/grid')} = v\n"
+        "  }\n  return y\n}"
+    )
+
+
+@pytest.mark.parametrize("then", ["sum", "mul"])
+@pytest.mark.parametrize(("extent", "at"), [(2, 1), (3, 0), (3, 2), (4, 2)])
+def test_one_element_of_a_short_axis_is_taken(extent: int, at: int, then: str) -> None:
+    check(sliced(extent, at, at + 1, then))
+
+
+@pytest.mark.parametrize(("extent", "start", "stop"), [(8, 0, 4), (4, 0, 2), (8, 2, 3)])
+def test_other_slices_inside_of_blocks_are_refused(
+    extent: int, start: int, stop: int
+) -> None:
+    """Registers do not move: several elements would have to."""
+    with pytest.raises(UnsupportedError, match="cannot rearrange registers"):
+        programs(sliced(extent, start, stop, "mul"))

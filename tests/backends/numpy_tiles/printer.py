@@ -110,14 +110,12 @@ class Printer:
             return text
         return f"{text}[{', '.join(':' if d in axes else 'None' for d in order)}]"
 
-    def operand(
-        self, operand: Operand, order: tp.Order = (), dtype: DType = f32
-    ) -> str:
+    def operand(self, of: Operand, order: tp.Order = (), dtype: DType = f32) -> str:
         """A constant of a format, or a tile as it broadcasts against others."""
-        if isinstance(operand, str):
-            return self.spread(self.name(operand), self.axes[operand], order)
+        if isinstance(of, str):
+            return self.spread(self.name(of), self.axes[of], order)
         known = {n: e for n, e in self.program.extents.items() if e is not None}
-        text = f"np.float32('{operand.at(known)}')"
+        text = f"np.float32('{of.at(known)}')"
         return f"as_format({text}, '{dtype.long_name}')" if dtype.is_integer else text
 
     # -- Places ------------------------------------------------------------------------
@@ -222,9 +220,8 @@ class Printer:
                 # All tiles are f32, and products take as many axes as there are.
                 turns = [self.axes[operand].index(d) for d in tile.axes]
                 return f"np.transpose({self.name(operand)}, {turns})"
-            case tp.Lane(_, _, operand, along, at):
-                axis = self.axes[operand].index(along)
-                return f"np.take({self.name(operand)}, {at}, {axis})"
+            case tp.Lane(_, _, of, along, at):
+                return f"{self.name(of)}.take({at}, {self.axes[of].index(along)})"
             case tp.Mask(_, tile, operand, fill, where):
                 inside = self.inside([d for d, _ in where], tile.axes)
                 number = self.operand(Scalar(fill), (), tile.dtype)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -56,7 +56,7 @@ from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
 from mirage_dsl.tile.changes import Narrowed, Stretch, Written, changes
-from mirage_dsl.tile.combined import is_position, packed, runs
+from mirage_dsl.tile.combined import packed, positions, runs
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -464,9 +464,6 @@ class _Printer:
         )
         self._packed = packed(program, lambda d: pieces[d].width)
         self._runs = runs(program, lambda d: not pieces[d].loose)
-        self._counted = {
-            v for s, _ in walk(program.body) if is_position(s) for v in makes(s)
-        }
         self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
@@ -960,6 +957,11 @@ class _Printer:
         original = self._variables[step.result.rpartition(MERGED)[0]]
         name = self._tiles.reshaped(tile.name, shape, f"{original.name}_r")
         self._variables[step.result] = replace(tile, name=name)
+
+    @cached_property
+    def _counted(self) -> frozenset[str]:
+        """Values whose lanes are numbers."""
+        return positions(self._program)
 
     def _lane(self, step: Lane) -> None:
         if step.operand in self._counted:
