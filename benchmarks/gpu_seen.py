@@ -5,9 +5,9 @@
 Runs the tests that need a GPU, those of the backends (which run on it too where there
 is one), every example, and a short sample of the benchmark.  Tests of the backends take
 what estimates choose, so that no clock decides what they run; those that need a GPU
-tune.  If all of it is right, the commit and what ran it are written to
-`benchmarks/results/gpu_seen.txt`: code that runs on a GPU is done when a GPU ran that
-commit.
+tune.  Examples and tests of the backends run side by side.  If all of it is right, the
+commit and what ran it are written to `benchmarks/results/gpu_seen.txt`: code that runs
+on a GPU is done when a GPU ran that commit.
 
 Exit code 0: all is right, and written down; 1: something is wrong; 2: there is no GPU,
 or what lies here is no commit.
@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +34,10 @@ SEEN = ROOT / "benchmarks" / "results" / "gpu_seen.txt"
 SAMPLE = ("rmsnorm_linear", "gqa", "gated_mlp")
 """Workloads of the short sample: a norm, attention, an activation."""
 BY_ESTIMATE = "tests of the backends"
+TOGETHER = 3
+"""Steps that run side by side, where there are processes for them."""
+MOST_SECONDS = 300
+"""A step that takes longer is stopped: it hangs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,28 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     versions = ", ".join(f"{p} {version(p)}" for p in ("torch", "triton", "numba"))
     lines.append(f"{torch.cuda.get_device_name()}, {versions}")
     wrong = 0
-    # Examples import the package whether it is installed or not.
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryDirectory(prefix="mirage_dsl-seen-") as scratch:
-        for name, command in _steps(given.jobs, Path(scratch)).items():
-            chooses = {DETERMINISTIC.name: "1"} if name == BY_ESTIMATE else {}
-            began = time.monotonic()
-            print(f"-- {name}: {' '.join(command)}", flush=True)
-            done = subprocess.run(
-                [sys.executable, *command],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **chooses},
-                text=True,
-                stdout=subprocess.PIPE,
-                check=False,
-            )
-            print(done.stdout[-40_000 if done.returncode else -6000 :], flush=True)
-            last = done.stdout.strip().splitlines()[-1:] or ["no output"]
-            took = time.monotonic() - began
-            lines.append(
-                f"{name}: exit code {done.returncode}, {took:.0f} s: {last[0]}"
-            )
-            wrong += done.returncode != 0
+        for steps in _steps(given.jobs, Path(scratch)):
+            with ThreadPoolExecutor(TOGETHER if given.jobs > TOGETHER else 1) as pool:
+                for code, line in pool.map(_run, steps.items()):
+                    lines.append(line)
+                    wrong += code != 0
     if wrong:
         print("\n".join(lines))
         print(f"{wrong} steps went wrong; {SEEN.name} is as it was")
@@ -87,6 +76,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SEEN.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(SEEN.read_text(encoding="utf-8"))
     return 0
+
+
+def _run(step: tuple[str, list[str]]) -> tuple[int, str]:
+    """Exit code of a step, and a line that says how it went."""
+    name, command = step
+    chooses = {DETERMINISTIC.name: "1"} if name == BY_ESTIMATE else {}
+    # Examples import the package whether it is installed or not.
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **chooses},
+            text=True,
+            stdout=subprocess.PIPE,
+            check=False,
+            timeout=MOST_SECONDS,
+        )
+        code, said = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as stopped:
+        code, said = 1, (stopped.stdout or b"").decode()
+        said += f"\nnot done after {MOST_SECONDS} s"
+    took = time.monotonic() - began
+    print(
+        f"-- {name}: {' '.join(command)}\n{said[-40_000 if code else -6000 :]}",
+        flush=True,
+    )
+    last = said.strip().splitlines()[-1:] or ["no output"]
+    return code, f"{name}: exit code {code}, {took:.0f} s: {last[0]}"
 
 
 def _commit() -> str | None:
@@ -101,26 +120,24 @@ def _commit() -> str | None:
     return git("rev-parse", "--short", "HEAD") if git("status", "-s") == "" else None
 
 
-def _steps(jobs: int, scratch: Path) -> dict[str, list[str]]:
-    """What is run, by name, as arguments of Python."""
+def _steps(jobs: int, scratch: Path) -> Iterator[dict[str, list[str]]]:
+    """What is run, by name, as arguments of Python; those of a group side by side.
+
+    What tunes or times has the GPU for itself.
+    """
     # A plugin that warns of other processes would make errors of its warnings.
     tests = ["-m", "pytest", "-q", "-p", "no:benchmark"]
     tests += ["-n", str(jobs), "--dist", "loadscope"]
+    yield {"tests that need a GPU": [*tests, "-m", "gpu", "tests"]}
     sample = ["-m", "benchmarks.gpu", "--workloads", *SAMPLE, "--batches", "1"]
-    steps = {
-        "tests that need a GPU": [*tests, "-m", "gpu", "tests"],
-        BY_ESTIMATE: [*tests, "-m", "not gpu", "tests/backends", "tests/frontend"],
-        "sample of the benchmark": [
-            *sample,
-            "--peers",
-            "eager",
-            "--json",
-            str(scratch / "sample.json"),
-        ],
+    sample += ["--peers", "eager", "--json", str(scratch / "sample.json")]
+    yield {"sample of the benchmark": sample}
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    backends = [*tests, "-m", "not gpu", "tests/backends", "tests/frontend"]
+    yield {
+        BY_ESTIMATE: backends,
+        **{f"example {file.name}": [str(file)] for file in examples},
     }
-    for file in sorted((ROOT / "examples").glob("*.py")):
-        steps[f"example {file.name}"] = [str(file)]
-    return steps
 
 
 if __name__ == "__main__":
