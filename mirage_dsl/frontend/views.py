@@ -185,9 +185,19 @@ def repeat_interleave(x: Any, repeats: int, axis: Any = None) -> Any:
 
 @public
 def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
-    """`length` elements of an axis from `start`."""
+    """`length` elements of an axis from `start`, which counts from its end below 0."""
     x = as_tensor("narrow", x)
     at = shapes.normal_axis(axis, x.ndim, "narrow")
+    extent = x.handle.shape[at]
+    if extent is not None:
+        first = start + extent if start < 0 else start
+        if not 0 <= first <= first + length <= extent:
+            raise ShapeError(
+                f"narrow of axis {at} with extent {extent} to {length} elements from "
+                f"{start} on: they must lie within it",
+                user_location(),
+            )
+        start = first
     return x[(builtins.slice(None),) * at + (builtins.slice(start, start + length),)]
 
 

@@ -324,6 +324,25 @@ def test_views() -> None:
 
 
 @pytest.mark.parametrize(
+    "where", [(0, -1, 1), (1, -3, 2), (0, 0, 3), (0, 1, 3), (0, 0, 5), (1, 2, -1)]
+)
+def test_narrow_is_pytorchs(where: tuple[int, int, int]) -> None:
+    """Below 0 it counts from the end; what is not all inside is refused."""
+    x = torch.arange(12.0).reshape(3, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.narrow(*where) * 2
+
+    try:
+        expected = function(x)
+    except RuntimeError:
+        with pytest.raises(ShapeError, match="must lie within it"):
+            mirage.kernel(function)(x)
+        return
+    assert torch.equal(mirage.kernel(function)(x), expected)
+
+
+@pytest.mark.parametrize(
     ("equation", "shapes"),
     [
         ("mk,kn->mn", [(3, 4), (4, 5)]),
