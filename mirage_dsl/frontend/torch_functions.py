@@ -310,13 +310,11 @@ def softmin(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> An
     return c.softmax(-x, axis, dtype=dtype)
 
 
-@c.within_f32
 def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     """The tensor plus value times a times b."""
     return x + (a * b if value == 1 else a * b * value)
 
 
-@c.within_f32
 def lerp(x: Any, end: Any, weight: Any) -> Any:
     """The point at `weight` of the way from one tensor to another."""
     if isinstance(weight, int | float) and abs(weight) >= 0.5:
@@ -325,7 +323,6 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
     return x + (end - x) * weight
 
 
-@c.within_f32
 def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     """The tensor plus value times a over b."""
     return x + (a / b if value == 1 else a * value / b)

@@ -380,8 +380,6 @@ WITHIN_F32: dict[str, Function] = {
     "var": lambda x, _: (x / 4).var(-1),
     "std": lambda x, _: x.std(-1),
     "distance": lambda x, y: F.pairwise_distance(x, y),
-    "addcmul": lambda x, y: torch.addcmul(x, x, y),
-    "lerp": lambda x, y: torch.lerp(x * 60, y * -60, 0.5),
 }
 
 

@@ -337,7 +337,7 @@ def _compare(
     to be finite where the program is, is so on inputs without zeros and equal numbers.
     And float64 holds what the program's own formats do not: where the program is wrong
     as it is executed, since exponentials in f16 overflow or vanish, say, nobody has to
-    be finite.
+    be right.
 
     Raises:
         Fault: They do not.
@@ -356,7 +356,7 @@ def _compare(
             held = about_right & (not special)
             finite = np.isfinite(a) & (np.isfinite(b) | held)
             scale = np.abs(a[finite]).max(initial=1e-30)
-            error = np.abs(a - b)[finite].max(initial=0) / scale
+            error = np.abs(a - b)[finite & about_right].max(initial=0) / scale
             if not error <= TOLERANCE:
                 _wrong(f"output {at} differs by {error:.3g}", mutant, program)
             lost = np.isfinite(narrow[at]) & ~np.isfinite(other[at]) & held
