@@ -56,6 +56,7 @@ from benchmarks.kernelbench_gpu import (
     TOLERANCE,
     Processes,
     Timed,
+    TooLong,
     module_of,
     without_data,
 )
@@ -180,10 +181,6 @@ def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Each parameter and buffer once, by its first name."""
     yield from model.named_parameters()
     yield from model.named_buffers()
-
-
-class TooLong(BaseException):
-    """A problem took longer than it may; no handler of errors is to keep it."""
 
 
 @contextlib.contextmanager
