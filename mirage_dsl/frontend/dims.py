@@ -210,7 +210,9 @@ class Unifier:
         try:
             for left, right in pairs:
                 self._merge(left, right)
-            if tail or renamed or len(self._bound) > mark:
+            # What stood before is settled, until a variable is bound.
+            self._carry(self._pairs[sizes[2] :], self._tails[sizes[1] :])
+            if len(self._bound) > mark:
                 self.settle()
             else:
                 self._check_groups(self._groups[sizes[0] :])
@@ -329,11 +331,17 @@ class Unifier:
         mark = -1
         while mark != len(self._bound):
             mark = len(self._bound)
-            for old, new in self._pairs:
-                self._factor_alike(self.resolve((old,)), self.resolve((new,)))
-            for tail in self._tails:
-                self._share_tail(tail)
+            self._carry(self._pairs, self._tails)
         self._check_groups(self._groups)
+
+    def _carry(
+        self, pairs: Sequence[tuple[DimVar, DimVar]], tails: Sequence[SharedTail]
+    ) -> None:
+        """Carry factors through these once."""
+        for old, new in pairs:
+            self._factor_alike(self.resolve((old,)), self.resolve((new,)))
+        for tail in tails:
+            self._share_tail(tail)
 
     def _factor_alike(self, left: DimVars, right: DimVars) -> None:
         a, b = list(reversed(left)), list(reversed(right))

@@ -53,6 +53,12 @@ from mirage_dsl.rewrite.updates import updates_chosen
 Function = Callable[..., Any]
 
 
+MOST_SINGLE = 8
+"""Slices and concatenations that are put by themselves one at a time, by a trace each;
+from then on twice as many each time, so that a long loop is not traced once for each
+round of it."""
+
+
 @dataclass(frozen=True)
 class Trace:
     """A traced call.
@@ -121,7 +127,7 @@ def trace_call(
     """
     name = name or name_of(function)
     _require_tensors(arguments, name, location_of_function(function))
-    apart = frozenset[int]()
+    apart, traces = frozenset[int](), 0
     while True:
         try:
             return _traced(function, arguments, name, dynamic, apart)
@@ -129,7 +135,8 @@ def trace_call(
             joint = again.joint
         # One that stands by itself is in nobody's way.
         assert joint not in apart
-        apart |= {joint}
+        traces += 1
+        apart |= set(range(joint, joint + max(1, 2 ** (traces - MOST_SINGLE))))
 
 
 def _traced(
