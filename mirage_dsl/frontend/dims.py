@@ -227,8 +227,15 @@ class Unifier:
         return None
 
     def join(self, one: DimVar, other: DimVar) -> None:
-        """Make two unbound variables one, when nothing is split any more."""
+        """Make two unbound variables one, when nothing is split any more.
+
+        They stay two where both are axes of one tensor.
+        """
         self._bound[one] = (other,)
+        try:
+            self._check_groups(self._groups)
+        except UnsupportedError:
+            del self._bound[one]
 
     def regroup(self, vars: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
         """Cut a product of variables into axes of the given extents, row-major.

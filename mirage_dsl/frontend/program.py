@@ -580,8 +580,11 @@ class Builder:
             self._scalar(o) if isinstance(o, Scalar) else self._values[o]
             for o in node.operands
         )
-        name = self.define(node.result, node.op.name)
-        return Apply(name, node.op, operands, attrs, node.location)
+        op = node.op
+        if op in _REGROUPED:
+            op, attrs = _renaming(replace(node, attrs=attrs))
+        name = self.define(node.result, op.name)
+        return Apply(name, op, operands, attrs, node.location)
 
     def add(self, node: Apply | Block) -> None:
         """Add the node to the program, unless it changes nothing."""
@@ -688,6 +691,18 @@ def _changed(attrs: dict[str, Any]) -> Attrs | None:
     return (("dims", old), ("to", new))
 
 
+def _renaming(node: Apply) -> tuple[Operator, Attrs]:
+    """A view that takes no dim apart is another name of it."""
+    factored = node.factored
+    assert factored is not None
+    if len(factored.factors) > 1:
+        return node.op, node.attrs
+    old, new = factored.factors, (factored.whole,)
+    if node.op is UNFLATTEN:
+        old, new = new, old
+    return RENAME, (("dims", old), ("to", new))
+
+
 def build_graph(
     name: str,
     recorder: ProgramRecord,
@@ -728,7 +743,10 @@ def build_graph(
 
 
 def _join_single(dims: Unifier, node: Apply) -> None:
-    """Make one of the dims of a view that takes none apart, and is none then."""
+    """Make one of the dims of a view that takes none apart, and is none then.
+
+    Where another axis of the tensor is the same dim, it is another name of it.
+    """
     factored = node.factored
     assert factored is not None
     vars = dims.resolve(a for name in factored.factors for a in dims.named(name))

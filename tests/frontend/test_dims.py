@@ -293,3 +293,21 @@ def test_a_tail_is_shared_once_one_member_is_split() -> None:
     dims.regroup((target,), (2, 4))
     assert [a.extent for a in dims.resolve((source,))] == [6, 4]
     assert dims.resolve((source,))[1] is dims.resolve((target,))[1]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_axis_that_is_split_otherwise_keeps_rows_and_columns_apart(
+    transposed: bool,
+) -> None:
+    def function(k: Any) -> Any:
+        # Six heads are two times three here, and three times two there.
+        rows, columns = k.repeat(1, 2, 1, 1), k.repeat_interleave(2, 1)
+        return columns @ rows.mT if transposed else rows @ columns.mT
+
+    graph = traced(function, (1, 3, 4, 5))
+    k = np.random.default_rng(0).standard_normal((1, 3, 4, 5))
+    rows, columns = np.tile(k, (1, 2, 1, 1)), np.repeat(k, 2, 1)
+    if transposed:
+        rows, columns = columns, rows
+    (found,) = evaluate_numpy(graph, k)
+    np.testing.assert_allclose(found, rows @ columns.swapaxes(-1, -2))
