@@ -7,10 +7,11 @@ like: `np.arange(n, like=x)`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from mirage_dsl.core.errors import DTypeError, TraceError, user_location
+from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, user_location
 from mirage_dsl.core.types import (
     DTYPE_NAMES,
     DType,
@@ -18,6 +19,7 @@ from mirage_dsl.core.types import (
     boolean,
     dtype_of,
     f32,
+    f64,
     i64,
     scalar,
 )
@@ -88,25 +90,50 @@ def arange(
     recorder = _recorder("arange")
     if end is None:
         start, end = 0, start
+    if any(isinstance(n, float) for n in (start, end, step)):
+        return _steps_of(start, step, _count(start, end, step), dtype, device)
     if (start, step) == (0, 1):
         vars = _vars(recorder, end)
     else:
         first, last, by = (
             shapes.integer(n, "an argument of arange") for n in (start, end, step)
         )
-        if not by or not len(range(first, last, by)):
-            raise TraceError(
-                f"arange from {first} to {last} by {by} is empty; expected at least "
-                "one number",
-                user_location(),
-            )
-        vars = _vars(recorder, len(range(first, last, by)))
+        vars = _vars(recorder, _count(first, last, by))
     found: Any = _made(recorder, recorder.index(vars))
     if step != 1:
         found = found * step
     if start != 0:
         found = found + start
     return _placed(found, dtype, device)
+
+
+def _count(start: float, end: float, step: float) -> int:
+    """How many numbers there are from one to before another."""
+    count = math.ceil((end - start) / step) if step else 0
+    if count < 1:
+        raise TraceError(
+            f"arange from {start} to {end} by {step} is empty; expected at least one "
+            "number",
+            user_location(),
+        )
+    return count
+
+
+def _steps_of(
+    start: float, step: float, count: int, dtype: Any, device: Any, zero: int = 0
+) -> Any:
+    """Numbers at equal distances, of which the one at `zero` is `start`; floats."""
+    recorder = _recorder("arange")
+    at = _made(recorder, recorder.index(_vars(recorder, count)))
+    kind = _floats(recorder) if dtype is None else _format(dtype)
+    wide = v.astype(at - zero if zero else at, f64 if kind == f64 else f32)
+    return _placed(wide * step + start, kind, device)
+
+
+def _floats(recorder: Recorder) -> DType:
+    """The floats that Python's numbers become where nothing tells."""
+    origin = recorder.origin
+    return f64 if origin.library == "numpy" else origin.default_dtype() or f32
 
 
 def positions(x: Any, axis: int) -> Tensor:
@@ -200,15 +227,18 @@ def _dtype_of(recorder: Recorder, value: Any, dtype: Any) -> Any:
         return boolean
     if dtype is None and isinstance(value, int):
         return i64
-    if dtype is None:
-        return recorder.origin.default_dtype() or f32
-    return _format(dtype)
+    return _floats(recorder) if dtype is None else _format(dtype)
 
 
 def _constructor(name: str, value: float) -> Callable[..., Any]:
     def make(
-        *shape: Any, size: Any = None, dtype: Any = None, device: Any = None
+        *shape: Any,
+        size: Any = None,
+        dtype: Any = None,
+        device: Any = None,
+        order: str = "C",
     ) -> Any:
+        del order
         sizes = shapes.flat_arguments(shape) if size is None else tuple(size)
         return _filled(name, sizes, value, dtype, device)
 
@@ -222,8 +252,16 @@ ones = _constructor("ones", 1.0)
 
 
 @public
-def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def full(
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    order: str = "C",
+) -> Any:
     """A tensor of a shape that holds one number."""
+    del order
     shape = (size,) if isinstance(size, int) else tuple(size)
     return _filled("full", shape, fill_value, dtype, device)
 
@@ -237,8 +275,126 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, device: Any = None) -> Any:
     )
     left = _made(recorder, Handle(rows.value, (*rows.axes, ())))
     same = apply(EQUAL, left, _made(recorder, columns))
-    kind = recorder.origin.default_dtype() or f32
-    return _placed(same, kind if dtype is None else dtype, device)
+    return _placed(same, _floats(recorder) if dtype is None else dtype, device)
+
+
+# -- Lists -----------------------------------------------------------------------------
+
+MOST_NUMBERS = 64
+"""How many numbers of a list may stand in a program, each compared with a position."""
+
+
+def _listed(data: Any, dtype: Any, device: Any) -> Any:
+    """A tensor of the numbers in nested lists."""
+    shape, numbers = _flat(data)
+    if not 0 < len(numbers) <= MOST_NUMBERS:
+        raise TraceError(
+            f"torch.tensor of {len(numbers)} numbers in a traced function; expected 1 "
+            f"to {MOST_NUMBERS}: pass a longer tensor as an argument",
+            user_location(),
+        )
+    recorder = _recorder("tensor")
+    bools = all(isinstance(n, bool) for n in numbers)
+    whole = all(isinstance(n, int) for n in numbers)
+    numbers = [int(n) for n in numbers] if whole else [float(n) for n in numbers]
+    plain = boolean if bools else _dtype_of(recorder, numbers[0], None)
+    wanted = plain if dtype is None else _format(dtype)
+    kept = i64 if whole else wanted
+    at = _made(recorder, recorder.index(_vars(recorder, len(numbers))))
+    found = _filled("tensor", (len(numbers),), numbers[-1], kept, None)
+    for place in reversed(range(len(numbers) - 1)):
+        if numbers[place] != numbers[place + 1]:
+            # What stands at this place and before it; those before are put behind.
+            found = f.where(f.less_equal(at, place), numbers[place], found)
+    return _placed(v.reshape(found, *shape), wanted, device)
+
+
+def _flat(data: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists, and their numbers."""
+    if isinstance(data, bool | int | float):
+        return (), [data]
+    if not isinstance(data, list | tuple):
+        raise TraceError(
+            f"torch.tensor of a {type(data).__name__} in a traced function; pass the "
+            "tensor as an argument, so that its values are not frozen into the program",
+            user_location(),
+        )
+    parts = [_flat(part) for part in cast("Sequence[Any]", data)]
+    if len({shape for shape, _ in parts}) > 1:
+        raise ShapeError("a tensor of lists that are not equally long", user_location())
+    inner = parts[0][0] if parts else ()
+    return (len(parts), *inner), [n for _, numbers in parts for n in numbers]
+
+
+def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
+    """An index with tensors or slices for its lists, and whether it copies.
+
+    Raises:
+        ShapeError: A list names an element outside of the tensor.
+    """
+    parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
+    lists = [i for i, part in enumerate(parts) if isinstance(part, list | range)]
+    if not lists:
+        return cast(Any, index), False
+    found = list(parts)
+    alone = not any(isinstance(p, Tensor) for p in parts) and len(lists) == 1
+    for i in lists:
+        numbers = list(parts[i])
+        if numbers and all(isinstance(n, bool) for n in numbers):
+            numbers = [place for place, n in enumerate(numbers) if n]
+        _check_places(x, parts, i, _flat(numbers)[1])
+        found[i] = (_run(numbers) if alone else None) or _listed(numbers, i64, None)
+    return tuple(found), True
+
+
+def _check_places(
+    x: Tensor, parts: tuple[Any, ...], at: int, numbers: list[Any]
+) -> None:
+    """Refuse a list, which is one of the parts of an index, of places outside."""
+    used = sum(p is not None and p is not Ellipsis for p in parts)
+    axis = sum(x.ndim - used if p is Ellipsis else p is not None for p in parts[:at])
+    extent = x.handle.shape[axis] if axis < x.ndim else None
+    outside = [n for n in numbers if extent is not None and not -extent <= n < extent]
+    if outside:
+        raise ShapeError(
+            f"index {outside[0]} of axis {axis} with extent {extent} is out of range",
+            user_location(),
+        )
+
+
+def _run(numbers: list[Any]) -> slice | None:
+    """Neighbours in order as a slice; None for other places."""
+    first = numbers[0] if numbers else None
+    if not isinstance(first, int) or numbers != list(
+        range(first, first + len(numbers))
+    ):
+        return None
+    if first < 0 <= numbers[-1]:
+        return None
+    return slice(first, numbers[-1] + 1 or None)
+
+
+def _tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """PyTorch's `tensor` of a number, or of lists of numbers."""
+    if isinstance(data, list | tuple):
+        return _listed(data, dtype, device)
+    return _scalar_tensor(data, dtype=dtype, device=device)
+
+
+def _linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None
+) -> Any:
+    """So many numbers at equal distances, with both ends."""
+    count = shapes.integer(steps, "steps")
+    step = (end - start) / (count - 1) if count > 1 else 0.0
+    near = _steps_of(start, step, count, dtype, device)
+    if count == 1:
+        return near
+    # From the nearer end, as PyTorch: both ends are what was given.
+    far = _steps_of(end, step, count, dtype, device, count - 1)
+    recorder = _recorder("linspace")
+    at = _made(recorder, recorder.index(_vars(recorder, count)))
+    return f.where(f.less_equal(at, count // 2 - 1), near, far)
 
 
 def _scalar_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -257,9 +413,10 @@ CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     "empty": zeros,
     "eye": eye,
     "full": full,
+    "linspace": _linspace,
     "ones": ones,
     "scalar_tensor": _scalar_tensor,
-    "tensor": _scalar_tensor,
+    "tensor": _tensor,
     "zeros": zeros,
 }
 """By PyTorch's names."""

@@ -518,9 +518,37 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
     if not _is_index(index):
         raise DTypeError(f"{what} takes an index of integers", user_location())
     (at,) = shapes.normal_axes(axis, x.ndim, what)
+    number = _same_index(index)
+    if number is not None:
+        return _repeated(x, at, number, index, along=along)
     recorder = recorder_of(what, (x, index))
     found = recorder.gather(x.handle, at, index.handle, along=along)
     return Tensor.made(recorder, found, ())
+
+
+def _same_index(index: Tensor) -> int | None:
+    """The number that an index is all over; None for others."""
+    number = index.recorder.constants.get(index.handle.value)
+    return None if number is None or number.extents else int(number.value)
+
+
+def _repeated(x: Tensor, at: int, number: int, index: Tensor, *, along: bool) -> Tensor:
+    """One slice of an axis for each element of an index that is one number."""
+    extent = x.handle.shape[at]
+    if extent is not None and not -extent <= number < extent:
+        raise ShapeError(
+            f"the index {number} of an axis of extent {extent} is outside of it",
+            user_location(),
+        )
+    found = views.narrow(x, at, number, 1)
+    if along:
+        shape = list(np.broadcast_shapes(found.shape, index.shape))
+        shape[at] = index.shape[at]
+        return views.expand(found, *shape).clone()
+    found = views.squeeze(found, at)
+    for _ in range(index.ndim):
+        found = views.expand_dims(found, at)
+    return views.expand(found, *x.shape[:at], *index.shape, *x.shape[at + 1 :]).clone()
 
 
 def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
@@ -535,6 +563,14 @@ def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
     if index.handle.value.dtype == u8:
         return index
     (at,) = shapes.normal_axes(axis, x.ndim, "an index")
+    number = _same_index(index)
+    if number is not None:
+        if number < 0:
+            raise ShapeError(
+                f"the index {number} where indices count from the front",
+                user_location(),
+            )
+        return index
     return where(less(index, 0), x.shape[at], index)
 
 

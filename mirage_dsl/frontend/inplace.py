@@ -19,6 +19,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
+from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.memory import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.operands import (
@@ -38,18 +39,27 @@ _ELEMENTWISE_NAMES = (
     "elu eq equal erf exp exp2 ge greater greater_equal gt hardtanh le leaky_relu lerp "
     "less less_equal log logical_and logical_not logical_or logical_xor lt masked_fill "
     "maximum minimum mul multiply ne neg negative not_equal pow power reciprocal relu "
-    "rsqrt selu sigmoid sqrt square sub subtract tanh threshold true_divide where"
+    "rsqrt selu sigmoid sqrt square sub subtract tanh threshold true_divide where "
+    "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift "
+    "bitwise_xor"
 )
-ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
+ELEMENTWISE = frozenset(
+    {*_ELEMENTWISE_NAMES.split(), *ELEMENTARY, *PYTORCH_ONLY, "tril", "triu"}
+)
 """Functions that read each element of their result's memory before they write it."""
 _PLACING = frozenset(
     {"index_add", "index_copy", "index_fill", "index_put", "scatter", "scatter_add"}
 )
-_OTHERS = frozenset({"addmm", "baddbmm", "dropout"}) | _PLACING
-_NO_METHODS = frozenset(
-    {"celu", "dropout", "elu", "equal", "hardtanh", "leaky_relu", "maximum", "minimum"}
-    | {"power", "selu", "threshold", "where"}
+_OTHERS = (
+    frozenset({"addmm", "baddbmm", "cumprod", "cumsum", "dropout", "fill_diagonal"})
+    | _PLACING
 )
+_NO_METHOD_NAMES = (
+    "around celu dropout elu equal fmax fmin hardtanh leaky_relu logaddexp logaddexp2 "
+    "maximum minimum positive power rint selu special_expit special_xlog1py threshold "
+    "where"
+)
+_NO_METHODS = frozenset(_NO_METHOD_NAMES.split())
 """Functions of which PyTorch has no method that changes its tensor."""
 _REARRANGING = {
     "detach_": "detach",
@@ -275,6 +285,10 @@ def _refuse_floats(what: str, target: Tensor, found: Any) -> None:
 
 def assign(x: Tensor, index: Any, value: Any) -> None:
     """Do `x[index] = value`."""
+    # Imported when it is needed: it is made of functions of tensors.
+    from mirage_dsl.frontend.constructors import without_lists
+
+    index, _ = without_lists(x, index)
     value = stored_number("an assignment", x.handle.value.dtype, value)
     if assign_rows(x, index, value):
         return

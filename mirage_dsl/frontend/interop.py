@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -40,11 +41,15 @@ from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.layers import RECURRENT
+from mirage_dsl.frontend.matrices import MATRICES
+from mirage_dsl.frontend.matrices import OF_NUMPY as NUMPYS_MATRICES
+from mirage_dsl.frontend.matrices import OF_PYTORCH as PYTORCHS_MATRICES
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
 from mirage_dsl.frontend.rearranging import (
     NUMPY_SELECTIONS,
+    OF_NUMPY,
     OF_PYTORCH,
     REARRANGING,
     SELECTIONS,
@@ -92,14 +97,28 @@ def _matrix_transpose(x: Any) -> Any:
     return x.mT
 
 
-def _subtracted_from(x: Any, other: Any) -> Any:
-    return other - x
+def _subtracted_from(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    return other - (x if alpha == 1 else x * alpha)
+
+
+def _wholly(name: str) -> Function:
+    """A question of all values at once, which Python's code would go on with."""
+
+    def refused(*_: Any, **__: Any) -> NoReturn:
+        _refuse(f"torch.{name}, of which the truth is asked,", "compare with == or <")
+
+    return refused
 
 
 def _dot(x: Any, y: Any) -> Any:
     if getattr(y, "ndim", 0) > 2:
         _refuse("dot by a tensor of rank 3 or more", "use matmul or einsum")
     return f.matmul(x, y)
+
+
+def _itself(x: Any) -> Any:
+    """What a function of complex numbers does to real ones."""
+    return x
 
 
 def _shape(x: Any) -> Any:
@@ -114,6 +133,7 @@ _COMMON: dict[str, Function] = {
     **LOGICAL,
     **{name: function_named(name) for name in _SAME.split()},
     **ELEMENTARY,
+    **MATRICES,
     **REARRANGING,
     "absolute": f.abs,
     "negative": f.neg,
@@ -121,6 +141,9 @@ _COMMON: dict[str, Function] = {
     "multiply": f.mul,
     "true_divide": f.div,
     "power": f.pow,
+    "adjoint": _matrix_transpose,
+    "conj": _itself,
+    "conj_physical": _itself,
     "mm": f.matmul,
     "bmm": f.matmul,
     "dot": _dot,
@@ -360,10 +383,13 @@ _TORCH: dict[str, Function] = {
     **_COMMON,
     **PYTORCH_ONLY,
     **OF_PYTORCH,
+    **PYTORCHS_MATRICES,
     **PLACING,
     **TRIANGLES,
     **{name: _converting(dtype) for name, dtype in _CONVERTING.items()},
     "clone": _copied,
+    "resolve_conj": _itself,
+    "resolve_neg": _itself,
     "detach": _detached,
     **torch_functions.FUNCTIONS,
     "softmax": _torch_softmax,
@@ -410,6 +436,7 @@ _TORCH: dict[str, Function] = {
     "eq": f.equal,
     "ne": f.not_equal,
     "rsub": _subtracted_from,
+    **{name: _wholly(name) for name in ("allclose", "equal")},
 }
 
 
@@ -419,10 +446,10 @@ def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
     if isinstance(parts, int):
         if extent % parts:
             _refuse(f"np.split of {extent} into {parts}", "use sizes that divide")
-        return v.split(x, extent // parts, axis)
+        return list(v.split(x, extent // parts, axis))
     bounds: list[int] = [0, *parts, extent]
     sizes = [b - a for a, b in pairwise(bounds)]
-    return v.split(x, sizes, axis)
+    return list(v.split(x, sizes, axis))
 
 
 def _numpy_copyto(x: Any, source: Any, _casting: str = "", where: Any = True) -> None:
@@ -448,6 +475,8 @@ def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
 _NUMPY: dict[str, Function] = {
     **_COMMON,
     **TRIANGLES,
+    **NUMPYS_MATRICES,
+    **OF_NUMPY,
     **NUMPY_SELECTIONS,
     **NUMPY_CONSTRUCTORS,
     **torch_functions.FILLED,
@@ -585,6 +614,8 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
         UnsupportedError: It takes no such arguments.
     """
     _refuse_autocast((args, kwargs))
+    if kwargs:
+        args, kwargs = _in_places(what, function, args, kwargs)
     if is_complex(args):
         return of_complex(what, what.rpartition(".")[2].split()[-1], args, kwargs)
     try:
@@ -593,6 +624,50 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
         if not is_misuse(error):
             raise
         raise misuse(what, function, args, kwargs, error) from error
+
+
+_OPERANDS = tuple(
+    tuple(names.split())
+    for names in (
+        "input self tensor a",
+        "other tensor mat2 vec vec2 exponent dims shape size repeats split_size "
+        "split_size_or_sections",
+    )
+)
+"""What PyTorch and NumPy call the operands that most functions take by position."""
+_OWN_OPERANDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "addmm": (("input",), ("mat1",), ("mat2",)),
+    "baddbmm": (("input",), ("batch1",), ("batch2",)),
+    "diag": (("input", "v"), ("diagonal", "k")),
+    "lerp": (("input",), ("end",), ("weight",)),
+    "swapaxes": (("input",), ("axis0",), ("axis1",)),
+    "swapdims": (("input",), ("dim0",), ("dim1",)),
+    "take_along_dim": (("input",), ("indices",)),
+    "where": (("condition",), ("input", "x"), ("other", "y")),
+}
+
+
+def _in_places(
+    what: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of which operands that are named as the libraries do are in order."""
+    own = _OWN_OPERANDS.get(what.rpartition(".")[2].rpartition(" ")[2])
+    known = () if own else _named_parameters(function)
+    for names in (own or _OPERANDS)[len(args) :]:
+        name = next((n for n in names if n in kwargs and n not in known), None)
+        if name is None:
+            break
+        args, kwargs = (*args, kwargs[name]), {**kwargs}
+        del kwargs[name]
+    return args, kwargs
+
+
+@cache
+def _named_parameters(function: Function) -> frozenset[str]:
+    """The parameters of a function that may be given by name."""
+    parameters = inspect.signature(function).parameters.values()
+    unnamed = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return frozenset(p.name for p in parameters if p.kind not in unnamed)
 
 
 def _refuse_autocast(arguments: object) -> None:

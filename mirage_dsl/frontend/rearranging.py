@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mirage_dsl.core.errors import (
     CheckError,
     DTypeError,
@@ -23,8 +25,10 @@ from mirage_dsl.core.errors import (
     user_location,
 )
 from mirage_dsl.core.types import Scalar, boolean
+from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import DimVars, Handle, vars_of
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
 from mirage_dsl.frontend.operands import as_operand, as_tensor
@@ -327,6 +331,156 @@ def column_stack(tensors: Sequence[Any]) -> Any:
     return v.concat(given, 1)
 
 
+def dstack(tensors: Sequence[Any]) -> Any:
+    """Tensors joined along the third axis, matrices as slices of it."""
+    given = [t if t.ndim > 2 else v.expand_dims(_at_least(t, 2), 2) for t in tensors]
+    return v.concat(given, 2)
+
+
+def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
+    """The tensor turned so many times by a right angle, from the first axis on."""
+    x = as_tensor("rot90", x)
+    first, second = shapes.normal_axes(tuple(dims), x.ndim, "rot90")
+    turns = shapes.integer(k, "a number of turns") % 4
+    if turns == 2:
+        return flip(x, first, second)
+    if not turns:
+        return x.clone()
+    if turns == 1:
+        return v.swapaxes(flip(x, second), first, second).clone()
+    return flip(v.swapaxes(x, first, second), second)
+
+
+def diff(
+    x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+) -> Any:
+    """Differences of neighbours along an axis, so many times."""
+    x = as_tensor("diff", x)
+    at = shapes.normal_axis(dim, x.ndim, "diff")
+    joined = [part for part in (prepend, x, append) if part is not None]
+    x = v.concat(joined, at) if joined[1:] else x
+    for _ in range(shapes.integer(n, "an order")):
+        count = _known(x, at, "diff") - 1
+        later, sooner = v.narrow(x, at, 1, count), v.narrow(x, at, 0, count)
+        # Of truth values it is whether they differ.
+        truth = x.handle.value.dtype == boolean
+        x = later ^ sooner if truth else later - sooner
+    return x
+
+
+def _numpy_diff(
+    a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
+) -> Any:
+    return diff(a, n, axis, prepend, append)
+
+
+def _numpy_roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    return roll(a, shift, axis)
+
+
+def _numpy_pad(
+    array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
+) -> Any:
+    """NumPy's padding: a pair of numbers for each axis, or for all."""
+    rank = as_tensor("pad", array).ndim
+    widths = _listed(pad_width)
+    # One number, or two that are no pairs, are before and behind each axis.
+    given = widths if any(map(is_sequence, widths)) else [widths]
+    pairs = [_listed(pair) * (3 - len(_listed(pair))) for pair in given]
+    pairs = pairs * rank if len(pairs) == 1 else pairs
+    flat = [n for pair in reversed(pairs) for n in pair]
+    modes = {"edge": "replicate", "wrap": "circular"}
+    return pad(array, flat, modes.get(mode, mode), constant_values)
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if is_sequence(given) else [given]
+
+
+def take(x: Any, index: Any) -> Any:
+    """Elements of the tensor as one row, at indices."""
+    x = as_tensor("take", x)
+    return f.index_select(v.flatten(x), 0, index)
+
+
+def slice_scatter(
+    x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """A copy of the tensor with a slice of an axis replaced."""
+    return _replaced_at(x, src, dim, slice(start, end, step), "slice_scatter")
+
+
+def select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
+    """A copy of the tensor with one slice of an axis replaced."""
+    return _replaced_at(x, src, dim, index, "select_scatter")
+
+
+def _replaced_at(x: Any, src: Any, dim: int, part: Any, what: str) -> Any:
+    found = as_tensor(what, x).clone()
+    at = shapes.normal_axis(dim, found.ndim, what)
+    index = (slice(None),) * at + (part,)
+    if tuple(found[index].shape) != tuple(src.shape):
+        raise ShapeError(
+            f"{what}: the source has the shape {tuple(src.shape)}, what it replaces "
+            f"{tuple(found[index].shape)}; they must be equal",
+            user_location(),
+        )
+    found[index] = src
+    return found
+
+
+def broadcast_tensors(*tensors: Any) -> Any:
+    """Tensors expanded to the shape that they have together."""
+    given = shapes.flat_arguments(tensors)
+    shape = np.broadcast_shapes(*(tuple(t.shape) for t in given))
+    return tuple(v.expand(t, *shape) for t in given)
+
+
+# -- Channels and pixels ---------------------------------------------------------------
+
+
+def _planes(what: str, x: Any, factors: Mapping[int, int]) -> Tensor:
+    """Planes of channels, of which the extents are multiples."""
+    x = as_tensor(what, x)
+    if x.ndim < 3 or any(_known(x, x.ndim + a, what) % n for a, n in factors.items()):
+        raise ShapeError(
+            f"{what} of {tuple(x.shape)}: expected channels, rows and columns of which "
+            f"the extents are multiples of {list(factors.values())}",
+            user_location(),
+        )
+    return x
+
+
+def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
+    """Planes r times as high and as wide, of r² channels for each pixel."""
+    r = shapes.integer(upscale_factor, "a factor")
+    x = _planes("pixel_shuffle", x, {-3: r * r})
+    *lead, channels, rows, columns = x.shape
+    split = v.reshape(x, *lead, channels // (r * r), r, r, rows, columns)
+    n = len(lead)
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return v.reshape(v.permute(split, *order), *lead, -1, rows * r, columns * r)
+
+
+def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
+    """Planes of which r by r pixels have become channels."""
+    r = shapes.integer(downscale_factor, "a factor")
+    x = _planes("pixel_unshuffle", x, {-2: r, -1: r})
+    *lead, channels, rows, columns = x.shape
+    split = v.reshape(x, *lead, channels, rows // r, r, columns // r, r)
+    n = len(lead)
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return v.reshape(v.permute(split, *order), *lead, -1, rows // r, columns // r)
+
+
+def channel_shuffle(x: Any, groups: int) -> Any:
+    """Channels of groups in turn."""
+    x = as_tensor("channel_shuffle", x)
+    batch, channels, *rest = x.shape
+    split = v.reshape(x, batch, groups, channels // groups, *rest)
+    return v.reshape(v.swapaxes(split, 1, 2), *x.shape).clone()
+
+
 def as_shaped(x: Any, other: Any) -> Any:
     """The tensor in the shape of another one."""
     return v.reshape(x, *other.shape)
@@ -334,11 +488,13 @@ def as_shaped(x: Any, other: Any) -> Any:
 
 REARRANGING: Mapping[str, Callable[..., Any]] = {
     "column_stack": column_stack,
+    "dstack": dstack,
     "flip": flip,
     "fliplr": fliplr,
     "flipud": flipud,
     "hstack": hstack,
     "roll": roll,
+    "rot90": rot90,
     "row_stack": vstack,
     "tile": tile,
     "vstack": vstack,
@@ -346,16 +502,32 @@ REARRANGING: Mapping[str, Callable[..., Any]] = {
 """By the names that PyTorch and NumPy share."""
 
 OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
+    "broadcast_tensors": broadcast_tensors,
+    "channel_shuffle": channel_shuffle,
+    "diff": diff,
+    "dsplit": _by_axis(2, 2),
     "hsplit": _by_axis(0, 1),
     "pad": pad,
+    "pixel_shuffle": pixel_shuffle,
+    "pixel_unshuffle": pixel_unshuffle,
     "repeat": repeat,
     "reshape_as": as_shaped,
+    "select_scatter": select_scatter,
+    "slice_scatter": slice_scatter,
+    "take": take,
     "tensor_split": tensor_split,
     "unfold": unfold,
     "view_as": as_shaped,
     "vsplit": _by_axis(0, 0),
 }
 """By PyTorch's names."""
+
+OF_NUMPY: Mapping[str, Callable[..., Any]] = {
+    "diff": _numpy_diff,
+    "pad": _numpy_pad,
+    "roll": _numpy_roll,
+}
+"""By NumPy's names."""
 
 
 # -- Selecting -------------------------------------------------------------------------

@@ -250,6 +250,17 @@ class Tensor(Attributes):
         """The last two axes exchanged."""
         return self.swapaxes(-1, -2)
 
+    mH = mT  # noqa: N815
+
+    @property
+    def H(self) -> Tensor:  # noqa: N802
+        """The transpose of a matrix."""
+        if self.ndim != 2:
+            raise ShapeError(
+                f"H of {shape_text(self.handle)}; expected a matrix", user_location()
+            )
+        return self.T
+
     def __len__(self) -> int:
         if not self.ndim:
             raise TraceError(
@@ -352,6 +363,11 @@ class Tensor(Attributes):
     __invert__ = logical("~")
 
     def __getitem__(self, index: Any) -> Any:
+        from mirage_dsl.frontend.constructors import without_lists
+
+        index, copies = without_lists(self, index)
+        if copies:
+            return self[index].clone()
         chosen = _by_integers(self, index)
         if chosen is not None:
             return chosen
@@ -369,13 +385,15 @@ class Tensor(Attributes):
 
         assign(self, index, value)
 
-    def permute(self, *order: Any) -> Tensor:
-        """Axes in the given order."""
-        given = shapes.flat_arguments(order)
+    def permute(self, *order: Any, dims: Any = ()) -> Tensor:
+        """Axes in the given order, which is also called `dims`."""
+        given = shapes.flat_arguments(order or dims)
         return self.viewed(Arranged(shapes.permutation(self.handle, given)))
 
-    def transpose(self, *axes: Any) -> Tensor:
+    def transpose(self, *axes: Any, **named: Any) -> Tensor:
         """NumPy's transpose, or PyTorch's: two integers exchange two axes."""
+        if named:
+            return self._exchanged(axes, named)
         given = shapes.flat_arguments(axes)
         if not given or given == (None,):
             return self.T
@@ -383,11 +401,19 @@ class Tensor(Attributes):
             return self.swapaxes(*axes)
         return self.permute(*given)
 
-    def swapaxes(self, first: int, second: int) -> Tensor:
+    def _exchanged(self, axes: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+        """The axes exchanged that PyTorch calls `dim0` and `dim1`."""
+        from mirage_dsl.frontend.interop import called, torch_method
+
+        function = torch_method("transpose")
+        assert function is not None
+        return called("the method transpose", function, self, *axes, **named)
+
+    def swapaxes(self, axis0: int, axis1: int) -> Tensor:
         """Two axes exchanged."""
         order = list(range(self.ndim))
-        a = shapes.normal_axis(first, self.ndim, "transpose")
-        b = shapes.normal_axis(second, self.ndim, "transpose")
+        a = shapes.normal_axis(axis0, self.ndim, "transpose")
+        b = shapes.normal_axis(axis1, self.ndim, "transpose")
         order[a], order[b] = b, a
         return self.permute(order)
 
@@ -395,17 +421,17 @@ class Tensor(Attributes):
         """The transpose of a matrix."""
         return self.T
 
-    def reshape(self, *shape: Any) -> Tensor:
-        """Axes split and merged, row-major."""
-        return self.seen_as(Reshaped(shapes.flat_arguments(shape)))
+    def reshape(self, *given: Any, shape: Any = ()) -> Tensor:
+        """Axes split and merged, row-major; to `shape`, or to so many arguments."""
+        return self.seen_as(Reshaped(shapes.flat_arguments(given or (shape,))))
 
-    def view(self, *shape: Any) -> Tensor:
-        """Axes split and merged in the same memory.
+    def view(self, *shape: Any, size: Any = ()) -> Tensor:
+        """Axes split and merged in the same memory, to a shape also called `size`.
 
         Raises:
             TraceError: The strides do not allow that.
         """
-        found = self.viewed(Reshaped(shapes.flat_arguments(shape)))
+        found = self.viewed(Reshaped(shapes.flat_arguments(shape or (size,))))
         known = self.memory.row_major and self.region is not None
         if known and found.region is None:
             raise TraceError(

@@ -118,10 +118,15 @@ unsqueeze = expand_dims
 
 @public
 def squeeze(x: Any, axis: Any = None) -> Any:
-    """Without axes of extent 1: all of them, or the given ones."""
+    """Without axes of extent 1: all of them, or the given ones.
+
+    PyTorch leaves axes of other extents as they are.
+    """
     x = as_tensor("squeeze", x)
     units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
     gone = units if axis is None else shapes.normal_axes(axis, x.ndim, "squeeze")
+    if x.recorder.origin.library == "torch":
+        gone = [i for i in gone if x.handle.shape[i] in (1, None)]
     if any(i not in units for i in gone):
         raise ShapeError(
             f"squeeze of axis {axis} of {shape_text(x.handle)}: its extent is not 1",
@@ -173,8 +178,10 @@ broadcast_to = expand
 
 @public
 def repeat_interleave(x: Any, repeats: int, axis: Any = None) -> Any:
-    """Every element of an axis repeated, next to each other."""
+    """Every element of an axis, or of all axes merged, repeated, next to each other."""
     x = as_tensor("repeat_interleave", x)
+    if axis is None:
+        x, axis = flatten(x), 0
     at = shapes.normal_axis(axis, x.ndim, "repeat_interleave")
     grown = expand_dims(x, at + 1)
     sizes = [-1] * grown.ndim

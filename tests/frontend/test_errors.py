@@ -264,7 +264,7 @@ def test_indices_out_of_range_and_odd_ones() -> None:
     assert "index 4 of axis 0" in refused(ShapeError, lambda x: x[4]).message
     assert "3 indices" in refused(ShapeError, lambda x: x[0, 0, 0]).message
     assert "step -1" in refused(UnsupportedError, lambda x: x[::-1]).message
-    assert "list" in refused(UnsupportedError, lambda x: x[[0, 1]]).message
+    assert "str" in refused(UnsupportedError, lambda x: x["a"]).message
     assert "axis 2" in refused(ShapeError, lambda x: x.sum(2)).message
     assert "given twice" in refused(ShapeError, lambda x: x.sum((0, 0))).message
 
@@ -352,8 +352,8 @@ def test_the_caller_is_named_and_not_what_it_is_made_of() -> None:
 def test_functions_that_change_their_argument() -> None:
     error = refused(TraceError, lambda x: torch.relu_(x))
     assert "relu_ changes an argument of the function" in error.message
-    error = refused(UnsupportedError, lambda x: torch.sin_(x + 1))
-    assert "torch.sin_" in error.message
+    error = refused(UnsupportedError, lambda x: torch.erfc_(x + 1))
+    assert "torch.erfc_" in error.message
 
 
 @pytest.mark.parametrize("shape", ["mk", (2.5, 4), (None, 4)])

@@ -589,3 +589,49 @@ def test_changes_where_extents_are_dynamic() -> None:
         x = torch.randn(count, 8)
         for mine, right in zip(function(x), plain(x), strict=True):
             torch.testing.assert_close(mine, right)
+
+
+FLOATS = """
+acos_ acosh_ asin_ asinh_ atan_ atanh_ ceil_ cos_ cosh_ deg2rad_ expm1_ fix_ floor_
+frac_ log10_ log1p_ log2_ rad2deg_ round_ sgn_ sign_ sin_ sinc_ sinh_ tan_ trunc_ tril_
+triu_
+"""
+OF_TWO = "atan2_ copysign_ floor_divide_ fmod_ heaviside_ hypot_ remainder_ xlogy_"
+OF_INTEGERS = "bitwise_and_ bitwise_or_ bitwise_xor_ fmod_ remainder_ bitwise_not_"
+
+
+@pytest.mark.parametrize("name", [*FLOATS.split(), *OF_TWO.split()])
+def test_elementary_functions_change_what_views_see(name: str) -> None:
+    def function(x: Any, *others: Any) -> Any:
+        y = x * 1
+        view = y[1:]
+        found = getattr(y, name)(*others)
+        return y, view, found
+
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(2)) + 0.1
+    x = x + 1 if name == "acosh_" else x * 0.8
+    given = (x, x.flip(0)) if name in OF_TWO.split() else (x,)
+    found = mirage.kernel(function)(*given)
+    torch.testing.assert_close(found, function(*given))
+
+
+@pytest.mark.parametrize("name", [*OF_INTEGERS.split(), "cumsum_", "cumprod_"])
+def test_integers_change_in_place(name: str) -> None:
+    others = {"bitwise_not_": (), "cumsum_": (1,), "cumprod_": (1,)}.get(name, (3,))
+
+    def function(x: Any) -> Any:
+        y = x * 1
+        view = y.T
+        getattr(y, name)(*others)
+        return y, view
+
+    x = torch.arange(12).reshape(3, 4) - 4
+    for mine, right in zip(mirage.kernel(function)(x), function(x), strict=True):
+        assert torch.equal(mine, right)
+
+
+def test_functions_without_such_a_method_have_none() -> None:
+    for name in ("positive_", "rint_", "fmax_", "logaddexp_", "special_expit_"):
+        assert not hasattr(torch.ones(1), name)
+        with pytest.raises(MirageError, match=name):
+            mirage.kernel(lambda x, name=name: getattr(x * 1, name)(x))(torch.ones(3))

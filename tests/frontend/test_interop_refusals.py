@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
     ),
     "where()": (
         UnsupportedError,
-        [lambda x: x[ROWS], lambda x: x[ROWS.numpy()], lambda x: x[[0, 2]]],
+        [lambda x: x[ROWS], lambda x: x[ROWS.numpy()]],
     ),
     "np.sum": (UnsupportedError, [lambda x: np.sum(x, 0, initial=5)]),
 }

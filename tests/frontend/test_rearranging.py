@@ -44,6 +44,20 @@ TORCH: dict[str, Callable[[Any], Any]] = {
     "rank 6": lambda x: x.view(2, 1, 3, 2, 3, 1).transpose(0, 4).softmax(2),
     "expanded": lambda x: x[:, None].expand(2, 4, 3, 6),
     "expanded rows": lambda x: (x[0].expand(5, -1, -1), x[:1, :, :1].expand(2, 3, 6)),
+    "dstack": lambda x: torch.dstack([x[0], x[1]]) + torch.dstack([x[0], x[0]]),
+    "dsplit": lambda x: torch.dsplit(x, 3)[1],
+    "rot90": lambda x: tuple(torch.rot90(x, k, (2, 0)) for k in range(-1, 4)),
+    "diff": lambda x: (x * x).diff(2, 1) + torch.diff(x[:, :1], append=x[:, :1, :1]),
+    "diff of truths": lambda x: torch.diff(x % 4 > 1).float(),
+    "take": lambda x: x.take(torch.tensor([[35, 0], [-1, 7]])),
+    "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :, :2], 2, 1, 5, 2),
+    "select_scatter": lambda x: x.select_scatter(x[0], 0, -1),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x * 1, x[:1, :, :1] * 2),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x.reshape(4, 3, 3), 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x.reshape(1, 1, 6, 6), 3),
+    "channel_shuffle": lambda x: F.channel_shuffle(x.reshape(1, 6, 6), 3),
+    "repeat_interleave of all": lambda x: x.repeat_interleave(2) + 1,
+    "no axis to squeeze": lambda x: x.squeeze(0)[None].squeeze((0, 1)),
     "like another": lambda x: x.view_as(x.reshape(6, 6)) * 2,
 }
 
@@ -63,7 +77,10 @@ def test_functions_of_torch(name: str) -> None:
 
 
 NUMPY: dict[str, Callable[[Any], Any]] = {
-    "roll": lambda x: np.roll(x, 2, 1),
+    "roll": lambda x: np.roll(x, 2, 1) + np.roll(x, shift=1, axis=0),
+    "diff": lambda x: np.diff(x, axis=1) + np.diff(x, n=2, axis=1).sum(),
+    "pad": lambda x: np.pad(x, ((1, 0), (0, 2), (1, 1))) + np.pad(x, 1)[1:],
+    "pad the edges": lambda x: np.pad(x, 1, mode="edge"),
     "flip": lambda x: np.flip(x, 0) + np.flip(x),
     "tile": lambda x: np.tile(x, (2, 1, 1)) * 2,
     "stacks": lambda x: np.vstack([np.hstack([x[0], x[1]]), np.hstack([x[1], x[0]])]),
