@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mirage_dsl.core.types import DType, boolean, f64
+from mirage_dsl.core.types import DType, boolean, f64, i64
 from mirage_dsl.ir.analysis.calls import (
     EPS,
     SCALE,
@@ -23,6 +23,7 @@ from mirage_dsl.ir.analysis.calls import (
     group_axes,
     linear_axes,
 )
+from mirage_dsl.ir.analysis.layouts import channels_together, middle, rows_last
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ops.definition import Kind
@@ -137,7 +138,7 @@ def expression(
             text = _scanned(template, node.along, operands[0], torch_dtype(dtype), size)
             return aligned(text, operands[0].dims, result)
         case Kind.CONTRACTION:
-            return _product(template, operands, result)
+            return _product(template, operands, result, size)
         case Kind.VIEW:
             return _view(template, node, operands[0], dtype, size)
         case Kind.GATHER:
@@ -239,17 +240,54 @@ def product(
 
 
 def _product(
-    template: str, operands: Sequence[Argument], result: tuple[str, ...]
+    template: str,
+    operands: Sequence[Argument],
+    result: tuple[str, ...],
+    size: Callable[[str], str],
 ) -> str:
     """A product of matrices, or of batches of them, if it is one; else a sum."""
     a, b = operands
     factors = product(a, b, result)
     if factors is not None:
         return template.format(*factors)
+    for own, matrix in ((a, b), (b, a)):
+        text = _of_columns(template, own, matrix, result, size)
+        if text is not None:
+            return text
     known: dict[str, str] = {}
     left, right = letters(a.dims, known), letters(b.dims, known)
     equation = f"{left},{right}->{letters(result, known)}"
     return f'torch.einsum("{equation}", {a.text}, {b.text})'
+
+
+def _of_columns(
+    template: str,
+    own: Argument,
+    matrix: Argument,
+    result: tuple[str, ...],
+    size: Callable[[str], str],
+) -> str | None:
+    """A matrix by columns that lie behind the summed dim; None for other products.
+
+    Columns of several dims are one axis meanwhile, and so are batches, so that PyTorch
+    multiplies as many matrices as there are, and copies none.
+    """
+    around = middle(own.dims, matrix.dims, result)
+    if around is None:
+        return None
+    before, after = around
+    rows = next(d for d in matrix.dims if d in result)
+    if result != (*before, rows, *after):
+        return None
+    summed = own.dims[len(before)]
+    left = aligned(matrix.text, matrix.dims, (rows, summed))
+    right = own.text
+    if len(after) > 1:
+        right += f".flatten({len(before) + 1})"
+    text = template.format(left, right)
+    if len(after) > 1:
+        text += f".unflatten({len(before) + 1}, ({', '.join(map(size, after))}))"
+    return text
 
 
 def _view(
@@ -367,19 +405,26 @@ Values = Mapping[str, Argument]
 Size = Callable[[str], str]
 
 
-def call_text(call: FusedCall, values: Values, size: Size) -> str:
+def call_text(
+    call: FusedCall, values: Values, size: Size, lies: tuple[str, ...]
+) -> str:
     """The expression of a call.
 
     Args:
         call: The call.
         values: What it is computed from, by name.
         size: Gives the text of an extent.
+        lies: Dims of the result as they are to lie in memory, as far as it may choose.
     """
     match call.name:
         case "layer_norm" | "rms_norm":
             return _norm(call, values, size)
         case "group_norm":
             return _group_norm(call, values, size)
+        case "batch_norm":
+            return _batch_norm(call, values, size)
+        case "argmax" | "argmin":
+            return _first_position(call, values)
         case "mean":
             return _mean(call, values)
         case "softmax" | "_safe_softmax" | "log_softmax":
@@ -387,15 +432,15 @@ def call_text(call: FusedCall, values: Values, size: Size) -> str:
         case "addmm":
             return _sum_of_product(call, values)
         case "linear":
-            return _linear(call, values)
+            return _linear(call, values, size, lies)
         case _:
             return _attention(call, values, size)
 
 
 def _norm(call: FusedCall, values: Values, size: Size) -> str:
     dims, over = call.dims(call.result), call.over
-    order = (*(d for d in dims if d not in over), *over)
     given = values[call.value("x")]
+    order = rows_last(given.dims, over)
     shape = ", ".join(map(size, over))
     arguments = [aligned(given.text, given.dims, order), f"({shape},)"]
     for slot in ("weight",) if call.name == "rms_norm" else ("weight", "bias"):
@@ -430,6 +475,16 @@ def _mean(call: FusedCall, values: Values) -> str:
     return aligned(f"torch.mean({given.text}, {axes})", kept, call.dims(call.result))
 
 
+def _first_position(call: FusedCall, values: Values) -> str:
+    given, (over,) = values[call.value("x")], call.over
+    kept = tuple(d for d in given.dims if d != over)
+    text = f"torch.{call.name}({given.text}, {given.dims.index(over)})"
+    dtype = call.types[call.result].dtype
+    if dtype != i64:
+        text += f".to({torch_dtype(dtype)})"
+    return aligned(text, kept, call.dims(call.result))
+
+
 def _softmax(call: FusedCall, values: Values, size: Size) -> str:
     """A softmax of one axis; several are one, behind all others."""
     given, over = values[call.value("x")], call.over
@@ -452,17 +507,61 @@ def _sum_of_product(call: FusedCall, values: Values) -> str:
     return f"torch.addmm({aligned(c.text, c.dims, dims)}, {', '.join(found)})"
 
 
-def _linear(call: FusedCall, values: Values) -> str:
+def _linear(call: FusedCall, values: Values, size: Size, lies: tuple[str, ...]) -> str:
+    """A linear layer of rows, or of columns where its result is to have these last."""
     axes = linear_axes(call)
     assert axes is not None
-    summed, made = axes
-    a, b, c = (values[call.value(leaf)] for leaf in "abc")
-    dims = call.dims(call.result)
-    rows = tuple(d for d in dims if d != made)
-    x = aligned(a.text, a.dims, (*rows, summed))
-    weight = aligned(b.text, b.dims, (made, summed))
-    text = f"torch.nn.functional.linear({x}, {weight}, {c.text})"
-    return aligned(text, (*rows, made), dims)
+    given = values[call.value("a")]
+    around = middle(given.dims, call.dims(call.value("b")), call.dims(call.result))
+    if around is not None and lies == (*around[0], *axes.made, *around[1]):
+        return _linear_of_columns(call, values, size, lies)
+    order = tuple(d for d in given.dims if d in axes.rows)
+    rows = [(d,) for d in order]
+    x = _with_axes(given, (*rows, axes.summed), size)
+    weight = _with_axes(values[call.value("b")], (axes.made, axes.summed), size)
+    bias = _with_axes(values[call.value("c")], (axes.made,), size)
+    text = f"torch.nn.functional.linear({x}, {weight}, {bias})"
+    if len(axes.made) > 1:
+        text += f".unflatten({len(rows)}, ({', '.join(map(size, axes.made))}))"
+    return aligned(text, (*order, *axes.made), call.dims(call.result))
+
+
+def _linear_of_columns(
+    call: FusedCall, values: Values, size: Size, lies: tuple[str, ...]
+) -> str:
+    """A weight and a bias by a batch of matrices that are not turned."""
+    axes = linear_axes(call)
+    assert axes is not None
+    (made,), (summed,) = axes.made, axes.summed
+    at = lies.index(made)
+    before, after = lies[:at], lies[at + 1 :]
+    x = _with_axes(values[call.value("a")], (before, (summed,), after), size)
+    weight = values[call.value("b")]
+    weight = aligned(weight.text, weight.dims, (made, summed))
+    batches = " * ".join(map(size, before))
+    bias = f"{values[call.value('c')].text}[None, :, None]"
+    text = f"torch.baddbmm({bias}, {weight}.expand({batches}, -1, -1), {x})"
+    text += f".reshape({_shape([(d,) for d in lies], size)})"
+    return aligned(text, lies, call.dims(call.result))
+
+
+def _batch_norm(call: FusedCall, values: Values, size: Size) -> str:
+    """A norm with statistics that are given, of channels behind an axis of batches."""
+    given = values[call.value("x")]
+    channels = call.dims(call.value("mean"))
+    order = channels_together(given.dims, channels)
+    at = order.index(channels[0])
+    axes = (order[:at], channels, order[at + len(channels) :])
+    arguments = [_with_axes(given, axes, size)]
+    for slot in ("mean", "var", "weight", "bias"):
+        has = slot in call.bound
+        arguments.append(
+            _with_axes(values[call.value(slot)], (channels,), size) if has else "None"
+        )
+    eps = number(float(call.constant(EPS).value))
+    text = f"torch.nn.functional.batch_norm({', '.join(arguments)}, False, 0.0, {eps})"
+    text += f".reshape({_shape([(d,) for d in order], size)})"
+    return aligned(text, order, call.dims(call.result))
 
 
 def _attention(call: FusedCall, values: Values, size: Size) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import emit
@@ -95,6 +96,37 @@ def per_channel(x: Any, w: Any) -> Any:
     return mirage.group_norm(x, x.shape[1], w)
 
 
+def evaluated(x: Any, mean: Any, var: Any, w: Any, b: Any) -> Any:
+    return mirage.batch_norm(x, mean * mean, var * var, w, b)
+
+
+def evaluated_plainly(x: Any, mean: Any, var: Any) -> Any:
+    return mirage.batch_norm(x, mean * mean, var * var)
+
+
+def of_other_channels(x: Any, mean: Any, var: Any) -> Any:
+    return (x - mean) / mirage.sqrt(1e-5 + var * var)[:, None]
+
+
+def of_heads(x: Any, w: Any, b: Any) -> Any:
+    return mirage.einsum("mk,hdk->mhd", x, w) + b
+
+
+def first_place(x: Any) -> Any:
+    return mirage.argmax(x, 1)
+
+
+def first_least_place(x: Any) -> Any:
+    return mirage.argmin(x, -1, keepdims=True)
+
+
+def some_place(x: Any) -> Any:
+    """Of the second largest, which is another function's."""
+    largest = mirage.max(x, 1, keepdims=True)
+    there = x == mirage.max(mirage.where(x == largest, -1e4, x), 1, keepdims=True)
+    return mirage.min(mirage.where(there, mirage.arange(x.shape[1]), 1 << 30), 1)
+
+
 def averaged(x: Any) -> Any:
     return mirage.mean(x, (0, 2))
 
@@ -171,8 +203,11 @@ _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
         ),
         (per_channel, ((4, 6, 5), (6,)), "group_norm(x, 6, w, None, 1e-06)"),
         (averaged, ((4, 6, 5),), "torch.mean(x, (0, 2))"),
+        (of_heads, ((6, 8), (2, 3, 8), (2, 3)), ".linear(x, w.reshape((2 * 3, 8))"),
         (averaged_wholly, ((4, 6),), "torch.mean(x, (0, 1))"),
         (logarithmic, ((6, 8),), "torch.log_softmax(x, 0)"),
+        (first_place, ((4, 6, 5),), "torch.argmax(x, 1)"),
+        (first_least_place, ((4, 6),), "torch.argmin(x, 1)"),
         (residual, ((6, 8), (8, 4), (6, 4)), "torch.addmm(y, x, w)"),
         (turned, ((6, 8), (8, 4), (4,)), "torch.addmm("),
     ],
@@ -185,6 +220,55 @@ def test_one_call(
     assert call in source
     calls = source.count("torch.") - source.count("torch.matmul")
     assert calls == 1, source
+    check(graph)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "call"),
+    [
+        (
+            evaluated,
+            ((4, 6, 5, 2), *((6,),) * 4),
+            "batch_norm(x.reshape((4, 6, 5 * 2)), ",
+        ),
+        (evaluated, ((4, 6), *((6,),) * 4), "batch_norm(x.reshape((4, 6, 1)), "),
+        (
+            evaluated_plainly,
+            ((4, 6, 5), (6,), (6,)),
+            ", None, None, False, 0.0, 1e-06)",
+        ),
+    ],
+)
+def test_a_norm_with_given_statistics_is_one_call(
+    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], call: str
+) -> None:
+    graph = traced(function, *shapes)
+    assert call in emit(graph)
+    assert len(launched(graph)) == 3
+    check(graph)
+
+
+def test_a_norm_of_other_channels_is_none() -> None:
+    graph = traced(of_other_channels, (4, 4), (4,), (4,))
+    assert "batch_norm" not in emit(graph)
+    check(graph)
+
+
+def test_the_first_position_is_that_of_nan() -> None:
+    graph = traced(first_place, (3, 4))
+    scope: dict[str, Any] = {}
+    exec(emit(graph), scope)
+    nan, inf = float("nan"), float("inf")
+    rows = [[1.0, nan, inf, nan], [2.0, 5.0, 5.0, 1.0], [-inf] * 4]
+    x = torch.tensor(rows, dtype=torch.float16)
+    (found,) = scope["run"](x)
+    assert found.tolist() == [1, 1, 0]
+    assert found.dtype == torch.int64
+
+
+def test_positions_of_another_element_are_no_call() -> None:
+    graph = traced(some_place, (3, 4))
+    assert "torch.arg" not in emit(graph)
     check(graph)
 
 

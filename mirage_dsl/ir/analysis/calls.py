@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_dsl.core.types import Scalar, TensorType
+from mirage_dsl.core.types import MemorySpace, Scalar, TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
@@ -21,6 +21,11 @@ from mirage_dsl.ops.definition import Kind
 
 EPS, ONE_OVER_N, SCALE = "eps", "1/n", "scale"
 """Leaves that stand for constants: any number; one over what is summed; a factor."""
+ZERO, BEYOND = "zero", "beyond"
+"""The same, of zero, and of a number beyond all positions."""
+_CONSTANTS = frozenset({EPS, ONE_OVER_N, SCALE, ZERO, BEYOND})
+POSITION = "position"
+"""A leaf that stands for index values, which lie nowhere and are given to no call."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,9 @@ class FusedCall:
         return tuple(
             value
             for leaf, value in self.bound.items()
-            if isinstance(leaf, str) and leaf != "over" and isinstance(value, str)
+            if isinstance(leaf, str)
+            and leaf not in ("over", POSITION)
+            and isinstance(value, str)
         )
 
     def value(self, leaf: str) -> str:
@@ -112,6 +119,9 @@ _SUM_OF_PRODUCT = _applied("add", _applied("matmul", "a", "b"), "c")
 
 
 # -- What must hold beside the pattern -------------------------------------------------
+
+MOST_PLACES = 1 << 30
+"""More than an axis has: what is no position is no less."""
 
 
 def _is_mean(call: FusedCall) -> bool:
@@ -169,6 +179,23 @@ def _is_group_norm(call: FusedCall) -> bool:
     return _is_mean(call) and same and group_axes(call) is not None
 
 
+def _is_batch_norm(call: FusedCall) -> bool:
+    """Of channels: means, variances and the rest all have their dims."""
+    x, channels = call.dims(call.value("x")), call.dims(call.value("mean"))
+    variances = call.dims(call.value("var"))
+    own = {variances, *_parameters(call)} == {channels} and bool(channels)
+    return own and set(x) == set(call.dims(call.result)) > set(channels)
+
+
+def _is_first_position(call: FusedCall) -> bool:
+    """Whether positions are counted along the one dim that is looked through."""
+    position = call.types[call.value(POSITION)]
+    counted = position.space is MemorySpace.NOWHERE and position.names == call.over
+    zero, beyond = call.constant(ZERO), call.constant(BEYOND)
+    numbers = zero.value == 0 and beyond.value >= MOST_PLACES and not beyond.extents
+    return counted and len(call.over) == 1 and numbers
+
+
 def _is_softmax(call: FusedCall) -> bool:
     return set(call.dims(call.value("x"))) == set(call.dims(call.result))
 
@@ -200,15 +227,29 @@ def _is_sum_of_product(call: FusedCall) -> bool:
     return len(dims) == 2 and factors(a, b, dims) is not None
 
 
-def linear_axes(call: FusedCall) -> tuple[str, str] | None:
-    """The summed dim, and the one that a linear layer makes of it; or None."""
+@dataclass(frozen=True)
+class LinearAxes:
+    """The dims of a linear layer: of rows, what is summed, and what it makes."""
+
+    rows: tuple[str, ...]
+    summed: tuple[str, ...]
+    made: tuple[str, ...]
+
+
+def linear_axes(call: FusedCall) -> LinearAxes | None:
+    """The dims of a linear layer, whose bias has those that it makes; or None.
+
+    Its weight is a matrix with axes of one or more dims, as a layer has that makes
+    queries, keys and values of several heads.
+    """
     a, b, c = (call.dims(call.value(leaf)) for leaf in "abc")
     dims = call.dims(call.result)
-    summed = [d for d in b if d not in dims]
-    if len(b) != 2 or len(c) != 1 or len(summed) != 1 or c[0] not in b:
+    summed = tuple(d for d in b if d not in dims)
+    rows = tuple(d for d in dims if d not in c)
+    whole = b in ((*c, *summed), (*summed, *c))
+    if not (c and summed and whole) or {*a} != {*rows, *summed}:
         return None
-    rows = {d for d in dims if d != c[0]}
-    return (summed[0], c[0]) if set(a) == {*rows, *summed} else None
+    return LinearAxes(rows, summed, c)
 
 
 @dataclass(frozen=True)
@@ -287,10 +328,31 @@ def _attentions() -> Iterator[Function]:
                 yield name, _applied("matmul", weights, "v"), _is_attention
 
 
+def _first_positions() -> Iterator[Function]:
+    """The first position of an extreme, or of NaN where there is any."""
+    for extreme in ("max", "min"):
+        unordered = _applied("equal", _applied("equal", "x", "x"), ZERO)
+        there = _applied("equal", "x", _applied(extreme, "x"))
+        there = _applied("maximum", there, unordered)
+        places = _applied("where", there, POSITION, BEYOND)
+        yield f"arg{extreme}", _applied("min", places), _is_first_position
+
+
+def _batch_norms() -> Iterator[Function]:
+    """Norms with statistics that are given, as a batch norm's in evaluation are."""
+    deviation = _applied("sqrt", _applied("add", "var", EPS))
+    plain = _applied("div", _applied("sub", "x", "mean"), deviation)
+    scaled = _applied("mul", plain, "weight")
+    for pattern in (_applied("add", scaled, "bias"), scaled, plain):
+        yield "batch_norm", pattern, _is_batch_norm
+
+
 FUNCTIONS: Sequence[Function] = (
     *_attentions(),
     *_norms(lambda x: _applied("square", x)),
     *_norms(lambda x: _applied("mul", x, x)),
+    *_batch_norms(),
+    *_first_positions(),
     ("log_softmax", _applied("sub", _BELOW_MAXIMUM, _LOG_OF_SUM), _is_softmax),
     ("_safe_softmax", _softmax_of("x", safe=True), _is_softmax),
     ("softmax", _softmax_of("x", safe=False), _is_softmax),
@@ -348,7 +410,7 @@ class _Matching:
                 call = FusedCall(
                     name, bound, self._types, node.result, frozenset(inner)
                 )
-                if self._hidden(call) and self._alike(bound) and fits(call):
+                if self._hidden(call) and self._alike(call) and fits(call):
                     return call
         return None
 
@@ -357,9 +419,11 @@ class _Matching:
         own = call.inner | {call.result}
         return all(self._users[v] <= own for v in call.inner)
 
-    def _alike(self, bound: Bound) -> bool:
-        """Whether all values have one format, as these functions want them."""
-        values = [v for v in bound.values() if isinstance(v, str)]
+    def _alike(self, call: FusedCall) -> bool:
+        """Whether all values have one format, as functions want it of numbers."""
+        if POSITION in call.bound:
+            return True
+        values = [v for v in call.bound.values() if isinstance(v, str)]
         return len({self._types[v].dtype for v in values}) == 1
 
     def _matches(
@@ -370,7 +434,7 @@ class _Matching:
             if bound[pattern] == operand:
                 yield bound
         elif isinstance(pattern, str):
-            constant = pattern in {EPS, ONE_OVER_N, SCALE}
+            constant = pattern in _CONSTANTS
             if constant == isinstance(operand, Scalar):
                 yield {**bound, pattern: operand}
         else:

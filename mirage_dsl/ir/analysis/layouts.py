@@ -10,12 +10,14 @@ comes last.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 
 from mirage_dsl.core.types import Axis, AxisNames, Dim, TensorType
+from mirage_dsl.ir.analysis.calls import FusedCall, calls
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -327,6 +329,8 @@ def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
 MemoryOrder = tuple[str, ...]
 """Dims from the slowest to the fastest in memory."""
 
+Extents = Mapping[str, int | None]
+
 
 def with_channels_last(
     graph: KernelGraph, types: Mapping[str, TensorType]
@@ -416,6 +420,215 @@ def _refactored(dims: MemoryOrder, view: Factored) -> MemoryOrder:
     return ()
 
 
+# -- What library kernels make, for others ---------------------------------------------
+# The axes of a value are in the order in which its operands name them; PyTorch makes a
+# product of batches with the batches first, and element by element what lies as its
+# operand does.  A copy into the order of the axes would only be copied again by the
+# next one.
+
+LIBRARY_ROW = 64
+"""Columns for which a product for each batch is no worse than one and a copy: [A]."""
+
+SOFTMAXES = frozenset({"softmax", "log_softmax", "_safe_softmax"})
+_ROWS = frozenset({*SOFTMAXES, "layer_norm", "rms_norm"})
+"""Calls that compute rows, and make them as what they are computed from lies."""
+
+_BY_NAME = frozenset({Kind.ELEMENTWISE, Kind.CONTRACTION, Kind.CONCAT})
+_ANY_STRIDES = frozenset({*_BY_NAME, Kind.REDUCTION, Kind.LIBRARY})
+"""Kinds of operators that make a result in any order of its axes, and that read
+operands in any."""
+
+
+def middle(
+    a: Sequence[str], b: Sequence[str], result: Container[str]
+) -> tuple[MemoryOrder, MemoryOrder] | None:
+    """What lies around the dim that a product sums over, in the middle of an operand.
+
+    `x[n, c, h, w]` by `weight[k, c]` is a product of matrices for each n, with the
+    columns h and w, and lies as [n, k, h, w] without a copy.
+
+    Args:
+        a: Dims of the operand, from the slowest to the fastest.
+        b: Dims of the matrix that it is multiplied by.
+        result: Dims of the product.
+
+    Returns:
+        The dims before and after it; None for any other product.
+    """
+    summed = [d for d in a if d not in result]
+    shared = [d for d in b if d in a]
+    if len(summed) != 1 or shared != summed or len(b) != 2:
+        return None
+    at = a.index(summed[0])
+    before, after = tuple(a[:at]), tuple(a[at + 1 :])
+    return (before, after) if before and after else None
+
+
+def as_libraries_make(
+    graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
+) -> dict[str, MemoryOrder]:
+    """How values lie that library kernels make for each other, where not row-major.
+
+    What is returned lies as the returned type says, and what kernels read is row-major.
+    """
+    found: dict[str, MemoryOrder] = {}
+    if not any(n.op.kind in _BY_NAME for n in graph.applies):
+        return found
+    own = _Unseen(graph, types)
+
+    def lies(value: str) -> MemoryOrder:
+        return found.get(value, types[value].names)
+
+    for node in graph.applies:
+        source = next(iter(node.values), "")
+        if source in found and _shows_each_axis(node, types):
+            axes = dict(zip(types[source].names, types[node.result].names, strict=True))
+            found[node.result] = tuple(axes[d] for d in found[source])
+        if not own.may_lie_otherwise(node):
+            continue
+        order = _made(node, own.call_of(node), types, lies, extents)
+        wanted = own.returned.get(node.result, order)
+        if order == wanted != types[node.result].names:
+            found[node.result] = order
+    return found
+
+
+class _Unseen:
+    """Which values only library kernels see that read tensors of any strides.
+
+    Attributes:
+        returned: The order that the caller wants, of what is returned.
+    """
+
+    def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
+        self.returned = {r.value: r.type.names for r in graph.returns}
+        self._types = types
+        self._readers = users(graph.nodes)
+        self._graph = graph
+        # What kernels store into their places of lies as they want it.
+        stored = {result for block in graph.blocks for result in block.results}
+        for node in graph.applies:
+            if node.op.kind is Kind.CONCAT and not stored.isdisjoint(node.values):
+                stored.add(node.result)
+        self._stored = stored
+
+    @cached_property
+    def _calls(self) -> Mapping[str, FusedCall]:
+        return calls(self._graph, self._types)
+
+    @cached_property
+    def _inner(self) -> frozenset[str]:
+        return frozenset[str]().union(*(c.inner for c in self._calls.values()))
+
+    def call_of(self, node: Apply) -> FusedCall | None:
+        """The call that makes a value."""
+        return self._calls.get(node.result)
+
+    def may_lie_otherwise(self, node: Apply) -> bool:
+        """Whether a kernel may make its result in any order."""
+        kind, readers = self._types[node.result], self._readers[node.result]
+        simple = kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+        free = node.op.kind in _BY_NAME and node.result not in self._stored
+        if not (simple and free and all(self._reads_any(n) for n in readers)):
+            return False
+        call = self.call_of(node)
+        made = call is None or call.name in {*_ROWS, "linear", "batch_norm"}
+        return made and node.result not in self._inner
+
+    def _reads_any(self, node: Apply | BlockGraph) -> bool:
+        """Whether a node reads any strides; of a view, whether all do who see it."""
+        if isinstance(node, BlockGraph) or node.op.kind in _ANY_STRIDES:
+            return isinstance(node, Apply)
+        seen = _shows_each_axis(node, self._types) and node.result not in self.returned
+        return seen and all(self._reads_any(n) for n in self._readers[node.result])
+
+
+def _shows_each_axis(node: Apply, types: Mapping[str, TensorType]) -> bool:
+    """Whether a node is a view, as a slice, with an axis for each of what it shows."""
+    return (
+        node.op.kind is Kind.VIEW
+        and node.factored is None
+        and len(types[node.result].names) == len(types[node.values[0]].names)
+    )
+
+
+Lies = Callable[[str], MemoryOrder]
+"""How a value lies."""
+
+
+def _made(
+    node: Apply,
+    call: FusedCall | None,
+    types: Mapping[str, TensorType],
+    lies: Lies,
+    extents: Extents,
+) -> MemoryOrder:
+    """How a library kernel makes its result, if it is to copy nothing."""
+    names = types[node.result].names
+    if call is not None and call.name == "linear":
+        a, b = lies(call.value("a")), types[call.value("b")].names
+        around = _wide_middle(a, b, names, extents)
+        before, after = around or (tuple(d for d in a if d not in b), ())
+        return (*before, *call.dims(call.value("c")), *after)
+    if call is not None:
+        order = _of_widest([lies(call.value("x"))], names)
+        if call.name == "batch_norm":
+            return channels_together(order, call.dims(call.value("mean")))
+        kept = call.name in SOFTMAXES and len(call.over) == 1
+        return order if kept else rows_last(order, call.over)
+    if node.op.kind is Kind.CONTRACTION:
+        first, second = map(lies, node.values)
+        return _of_product(first, second, names, extents)
+    orders = [lies(v) for v in node.values]
+    if node.op.kind is Kind.CONCAT:
+        joined, to = node.attr("dims"), str(node.attr("to"))
+        assert isinstance(joined, tuple)
+        pairs = zip(orders, joined, strict=True)
+        orders = [tuple(to if d == own else d for d in dims) for dims, own in pairs]
+    return _of_widest(orders, names)
+
+
+def _wide_middle(
+    a: MemoryOrder, b: MemoryOrder, result: MemoryOrder, extents: Extents
+) -> tuple[MemoryOrder, MemoryOrder] | None:
+    """As `middle`, of columns that are worth a product of each batch."""
+    found = middle(a, b, result)
+    if found is None or prod(extents.get(d) or 0 for d in found[1]) < LIBRARY_ROW:
+        return None
+    return found
+
+
+def channels_together(dims: MemoryOrder, channels: MemoryOrder) -> MemoryOrder:
+    """Dims with those of channels side by side, where the first of them is."""
+    at = min(dims.index(d) for d in channels)
+    after = (d for d in dims[at:] if d not in channels)
+    return (*dims[:at], *channels, *after)
+
+
+def rows_last(dims: MemoryOrder, over: Sequence[str]) -> MemoryOrder:
+    """Dims with those of a row behind all others, where PyTorch's norms want them."""
+    return (*(d for d in dims if d not in over), *over)
+
+
+def _of_product(
+    first: MemoryOrder, second: MemoryOrder, result: MemoryOrder, extents: Extents
+) -> MemoryOrder:
+    """Batches first, then rows and columns, as they lie in the operands."""
+    for a, b in ((first, second), (second, first)):
+        around = _wide_middle(a, b, result, extents)
+        if around is not None:
+            before, after = around
+            return (*before, *(d for d in b if d in result), *after)
+    batch = [d for d in first if d in second and d in result]
+    own = [d for d in (*first, *second) if d in result and d not in batch]
+    return (*batch, *own)
+
+
+def _of_widest(orders: Iterable[MemoryOrder], names: MemoryOrder) -> MemoryOrder:
+    """As the first operand that has all dims, if there is one."""
+    return next((o for o in orders if {*o} == {*names}), names)
+
+
 # -- Orders of axes in memory ----------------------------------------------------------
 
 TOGETHER = 64
@@ -426,7 +639,6 @@ BETTER = 1.02
 
 MOST_AXES = 5
 
-Extents = Mapping[str, int | None]
 Order = tuple[int, ...]
 
 
@@ -445,9 +657,12 @@ def laid_out(
     """The types with a layout for what one block graph writes for others.
 
     What is returned, or read by a library kernel, stays row-major, but that parts of a
-    split dim come first, and channels last where a library kernel wants them there.
+    split dim come first, channels last where a library kernel wants them there, and
+    what library kernels make for each other without a copy.
     """
     found = with_channels_last(graph, types)
+    for value, dims in as_libraries_make(graph, found, extents).items():
+        found[value] = _lying(found[value], dims)
     fixed = {r.value for r in graph.returns} | places(graph, types, extents).keys()
     fixed |= {name for name, kind in found.items() if kind.layout is not None}
     for block in graph.blocks:
@@ -547,13 +762,19 @@ def _share(order: Order, access: _Access, size: int, sizes: Mapping[str, int]) -
 
 __all__ = [
     "ALIGNMENT",
+    "SOFTMAXES",
     "Flat",
     "FlatValues",
     "Groups",
+    "MemoryOrder",
     "Place",
+    "as_libraries_make",
     "built",
+    "channels_together",
     "flat_values",
     "lies_with_channels_last",
+    "middle",
     "places",
+    "rows_last",
     "with_channels_last",
 ]

@@ -21,7 +21,11 @@ from mirage_dsl.backends.triton.lowering.source import (
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Scalar, TensorType
 from mirage_dsl.ir.analysis.calls import calls
-from mirage_dsl.ir.analysis.layouts import built, copied_parts
+from mirage_dsl.ir.analysis.layouts import (
+    as_libraries_make,
+    built,
+    copied_parts,
+)
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -30,9 +34,13 @@ from mirage_dsl.ir.graph import (
     Return,
     partial_dim,
 )
+from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import products, sums
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
+
+_BY_NAME = frozenset({Kind.ELEMENTWISE, Kind.CONTRACTION, Kind.CONCAT})
+"""Kinds of operators whose operands may have their axes in any order."""
 
 
 class Launcher:
@@ -57,6 +65,7 @@ class Launcher:
         self._built = built(around.placed)
         self._fused = calls(graph, around.types)
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
+        self._lying = as_libraries_make(graph, kernel_types(graph), around.extents)
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer(taken)
@@ -337,11 +346,28 @@ class Launcher:
     def _call(self, node: Apply) -> str:
         match = self._fused.get(node.result)
         if match is not None:
-            values = {v: self._value(v) for v in match.values}
-            return call_text(match, values, self.size)
+            values = {v: self._as_it_lies(v) for v in match.values}
+            lies = self._lying.get(node.result, ())
+            return call_text(match, values, self.size, lies)
         kind = self._types[node.result]
-        operands = [self._value(o) for o in node.operands]
-        return expression(node, operands, kind.names, kind.dtype, self.size)
+        if node.op.kind not in _BY_NAME:
+            operands = [self._value(o) for o in node.operands]
+            return expression(node, operands, kind.names, kind.dtype, self.size)
+        # Made as it lies in memory, and seen with its axes.
+        operands = [self._as_it_lies(o) for o in node.operands]
+        dims = self._lying.get(node.result, kind.names)
+        text = expression(node, operands, dims, kind.dtype, self.size)
+        if node.result in self._lying:
+            text += ".contiguous()"
+        return aligned(text, dims, kind.names)
+
+    def _as_it_lies(self, operand: Operand) -> Argument:
+        """A value with its axes as they lie in memory, if a library kernel made it."""
+        found = self._value(operand)
+        dims = self._lying.get(operand, ()) if isinstance(operand, str) else ()
+        if not dims:
+            return found
+        return Argument(aligned(found.text, found.dims, dims), dims, found.dtype)
 
     def _value(self, operand: Operand) -> Argument:
         if isinstance(operand, Scalar):

@@ -1,0 +1,151 @@
+"""Library kernels make what they make for each other without copies, and right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.types import f32
+from mirage_dsl.ir.analysis.layouts import as_libraries_make, laid_out
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from tests.backends.running import check, random_inputs
+
+functional = torch.nn.functional
+
+
+def masked_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """Heads behind positions, as a projection makes them."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    logits = (q @ k.transpose(-2, -1)) * 0.5
+    logits = logits.masked_fill(mask == 0, float("-inf"))
+    return functional.softmax(logits, dim=-1) @ v
+
+
+def relu_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    logits = (q @ k.transpose(-2, -1)) * 0.5
+    return torch.relu(torch.where(mask == 0, -1.0, logits)) @ v
+
+
+def attention_of_planes(q: Any, k: Any) -> Any:
+    """Rows and columns of two dims each."""
+    logits = torch.einsum("bhwnd,bxynd->bnhwxy", q, k)
+    return torch.relu(logits) * 2
+
+
+def pointwise(x: Any, w: Any) -> Any:
+    """A convolution of single points, which is a product."""
+    return torch.relu(functional.conv2d(x, w)) * 2
+
+
+def pointwise_with_bias(x: Any, w: Any, b: Any) -> Any:
+    return functional.conv2d(x, w, b)
+
+
+def joined(x: Any, w: Any, b: Any, u: Any) -> Any:
+    return torch.cat([functional.conv2d(x, w, b), functional.conv2d(x, u), x], 1)
+
+
+def joined_rows(x: Any, token: Any, w: Any, b: Any, u: Any, c: Any) -> Any:
+    """Rows of a norm and a layer, behind one that all batches share."""
+    x = torch.cat([token.expand(x.shape[0], -1, -1), functional.linear(x, w, b)], 1)
+    x = functional.layer_norm(x, (x.shape[-1],), c, c)
+    return x + functional.linear(torch.relu(x), u, c)
+
+
+class Copies(TorchDispatchMode):
+    """Counts what copies a tensor, if only into another order."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        self.count += name in {"clone", "copy_"}
+        return func(*args, **(kwargs or {}))
+
+
+def traced(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> Any:
+    return mirage.kernel(function).trace(*(mirage.spec(s, "float32") for s in shapes))
+
+
+def lying(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
+    extents = derived_extents(graph, graph.extent_of)
+    return as_libraries_make(graph, kernel_types(graph), extents)
+
+
+QKV = ((2, 5, 3, 4),) * 3
+PLANES = ((2, 3, 4, 2, 5), (2, 4, 3, 2, 5))
+CASES = {
+    "masked_attention": (masked_attention, (*QKV, (5, 5)), 4),
+    "relu_attention": (relu_attention, (*QKV, (5, 5)), 4),
+    "attention_of_planes": (attention_of_planes, PLANES, 2),
+    "pointwise": (pointwise, ((2, 5, 8, 9), (6, 5, 1, 1)), 3),
+    "pointwise_with_bias": (pointwise_with_bias, ((2, 5, 8, 9), (6, 5, 1, 1), (6,)), 1),
+    "joined": (joined, ((2, 5, 8, 9), (6, 5, 1, 1), (6,), (7, 5, 1, 1)), 3),
+    "joined_rows": (
+        joined_rows,
+        ((2, 5, 4), (1, 1, 6), (6, 4), (6,), (6, 6), (6,)),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_lie_as_they_are_made(name: str) -> None:
+    function, shapes, least = CASES[name]
+    graph = traced(function, shapes)
+    found = lying(graph)
+    assert len(found) >= least
+    types = laid_out(graph, kernel_types(graph), dict(graph.extents))
+    for value, dims in found.items():
+        kind = types[value]
+        assert tuple(kind.names[a] for a in kind.order) == dims
+    check(graph)
+
+
+@pytest.mark.parametrize(
+    "name", ["masked_attention", "relu_attention", "pointwise", "pointwise_with_bias"]
+)
+def test_nothing_is_copied_that_eager_does_not_copy(name: str) -> None:
+    function, shapes, _ = CASES[name]
+    graph = traced(function, shapes)
+    scope: dict[str, Any] = {}
+    exec(emit(graph), scope)
+    inputs = random_inputs(graph)
+    with Copies() as ours:
+        (found,) = scope["run"](*inputs)
+    with Copies() as eager:
+        wanted = function(*inputs)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+    assert ours.count <= eager.count
+
+
+def test_few_columns_are_multiplied_at_once() -> None:
+    """Many products of narrow matrices take longer than a copy and one product."""
+    graph = traced(pointwise, ((2, 5, 3, 3), (6, 5, 1, 1)))
+    assert not lying(graph)
+    check(graph)
+
+
+def test_what_kernels_read_is_row_major() -> None:
+    g = KernelBuilder("read", m=8, n=16, k=32, b=4)
+    x, y = g.input("x", f32, "m, b, k"), g.input("y", f32, "n, b, k")
+    product = g.matmul(x, y, over="k", name="product")
+    with g.block(grid={"m": 4}, schedule=Schedule(4, 1)) as block:
+        tile = block.load(product, "m/grid, b, n")
+        z = block.store(block.exp(tile), "m/grid, b, n", dtype=f32, name="z")
+    graph = g.returns(z).build()
+    assert not lying(graph)
+    check(graph)
