@@ -30,10 +30,12 @@ from mirage_dsl.cost.facts import facts_as_searched
 from mirage_dsl.cost.footprint import footprint_of, size_of, tensor_bytes
 from mirage_dsl.ir.analysis.calls import FusedCall, calls
 from mirage_dsl.ir.analysis.layouts import (
+    SOFTMAXES,
     Place,
     laid_out,
     lies_with_channels_last,
     places,
+    rows_last,
 )
 from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
@@ -82,6 +84,14 @@ takes a group or a row.  [M] H200, f16: group norm of [2, 320, 64, 64] in 32 gro
 SiLU, 51.2 µs; softmax of [16, 1000000] 243.8 µs.  [A] log-softmax, the same
 kernel with another end, and other norms of rows, no faster than the fastest that was
 measured; of other sizes nothing was."""
+ROW_SECONDS = 1.26e-9
+"""What a row of a norm takes, of which a block computes one, however short.  [M] H200:
+an RMS norm of 29,360,128 rows of 64 numbers, f32, with its copies 47.4 ms."""
+ROW_NORMS = frozenset({"layer_norm", "rms_norm"})
+"""Norms that PyTorch computes of rows that lie together: it copies others."""
+SOFTMAX_READS = 3
+"""How often softmaxes read rows of which those at work do not fit into L2.  [M] H200:
+4096 rows of 393,216, f32, take 6.18 ms, and so many reads and a write 5.99."""
 
 
 @dataclass(frozen=True)
@@ -402,6 +412,8 @@ def _call_kernel(
     dram = sum(tensor_bytes(types[v], extents) for v in read - inside) + written
     works = [_library_work(n, types, extents, hardware) for n in nodes]
     tensor, flops, arithmetic = (sum(w[i] for w in works) for i in range(3))
+    again = _read_again(call, extents, hardware)
+    dram, through = dram + again, through + again
     memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
     busy = max(memory, arithmetic)
     products = [n for n in nodes if n.op.kind is Kind.CONTRACTION]
@@ -410,13 +422,10 @@ def _call_kernel(
         busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
     if len(products) > 1:
         busy = math.hypot(busy / ATTENTION_SHARE, hardware.library_reduction)
-    elif not products:
+    elif not products and call.over:
         elements = size_of(types[call.value("x")].names, extents)
         busy = math.hypot(busy, _row_latency(elements, hardware))
-    if call.name in ROW_RATES:
-        reductions = [n for n in nodes if n.op.kind is Kind.REDUCTION]
-        row = max(size_of(n.over, extents) for n in reductions)
-        busy = max(busy, row / ROW_RATES[call.name])
+    busy = _busy_with_rows(call, nodes, extents, hardware, busy)
     return KernelCost(
         1e6 * (busy + hardware.launch + hardware.ramp),
         dram,
@@ -427,6 +436,54 @@ def _call_kernel(
         1e6 * arithmetic,
         call=call.name,
     )
+
+
+def _busy_with_rows(
+    call: FusedCall,
+    nodes: Sequence[Apply],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+    busy: float,
+) -> float:
+    """Seconds of a call of which a block computes each row; of others it is `busy`."""
+    if call.name not in ROW_RATES:
+        return busy
+    row = max(size_of(n.over, extents) for n in nodes if n.op.kind is Kind.REDUCTION)
+    busy = max(busy, row / ROW_RATES[call.name])
+    if call.name not in ROW_NORMS:
+        return busy
+    rows = size_of(call.types[call.value("x")].names, extents) / row
+    copied = 2 * _copied_rows(call, extents) / (COPYING_SHARE * hardware.dram_rate)
+    return max(busy, ROW_SECONDS * rows) + copied
+
+
+def _read_again(
+    call: FusedCall, extents: Mapping[str, int | None], hardware: Hardware
+) -> float:
+    """Bytes that a softmax of long rows reads from memory more than once."""
+    if call.name not in SOFTMAXES:
+        return 0.0
+    whole = tensor_bytes(call.types[call.value("x")], extents)
+    rows = whole / size_of(call.over, extents)
+    rows /= call.types[call.value("x")].dtype.itemsize
+    at_work = whole * min(1.0, hardware.sms / rows)
+    return (SOFTMAX_READS - 1) * whole if at_work > hardware.l2_bytes else 0.0
+
+
+def _copied_rows(call: FusedCall, extents: Mapping[str, int | None]) -> float:
+    """Bytes of a norm's operand and result that lie otherwise than in rows."""
+    kinds = [call.types[v] for v in (call.value("x"), call.result)]
+    lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if _is_flat(k)]
+    return sum(
+        tensor_bytes(kind, extents)
+        for kind, dims in lying
+        if dims != rows_last(dims, call.over)
+    )
+
+
+def _is_flat(kind: TensorType) -> bool:
+    """Whether each axis has one dim."""
+    return all(len(axis) == 1 for axis in kind.axes)
 
 
 def _row_latency(elements: float, hardware: Hardware) -> float:
