@@ -419,3 +419,141 @@ def _is_run(side: Order, at: tuple[Axis, ...], exact: Callable[[Dim], bool]) -> 
             first = axis.index(side[0])
             return axis[first : first + len(side)] == side
     return False
+
+
+# -- Bytes that are loaded as the matrix unit holds them -------------------------------
+
+QUADS, ROWS, PAIR = 4, 8, 2
+"""How the threads of a warp hold an operand of 16 bits: four along what is summed over,
+eight along the rows or columns, two neighbours of what is summed over in a register."""
+VECTOR = (4, 8, 16)
+"""Bytes that a thread loads at once."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A tile of bytes of which each thread loads just what it multiplies.
+
+    Threads hold operands of the matrix unit so that neighbours along `over` are in one
+    register, while bytes in memory are neighbours along `side`: operands that were
+    loaded from there go through shared memory, twice as long as the bytes.  But in
+    which order positions along `side` are numbered says nothing for a product, whose
+    results are numbered alike.  If thread t of eight has positions t * vector to
+    t * vector + vector - 1, no thread needs what another one has loaded:
+
+        side = (eight threads, vector)  →  (vector, eight threads)
+
+    Attributes:
+        batch: The axis that warps share out.
+        side: The axis of rows or columns, along which bytes are neighbours in memory.
+        over: The axis that is summed over.
+        vector: Elements along `side` that a thread loads at once.
+    """
+
+    batch: Dim
+    side: Dim
+    over: Dim
+    vector: int
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """What of a tile program is held as the matrix unit wants it.
+
+    Attributes:
+        loads: Of loads.
+        values: Of what is made of these: to floats, in any order of axes.
+    """
+
+    loads: Mapping[str, Fragment]
+    values: Mapping[str, Fragment]
+
+
+def fragments(
+    program: TileProgram,
+    bytes_: Packed,
+    lanes: Callable[[Dim], int],
+    exact: Callable[[Dim], bool],
+) -> Fragments:
+    """What of a program's values can be loaded as the matrix unit holds it.
+
+    Bytes that serve one kind of product alone, by way of their floats, where each warp
+    has products of its own: then the layout of the operands is known.
+
+    Args:
+        program: The program.
+        bytes_: What of it is unpacked in a step.
+        lanes: How many lanes a piece has.
+        exact: Whether all lanes of a piece are inside, always.
+    """
+    if not bytes_.factors:
+        return Fragments({}, {})
+    statements = [s for s, _ in walk(program.body)]
+    readers: dict[str, list[Statement]] = {}
+    for statement in statements:
+        for value in reads(statement):
+            readers.setdefault(value, []).append(statement)
+    loads: dict[str, Fragment] = {}
+    values: dict[str, Fragment] = {}
+    for load in statements:
+        if not isinstance(load, Load) or load.tile.dtype.itemsize > 1:
+            continue
+        made, products = _floats_of(load, readers, bytes_)
+        wanted = {_fragment(p, made, load, program, lanes) for p in products}
+        (fragment, *others) = wanted or (None,)
+        axes = () if fragment is None else (fragment.batch, fragment.side)
+        if fragment is None or others or not _is_plain(load):
+            continue
+        if all(map(exact, (*axes, fragment.over))):
+            loads[load.result] = fragment
+            values |= dict.fromkeys(made, fragment)
+    return Fragments(loads, values)
+
+
+def _floats_of(
+    load: Load, readers: Mapping[str, list[Statement]], bytes_: Packed
+) -> tuple[set[str], list[Statement]]:
+    """What is made of bytes alone, number by number, and what else reads any of it."""
+    made, others, rest = {load.result}, list[Statement](), [load.result]
+    while rest:
+        for reader in readers.get(rest.pop(), ()):
+            match reader:
+                case Compute() if {*bytes_.floats, *bytes_.steps} & {reader.result}:
+                    found = reader.result
+                case Cast() | Convert():
+                    found = reader.result
+                case _:
+                    others.append(reader)
+                    continue
+            if found not in made:
+                made.add(found)
+                rest.append(found)
+    return made, others
+
+
+def _fragment(
+    product: Statement,
+    made: set[str],
+    load: Load,
+    program: TileProgram,
+    lanes: Callable[[Dim], int],
+) -> Fragment | None:
+    """How a product wants one of its operands; None if it is not of this kind."""
+    if not isinstance(product, Product) or not product.is_matrix or product.into:
+        return None
+    if product.is_merged or len(product.batch) != 1:
+        return None
+    sides = {product.left: product.rows, product.right: product.columns}
+    operand = made & sides.keys()
+    if len(operand) != 1 or len(sides) != 2:
+        return None
+    (side,), (over,) = sides[operand.pop()], product.over
+    (batch,) = product.batch
+    kind = program.tensors[load.source]
+    innermost = load.at[kind.order[-1]]
+    vector = lanes(side) // ROWS
+    assert isinstance(program.warps, int)
+    shared = lanes(batch) % program.warps == 0
+    fits = lanes(over) % (QUADS * PAIR) == 0 and vector in VECTOR
+    near = innermost[-1:] == (side,)
+    return Fragment(batch, side, over, vector) if shared and fits and near else None
