@@ -443,17 +443,23 @@ class Fragment:
 
         side = (eight threads, vector)  →  (vector, eight threads)
 
+    It takes whole tiles, of as many products as warps or a multiple, and of so many
+    lanes that a thread has a vector (`VECTOR`) and whole pairs.
+
     Attributes:
         batch: The axis that warps share out.
         side: The axis of rows or columns, along which bytes are neighbours in memory.
         over: The axis that is summed over.
-        vector: Elements along `side` that a thread loads at once.
     """
 
     batch: Dim
     side: Dim
     over: Dim
-    vector: int
+
+    @property
+    def axes(self) -> Order:
+        """The axes of its tile, in no order."""
+        return self.batch, self.side, self.over
 
 
 @dataclass(frozen=True)
@@ -470,10 +476,7 @@ class Fragments:
 
 
 def fragments(
-    program: TileProgram,
-    bytes_: Packed,
-    lanes: Callable[[Dim], int],
-    exact: Callable[[Dim], bool],
+    program: TileProgram, bytes_: Packed, fits: Callable[[Fragment], bool]
 ) -> Fragments:
     """What of a program's values can be loaded as the matrix unit holds it.
 
@@ -483,8 +486,7 @@ def fragments(
     Args:
         program: The program.
         bytes_: What of it is unpacked in a step.
-        lanes: How many lanes a piece has.
-        exact: Whether all lanes of a piece are inside, always.
+        fits: Whether the tiles are such as a fragment takes.
     """
     if not bytes_.factors:
         return Fragments({}, {})
@@ -499,12 +501,11 @@ def fragments(
         if not isinstance(load, Load) or load.tile.dtype.itemsize > 1:
             continue
         made, products = _floats_of(load, readers, bytes_)
-        wanted = {_fragment(p, made, load, program, lanes) for p in products}
+        wanted = {_fragment(p, made, load, program) for p in products}
         (fragment, *others) = wanted or (None,)
-        axes = () if fragment is None else (fragment.batch, fragment.side)
         if fragment is None or others or not _is_plain(load):
             continue
-        if all(map(exact, (*axes, fragment.over))):
+        if fits(fragment):
             loads[load.result] = fragment
             values |= dict.fromkeys(made, fragment)
     return Fragments(loads, values)
@@ -520,7 +521,8 @@ def _floats_of(
             match reader:
                 case Compute() if {*bytes_.floats, *bytes_.steps} & {reader.result}:
                     found = reader.result
-                case Cast() | Convert():
+                case Cast() | Convert() | Mask():
+                    # Where all lanes are inside, nothing is masked.
                     found = reader.result
                 case _:
                     others.append(reader)
@@ -532,11 +534,7 @@ def _floats_of(
 
 
 def _fragment(
-    product: Statement,
-    made: set[str],
-    load: Load,
-    program: TileProgram,
-    lanes: Callable[[Dim], int],
+    product: Statement, made: set[str], load: Load, program: TileProgram
 ) -> Fragment | None:
     """How a product wants one of its operands; None if it is not of this kind."""
     if not isinstance(product, Product) or not product.is_matrix or product.into:
@@ -551,9 +549,4 @@ def _fragment(
     (batch,) = product.batch
     kind = program.tensors[load.source]
     innermost = load.at[kind.order[-1]]
-    vector = lanes(side) // ROWS
-    assert isinstance(program.warps, int)
-    shared = lanes(batch) % program.warps == 0
-    fits = lanes(over) % (QUADS * PAIR) == 0 and vector in VECTOR
-    near = innermost[-1:] == (side,)
-    return Fragment(batch, side, over, vector) if shared and fits and near else None
+    return Fragment(batch, side, over) if innermost[-1:] == (side,) else None

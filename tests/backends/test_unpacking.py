@@ -15,7 +15,9 @@ from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.lowering.source import UNPACKING
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.hardware import H200
 from mirage_dsl.core.types import Dim
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -523,3 +525,14 @@ def test_other_slices_inside_of_blocks_are_refused(
     """Registers do not move: several elements would have to."""
     with pytest.raises(UnsupportedError, match="cannot rearrange registers"):
         programs(sliced(extent, start, stop, "mul"))
+
+
+def test_the_estimate_knows_what_goes_through_shared_memory() -> None:
+    """Four warps for two products hold the floats of two tiles of 32 by 16 there."""
+    two, four = (
+        estimate(halves_in_groups(schedule=f"num_warps({n})"), H200).kernels[0]
+        for n in (2, 4)
+    )
+    halves, products, itemsize = 2, 2, 2
+    assert four.shared - two.shared == halves * products * 32 * 16 * itemsize
+    assert two.arithmetic < four.arithmetic

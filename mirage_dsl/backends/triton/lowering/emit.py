@@ -60,6 +60,7 @@ from mirage_dsl.tile.combined import (
     PAIR,
     QUADS,
     ROWS,
+    VECTOR,
     Fragment,
     fragments,
     packed,
@@ -473,12 +474,7 @@ class _Printer:
         )
         self._packed = packed(program, lambda d: pieces[d].width)
         self._runs = runs(program, lambda d: not pieces[d].loose)
-        self._fragments = fragments(
-            program,
-            self._packed,
-            lambda d: pieces[d].width,
-            lambda d: not pieces[d].loose,
-        )
+        self._fragments = fragments(program, self._packed, self._fits)
         self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
@@ -819,6 +815,19 @@ class _Printer:
             self._memory.load(address, axes, name, whole=whole, inside=inside)
         self._name(load, name)
 
+    def _fits(self, fragment: Fragment) -> bool:
+        """Whether tiles are such as a fragment takes."""
+        pieces = [self._pieces[d] for d in fragment.axes]
+        batch, _, over = (p.width for p in pieces)
+        assert isinstance(self._program.warps, int)
+        shared_out = batch % self._program.warps == 0 and over % (QUADS * PAIR) == 0
+        exact = not any(p.loose for p in pieces)
+        return exact and shared_out and self._vector(fragment) in VECTOR
+
+    def _vector(self, fragment: Fragment) -> int:
+        """Elements that a thread loads at once."""
+        return self._pieces[fragment.side].width // ROWS
+
     def _threads_addresses(self, load: Load) -> tuple[Address, ...]:
         """Addresses of the even positions summed over, and of the odd ones.
 
@@ -844,8 +853,8 @@ class _Printer:
         step, over = QUADS * PAIR, self._pieces[fragment.over].width
         rest = self._along(0, over // step, step)
         quads = self._along(3, QUADS, PAIR) + (f" + {odd}" if odd else "")
-        threads = self._along(2, ROWS, fragment.vector)
-        vector = self._along(4, fragment.vector, 1)
+        threads = self._along(2, ROWS, self._vector(fragment))
+        vector = self._along(4, self._vector(fragment), 1)
         warps = self._along(1, self._pieces[fragment.batch].width, 1)
         found = {
             fragment.over: f"{rest} + {quads}",
@@ -1099,7 +1108,7 @@ class _Printer:
             for dim in product.tile.axes:
                 is_side = dim == fragment.side
                 width = self._pieces[dim].width
-                widths += [fragment.vector, ROWS] if is_side else [width]
+                widths += [width // ROWS, ROWS] if is_side else [width]
             shape = f"({', '.join(map(str, widths))})"
             name = self._tiles.reshaped(name, shape, f"{product.result}_r")
             name = self._assign(f"{product.result}_t", f"tl.permute({name}, {order})")
