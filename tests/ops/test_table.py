@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import math
 import string
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -197,6 +198,21 @@ def test_rows_said_to_have_no_gradient_have_none(op: Operator) -> None:
 def test_activations_stay_finite_far_out(name: str) -> None:
     far = np.array([-1e4, -100.0, 0.0, 100.0, 1e4], np.float32)
     assert np.isfinite(OPERATORS[name].numpy(far)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1e-3, 0.1, 1.0, 3.0, 10.0])
+def test_erf_is_that_of_the_standard_library(scale: float) -> None:
+    places = scale * np.random.default_rng(3).normal(size=5000)
+    exact = np.array([math.erf(place) for place in places])
+    found = OPERATORS["erf"].numpy(places)
+    assert (np.abs(found - exact) <= 2 * np.spacing(np.abs(exact))).all()
+
+
+def test_erf_of_what_is_no_number() -> None:
+    places = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    found = OPERATORS["erf"].numpy(places)
+    np.testing.assert_array_equal(found, [np.nan, 1.0, -1.0, 0.0, -0.0])
+    assert np.signbit(found[4])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
