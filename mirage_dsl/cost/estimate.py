@@ -58,13 +58,23 @@ LIBRARY_SPLIT = 4
 where tiles of 64 x 64 leave multiprocessors idle, and join the parts."""
 
 CONVOLUTION_SHARE = 1.0
+WIDE_SHARE, WIDE_WINDOW = 0.5, 16
+ROW_MAJOR_SHARE, ROW_MAJOR_CHANNELS = 0.45, 16
 COPYING_SHARE = 0.7
-"""Shares that libraries reach of the matrix units' rate in convolutions with channels
-last, and of DRAM's where they copy tensors: without channels last they copy operands
-and result.  [M] H200, f32 rounded to TF32: [128, 64, 128, 128] by [128, 64, 3, 3] takes
-842 µs and 1879 without channels last (estimated 836 and 1883), [64, 64, 256, 256] by
-the same 1646 and 3787 (1696 and 3812).  [A] other formats, and transposed ones: two
-took 1231 and 1388 with channels last where 628 and 765 are estimated."""
+"""Shares of the matrix units' rate that libraries reach in convolutions: with channels
+last; in planes of f32 by windows of more points than that; in planes of f32 as they
+lie, with so many channels or more.  And of DRAM's rate, where they copy what lies
+otherwise, operands and result, unless the kernel that takes it so is faster.
+
+[M] H200, f32 rounded to TF32: [128, 64, 128, 128] by [128, 64, 3, 3] takes 842 µs, and
+1879 as it lies (estimated 836 and 1852), [64, 64, 256, 256] by the same 1646 and 3787
+(1696 and 3761).  As it lies, estimated and measured: 64 to 128 channels by 3 x 3 3798
+and 4005, by 5 x 7 3599 and 2934, 32 to 64 by 5 x 9 2333 and 2376, 16 to 128 by 3 x 3
+3805 and 6677, 64 to 128 by 1 x 1 4186 and 3509, where copies would take 12 ms more.
+With channels last, less the kernels that copy: by 3 x 3 0.93 of the rate, by 5 x 7 and
+5 x 9 0.51 to 0.53.  Transposed ones of stride 1 are estimated, with copies, at 0.97 to
+1.30 of what they take.  [A] other formats; volumes, which take up to 30 times their
+estimate."""
 
 
 ATTENTION_SHARE = 0.5
@@ -116,6 +126,7 @@ class KernelCost:
         in_flight: Bytes in stage buffers of the whole GPU.
         limit: Why a block does not fit on the GPU; None where it does.
         call: The function of PyTorch's that several operators are; "" for one.
+        copied: What a library kernel copies of its operands and result.
         covered: What of it the next kernel's loop covers, which does not wait for it;
             the estimate is without it.
         unknown: Why there is no estimate, where no tile program expresses the block: of
@@ -141,6 +152,7 @@ class KernelCost:
     covered: float = 0.0
     unknown: str | None = None
     call: str = ""
+    copied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -350,26 +362,29 @@ def library_kernel(
     dram, through = sum(cold) + written, sum(moved) + written
     tensor, flops, arithmetic = _library_work(node, types, extents, hardware)
     memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+    copied = _copied_by(node, types)
+    copies = 2 * sum(tensor_bytes(types[v], extents) for v in copied)
+    copying = copies / (COPYING_SHARE * hardware.dram_rate)
+    as_it_lies = _row_major_seconds(node, types, tensor, extents, hardware)
+    if max(memory, as_it_lies) < max(memory, arithmetic) + copying:
+        arithmetic, copied, copies, copying = as_it_lies, [], 0.0, 0.0
     busy = _library_busy(node, types, extents, hardware, max(memory, arithmetic))
-    copied = [tensor_bytes(types[v], extents) for v in copied_by(node, types)]
-    busy += 2 * sum(copied) / (COPYING_SHARE * hardware.dram_rate)
+    busy += copying
     apart = len(copied) if node.op.channels_last_of is not None else 0
     return KernelCost(
         1e6 * (busy + (1 + apart) * hardware.launch + hardware.ramp),
-        dram + 2 * sum(copied),
-        through + 2 * sum(copied),
+        dram + copies,
+        through + copies,
         tensor,
         flops,
         1e6 * memory,
         1e6 * arithmetic,
+        copied=tuple(copied),
     )
 
 
-def copied_by(node: Apply, types: Mapping[str, TensorType]) -> list[str]:
-    """What a convolution copies of its operands and result: what lies not as it wants.
-
-    Libraries convolve with channels last, be they asked to or not.
-    """
+def _copied_by(node: Apply, types: Mapping[str, TensorType]) -> list[str]:
+    """What a convolution with channels last copies: what lies not as it wants."""
     if node.op.channels_last_of is None and node.op not in CHANNELS_LAST:
         return []
     axes = (*operand_axes(node), AxisNames(node.axes("gives")))
@@ -378,6 +393,28 @@ def copied_by(node: Apply, types: Mapping[str, TensorType]) -> list[str]:
         for value, own in zip((*node.values, node.result), axes, strict=True)
         if not lies_with_channels_last(types[value], own)
     ]
+
+
+def _row_major_seconds(
+    node: Apply,
+    types: Mapping[str, TensorType],
+    flops: float,
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+) -> float:
+    """Seconds of a convolution's arithmetic on tensors as they lie.
+
+    Infinite where no such kernel of libraries was measured.
+    """
+    planes = node.op in CHANNELS_LAST and len(node.numbers["stride"]) == 2
+    if not planes or types[node.result].dtype != f32:
+        return math.inf
+    if "output_padding" in node.numbers or node.numbers["groups"] != (1,):
+        return math.inf
+    channels = size_of(operand_axes(node)[1].axes[1], extents)
+    if channels < ROW_MAJOR_CHANNELS:
+        return math.inf
+    return flops / (ROW_MAJOR_SHARE * hardware.tensor_rate / 2)
 
 
 def _read_bytes(
@@ -530,6 +567,9 @@ def _window_work(
     rate = CONVOLUTION_SHARE * hardware.tensor_rate
     if types[node.result].dtype == f32:
         rate /= 2
+        plane = len(shape) == 4
+        wide = plane and math.prod(shapes[1][2:]) > WIDE_WINDOW
+        rate *= WIDE_SHARE if wide else 1.0
     return flops, 0.0, flops / rate
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mirage_dsl.core.hardware import DEFAULT, WARP, Hardware
 from mirage_dsl.core.types import TensorType
-from mirage_dsl.cost.estimate import Cost, KernelCost, copied_by, estimate, launched
+from mirage_dsl.cost.estimate import Cost, KernelCost, estimate, launched
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import (
     Footprint,
@@ -122,7 +122,7 @@ def _kernel(
     if isinstance(node, BlockGraph):
         lines += _launch(node, part, graph, hardware)
     else:
-        lines += _copying(node, graph)
+        lines += _copying(node, graph, part)
     work = part.tensor_flops + part.flops
     bound = "memory" if part.memory >= part.arithmetic else "arithmetic"
     lines += [
@@ -138,11 +138,11 @@ def _kernel(
     return [*lines, ""]
 
 
-def _copying(node: Apply, graph: KernelGraph) -> list[str]:
+def _copying(node: Apply, graph: KernelGraph, part: KernelCost) -> list[str]:
     """How the result of a library kernel lies in memory, and what is copied for it."""
     extents = derived_extents(graph, graph.extent_of)
     types = laid_out(graph, kernel_types(graph), extents)
-    sizes = {v: _bytes(tensor_bytes(types[v], extents)) for v in copied_by(node, types)}
+    sizes = {v: _bytes(tensor_bytes(types[v], extents)) for v in part.copied}
     lines = _in_memory(node.result, types[node.result])
     if sizes:
         copied = ", ".join(f"{value} {size}" for value, size in sizes.items())

@@ -18,7 +18,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import boolean
+from mirage_dsl.core.types import boolean, f32
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
@@ -159,7 +159,8 @@ def _conv(
 
     def run(x: Tensor) -> Any:
         kept = {0: x.handle.axes[0], 1: weight.handle.axes[0]}
-        if _is_product(window, numbers) and x.shape[1] == weight.shape[1]:
+        own = _is_product(window, numbers) and _is_exact(x)
+        if own and x.shape[1] == weight.shape[1]:
             return _biased(_of_channels(x, weight, "kc"), bias, rank)
         found = _called(what, (x, weight), numbers, kept)
         return _biased(found, bias, rank)
@@ -193,7 +194,8 @@ def _conv_transpose(
         kept = {0: x.handle.axes[0]}
         if numbers["groups"] == (1,):
             kept[1] = weight.handle.axes[1]
-        if _is_product(window, numbers) and x.shape[1] == weight.shape[0]:
+        own = _is_product(window, numbers) and _is_exact(x)
+        if own and x.shape[1] == weight.shape[0]:
             return _biased(_of_channels(x, weight, "ck"), bias, rank)
         found = _called(what, (x, weight), numbers, kept)
         return _biased(found, bias, rank)
@@ -206,6 +208,15 @@ def _is_product(window: Sequence[int], numbers: Mapping[str, tuple[int, ...]]) -
     one = (*window, *numbers["stride"], *numbers["groups"])
     none = (*numbers["padding"], *numbers.get("output_padding", ()))
     return set(one) == {1} and not any(none)
+
+
+def _is_exact(x: Tensor) -> bool:
+    """Whether PyTorch computes a convolution as exactly as a product of its points.
+
+    It rounds those of f32 to TF32 by default, but no products: these take many times
+    as long then, which matters where there are many points.
+    """
+    return x.handle.value.dtype != f32 or all(n == 1 for n in x.shape[2:])
 
 
 # -- Pooling ---------------------------------------------------------------------------

@@ -95,18 +95,9 @@ def test_attributes_count() -> None:
 Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
 PLANE = (2, 4, 6, 8)
 SEARCHED: dict[str, Case] = {
-    "a window of one point": (
+    "a window of one point at one": (
         lambda x, w, b: F.conv2d(x, w, b),
-        (PLANE, (5, 4, 1, 1), (5,)),
-    ),
-    "one along a line": (lambda x, w: F.conv1d(x, w), ((2, 4, 7), (5, 4, 1))),
-    "one in space": (
-        lambda x, w: F.conv3d(x, w),
-        ((2, 4, 3, 2, 3), (5, 4, 1, 1, 1)),
-    ),
-    "a transposed one": (
-        lambda x, w, b: F.conv_transpose2d(x, w, b),
-        (PLANE, (4, 5, 1, 1), (5,)),
+        ((2, 4, 1, 1), (5, 4, 1, 1), (5,)),
     ),
     "means side by side": (lambda x: F.avg_pool2d(x, (2, 4)), (PLANE,)),
     "largest side by side": (lambda x: F.max_pool2d(x, 2), (PLANE,)),
@@ -135,6 +126,40 @@ def test_products_and_reductions_are_no_library_operators(name: str) -> None:
     inputs = program.inputs(torch.float64)
     (found,) = evaluate_numpy(program.traced, *(i.numpy() for i in inputs))
     np.testing.assert_allclose(found, program.function(*inputs), rtol=1e-9, atol=1e-12)
+
+
+POINTS: dict[str, Case] = {
+    "a window of one point": (
+        lambda x, w, b: F.conv2d(x, w, b),
+        (PLANE, (5, 4, 1, 1), (5,)),
+    ),
+    "one along a line": (lambda x, w: F.conv1d(x, w), ((2, 4, 7), (5, 4, 1))),
+    "one in space": (
+        lambda x, w: F.conv3d(x, w),
+        ((2, 4, 3, 2, 3), (5, 4, 1, 1, 1)),
+    ),
+    "a transposed one": (
+        lambda x, w, b: F.conv_transpose2d(x, w, b),
+        (PLANE, (4, 5, 1, 1), (5,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_windows_of_one_point_are_products(name: str, dtype: torch.dtype) -> None:
+    program = Program(*POINTS[name])
+    inputs = program.inputs(dtype)
+    traced = mirage.kernel(program.function).trace(*inputs)
+    assert library(traced) == []
+    wide = [i.double() for i in inputs]
+    (found,) = evaluate_numpy(traced, *(i.numpy() for i in wide))
+    np.testing.assert_allclose(found, program.function(*wide), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_those_of_f32_are_left_to_pytorch_which_may_round(name: str) -> None:
+    assert len(library(Program(*POINTS[name]).traced)) == 1
 
 
 LEFT: dict[str, Case] = {
