@@ -21,6 +21,7 @@ import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, TensorType, axis_text
+from mirage_dsl.ir.analysis.integers import indexed_too_short
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -267,6 +268,10 @@ _TWICE = (18, 27, 24, 30, 36, 45, 42)
 _RAGGED = (5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20)
 _TINY = (5, 6, 7, 8, 9, 10, 11, 12)
 _TINY_TWICE = (13, 14, 15, 16, 17, 18)
+_FARTHEST = 64
+"""What indices of one dim are apart at most, for which it is long enough."""
+_BEYOND = 2
+"""Elements behind the farthest of such indices, so that they have places to be at."""
 _WIDEST_GAP = 3
 """How far numbers beside positions are apart at most."""
 _RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
@@ -367,6 +372,8 @@ class _Shrinking:
         self.segments = Segments(self.graphs, self.classes, parts)
         self.sizes: dict[tuple[object, ...], int] = {}
         self.wide = False
+        # By class, the least extent that indices beside each other ask for.
+        self.least: dict[tuple[object, ...], int] = {}
 
     def _relate(self, ours: Axis, theirs: Axis) -> None:
         left: list[Key] = [(0, d.name) for d in ours]
@@ -426,10 +433,12 @@ class _Shrinking:
     def run(self, other: Mapping[tuple[object, ...], int]) -> Shrunk:
         """Both graphs, where no segment is as long as among `other` sizes."""
         self._choose_sizes(other)
+        self._lengthen(other)
         shrunk = [self._resized(side) for side in (0, 1)]
         if not self.tiny and max(map(_most_elements, shrunk)) > MOST_ELEMENTS:
             self.wide, self.sizes = True, {}
             self._choose_sizes(other)
+            self._lengthen(other)
             shrunk = [self._resized(side) for side in (0, 1)]
         most = int(self.rng.integers(1, _WIDEST_GAP + 1))
         found = literals(shrunk[0]) | literals(shrunk[1])
@@ -455,6 +464,7 @@ class _Shrinking:
                 if segment in self.sizes:
                     continue
                 pool = pools[demand if i == 0 else 0]
+                chosen = self._long_enough(pool, key) if i == 0 else pool
                 single = self.segments.is_single(key, i) and not demand
                 single = single or self.segments.is_inserted(segment)
                 if self.classes.find(key) in unseen and not demand:
@@ -465,12 +475,44 @@ class _Shrinking:
                     avoided.add(2)
                 if not self.wide:
                     avoided |= taken
-                size = 1 if single else _first_free(pool or taken, avoided)
+                size = 1 if single else _first_free(chosen or taken, avoided)
                 if self.wide and size in pool:
                     # Wide pools have each pair of sizes once.
                     pool.remove(size)
                 taken.add(size)
                 self.sizes[segment] = size
+
+    # An index beside another one, `p + 9` beside `p`, has to be inside as well, or no
+    # element of the program has a value.
+
+    def _long_enough(self, pool: list[int], key: Key) -> list[int]:
+        """Those of some sizes that indices of a dim leave, or the least one."""
+        least = self.least.get(self.classes.find(key))
+        if least is None:
+            return pool
+        return [size for size in pool if size >= least] or [least]
+
+    def _lengthen(self, other: Mapping[tuple[object, ...], int]) -> None:
+        """Longer dims for indices that are too far apart, up to a limit."""
+        if not any(n.op.kind is Kind.GATHER for n in self.graphs[0].applies):
+            return
+        lacking = indexed_too_short(self._resized(0))
+        if not lacking or max(lacking.values()) > _FARTHEST:
+            return
+        for dim, by in lacking.items():
+            self._demand((0, dim), by + _BEYOND)
+        self.sizes = {}
+        self._choose_sizes(other)
+
+    def _demand(self, key: Key, by: int) -> None:
+        """A dim that is longer by at least so many; of a product, its first factor."""
+        root, extent = self.classes.find(key), self._extent(key)
+        for whole, factors in self.products:
+            if self.classes.find(whole) == root:
+                rest = extent // self._extent(factors[0])
+                self._demand(factors[0], -(-by // rest))
+                return
+        self.least[root] = max(self.least.get(root, 0), extent + by)
 
     # A dim that is cut by slices or joins and is a product too, or two products, takes
     # no sizes at will: those of its segments and factors have to go with each other.

@@ -227,6 +227,16 @@ CACHES: dict[str, tuple[Function, list[torch.Tensor], int]] = {
         [CACHE, NEW, AT, AT],
         1,
     ),
+    "a position and one far behind": (
+        lambda c, k, p: c.index_copy(1, p, k).index_copy(1, p + 9, k * 2),
+        [CACHE, NEW, AT - 8],
+        1,
+    ),
+    "behind, ahead, and anywhere": (
+        lambda c, k, p, q: put(put(put(c, p + 5, k), p - 4, k * 2), q, k * 3),
+        [CACHE, NEW[:, 0], AT[0] - 4, AT[0] - 8],
+        1,
+    ),
     "two numbers": (
         lambda c, k: put(put(c, 2, k), 7, k * 2),
         [CACHE, NEW[:, 0]],
@@ -416,6 +426,18 @@ MISPLACED: dict[str, tuple[Function, Function]] = {
     "in another order": (
         lambda c, k, p: put(put(c, 9, k), p, k * 2),
         lambda c, k, p: put(put(c, p, k * 2), 9, k),
+    ),
+    "not as far behind": (
+        lambda c, k, p: put(put(c, p, k), p + 9, k * 2),
+        lambda c, k, p: put(put(c, p, k), p + 8, k * 2),
+    ),
+    "the first instead": (
+        lambda c, k, p: put(put(c, p, k), p + 9, k * 2),
+        lambda c, k, p: put(put(c, p + 9, k), p, k * 2),
+    ),
+    "none behind": (
+        lambda c, k, p: put(put(c, p, k), p + 9, k * 2),
+        lambda c, k, p: put(c, p, k),
     ),
     "exchanged": (
         lambda c, k, _p: put(put(c, 2, k), 7, k * 2),

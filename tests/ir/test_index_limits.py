@@ -10,7 +10,12 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.types import i64
-from mirage_dsl.ir.analysis.integers import Limit, any_integers, index_limits
+from mirage_dsl.ir.analysis.integers import (
+    Limit,
+    any_integers,
+    index_limits,
+    indexed_too_short,
+)
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -72,3 +77,14 @@ def test_a_sum_of_several_is_shared() -> None:
 def test_a_table_and_what_is_looked_up_in_it_have_limits_of_their_own() -> None:
     program = traced(lambda x, i, table: x[table[i]], 40)
     assert index_limits(program) == {"i": Limit(-40, 40), "table": Limit(-12, 12)}
+
+
+@pytest.mark.parametrize(
+    ("behind", "lacking"), [(1, 0), (23, 0), (24, 1), (30, 7), (-24, 1)]
+)
+def test_what_a_dim_lacks_for_two_indices_of_it(behind: int, lacking: int) -> None:
+    program = traced(lambda x, i: x[i] + x[i + behind])
+    (dim,) = (name for name, extent in program.extents if extent == 12)
+    assert indexed_too_short(program) == ({dim: lacking} if lacking else {})
+    longer = {**program.extent_of, dim: 12 + lacking}
+    assert not indexed_too_short(program.with_extents(longer))

@@ -105,8 +105,21 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
     return _Limits(graph).found
 
 
+def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
+    """By dim that is indexed, how many elements it lacks for all indices to be inside.
+
+    `p` and `p + 9` are both inside of no axis of less than ten elements.  Extents have
+    to be known.
+    """
+    return _Limits(graph).lacking
+
+
 class _Limits:
-    """Tells limits backwards from what is indexed; `found` are those of inputs."""
+    """Tells limits backwards from what is indexed; `found` are those of inputs.
+
+    `lacking` says of dims how many elements more it takes for limits of one input, as
+    of what is indexed by a number beside it too, to have a number in common.
+    """
 
     def __init__(self, graph: KernelGraph) -> None:
         self._types = kernel_types(graph)
@@ -118,6 +131,10 @@ class _Limits:
         }
         self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
         self.found: dict[str, Limit] = {}
+        self.lacking: dict[str, int] = {}
+        # The dim that is indexed now; by input, all dims that it indexes.
+        self._dim = ""
+        self._indexed: dict[str, set[str]] = {}
         for level, node in _levels(graph):
             self._made[0 if isinstance(node, Store) else level, node.result] = (
                 level,
@@ -131,8 +148,10 @@ class _Limits:
         """What an index has to be within, if a node has one."""
         if node.op.indexed:
             (extent,) = node.numbers["size"]
+            self._dim = ""
         elif node.op.kind is Kind.GATHER:
-            extent = self._extents[str(node.attr("dim"))]
+            self._dim = str(node.attr("dim"))
+            extent = self._extents[self._dim]
         else:
             return
         index = node.values[1]
@@ -177,6 +196,11 @@ class _Limits:
             return
         known = self.found.get(name, limit)
         both = Limit(max(known.start, limit.start), min(known.stop, limit.stop))
+        dims = self._indexed.setdefault(name, set())
+        dims |= {self._dim} - {""}
+        for dim in dims if both.is_empty else ():
+            by = both.start - both.stop + 1
+            self.lacking[dim] = max(self.lacking.get(dim, 0), by)
         same = known.period == limit.period
         self.found[name] = (
             known
