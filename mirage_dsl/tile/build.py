@@ -45,7 +45,7 @@ from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import MAX, SLICE
 from mirage_dsl.tile.layout import Layout, ProductAxes, Stage, Wiring
-from mirage_dsl.tile.positions import Picked, narrow, picked
+from mirage_dsl.tile.positions import narrow, picked
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -540,7 +540,7 @@ class _Builder:
         how, dim = self._picked[node.result], Dim(str(node.attr("dim")))
         if how.known == "no":
             # Where a mask is settled, another value may stand in the index's place.
-            how = Picked(node.values[1])
+            how = replace(how, index=node.values[1])
         index = self._turned(self._in_registers(how.index), order)
         under = how.under and self._turned(self._in_registers(how.under), order)
         return Along(dim, index, how.known, under, how.holds)

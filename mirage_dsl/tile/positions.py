@@ -111,7 +111,7 @@ class _Looking:
         index, dim = node.values[1], str(node.attr("dim"))
         size, values = self._extents.get(dim), self._of(index)
         if values is None or size is None:
-            return Picked(index)
+            return Picked(index, "no", *self._chosen_by(node))
         needed = self._needed(node.result, self._dim(index))
         under, holds = self._condition(needed, self._dim(index), node)
         if under is None:
@@ -232,6 +232,31 @@ class _Looking:
                 if ((holds == side) == needed).all():
                     return name, side
         return None, True
+
+    def _chosen_by(self, node: Apply) -> tuple[str | None, bool]:
+        """A truth value that is data, ahead of a gather, under which alone it is read.
+
+        Of new rows of a cache few lanes are taken; the others are not loaded.
+        """
+        value, readers = node.result, self._users.get(node.result, [])
+        while len(readers) == 1 and isinstance(user := readers[0], Apply):
+            if user.op is WHERE and user.operands.count(value) == 1:
+                chosen = user.operands[0]
+                ahead = isinstance(chosen, str) and self._is_ahead(chosen, node)
+                if ahead and chosen != value:
+                    return str(chosen), user.operands[1] == value
+            if user.op.kind is not Kind.ELEMENTWISE and user.op is not CAST:
+                break
+            value, readers = user.result, self._users.get(user.result, [])
+        return None, True
+
+    def _is_ahead(self, chosen: str, node: Apply) -> bool:
+        """Whether lanes of a truth value are known where a gather is loaded."""
+        if chosen in self._settled or chosen not in self._types:
+            return False
+        kind, own = self._types[chosen], self._types[node.result]
+        ahead = self._place[chosen] < self._place[node.result]
+        return ahead and kind.dtype == boolean and {*kind.names} <= {*own.names}
 
     def _shortest(self, index: str, needed: Lanes) -> str:
         """What is chosen of at all positions that matter, in an index's place."""

@@ -17,6 +17,7 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import MirageError, ShapeError
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
 
 Function = Callable[..., Any]
 SEEDS = range(20)
@@ -330,6 +331,36 @@ def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
         compile_kernel(made, kernel, 90)
     whole = plan(graph, out=True).kernels[-1]
     assert old <= {p.source for p in whole.params if p.kind == "tensor"}
+
+
+TAKEN = """mirage 1
+mugraph taken(old: f32[n, h], new: f32[p, h], at: i64[n], some: bool[n])
+    -> f32[n, h] where n = 40, p = 5, h = 16 {
+  y = block grid(n / 16) {
+    chosen = load some[n/grid]
+    place = load at[n/grid]
+    rows = load new[p, h]
+    found = gather rows, place dim(p)
+    stays = load old[n/grid, h]
+    both = where chosen, found, stays
+    store y: f32[n/grid, h] = both
+  }
+  return y
+}
+"""
+
+
+def test_new_rows_are_loaded_only_where_they_are_placed() -> None:
+    graph, old, new = parse(TAKEN), normal(40, 16), normal(5, 16) + 3
+    at, some = torch.arange(40) % 5, torch.arange(40) % 7 == 2
+    expected = torch.where(some[:, None], new[at], old)
+    given = old.clone()
+    TritonExecutable(graph, interpret=True)(given, new, at, some, out=[given])
+    torch.testing.assert_close(given, expected)
+    made = plan(graph)
+    (load,) = (line for line in made.source.splitlines() if "tl.load(new" in line)
+    assert "(chosen != 0)[:, None]" in load
+    compile_kernel(made, made.kernels[0], 90)
 
 
 def test_a_result_may_lie_anywhere_beside_its_argument() -> None:

@@ -185,3 +185,88 @@ def test_zeros_outside_stay_so_or_are_masked_where_values_are_chosen(
     for seed in range(5):
         certificate = verify(candidate, program, seed=seed)
         assert certificate.equivalent, certificate
+
+
+# -- What a choice leaves out is not read ----------------------------------------------
+
+PLACED = """mirage 1
+mugraph placed(new: f16[p, h], which: i64[n], some: bool[n], old: f16[n, h])
+    -> f16[n, h] where n = 48, p = 8, h = 16 {
+  y = block grid(n / 16) {
+    rows = load new[p, h]
+    taken = load some[n/grid]
+    at = load which[n/grid]
+    found = gather rows, at dim(p)
+    twice = mul found, 2
+    stays = load old[n/grid, h]
+    chosen = where taken, twice, stays
+    store y: f16[n/grid, h] = chosen
+  }
+  return y
+}
+"""
+READ: dict[str, tuple[str, str, tuple[str, bool] | None]] = {
+    "where it is taken": ("", "", ("taken", True)),
+    "where it is not": (
+        "where taken, twice, stays",
+        "where taken, stays, twice",
+        ("taken", False),
+    ),
+    "by a sum too": (
+        "store y: f16[n/grid, h] = chosen",
+        "all = add chosen, found\n    store y: f16[n/grid, h] = all",
+        None,
+    ),
+    "on both sides": (
+        "where taken, twice, stays",
+        "where taken, twice, twice",
+        None,
+    ),
+    "by a maximum of rows": (
+        "where taken, twice, stays",
+        "add twice, most\n    chosen = where taken, others, stays",
+        None,
+    ),
+    "chosen by what comes later": (
+        "    taken = load some[n/grid]\n    at = load which[n/grid]\n"
+        "    found = gather rows, at dim(p)\n",
+        "    at = load which[n/grid]\n    found = gather rows, at dim(p)\n"
+        "    taken = load some[n/grid]\n",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_lanes_that_are_not_chosen_are_not_read(name: str) -> None:
+    old, new, expected = READ[name]
+    assert old in PLACED
+    text = PLACED.replace(old, new) if old else PLACED
+    if "others" in text:
+        text = text.replace(
+            "chosen = add twice, most",
+            "most = max twice over(h)\n    others = add twice, most",
+        )
+    graph = parse(text)
+    (program,) = tiles.programs(graph)
+    loads = [s for s in program.body if isinstance(s, Load) and s.along is not None]
+    (along,) = (s.along for s in loads)
+    assert along is not None
+    found = None if along.under is None else (along.under, along.holds)
+    assert found == expected
+    assert mirage.verify(graph, graph).equivalent
+
+
+def test_what_is_read_where_it_is_not_chosen_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def other_lanes(s: Statement) -> Statement:
+        if isinstance(s, Load) and s.along is not None:
+            return replace(s, along=replace(s.along, holds=not s.along.holds))
+        return s
+
+    graph = parse(PLACED)
+    build_wrongly(monkeypatch, other_lanes)
+    found = mirage.verify(graph, graph)
+    assert not found.equivalent
+    assert "tile programs" in found.reason
