@@ -19,11 +19,12 @@ survives: it is finite and about right there, and not by luck after an overflow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import DType
@@ -44,8 +45,8 @@ _REFINED = 512.0
 There exponents overflow or vanish.  Further on the range of a storage format ends, and
 what a candidate keeps may be a few times larger than what its program keeps.
 """
-_REFINEMENTS = 4
-"""How often the step from what a program survives to what it does not is halved."""
+_REFINEMENTS = 2
+"""How often the step from what a program survives to what it does not is quartered."""
 _MARGIN = 0.8
 """So much below that edge candidates have to be right: at the edge itself numbers are
 subnormal, and the reciprocal of one, say, overflows where a quotient by it does not."""
@@ -125,8 +126,7 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
         runs = _program_runs(shrunk.program, seed, model)
         if runs.names:
             found = evaluate_runs(shrunk.candidate, runs.inputs, model.domain)
-            numbers = range(len(runs.names))
-            ratios += [(_ratio(runs, found, at), runs.names[at]) for at in numbers]
+            ratios += zip(_ratios(runs, found), runs.names, strict=True)
     used = len(ratios)
     ratios += step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
     worst, where = max(ratios, key=lambda r: r[0], default=(0.0, ""))
@@ -204,7 +204,7 @@ def _runs_at(
     plain = [_normal(rng, program, i) for i in program.inputs]
     families = _families_of(program, seed, model, plain)
     tried = _tried(program, families, _asked(families, ladder), model, plain)
-    tried, within = _to_the_edge(program, families, tried, model, plain)
+    tried, within = _to_the_edge(program, families, tried, model)
     says = [
         scale <= within.get(number, scale)
         and (ladder is _LADDER or all(bool(v[at].any()) for v in tried.exact))
@@ -288,44 +288,78 @@ def _tried(
     plain: list[Array],
 ) -> _Tried:
     """The program at these scales; the plain inputs beside give outputs' sizes."""
-    look()
     beside = [_Family("", lambda _: plain)]
     inputs = _drawn(
         program, [*families, *beside], [*asked, (len(families), 1.0)], model
     )
     exact = evaluate_runs(program, inputs)
     least = [_least(r, v, model) for r, v in zip(program.returns, exact, strict=True)]
+    inputs, exact = ([v[:-1] for v in values] for values in (inputs, exact))
+    return _judged(program, asked, inputs, exact, least, model)
+
+
+def _judged(
+    program: KernelGraph,
+    asked: list[_Asked],
+    inputs: list[Array],
+    exact: list[Array],
+    least: list[float],
+    model: _Model,
+) -> _Tried:
+    """Runs, and which of them the program survives."""
+    look()
     errors = _program_errors(program, inputs, exact, least, model)
-    return _Tried(
-        asked,
-        [v[:-1] for v in inputs],
-        [v[:-1] for v in exact],
-        errors,
-        least,
-        [max(e) <= model.survived for e in errors],
-    )
+    survived = [max(e) <= model.survived for e in errors]
+    return _Tried(asked, inputs, exact, errors, least, survived)
 
 
-def _to_the_edge(
+def _tried_also(
     program: KernelGraph,
     families: list[_Family],
     tried: _Tried,
+    asked: list[_Asked],
     model: _Model,
-    plain: list[Array],
+) -> _Tried:
+    """The program at more scales."""
+    inputs = _drawn(program, families, asked, model)
+    exact = evaluate_runs(program, inputs)
+    return _judged(program, asked, inputs, exact, tried.least, model)
+
+
+def _to_the_edge(
+    program: KernelGraph, families: list[_Family], tried: _Tried, model: _Model
 ) -> tuple[_Tried, dict[int, float]]:
     """Runs up to what the program survives; and how far families are to be used.
 
     That is the largest scale, for each family that is not survived at any scale.
     """
     for _ in range(_REFINEMENTS):
-        between = [(n, math.sqrt(low * high)) for n, low, high in _edges(tried)]
-        if between:
-            tried = _joined(tried, _tried(program, families, between, model, plain))
+        quarters = [(n, s) for n, *ends in _edges(tried) for s in _quarters(*ends)]
+        if quarters:
+            more = _tried_also(program, families, tried, quarters, model)
+            tried = _joined(tried, _chosen(more, _halvings(more.survived)))
     within = {number: _MARGIN * low for number, low, _ in _edges(tried)}
     if within:
-        inner = _tried(program, families, list(within.items()), model, plain)
-        tried = _joined(tried, inner)
+        inner = list(within.items())
+        more = _tried_also(program, families, tried, inner, model)
+        tried = _joined(tried, more)
     return tried, within
+
+
+def _quarters(low: float, high: float) -> tuple[float, float, float]:
+    """The scales that part a step into four of equal ratios."""
+    middle = math.sqrt(low * high)
+    return math.sqrt(low * middle), middle, math.sqrt(middle * high)
+
+
+def _halvings(survived: list[bool]) -> list[int]:
+    """Which quarters halving a step twice would look at: the middle, then one beside.
+
+    All are run at once, since a run costs less than one more evaluation; but what is
+    survived beyond a scale that is not may be luck.
+    """
+    middles = range(1, len(survived), 3)
+    return [at for m in middles for at in (m, m + 1 if survived[m] else m - 1)]
 
 
 def _edges(tried: _Tried) -> list[tuple[int, float, float]]:
@@ -381,8 +415,7 @@ def _nudged_errors(
     )
     inputs = [a if item.type.dtype.is_float else b for item, a, b in drawn]
     moved = evaluate_runs(program, inputs)
-    runs = range(len(tried.asked))
-    return [_errors(moved, tried.exact, tried.least, at) for at in runs]
+    return _errors(moved, tried.exact, tried.least)
 
 
 def _kept(tried: _Tried, families: list[_Family], says: list[bool]) -> list[int]:
@@ -430,45 +463,51 @@ def _program_errors(
     had any range.  Where it would not, as a sigmoid of infinity, the overflow is
     harmless, and the run says as much as others.
     """
+    found = [[math.inf for _ in exact] for _ in inputs[0]]
     rounded = evaluate_runs(program, inputs, model.domain)
-    unbounded = rounded
+    says = np.flatnonzero(_held(program, inputs, exact) & _finite(rounded))
+    if not len(says):
+        return found
+    inputs, exact, rounded = ([v[says] for v in a] for a in (inputs, exact, rounded))
+    errors = without = _errors(rounded, exact, least)
     if model.unbounded != model.domain:
         unbounded = evaluate_runs(program, inputs, model.unbounded)
-    found: list[list[float]] = []
-    for at in range(len(inputs[0]) - 1):
-        look()
-        errors = [math.inf for _ in exact]
-        if _held(program, inputs, exact, at) and _finite(rounded, at):
-            errors = _errors(rounded, exact, least, at)
-            without = _errors(unbounded, exact, least, at)
-            most = _at_least_rounding(program, without)
-            if any(e > ALLOWED_RATIO * m for e, m in zip(errors, most, strict=True)):
-                errors = [math.inf for _ in exact]
-        found.append(errors)
+        without = _errors(unbounded, exact, least)
+    for at, own, other in zip(says.tolist(), errors, without, strict=True):
+        most = _at_least_rounding(program, other)
+        if not any(e > ALLOWED_RATIO * m for e, m in zip(own, most, strict=True)):
+            found[at] = own
     return found
 
 
 def _held(
-    program: KernelGraph, inputs: list[Array], exact: list[Array], at: int
-) -> bool:
-    """Whether formats hold the inputs and the exact outputs of a run."""
-    return all(
-        bool((np.abs(values[at]) <= item.type.dtype.max).all())
+    program: KernelGraph, inputs: list[Array], exact: list[Array]
+) -> NDArray[np.bool_]:
+    """By run, whether formats hold the inputs and the exact outputs."""
+    return _in_each_run(
+        np.abs(values) <= item.type.dtype.max
         for items, arrays in ((program.inputs, inputs), (program.returns, exact))
         for item, values in zip(items, arrays, strict=True)
     )
 
 
-def _finite(outputs: list[Array], at: int) -> bool:
-    return all(bool(np.isfinite(v[at]).all()) for v in outputs)
+def _finite(outputs: list[Array]) -> NDArray[np.bool_]:
+    """By run, whether all outputs are."""
+    return _in_each_run(map(np.isfinite, outputs))
+
+
+def _in_each_run(what: Iterable[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """By run, whether something holds for all elements of all arrays."""
+    each = [v.all(axis=tuple(range(1, v.ndim))) for v in what]
+    return np.asarray(np.logical_and.reduce(each))
 
 
 def _errors(
-    found: list[Array], exact: list[Array], least: list[float], at: int
-) -> list[float]:
-    """The error of each output in a run."""
+    found: list[Array], exact: list[Array], least: list[float]
+) -> list[list[float]]:
+    """By run, the error of each output."""
     sides = zip(found, exact, least, strict=True)
-    return [_error(a[at], b[at], size) for a, b, size in sides]
+    return np.stack([_error(*side) for side in sides], axis=1).tolist()
 
 
 def _at_least_rounding(program: KernelGraph, errors: list[float]) -> list[float]:
@@ -476,26 +515,24 @@ def _at_least_rounding(program: KernelGraph, errors: list[float]) -> list[float]
     return [max(error, item.type.dtype.epsilon) for item, error in items]
 
 
-def _ratio(runs: _Runs, found: list[Array], at: int) -> float:
-    """The largest ratio, in a run, of an error to what is allowed."""
-    look()
-    worst = 0.0
-    sides = zip(found, runs.exact, runs.least, runs.allowed[at], strict=True)
-    for values, exact, least, allowed in sides:
-        if not np.isfinite(values[at]).all():
-            return math.inf
-        worst = max(worst, _error(values[at], exact[at], least) / allowed)
-    return worst
+def _ratios(runs: _Runs, found: list[Array]) -> list[float]:
+    """By run, the largest ratio of an error to what is allowed."""
+    with np.errstate(all="ignore"):
+        errors = np.array(_errors(found, runs.exact, runs.least))
+    worst = (errors / np.array(runs.allowed)).max(axis=1)
+    return np.where(_finite(found), worst, np.inf).tolist()
 
 
-def _error(found: Array, exact: Array, least: float) -> float:
-    """The largest error relative to the largest element of its row."""
+def _error(found: Array, exact: Array, least: float) -> Array:
+    """By run, the largest error relative to the largest element of its row."""
     found, exact = found.astype(np.float64), exact.astype(np.float64)
-    rows = np.abs(exact)
-    if rows.ndim:
+    whole, rows = (len(exact), -1), np.abs(exact)
+    most = rows.reshape(whole).max(axis=1)
+    if rows.ndim > 1:
         rows = rows.max(axis=-1, keepdims=True)
-    scale = np.maximum(rows, _SMALL * np.abs(exact).max() + least)
-    return float((np.abs(found - exact) / scale).max())
+    least_of_run = (_SMALL * most + least).reshape(-1, *(1 for _ in rows.shape[1:]))
+    errors = np.abs(found - exact) / np.maximum(rows, least_of_run)
+    return errors.reshape(whole).max(axis=1)
 
 
 # -- Families of inputs ----------------------------------------------------------------
