@@ -28,6 +28,7 @@ cheaper ones.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
@@ -106,32 +107,106 @@ def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, i
     return balanced(tiles, space, configuration)
 
 
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """The different ones of some packed shapes (`search.closure.closure`).
+
+    Attributes:
+        dims: By shape and dim of the program, whether the shape has the dim.
+        pieces: By shape, whether it has one piece of the loop's dim.
+        place: The shape of each value.
+    """
+
+    dims: NDArray[np.bool_]
+    pieces: NDArray[np.bool_]
+    place: Ints
+
+    @staticmethod
+    def of(space: Space, packed: Ints) -> Shapes:
+        """Those of values of a program."""
+        different, place = np.unique(packed, return_inverse=True)
+        dims = different[:, None] >> np.arange(len(space.dims)) & 1 > 0
+        return Shapes(dims, (different & PIECE) != 0, place)
+
+    def elements(self, extents: Sequence[float], loop: int | None, tile: int) -> Floats:
+        """Elements of each value.
+
+        Args:
+            extents: How long each dim is.
+            loop: The number of the loop's dim, if there is a loop.
+            tile: How long a piece of it is.
+        """
+        lengths = np.where(self.dims, np.array(extents, np.float64), 1.0)
+        if loop is not None:
+            lengths[self.pieces & self.dims[:, loop], loop] = tile
+        return lengths.prod(axis=1)[self.place]
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """What is true of the edges of a loop choice whatever the grid and the tiles.
+
+    Attributes:
+        saturation: The loop choice.
+        nodes: Shapes of its nodes.
+        joint: Shapes of both operands of contractions together.
+        contracts: Numbers of these edges.
+        joins: Which edges are accumulators.
+        looped: Which edges every iteration does.
+        flops: f32 operations for each element of the result.
+        itemsize: Bytes of each element loaded.
+    """
+
+    saturation: Saturation
+    nodes: Shapes
+    joint: Shapes
+    contracts: Ints
+    joins: NDArray[np.bool_]
+    looped: NDArray[np.bool_]
+    flops: Floats
+    itemsize: Floats
+
+    @staticmethod
+    def of(space: Space, saturation: Saturation) -> Edges:
+        """Those of a loop choice of a program."""
+        node, kind, first, second, _, arg = saturation.edges.T
+        function = kind == FUNCTION
+        joins = np.array((*saturation.site_joins, False))[np.where(function, arg, -1)]
+        joins |= (kind == JOIN) | (kind == GATHER)
+        doer = np.where(joins, first, node)
+        contracts = np.flatnonzero(kind == CONTRACT)
+        shape = saturation.shape
+        return Edges(
+            saturation,
+            Shapes.of(space, shape),
+            Shapes.of(space, shape[first[contracts]] | shape[second[contracts]]),
+            contracts,
+            joins,
+            saturation.stage[doer] == BODY,
+            _flops(space, saturation, kind, arg),
+            _itemsizes(space, kind, arg),
+        )
+
+
 def work_of(
-    space: Space,
-    saturation: Saturation,
-    configuration: Configuration,
-    tiles: dict[str, int],
+    space: Space, edges: Edges, configuration: Configuration, tiles: dict[str, int]
 ) -> EdgeWork:
     """What the edges of a loop choice do, for a grid and for tiles."""
-    elements = _elements(space, saturation.shape, configuration, tiles)
-    node, kind, first, second, _, arg = saturation.edges.T
-    function = kind == FUNCTION
-    joins = np.array((*saturation.site_joins, False))[np.where(function, arg, -1)]
-    joins |= (kind == JOIN) | (kind == GATHER)
-    doer = np.where(joins, first, node)
+    node, kind, first = edges.saturation.edges.T[:3]
+    elements = _elements(space, edges.nodes, configuration, tiles)
     loop = configuration.loop
     count = -(-_local(space, configuration, tiles, loop) // tiles[loop]) if loop else 1
-    union = saturation.shape[first] | saturation.shape[np.maximum(second, 0)]
-    products = _elements(space, union, configuration, tiles)
+    products = np.zeros(len(kind))
+    products[edges.contracts] = _elements(space, edges.joint, configuration, tiles)
     return EdgeWork(
         kind,
         elements[node],
         np.where(first >= 0, elements[first], 0.0),
-        np.where(kind == CONTRACT, products, 0.0),
-        np.where(saturation.stage[doer] == BODY, float(count), 1.0),
-        _flops(space, saturation, kind, arg),
-        _itemsizes(space, kind, arg),
-        joins,
+        products,
+        np.where(edges.looped, float(count), 1.0),
+        edges.flops,
+        edges.itemsize,
+        edges.joins,
         block_count(space, tiles, configuration),
     )
 
@@ -146,15 +221,18 @@ def _local(
 
 
 def _elements(
-    space: Space, shapes: Ints, configuration: Configuration, tiles: dict[str, int]
+    space: Space, shapes: Shapes, configuration: Configuration, tiles: dict[str, int]
 ) -> Floats:
-    count = np.ones(len(shapes))
-    for i, dim in enumerate(space.dims):
-        size = np.full(len(shapes), float(_local(space, configuration, tiles, dim)))
-        if dim == configuration.loop:
-            size[(shapes & PIECE) != 0] = tiles[dim]
-        count *= np.where((shapes >> i) & 1, size, 1.0)
-    return count
+    extents = [_local(space, configuration, tiles, dim) for dim in space.dims]
+    return shapes.elements(extents, *piece_of(space, configuration, tiles))
+
+
+def piece_of(
+    space: Space, configuration: Configuration, tiles: Mapping[str, int]
+) -> tuple[int | None, int]:
+    """The number of the loop's dim, if there is a loop, and how long a piece is."""
+    loop = configuration.loop
+    return (None, 1) if loop is None else (space.dims.index(loop), tiles[loop])
 
 
 def _flops(space: Space, saturation: Saturation, kind: Ints, arg: Ints) -> Floats:

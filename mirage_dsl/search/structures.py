@@ -60,6 +60,7 @@ from mirage_dsl.search.closure.workspace import (
 from mirage_dsl.search.extract import (
     ACCURATE,
     Condensed,
+    Edges,
     Extraction,
     accurate_ones,
     additive_cost,
@@ -264,13 +265,15 @@ class _Search:
         result.complete = saturation.complete
         words = edge_words(saturation)
         drawings = Drawings(self.space, saturation, group[0].loop)
+        edges = Edges.of(self.space, saturation)
         for configuration in group:
             look()
-            self.extract(drawings, words, configuration, result)
+            self.extract(drawings, edges, words, configuration, result)
 
     def extract(
         self,
         drawings: Drawings,
+        edges: Edges,
         words: Words,
         configuration: Configuration,
         result: StructureSet,
@@ -285,7 +288,7 @@ class _Search:
         if part is None:
             result.spend("extract", began)
             return
-        found, accurate = self.cheap(saturation, configuration, part)
+        found, accurate = self.cheap(edges, configuration, part)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
@@ -307,17 +310,17 @@ class _Search:
         result.spend("reconstruct", began)
 
     def cheap(
-        self, saturation: Saturation, configuration: Configuration, part: Condensed
+        self, edges: Edges, configuration: Configuration, part: Condensed
     ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
         """The cheapest DAGs of a configuration, and those that cancel no more."""
         tiles = placeholder_tiles(self.space, configuration)
-        work = work_of(self.space, saturation, configuration, tiles)
+        work = work_of(self.space, edges, configuration, tiles)
         costs = additive_cost(work, self.hardware)
         found = cheapest(part, costs, VARIETY * self.per_configuration)
         if not found.exact:
             # What is wanted at least may be had exactly.
             found = cheapest(part, costs, self.per_configuration)
-        moved = moved_differences(self.space, saturation)
+        moved = moved_differences(self.space, edges.saturation)
         return found, accurate_ones(found, part, costs, moved)
 
     def distinct(

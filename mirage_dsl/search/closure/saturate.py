@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -261,32 +261,48 @@ def _evaluate_program(
     # Each value is a node of its own, numbered like the value.
     w.counts[APART] = 1
     rng = np.random.default_rng(seed)
+    fields = _Fields(w.counts, w.found[0], w.values)
+    counts, nodes = w.counts, w.nodes
     found: list[Ints] = []
     for i, value in enumerate(space.values):
         kind = LOAD if value.op is None else KIND[value.op.term]
-        x = _ahead(w, kind, s.site_of.get(i, value.over), value.names, BEFORE)
+        x = _ahead(fields, kind, s.site_of.get(i, value.over), value.names, BEFORE)
         x["operands"][: len(value.operands)] = value.operands
         size = int(element_count(value.names, r.dims, r.loop))
         if value.op is None:
-            _append(w, _random(value, size, rng, seed), size)
+            _append(fields, _random(value, size, rng, seed), size)
         meet(w, r, NONE)
-        if w.counts[NODES] == i:
+        if counts[NODES] == i:
             return None
-        at = int(w.nodes[i]["offset"])
-        found.append(w.values[at : at + size].copy())
+        at = int(nodes[i]["offset"])
+        found.append(fields.values[at : at + size].copy())
     return found
 
 
-def _ahead(w: Workspace, kind: Any, arg: int, shape: int, stage: Any) -> Any:
+class _Fields(NamedTuple):
+    """What is written to a workspace again and again: looking fields up takes long.
+
+    Attributes:
+        counts: Its counts.
+        ahead: The result that is evaluated next.
+        values: Its pool of residues.
+    """
+
+    counts: Ints
+    ahead: Any
+    values: Ints
+
+
+def _ahead(w: _Fields, kind: Any, arg: int, shape: int, stage: Any) -> Any:
     """The result that is evaluated next; of no operands, nor a fingerprint, as yet."""
     w.counts[WAITING] = 1
-    x = w.found[0]
+    x = w.ahead
     x["kind"], x["arg"], x["shape"], x["stage"] = kind, arg, shape, stage
     x["operands"], x["constant"], x["f0"], x["f1"] = NONE, 0, 0, 0
     return x
 
 
-def _append(w: Workspace, residues: Any, size: int) -> None:
+def _append(w: _Fields, residues: Any, size: int) -> None:
     """Put residues at the end of the pool, which belong to the result ahead."""
     used = int(w.counts[USED])
     w.values[used : used + size] = residues
@@ -306,14 +322,15 @@ def _enter_seeds(
     space: Space, s: Useful, r: Rules, w: Workspace, references: list[Ints]
 ) -> None:
     """Make nodes of the tensors read and of the constants."""
+    fields = _Fields(w.counts, w.found[0], w.values)
     for i in (*space.loads, *space.constants):
         value, residues = space.values[i], references[i]
         shape, stage = value.names, BEFORE
         if r.loop >= 0 and value.names >> r.loop & 1:
             residues = _pieces(residues, value.names, r.loop)
             shape, stage = shape | PIECE, BODY
-        _append(w, residues, len(residues))
-        x = _ahead(w, LOAD, i, shape, stage)
+        _append(fields, residues, len(residues))
+        x = _ahead(fields, LOAD, i, shape, stage)
         x["f0"], x["f1"] = s.fingerprints[i]
         if value.constant is not None:
             x["kind"] = CONSTANT
@@ -339,8 +356,9 @@ def _roots(
     alike = (nodes["shape"] == names) & (nodes["stage"] != BODY)
     alike &= nodes["key"] == key
     found: list[int] = []
+    values = w.values
     for node in np.flatnonzero(alike):
         at = int(nodes[node]["offset"])
-        if np.array_equal(w.values[at : at + len(reference)], reference):
+        if np.array_equal(values[at : at + len(reference)], reference):
             found.append(int(node))
     return tuple(found)

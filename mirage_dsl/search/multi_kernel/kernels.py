@@ -22,7 +22,7 @@ from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.closure import NAMES, PIECE
+from mirage_dsl.search.closure.closure import NAMES
 from mirage_dsl.search.closure.saturate import Saturation, saturate
 from mirage_dsl.search.closure.workspace import (
     AFTER,
@@ -37,7 +37,14 @@ from mirage_dsl.search.closure.workspace import (
     Ints,
     Workspace,
 )
-from mirage_dsl.search.extract import TILE, additive_cost, moved_differences, work_of
+from mirage_dsl.search.extract import (
+    TILE,
+    Edges,
+    additive_cost,
+    moved_differences,
+    piece_of,
+    work_of,
+)
 from mirage_dsl.search.multi_kernel.candidates import Candidates
 from mirage_dsl.search.multi_kernel.halves import LONG, Halves, beside
 from mirage_dsl.search.space import Configuration, Space, block_count
@@ -160,24 +167,12 @@ def whole_sectors(kind: TensorType, space: Space, tiles: Mapping[str, int]) -> f
 
 
 def held(
-    space: Space,
-    saturation: Saturation,
-    configuration: Configuration,
-    tiles: dict[str, int],
+    space: Space, edges: Edges, configuration: Configuration, tiles: dict[str, int]
 ) -> Floats:
     """Elements of every node in one block."""
-    shapes = saturation.shape
-    count = np.ones(len(shapes))
-    looped = (shapes & PIECE) != 0
-    for i, dim in enumerate(space.dims):
-        size = float(space.extent(dim))
-        if dim in configuration.grid:
-            size = float(tiles[dim])
-        sizes = np.full(len(shapes), size)
-        if dim == configuration.loop:
-            sizes[looped] = tiles[dim]
-        count *= np.where(shapes >> i & 1, sizes, 1.0)
-    return count
+    grid = configuration.grid
+    extents = [tiles[d] if d in grid else space.extent(d) for d in space.dims]
+    return edges.nodes.elements(extents, *piece_of(space, configuration, tiles))
 
 
 def limits(hardware: Hardware) -> tuple[int, int, int]:
@@ -262,6 +257,7 @@ class Closure:
         shift: What chooses a shift: an exponential, or combining parts, which one
             kernel should do (`candidates.once`).  By edge, -1 for none.
         products: Names of the program's products.
+        edges: What its edges do.
     """
 
     space: Space
@@ -273,6 +269,7 @@ class Closure:
     extra: Floats
     shift: Ints
     products: frozenset[str]
+    edges: Edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,8 +360,9 @@ def _closure(
     extra += MOVED_US * moved_differences(space, saturation, program)
     shift = np.where(load, chosen[np.where(load, arg, 0)], shift)
     joint = shape[a] | shape[b]
+    edges = Edges.of(space, saturation)
     return Closure(
-        space, saturation, whole, cut, reduced, joint, extra, shift, products
+        space, saturation, whole, cut, reduced, joint, extra, shift, products, edges
     )
 
 
@@ -424,6 +422,8 @@ def _beats(a: KernelChoice, b: KernelChoice) -> bool:
 
 def _tiled(space: Space, tiled: tuple[Halves, ...], point: Point) -> Space:
     """A space in which parts of some dims are tiles: these are not summed over."""
+    if not tiled:
+        return space
     extents: dict[str, int | None] = {}
     for half in tiled:
         whole = space.extent(half.part) * space.extent(half.within)
@@ -444,14 +444,14 @@ def _kernel(
     if any(tiles[d] >= space.extent(d) for d in tiles):
         return None
     saturation = closure.saturation
-    cost = additive_cost(work_of(space, saturation, configuration, tiles), hardware)
+    cost = additive_cost(work_of(space, closure.edges, configuration, tiles), hardware)
     waiting = (saturation.edges[:, 1] == LOAD) & (
         saturation.stage[saturation.edges[:, 0]] != BODY
     )
     cost[waiting] *= WAITING
     cost += closure.extra
     waves = max(1.0, block_count(space, tiles, configuration) / hardware.sms)
-    sizes = held(space, saturation, configuration, tiles)
+    sizes = held(space, closure.edges, configuration, tiles)
     alive = _alive(closure, configuration)
     alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0
     most = limits(hardware)
