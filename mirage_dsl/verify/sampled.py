@@ -195,6 +195,32 @@ def _program_side(program: KernelGraph, thinning: Thinning, count: int) -> _Side
     return _Side(program, sample_axes(program, thinning, count), thinning)
 
 
+def _places(axes: Sequence[tuple[int, IntArray]]) -> IntArray:
+    """The row-major places, for one trial, of indices along axes of some extents."""
+    found = np.zeros((1,) * (len(axes) + 1), np.int64)
+    for at, (extent, indices) in enumerate(axes):
+        along = (-1,) + (1,) * (len(axes) - 1 - at)
+        found = found * extent + indices.reshape(along)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _drawn_parts(
+    keys: tuple[int, ...], primes: tuple[int, ...], axes: tuple[tuple[int, bytes], ...]
+) -> tuple[IntArray, ...]:
+    """Residues of an input, in each field, which a program and its candidates share.
+
+    Args:
+        keys: Of the input, one for each field.
+        primes: Of the fields.
+        axes: The extent of each dim, and what indices along it are needed.
+    """
+    index = _places([(n, np.frombuffer(own, np.int64)) for n, own in axes])
+    return tuple(
+        fields.drawn(key, index, p) for key, p in zip(keys, primes, strict=True)
+    )
+
+
 def _difference(
     ours: Sequence[Residue], theirs: Sequence[Residue], axes: list[list[IntArray]]
 ) -> str | None:
@@ -294,27 +320,25 @@ class _Side:
         self, item: Input, keys: IntArray, trials: Trials, limit: Limit | None
     ) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
-        index, names = self._places(item), item.type.names
+        names = item.type.names
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
-            words = fields.drawn(keys[-1], index, trials.primes[-1][0])
+            words = fields.drawn(keys[-1], self._places(item), trials.primes[-1][0])
             exact = of_words(item.type.dtype, words, limit)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
             return Named(algebra.whole(exact), names)
-        parts = (
-            fields.drawn(key, index, p[0])
-            for key, p in zip(keys, trials.primes, strict=True)
+        region = self.demands.regions[item.name]
+        parts = _drawn_parts(
+            tuple(keys.tolist()),
+            tuple(int(p[0]) for p in trials.primes),
+            tuple((self.extents[n], region[n].tobytes()) for n in names),
         )
-        return Named(Residue(tuple(parts)), names)
+        return Named(Residue(parts), names)
 
     def _places(self, item: Input | Index) -> IntArray:
         """The row-major places of what is needed of a tensor, for one trial."""
         region, names = self.demands.regions[item.name], item.type.names
-        found = np.zeros((1,) * (len(names) + 1), np.int64)
-        for at, name in enumerate(names):
-            along = (-1,) + (1,) * (len(names) - 1 - at)
-            found = found * self.extents[name] + region[name].reshape(along)
-        return found
+        return _places([(self.extents[n], region[n]) for n in names])
 
     def _region(self, name: str) -> Region:
         return self.demands.regions[name]
