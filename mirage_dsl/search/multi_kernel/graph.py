@@ -108,6 +108,8 @@ class _Builder:
     rows: list[Ints] = field(default_factory=list[Ints])
     costs: list[Floats] = field(default_factory=list[Floats])
     classes: int = 0
+    _single: list[Sequence[int]] = field(default_factory=list[Sequence[int]])
+    _prices: list[float] = field(default_factory=list[float])
 
     def __post_init__(self) -> None:
         self.classes = (self.layers + 1) * len(self.tensors)
@@ -122,13 +124,29 @@ class _Builder:
         Columns: class, three kids, kind, kernel, layer, detail, what should be done in
         one launch, and the share of each limit.
         """
+        self._settle()
         self.rows.append(rows)
         self.costs.append(costs)
 
     def one(self, row: Sequence[int], cost: float) -> None:
         """One e-node that takes no room."""
-        row = (*row, -1, *(0 for _ in range(LIMITS)))
-        self.add(np.array([row], np.int64), np.array([cost]))
+        self._single.append(row)
+        self._prices.append(cost)
+
+    def _settle(self) -> None:
+        """Make a chunk of the e-nodes that came one by one."""
+        if self._single:
+            made = np.zeros((len(self._single), 9 + LIMITS), np.int64)
+            made[:, :8], made[:, 8] = self._single, -1
+            self.rows.append(made)
+            self.costs.append(np.array(self._prices))
+            self._single.clear()
+            self._prices.clear()
+
+    def whole(self) -> tuple[Ints, Floats]:
+        """All e-nodes and their costs, in the order in which they came."""
+        self._settle()
+        return np.concatenate(self.rows), np.concatenate(self.costs)
 
 
 def layered_graph(
@@ -230,19 +248,20 @@ def _add_kernel(b: _Builder, part: _Part, number: int, layer: int) -> None:
     made[:, 8] = kernel.closure.shift[part.edges]
     made[:, 9:] = kernel.room[part.edges]
     values = kernel.closure.space.values
-    for at in np.flatnonzero(rows[:, 1] == LOAD):
-        name = values[int(rows[at, 5])].name
-        made[at, 1:3] = b.at(name, layer - 1), launch
+    loads = np.flatnonzero(rows[:, 1] == LOAD)
+    read: list[int] = rows[loads, 5].tolist()
+    made[loads, 1] = [b.at(values[value].name, layer - 1) for value in read]
+    made[loads, 2] = launch
     b.add(made, kernel.cost[part.edges])
     for i, (name, node, cost) in enumerate(kernel.saves):
         if place[node] >= 0:
-            row = (b.at(name, layer), place[node], -1, -1, SAVE, number, layer, i)
+            row = (b.at(name, layer), int(place[node]), -1, -1, SAVE, number, layer, i)
             b.one(row, cost)
 
 
 def _reduced(b: _Builder, root: int) -> LayeredGraph | None:
     """Only what can be made and what the outputs need, classes numbered anew."""
-    rows, cost = np.concatenate(b.rows), np.concatenate(b.costs)
+    rows, cost = b.whole()
     kids = np.ascontiguousarray(rows[:, 1:4])
     alive = np.ones(len(rows), np.bool_)
     keep, _ = needed(rows[:, 0].copy(), kids, alive, np.array([root]), b.classes)

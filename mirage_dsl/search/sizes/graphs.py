@@ -239,10 +239,10 @@ class Sizer:
             if allowed.grids is None:
                 allowed = replace(allowed, whole=True)
             (found,) = self._best(*around, [allowed], keep=SHORTLIST)
-            fewer = [self._without_whole(best, extents) for best in found]
-            near = [s for s in fewer if s.microseconds <= EQUAL * fewer[0].microseconds]
+            near = [s for s in found if s.microseconds <= EQUAL * found[0].microseconds]
+            fewer = [self._without_whole(best, extents) for best in near]
             # The grid that was given stays if it is as good: others are given too.
-            return sorted(near, key=lambda s: -len(s.block.grid))[:1]
+            return sorted(fewer, key=lambda s: -len(s.block.grid))[:1]
         exact = [_with_parts(allowed, block, range(c, c + 1)) for c in known]
         made = self._best(*around, exact)
         missing = [c for c, own in zip(known, made, strict=True) if not own]
