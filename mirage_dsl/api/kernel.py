@@ -20,8 +20,7 @@ from itertools import count
 from types import MethodType
 from typing import Any, overload
 
-from mirage_dsl.api.bound import BoundKernel, Options, check_options
-from mirage_dsl.api.dynamic import rounded, typical
+from mirage_dsl.api.bound import BoundKernel, Options, check_options, rounded, typical
 from mirage_dsl.api.reads import ReadList, Reads
 from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location

@@ -10,8 +10,8 @@ Who calls what, and when:
 - `takes` tells `api.bound`, at the first call with tensors of a kind, whether the
   backend runs it, or the reference semantics of the front end.
 - `compile` makes an `Executable`, once for each μGraph and kind of device: for
-  `api.bound` and `api.dynamic` before the first call, for the process that judges
-  candidates, and for the command line.
+  `api.bound` before the first call, for the process that judges candidates, and for
+  the command line.
 - An `Executable` is launched by calling it with tensors.  Of `prepared` the front end
   keeps what it gives: that is all that a repeated call goes through
   (`backends.dispatch`).  Where there is no shorter way, `Plain` gives the call itself.
