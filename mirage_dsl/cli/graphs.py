@@ -1,22 +1,48 @@
-"""Commands on `.mu` files: show, check, verify, diff, explain, rewrite, fmt."""
+"""Commands on μGraphs, and how they are read: from `.mu` files, or from FILE:FUNCTION.
+
+`show`, `check`, `verify`, `diff`, `explain` and `rewrite` look at what is computed and
+how; `run`, `compile` and `bench` execute it; `fmt` writes a file in the standard form.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import inspect
 import re
+import sys
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.cli.app import MU_FILE, answer, json_option, negative, say, say_json
-from mirage_dsl.cli.inputs import read_graph, read_text, resize, trace_target
-from mirage_dsl.core.errors import CheckError, ParseError, SourceLocation
-from mirage_dsl.core.hardware import DEFAULT, HARDWARE
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.core.errors import (
+    CheckError,
+    CompileError,
+    ParseError,
+    ShapeError,
+    SourceLocation,
+)
+from mirage_dsl.core.hardware import DEFAULT, EARLIEST, HARDWARE
+from mirage_dsl.core.types import MAX_EXTENT, TensorSpec, boolean, dtype_named
+from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.verify.certificate import Method
+
+if TYPE_CHECKING:
+    import torch
+
+# -- What commands are given -----------------------------------------------------------
 
 size_option = click.option(
     "--size",
@@ -40,6 +66,163 @@ device_option = click.option(
     help=f"The GPU to estimate for: {', '.join(h.name for h in HARDWARE)}, a name that "
     "has one of them, or that of a GPU that was measured here.",
 )
+
+_SPEC = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]")
+_SIZE = re.compile(r"(?P<name>[^=\s]+)=(?P<extent>[1-9][0-9]*)")
+
+
+def read_text(path: str) -> str:
+    """The text of a file; `-` is standard input.
+
+    Raises:
+        ParseError: The file is no text.
+    """
+    if path == "-":
+        return sys.stdin.read()
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{path} is no UTF-8 text: {error}") from None
+
+
+def read_graph(path: str) -> KernelGraph:
+    """The graph of a `.mu` file, or the best one of a saved search result."""
+    text = read_text(path)
+    if path.endswith(".json"):
+        from mirage_dsl.search.result import SearchResult
+
+        return SearchResult.load(path).best.mugraph
+    return parse(text, path)
+
+
+def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
+    """The graph with extents replaced, as in `--size m=8`.
+
+    Raises:
+        CheckError: It is not well formed at these sizes.
+    """
+    if not sizes:
+        return graph
+    chosen: dict[str, int] = {}
+    for size in sizes:
+        found = _SIZE.fullmatch(size)
+        if found is None:
+            raise click.BadParameter(
+                f"{size!r}: expected NAME=EXTENT, as in m=16", param_hint="--size"
+            )
+        chosen[found["name"]] = _extent(found["extent"], size, "--size")
+    unknown = sorted(chosen.keys() - graph.extent_of.keys())
+    if unknown:
+        raise click.BadParameter(
+            f"{graph.name} has no dim {', '.join(unknown)}; its dims are "
+            f"{', '.join(graph.extent_of)}",
+            param_hint="--size",
+        )
+    resized = graph.with_extents(chosen)
+    resized = graph.with_extents(derived_extents(resized, resized.extent_of))
+    check_or_raise(resized)
+    return resized
+
+
+def parse_spec(text: str) -> TensorSpec:
+    """`f16[16,4096]`: dtype and shape; a name in the shape is a symbolic extent."""
+    found = _SPEC.fullmatch(text.replace(" ", ""))
+    dtype = dtype_named(found["dtype"]) if found else None
+    if found is None or dtype is None:
+        raise click.BadParameter(
+            f"{text!r}: expected a dtype (f16, bf16, f32, i32, bool, ...) and a shape, "
+            "as in f16[16,4096]",
+            param_hint="--spec",
+        )
+    shape: list[int | str] = []
+    for part in filter(None, found["shape"].split(",")):
+        if not re.fullmatch(r"[1-9][0-9]*|[A-Za-z_]\w*", part):
+            raise click.BadParameter(
+                f"{text!r}: {part!r} is neither a positive number nor a name",
+                param_hint="--spec",
+            )
+        shape.append(_extent(part, text, "--spec") if part.isdigit() else part)
+    return TensorSpec(dtype, tuple(shape))
+
+
+def _extent(digits: str, given: str, option: str) -> int:
+    """The extent that an argument of the command line states.
+
+    Raises:
+        click.BadParameter: It is larger than any.
+    """
+    if len(digits) > len(str(MAX_EXTENT)) or int(digits) > MAX_EXTENT:
+        raise click.BadParameter(
+            f"{given[:60]!r}: an extent is at most {MAX_EXTENT} (2**63 - 1)",
+            param_hint=option,
+        )
+    return int(digits)
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """The Python function of `FILE:FUNCTION`, without its decorator."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise click.BadParameter(
+            f"{target!r}: expected FILE:FUNCTION, as in model.py:rms_linear",
+            param_hint="FILE:FUNCTION",
+        )
+    if not Path(path).is_file():
+        raise click.BadParameter(f"there is no file {path}", param_hint="FILE:FUNCTION")
+    module = _load_module(Path(path))
+    found = getattr(module, name, None)
+    function = getattr(found, "function", found)
+    if not callable(function):
+        names = [n for n, v in vars(module).items() if _offered(v, module.__name__)]
+        raise click.BadParameter(
+            f"{path} has no function {name}; it has {', '.join(names) or 'none'}",
+            param_hint="FILE:FUNCTION",
+        )
+    return function
+
+
+def _load_module(path: Path) -> ModuleType:
+    name = f"_mirage_dsl_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # As when Python runs the file, so that it can import its neighbours.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _offered(value: object, module: str) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module
+
+
+def trace_target(target: str, specs: Sequence[str]) -> KernelGraph:
+    """The program of `FILE:FUNCTION` at the given specs, or that of a `.mu` file."""
+    if target.endswith((".mu", ".json")) or target == "-":
+        return read_graph(target)
+    from mirage_dsl.frontend.trace import trace_function
+
+    function = load_function(target)
+    given = [parse_spec(s) for s in specs]
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        name = target.rpartition(":")[2]
+        raise click.BadParameter(
+            f"{len(given)} given for {name}{signature}: {error}; give one for each "
+            "argument, in their order",
+            param_hint="--spec",
+        ) from None
+    return trace_function(function, given)
+
+
+# -- What is computed, and how ---------------------------------------------------------
 
 
 @click.command(
@@ -274,6 +457,210 @@ def rewrite_command(file: str | None, names: tuple[str, ...], as_json: bool) -> 
     answer(as_json, {"name": after.name, "text": str(after)}, str(after))
     if after == graph:
         negative()
+
+
+# -- Execution -------------------------------------------------------------------------
+
+Array = NDArray[Any]
+
+
+@click.command(
+    "run",
+    epilog="Examples: mirage-dsl run best.mu --size k=256; "
+    "mirage-dsl run best.mu --interpret --size m=4 --size k=256 --size n=128",
+)
+@click.argument("file", type=MU_FILE)
+@click.option("--program", type=MU_FILE, help="The .mu file to compare with.")
+@click.option("--interpret", is_flag=True, help="Run the Triton code on the CPU.")
+@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@size_option
+@json_option
+def run_command(
+    file: str,
+    program: str | None,
+    interpret: bool,
+    seed: int,
+    sizes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run the μGraph of FILE on random inputs; print shapes and errors.
+
+    On a GPU the emitted kernels run; with --interpret they run in Triton's
+    interpreter, which is slow, so give small sizes; else the evaluator runs, rounding
+    as the kernels would.  The reference is the same graph, or PROGRAM, in float64.
+    """
+    from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+
+    graph = resize(read_graph(file), sizes)
+    reference = graph if program is None else resize(read_graph(program), sizes)
+    arrays = random_inputs(graph, seed)
+    how, outputs = _execute(graph, arrays, interpret=interpret)
+    expected = evaluate_numpy(reference, *arrays)
+    errors = [relative_error(a, b) for a, b in zip(outputs, expected, strict=True)]
+    lines = [f"{graph.name} by {how}"]
+    lines += [
+        f"output {i}: shape {out.shape}, relative error {error:.2e}"
+        for i, (out, error) in enumerate(zip(outputs, errors, strict=True))
+    ]
+    records = [
+        {"shape": list(out.shape), "error": error}
+        for out, error in zip(outputs, errors, strict=True)
+    ]
+    answer(as_json, {"by": how, "outputs": records}, "\n".join(lines))
+
+
+def shape_of(item: Input, graph: KernelGraph) -> tuple[int, ...]:
+    """The shape of an input.
+
+    Raises:
+        ShapeError: An extent is symbolic.
+    """
+    shape: list[int] = []
+    for axis in item.type.axes:
+        extent = 1
+        for dim in axis:
+            known = graph.extent_of[dim.name]
+            if known is None:
+                raise ShapeError(
+                    f"the extent of {dim.name} is symbolic; set it with "
+                    f"--size {dim.name}=16"
+                )
+            extent *= known
+        shape.append(extent)
+    return tuple(shape)
+
+
+def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
+    """Normal numbers in the inputs' dtypes; truth values where they are above 0.
+
+    Integers are spread over what their format holds, up to thousands; indices lie in
+    what is indexed.
+    """
+    from mirage_dsl.ir.analysis.integers import Limit, index_limits
+    from mirage_dsl.ir.evaluate.floats import numpy_dtype
+
+    generator = np.random.default_rng(seed)
+    limits = index_limits(graph)
+    found: list[Array] = []
+    for item in graph.inputs:
+        dtype = item.type.dtype
+        drawn = generator.standard_normal(shape_of(item, graph))
+        if dtype.is_integer:
+            inside = limits.get(item.name, Limit(0, 4096)).from_front
+            most = min(len(inside), int(dtype.max))
+            drawn = np.floor(np.abs(drawn) * 1024) % most + inside.start
+        elif dtype == boolean:
+            drawn = drawn > 0
+        found.append(drawn.astype(numpy_dtype(dtype)))
+    return found
+
+
+def relative_error(found: Array, expected: Array) -> float:
+    """‖found − expected‖ / ‖expected‖."""
+    norm = float(np.linalg.norm(expected))
+    return float(np.linalg.norm(found - expected)) / (norm or 1.0)
+
+
+def _execute(
+    graph: KernelGraph, arrays: list[Array], *, interpret: bool
+) -> tuple[str, list[Array]]:
+    import torch
+
+    from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+
+    gpu = torch.cuda.is_available() and not interpret
+    if not gpu and not interpret:
+        outputs = evaluate_numpy(graph, *arrays, compute=np.float32, round_casts=True)
+        return "the evaluator in float32", outputs
+    from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
+
+    tensors = [_to_torch(a) for a in arrays]
+    if gpu:
+        tensors = [t.cuda() for t in tensors]
+    backend = backend_named(DEFAULT_BACKEND)
+    found = backend.compile(graph, "cuda" if gpu else "cpu")(*tensors)
+    how = torch.cuda.get_device_name() if gpu else "Triton's interpreter"
+    return how, [t.double().cpu().numpy() for t in found]
+
+
+def _to_torch(array: Array) -> torch.Tensor:
+    import torch
+
+    if array.dtype.kind in "iu":
+        return torch.as_tensor(array)
+    exact = torch.as_tensor(array.astype(np.float32))
+    return exact.to(getattr(torch, array.dtype.name))
+
+
+@click.command(
+    "compile",
+    epilog=f"Example: mirage-dsl compile best.mu --target {EARLIEST.target}",
+)
+@click.argument("file", type=MU_FILE)
+@click.option(
+    "--target",
+    default=DEFAULT.architecture.target,
+    show_default=True,
+    help=f"{EARLIEST.target} or a later one.",
+)
+@size_option
+@json_option
+def compile_command(
+    file: str, target: str, sizes: tuple[str, ...], as_json: bool
+) -> None:
+    """Compile the μGraph of FILE and report registers, shared memory and spills.
+
+    Needs no GPU.  Exit 1 if a kernel is not worth running: it spills registers, needs
+    too much shared memory, or waits for each load.
+    """
+    from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
+
+    graph = resize(read_graph(file), sizes)
+    reports = backend_named(DEFAULT_BACKEND).report(graph, target)
+    reasons = [r for r in (each.rejection() for each in reports) if r is not None]
+    if as_json:
+        say_json({"target": target, "kernels": reports, "rejected": reasons})
+    else:
+        say(f"{graph.name} for {target}")
+        for report in reports:
+            say(f"{report.name}:")
+            for name, value in list(asdict(report).items())[1:]:
+                shown = f"{value:.2f}" if isinstance(value, float) else value
+                say(f"  {name.replace('_', ' '):<16} {shown}")
+        for reason in reasons:
+            say(f"rejected: {reason}")
+    if reasons:
+        negative()
+
+
+@click.command("bench", epilog="Example: mirage-dsl bench best.mu program.mu")
+@click.argument("file", type=MU_FILE)
+@click.argument("program", type=MU_FILE)
+@size_option
+@json_option
+def bench_command(
+    file: str, program: str, sizes: tuple[str, ...], as_json: bool
+) -> None:
+    """Time the μGraph of FILE beside that of PROGRAM on the current GPU.
+
+    Both are .mu files of the same function: a program as it was traced runs by library
+    kernels.  Measured in a CUDA graph with inputs that are not in the cache.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise CompileError(
+            "bench needs a CUDA device, and PyTorch finds none; `mirage-dsl explain` "
+            "estimates times, and `mirage-dsl compile` screens kernels, without one"
+        )
+    from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
+    from mirage_dsl.tune.timing import time_both
+
+    graph = resize(read_graph(file), sizes)
+    other = resize(read_graph(program), sizes)
+    compiled = backend_named(DEFAULT_BACKEND).compile
+    result = time_both(compiled(graph, "cuda"), compiled(other, "cuda"), graph)
+    answer(as_json, asdict(result), str(result))
 
 
 # -- The standard form -----------------------------------------------------------------

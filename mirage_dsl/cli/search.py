@@ -8,8 +8,13 @@ from typing import Any
 import click
 
 from mirage_dsl.cli.app import MU_FILE, NEW_FILE, answer, json_option, progress_bar
-from mirage_dsl.cli.graphs import device_option, spec_option
-from mirage_dsl.cli.inputs import read_graph, resize, trace_target
+from mirage_dsl.cli.graphs import (
+    device_option,
+    read_graph,
+    resize,
+    spec_option,
+    trace_target,
+)
 from mirage_dsl.core.hardware import HARDWARE
 from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.search.result import Candidate, SearchResult

@@ -97,7 +97,6 @@ DOORS = {
     "api/compatibility.py",
     "cli/environment.py",
     "cli/graphs.py",
-    "cli/run.py",
 }
 
 
