@@ -52,7 +52,7 @@ _HOME = {
     "ir.text.parser": "parse",
     "ir.check.graph": "check",
     "ir.evaluate.floats": "evaluate=evaluate_numpy",
-    "ir.diff": "diff",
+    "ir.canonical": "diff",
     "verify.verifier": "verify",
     "verify.certificate": "Certificate",
     "search.why_not": "why_not WhyNot",

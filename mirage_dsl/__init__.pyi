@@ -145,8 +145,8 @@ from mirage_dsl.frontend.views import transpose as transpose
 from mirage_dsl.frontend.views import unbind as unbind
 from mirage_dsl.frontend.views import unflatten as unflatten
 from mirage_dsl.frontend.views import unsqueeze as unsqueeze
+from mirage_dsl.ir.canonical import diff as diff
 from mirage_dsl.ir.check.graph import check as check
-from mirage_dsl.ir.diff import diff as diff
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import BlockGraph as BlockGraph
 from mirage_dsl.ir.graph import KernelGraph as KernelGraph

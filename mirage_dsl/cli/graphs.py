@@ -364,7 +364,7 @@ def diff_command(first: str, second: str, as_json: bool) -> None:
 
     Exit 1 if they differ.
     """
-    from mirage_dsl.ir.diff import diff
+    from mirage_dsl.ir.canonical import diff
 
     text = diff(read_graph(first), read_graph(second))
     same = _same(read_graph(first), read_graph(second))

@@ -1,4 +1,4 @@
-"""A hash of what a graph is, whatever its values and dims are called.
+"""Graphs whatever their values and dims are called: a hash, other names, differences.
 
 Equal hashes mean: the same wiring, operators, attributes, dtypes, axes, maps, tiles
 and extents.  The order of nodes that do not depend on each other, and of the operands
@@ -8,9 +8,11 @@ of a commutative operator, does not matter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
-from itertools import chain
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
+from difflib import SequenceMatcher
+from itertools import chain, count
+from typing import Any
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
@@ -32,7 +34,8 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.maps import partial_base
-from mirage_dsl.ir.walk import operands_of, post_order, results_of
+from mirage_dsl.ir.text.parser import GraphLike, graph_of
+from mirage_dsl.ir.walk import operands_of, post_order, results_of, with_operands
 from mirage_dsl.ops.definition import AttributeKind, Kind
 
 _VERSION = "mirage-dsl graph 1"
@@ -304,3 +307,347 @@ def _backwards(graph: KernelGraph) -> list[KernelNode]:
     order = post_order(made, (r.value for r in graph.returns))
     done = set(map(id, order))
     return order + [n for n in graph.nodes if id(n) not in done]
+
+
+# -- Renamed graphs --------------------------------------------------------------------
+
+Names = Mapping[str, str]
+_DIM_KINDS = {
+    AttributeKind.DIMS,
+    AttributeKind.NEW_DIMS,
+    AttributeKind.DIM,
+    AttributeKind.NEW_DIM,
+}
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """New names; what is not listed keeps its own.
+
+    Attributes:
+        dims: Dims by their old names; `k#` follows `k`.
+        values: Kernel-level values.
+        inner: Values of each block graph, in the order of the kernel graph's blocks.
+    """
+
+    dims: Names = field(default_factory=dict[str, str])
+    values: Names = field(default_factory=dict[str, str])
+    inner: tuple[Names, ...] = ()
+
+    def graph(self, graph: KernelGraph) -> KernelGraph:
+        """The graph under the new names."""
+        dims = {n: _new_dim(self.dims, n) for n, _ in graph.extents}
+        return replace(self, dims={**dims, **self.dims})._graph(graph)
+
+    def _graph(self, graph: KernelGraph) -> KernelGraph:
+        none: Names = {}
+        blocks = iter((*self.inner, *(none for _ in graph.blocks)))
+        return replace(
+            graph,
+            inputs=tuple(
+                replace(i, name=_new(self.values, i.name), type=self.type(i.type))
+                for i in graph.inputs
+            ),
+            indices=tuple(
+                replace(i, name=_new(self.values, i.name), axis=self.axes((i.axis,))[0])
+                for i in graph.indices
+            ),
+            nodes=tuple(
+                self.block(n, next(blocks))
+                if isinstance(n, BlockGraph)
+                else self.apply(n, self.values)
+                for n in graph.nodes
+            ),
+            returns=tuple(
+                replace(r, value=_new(self.values, r.value), type=self.type(r.type))
+                for r in graph.returns
+            ),
+            extents=tuple(sorted((_new(self.dims, n), e) for n, e in graph.extents)),
+        )
+
+    def type(self, kind: TensorType) -> TensorType:
+        """A type with its dims renamed."""
+        return replace(kind, axes=self.axes(kind.axes))
+
+    def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Axes with their dims renamed."""
+        return tuple(
+            tuple(replace(d, name=_new(self.dims, d.name)) for d in axis)
+            for axis in axes
+        )
+
+    def apply(self, node: Apply, values: Names) -> Apply:
+        """An operator node, where `values` are the names of its level."""
+        kinds = node.op.attributes
+
+        def operand(value: Operand) -> Operand:
+            if isinstance(value, Scalar):
+                return value.rename(self.dims)
+            return _new(values, value)
+
+        attrs = list(node.attrs)
+        for at, (name, value) in enumerate(attrs):
+            if isinstance(value, AxisNames):
+                attrs[at] = (name, value.each(lambda dim: _new(self.dims, dim)))
+            elif kinds.get(name) not in _DIM_KINDS:
+                continue
+            elif isinstance(value, tuple):
+                attrs[at] = (name, tuple(_new(self.dims, d) for d in value))
+            else:
+                attrs[at] = (name, _new(self.dims, str(value)))
+        return replace(
+            node,
+            result=_new(values, node.result),
+            operands=tuple(operand(o) for o in node.operands),
+            attrs=tuple(attrs),
+        )
+
+    def block(self, block: BlockGraph, inner: Names) -> BlockGraph:
+        """A block graph, where `inner` are the new names of its values."""
+        grid = tuple(replace(s, dim=_new(self.dims, s.dim)) for s in block.grid)
+        loop = block.loop and replace(block.loop, dim=_new(self.dims, block.loop.dim))
+        nodes = tuple(self.block_node(n, inner) for n in block.nodes)
+        bounds = tuple(map(self.bound, block.bounds))
+        settled = tuple(
+            replace(s, value=_new(inner, s.value), bound=self.bound(s.bound))
+            for s in block.settled
+        )
+        return replace(
+            block, grid=grid, loop=loop, nodes=nodes, bounds=bounds, settled=settled
+        )
+
+    def bound(self, bound: LoopBound) -> LoopBound:
+        """A bound of a loop."""
+        return replace(bound, dim=_new(self.dims, bound.dim))
+
+    def block_node(self, node: BlockNode, inner: Names) -> BlockNode:
+        """One node of a block graph."""
+        if isinstance(node, Apply):
+            return self.apply(node, inner)
+        level = self.values if isinstance(node, Store) else inner
+        result = _new(level, node.result)
+        moved = replace(with_operands(node, inner), result=result, location=None)
+        if isinstance(moved, Load):
+            source = _new(self.values, moved.source)
+            return replace(moved, source=source, axes=self.axes(moved.axes))
+        if isinstance(moved, Store):
+            return replace(moved, axes=self.axes(moved.axes))
+        return moved
+
+
+def _new(names: Names, name: str) -> str:
+    return names.get(name, name)
+
+
+def _new_dim(names: Names, name: str) -> str:
+    if name in names:
+        return names[name]
+    base = next((n for n in names if partial_dim(n) == name), None)
+    return name if base is None else partial_dim(names[base])
+
+
+# -- Fresh names -----------------------------------------------------------------------
+
+
+class FreshNames:
+    """Names that neither a graph nor its blocks use."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._used = {i.name for i in graph.given}
+        for node in graph.nodes:
+            nodes = (node,) if isinstance(node, Apply) else node.nodes
+            self._used.update(n.result for n in nodes)
+
+    def fresh(self, base: str) -> str:
+        """`base`, with a number behind it where it is taken."""
+        name = free_name(base, self._used)
+        self._used.add(name)
+        return name
+
+
+def free_name(base: str, taken: Container[str]) -> str:
+    """`base`, with a number behind it where it is taken."""
+    names = (base if n == 1 else f"{base}{n}" for n in count(1))
+    return next(n for n in names if n not in taken)
+
+
+# -- Differences -----------------------------------------------------------------------
+
+_INDENT = "  "
+
+
+def diff(first: GraphLike, second: GraphLike) -> str:
+    """The changes that lead from one graph, text or candidate to another.
+
+    Empty if they are equal.
+
+    Values that compute the same are shown under their names in the first.  Lines that
+    begin with - are only in the first, those with + only in the second; `x: old -> new`
+    is a change.
+    """
+    a, b = graph_of(first), graph_of(second)
+    if a == b:
+        return ""
+    if _same_hash(a, b):
+        return "the same graph under other names or in another order"
+    return "\n".join(_changes(a, _aligned(a, b)))
+
+
+def _same_hash(a: KernelGraph, b: KernelGraph) -> bool:
+    try:
+        return canonical_hash(a, schedule=True) == canonical_hash(b, schedule=True)
+    except (KeyError, ValueError):
+        # One of them is not well formed, and so not the same as anything.
+        return False
+
+
+def _aligned(a: KernelGraph, b: KernelGraph) -> KernelGraph:
+    """`b` with the names of `a` for what both have; inputs keep their names."""
+    try:
+        names_a, names_b = canonical_names(a), canonical_names(b)
+    except (KeyError, ValueError):
+        return b
+    inputs = {i.name for i in b.given}
+    values = _renaming(names_a.values, names_b.values, inputs)
+    dims = _missing_only(names_a.dims, names_b.dims)
+    renamed = Renaming(dims, values).graph(b)
+    # Which blocks correspond shows once the tensors that they store have their names.
+    number = {id(block): i for i, block in enumerate(a.blocks)}
+    inner: list[Mapping[str, str]] = []
+    none: Mapping[str, str] = {}
+    for i, block in enumerate(renamed.blocks):
+        key = _key(block, a)
+        match = next((o for o in a.blocks if _key(o, renamed) == key), None)
+        theirs = none if match is None else names_a.inner[number[id(match)]]
+        inner.append(_renaming(theirs, names_b.inner[i], set()))
+    return Renaming(inner=tuple(inner)).graph(renamed)
+
+
+def _renaming(
+    a: Mapping[str, str], b: Mapping[str, str], fixed: set[str]
+) -> dict[str, str]:
+    """New names for the values `b`: those of equal values in `a`, else unused ones."""
+    pool: dict[str, list[str]] = {}
+    for name, digest in a.items():
+        pool.setdefault(digest, []).append(name)
+    found = {n: n for n in b if n in fixed}
+    for name, digest in b.items():
+        names = pool.get(digest, [])
+        if name not in fixed and names:
+            found[name] = names.pop(0)
+    taken = set(found.values())
+    for name in b:
+        if name in found:
+            continue
+        new = name
+        while new in taken:
+            new += "_new"
+        found[name] = new
+        taken.add(new)
+    return found
+
+
+def _missing_only(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, str]:
+    """New names for those dims of `b` that `a` does not have."""
+    free = {number: name for name, number in a.items() if name not in b}
+    return {n: free[at] for n, at in b.items() if n not in a and at in free}
+
+
+def _changes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
+    yield from _mapping("name", {"": a.name}, {"": b.name})
+    inputs = [{i.name: str(i.type) for i in g.inputs} for g in (a, b)]
+    yield from _mapping("input", *inputs)
+    if inputs[0] == inputs[1] and list(inputs[0]) != list(inputs[1]):
+        yield f"inputs: {', '.join(inputs[0])} -> {', '.join(inputs[1])}"
+    indices = [{i.name: str(i.type) for i in g.indices} for g in (a, b)]
+    yield from _mapping("index", *indices)
+    yield from _mapping("extent", _extents(a), _extents(b))
+    yield from _nodes(a, b)
+    returns = [", ".join(f"{r.value}: {r.type}" for r in g.returns) for g in (a, b)]
+    yield from _mapping("return", {"": returns[0]}, {"": returns[1]})
+
+
+def _extents(graph: KernelGraph) -> dict[str, object]:
+    return {n: "?" if e is None else e for n, e in graph.extents}
+
+
+def _mapping(what: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys([*a, *b]):
+        label = f"{what} {name}".rstrip()
+        if name not in b:
+            yield f"- {label}: {a[name]}"
+        elif name not in a:
+            yield f"+ {label}: {b[name]}"
+        elif a[name] != b[name]:
+            yield f"{label}: {a[name]} -> {b[name]}"
+
+
+def _nodes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
+    texts_a, texts_b = _node_texts(a), _node_texts(b)
+    keys_a = [_key(n, b) for n in a.nodes]
+    keys_b = [_key(n, a) for n in b.nodes]
+    matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
+    for tag, start_a, end_a, start_b, end_b in matcher.get_opcodes():
+        if tag == "equal":
+            for i, j in zip(range(start_a, end_a), range(start_b, end_b), strict=True):
+                yield from _node(a.nodes[i], b.nodes[j], texts_a[i], texts_b[j])
+            continue
+        yield from (f"- {line}" for t in texts_a[start_a:end_a] for line in t)
+        yield from (f"+ {line}" for t in texts_b[start_b:end_b] for line in t)
+
+
+def _key(node: KernelNode, other: KernelGraph) -> str:
+    """By what a node is found in the other graph: a result that both have."""
+    if isinstance(node, Apply):
+        return node.result
+    shared = [r for block in other.blocks for r in block.results if r in node.results]
+    return min(shared or node.results, default="")
+
+
+def _node_texts(graph: KernelGraph) -> list[list[str]]:
+    """The lines of each node, as printed: head, body and end of a block."""
+    heights = [
+        len(n.nodes) + 2 if isinstance(n, BlockGraph) else 1 for n in graph.nodes
+    ]
+    lines = str(graph).splitlines()[:-2]
+    at = len(lines) - sum(heights)
+    texts: list[list[str]] = []
+    for height in heights:
+        texts.append([line.removeprefix(_INDENT) for line in lines[at : at + height]])
+        at += height
+    return texts
+
+
+def _node(
+    a: KernelNode, b: KernelNode, text_a: Sequence[str], text_b: Sequence[str]
+) -> Iterator[str]:
+    if not (isinstance(a, BlockGraph) and isinstance(b, BlockGraph)):
+        yield from _lines(text_a, text_b)
+        return
+    grid_a, grid_b = ({s.dim: s.tile for s in g.grid} for g in (a, b))
+    found = [
+        *_mapping("grid tile of", grid_a, grid_b),
+        *_mapping("loop", {"": _loop(a.loop)}, {"": _loop(b.loop)}),
+        *_mapping("schedule", asdict(a.schedule), asdict(b.schedule)),
+        *_lines(text_a[1:-1], text_b[1:-1]),
+    ]
+    axes_a, axes_b = (
+        ", ".join(" & ".join(s.dim for s in axis) for axis in g.axes) for g in (a, b)
+    )
+    if grid_a == grid_b and axes_a != axes_b:
+        found.append(f"grid order: {axes_a} -> {axes_b}")
+    if found:
+        yield f"block of {', '.join(b.results)}:"
+        yield from (_INDENT + line.removeprefix(_INDENT) for line in found)
+
+
+def _loop(split: Split | None) -> str:
+    return "none" if split is None else f"{split.dim} / {split.tile}"
+
+
+def _lines(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
+    matcher = SequenceMatcher(None, a, b, autojunk=False)
+    for tag, start_a, end_a, start_b, end_b in matcher.get_opcodes():
+        if tag != "equal":
+            yield from (f"- {line.strip()}" for line in a[start_a:end_a])
+            yield from (f"+ {line.strip()}" for line in b[start_b:end_b])

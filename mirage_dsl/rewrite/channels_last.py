@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.types import AxisNames, Dim, MemorySpace, TensorType, flat_type
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
+from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -39,7 +40,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import with_derived_extents
-from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import map_nodes, renamed, results_of, with_returned
 from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, UNFLATTEN
 

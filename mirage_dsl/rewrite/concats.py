@@ -27,10 +27,10 @@ from fractions import Fraction
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, scalar
+from mirage_dsl.ir.canonical import FreshNames, Renaming
 from mirage_dsl.ir.graph import Apply, Attrs, Index, KernelGraph, Operand
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.rename import FreshNames, Renaming
 from mirage_dsl.ir.walk import (
     makers,
     renamed,

@@ -33,6 +33,7 @@ from mirage_dsl.core.types import (
     TensorType,
     flat_type,
 )
+from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -43,7 +44,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import results_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import FLATTEN, UNFLATTEN

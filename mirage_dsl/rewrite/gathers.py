@@ -33,6 +33,7 @@ from mirage_dsl.core.types import (
     i64,
     scalar,
 )
+from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     Apply,
@@ -47,7 +48,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.rename import FreshNames
 from mirage_dsl.ir.walk import (
     live,
     makers,

@@ -38,6 +38,7 @@ from mirage_dsl.ir.analysis.homogeneity import (
     Scaling,
     scaling_of,
 )
+from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check.graph import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -53,7 +54,6 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.rename import FreshNames
 from mirage_dsl.ir.walk import (
     makers,
     map_nodes,

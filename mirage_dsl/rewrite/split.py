@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.types import Axis, Dim, DType, Scalar, f32, scalar
+from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check.block import MAX_GRID_DIMS
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
@@ -37,7 +38,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
-from mirage_dsl.ir.rename import FreshNames
 from mirage_dsl.ir.walk import live, read_by, users
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import EXP, MAX, MUL, ROWSHIFT, SUB, SUM

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Scalar, boolean, scalar
+from mirage_dsl.ir.canonical import Renaming
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.walk import (
     depending,
     makers,

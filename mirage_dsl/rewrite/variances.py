@@ -31,6 +31,7 @@ from mirage_dsl.core.types import (
     f64,
     flat_type,
 )
+from mirage_dsl.ir.canonical import FreshNames, free_name
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import (
     Apply,
@@ -42,7 +43,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.rename import FreshNames, free_name
 from mirage_dsl.ir.walk import depending, live, makers, renamed, with_operands
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import ADD, CAST, FLATTEN, MUL, SUB, SUM, UNFLATTEN

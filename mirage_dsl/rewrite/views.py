@@ -25,10 +25,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.graph import Apply, Attrs, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, with_operands, with_returned
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.ops.table import CAST, RENAME, SLICE

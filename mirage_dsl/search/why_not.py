@@ -11,7 +11,7 @@ from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.core.types import MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import Renaming, canonical_hash
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import (
     JOINED,
@@ -30,7 +30,6 @@ from mirage_dsl.ir.graph import (
     dims_of,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.rewrite.casts import insert_casts

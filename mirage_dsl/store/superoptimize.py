@@ -33,9 +33,8 @@ from mirage_dsl.core.settings import (
 )
 from mirage_dsl.core.spread import spread
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.canonical import canonical_hash, canonical_names
+from mirage_dsl.ir.canonical import Renaming, canonical_hash, canonical_names
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.budget import SearchBudget

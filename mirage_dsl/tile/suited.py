@@ -21,6 +21,7 @@ from mirage_dsl.core.types import (
     TensorType,
     f32,
 )
+from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -35,7 +36,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import piece_extent
-from mirage_dsl.ir.rename import free_name
 from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
 from mirage_dsl.ops.definition import Kind, Term
 from mirage_dsl.ops.table import SLICE

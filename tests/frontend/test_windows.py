@@ -17,10 +17,9 @@ from mirage_dsl.core.errors import (
     ShapeError,
     UnsupportedError,
 )
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import Renaming, canonical_hash
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import OPERATORS

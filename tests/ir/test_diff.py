@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.diff import diff
+from mirage_dsl.ir.canonical import diff
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.canonical import Renaming
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult

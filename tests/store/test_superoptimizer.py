@@ -24,10 +24,9 @@ from mirage_dsl.cli.app import app
 from mirage_dsl.core.errors import CacheError, SearchError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.settings import ASSERT_CACHE_HIT, DISALLOW_SEARCH, EFFORT
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import Renaming, canonical_hash
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search import driver

@@ -18,9 +18,8 @@ from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import Renaming, canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store.cache import TIMINGS, Cache

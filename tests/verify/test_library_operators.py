@@ -14,9 +14,9 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.types import Integers
+from mirage_dsl.ir.canonical import Renaming
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra

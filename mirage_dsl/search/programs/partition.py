@@ -21,6 +21,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.analysis.calls import calls
+from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import (
@@ -32,7 +33,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.rename import FreshNames
 from mirage_dsl.ir.walk import (
     depending,
     live,

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from mirage_dsl.ir.canonical import canonical_names
+from mirage_dsl.ir.canonical import Renaming, canonical_names
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load
-from mirage_dsl.ir.rename import Renaming
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ir.walk import results_of
 
