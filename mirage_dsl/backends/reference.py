@@ -14,9 +14,14 @@ import numpy as np
 
 from mirage_dsl.backends.base import Backend, Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
-from mirage_dsl.ir.evaluate.domain import Domain, Named, NamedArrays
 from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy, numpy_dtype
-from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
+from mirage_dsl.ir.evaluate.graph import (
+    BlockEvaluator,
+    Domain,
+    Named,
+    NamedArrays,
+    evaluate,
+)
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.tile.build import programs

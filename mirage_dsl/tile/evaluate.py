@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, scalar
-from mirage_dsl.ir.evaluate.domain import (
+from mirage_dsl.ir.evaluate.graph import (
     LOOP,
     Domain,
     Inside,
@@ -30,8 +30,8 @@ from mirage_dsl.ir.evaluate.domain import (
     Named,
     NamedArrays,
     grid_label,
+    index_values,
 )
-from mirage_dsl.ir.evaluate.graph import index_values
 from mirage_dsl.ir.graph import Index, LoopBound, Operand, dims_of
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops import table

@@ -22,15 +22,15 @@ from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim, Scalar
 from mirage_dsl.ir.analysis.integers import Limit, index_limits, of_words
-from mirage_dsl.ir.evaluate.domain import (
+from mirage_dsl.ir.evaluate.graph import (
     LOOP,
+    BlockEvaluation,
     Inside,
     Label,
     Named,
     NamedArrays,
     grid_label,
 )
-from mirage_dsl.ir.evaluate.graph import BlockEvaluation
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,

@@ -21,8 +21,7 @@ from typing import TypeVar
 from mirage_dsl.core.errors import MirageError, UnsupportedError
 from mirage_dsl.ir.analysis.waiting import launches
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate.domain import Domain, Named
-from mirage_dsl.ir.evaluate.graph import BlockEvaluator
+from mirage_dsl.ir.evaluate.graph import BlockEvaluator, Domain, Named
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, partial_dim
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
