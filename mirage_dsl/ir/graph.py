@@ -564,7 +564,7 @@ class KernelGraph:
         It has `run(*tensors)`, the same with a check of shapes and dtypes, and a main
         that calls that with random inputs: on a GPU, or in Triton's interpreter.
         """
-        from mirage_dsl.backends.triton.lowering.standalone import standalone
+        from mirage_dsl.backends.triton.backend import standalone
 
         Path(path).write_text(standalone(self), encoding="utf-8")
 

@@ -43,13 +43,13 @@ LAYERS: dict[str, int] = {
 # a certificate is checked again.
 CALLED = {
     ("mirage_dsl.ir.graph", "mirage_dsl.ir.text.printer"),
-    ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.lowering.standalone"),
+    ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.backend"),
     ("mirage_dsl.verify.certificate", "mirage_dsl.verify.verifier"),
 }
 # What shows Triton's source, or what its compiler says of it: Triton's own.
 SHOWN = {
     ("mirage_dsl", "mirage_dsl.backends.triton.running.screen"),
-    ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.lowering.standalone"),
+    ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.backend"),
     ("mirage_dsl.api.bound", "mirage_dsl.backends.triton.lowering.emit"),
     ("mirage_dsl.cli.graphs", "mirage_dsl.backends.triton.lowering.emit"),
 }
