@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any
 
 from mirage_dsl.backends.library import HELPERS, number
-from mirage_dsl.backends.triton.lowering.launcher import Launcher
 from mirage_dsl.backends.triton.lowering.memory import (
     PREFETCH,
     Address,
@@ -29,6 +28,7 @@ from mirage_dsl.backends.triton.lowering.memory import (
 )
 from mirage_dsl.backends.triton.lowering.plan import (
     KernelPlan,
+    Launcher,
     ModulePlan,
     Signature,
     Surroundings,

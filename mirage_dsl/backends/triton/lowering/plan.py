@@ -1,16 +1,55 @@
-"""What an emitted module contains: its kernels, their parameters, strides and sizes."""
+"""What an emitted module contains: kernels, what they take, and what launches them.
+
+A kernel collects the parameters that it turns out to need (`Signature`); the host
+function `run` allocates, calls library kernels, and gives each kernel its arguments
+(`Launcher`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mirage_dsl.backends.library import number
-from mirage_dsl.backends.triton.lowering.source import Identifiers, literal
-from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, f32
-from mirage_dsl.ir.analysis.layouts import FlatValues, Place
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
+from mirage_dsl.backends.library import (
+    HELPERS,
+    Argument,
+    aligned,
+    call_text,
+    expression,
+    number,
+    torch_dtype,
+)
+from mirage_dsl.backends.triton.lowering.source import (
+    Identifiers,
+    Writer,
+    literal,
+    source_comment,
+)
+from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, f32
+from mirage_dsl.ir.analysis.calls import calls
+from mirage_dsl.ir.analysis.layouts import (
+    FlatValues,
+    Place,
+    as_libraries_make,
+    built,
+    copied_parts,
+)
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    KernelGraph,
+    Operand,
+    Return,
+    Schedule,
+    Split,
+    partial_dim,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import products, sums
+from mirage_dsl.ir.walk import read_by
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile.program import TileProgram
 from mirage_dsl.tile.sizes import Outer, ceil_div
 
@@ -33,6 +72,9 @@ Strides = Sequence[str | int | Gapped]
 
 PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
 """Kinds of parameters, in the order in which they stand."""
+
+_BY_NAME = frozenset({Kind.ELEMENTWISE, Kind.CONTRACTION, Kind.CONCAT})
+"""Kinds of operators whose operands may have their axes in any order."""
 
 
 @dataclass(frozen=True)
@@ -366,3 +408,395 @@ class Signature:
         for factor in down:
             text += f" / {factor}"
         return f"({text})"
+
+
+# -- The host function: allocations, library kernels, launches -------------------------
+
+
+class Launcher:
+    """Writes `run`.
+
+    Tensors keep the axes of their types; a library kernel sees one axis per dim.
+
+    Args:
+        graph: What `run` computes.
+        around: Its types and extents.
+        taken: Names that the written function uses besides `RESERVED`.
+    """
+
+    def __init__(
+        self, graph: KernelGraph, around: Surroundings, taken: Iterable[str] = ()
+    ) -> None:
+        self._graph = graph
+        self._types = around.types
+        self._extents = around.extents
+        self._placed = around.placed
+        self._flat_values = around.flat
+        self._built = built(around.placed)
+        self._fused = calls(graph, around.types)
+        self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
+        self._lying = as_libraries_make(graph, kernel_types(graph), around.extents)
+        self._given = around.given
+        self._outs: list[str] = []
+        self._writer = Writer(taken)
+        self._names = self._writer.names
+        self._variables: dict[str, str] = {}
+        # Calls that have several results, by their text.
+        self._calls: dict[str, str] = {}
+        self._sizes: dict[str, str] = {}
+        self.helpers: set[str] = set()
+
+    def write(self, kernels: Sequence[KernelPlan]) -> list[str]:
+        """The lines of `run`."""
+        for item in self._graph.inputs:
+            self._variables[item.name] = self._names.fresh(item.name)
+        if self._given is not None:
+            self._outs = [
+                self._names.fresh(f"{r.value}_out") for r in self._graph.returns
+            ]
+        names = ", ".join([*self._variables.values(), *self._outs])
+        outputs = ", ".join(str(r.type) for r in self._graph.returns)
+        self._writer.line(f"def run({names}):")
+        self._writer.indent()
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in self._graph.inputs)
+        self._writer.line(f"# {inputs} -> {outputs}")
+        first = next(iter(self._variables.values()), None)
+        device = f"{first}.device" if first else '"cuda"'
+        self._writer.line(f"device = {device}")
+        self._bind_sizes()
+        self._count()
+        left = iter(kernels)
+        for node in self._graph.nodes:
+            if isinstance(node, Apply):
+                self._library(node)
+            else:
+                self._launch(next(left))
+        results = [self._returned(r) for r in self._graph.returns]
+        if self._given is not None:
+            self._hand_over(results)
+            results = self._outs
+        self._writer.line(f"return [{', '.join(results)}]")
+        return self._writer.lines
+
+    def _count(self) -> None:
+        """Index values as tensors, where library kernels read them, or the caller."""
+        read = read_by(n for n in self._graph.applies if n.result not in self._inner)
+        read |= {r.value for r in self._graph.returns}
+        for item in self._graph.indices:
+            if item.name in read:
+                text = f"torch.arange({self._axis_size(item.axis)}, device=device)"
+                self._variables[item.name] = self._writer.assign(
+                    self._names.fresh(item.name), text
+                )
+
+    # -- Sizes ---------------------------------------------------------------------
+
+    def _bind_sizes(self) -> None:
+        """Read symbolic extents off the inputs' shapes, and what follows from them.
+
+        Raises:
+            UnsupportedError: Nothing tells a symbolic extent.
+        """
+        for _ in self._graph.inputs:
+            for item in self._graph.inputs:
+                for axis, dims in enumerate(item.type.axes):
+                    self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
+        for node in self._graph.nodes:
+            if isinstance(node, BlockGraph):
+                self._bind_parts(node)
+            for dims, name in sums(node):
+                if self._unknown(name) and not any(map(self._unknown, dims)):
+                    self._sizes[name] = self._sum_size(name, dims)
+        self._bind_products()
+        for name in self._extents:
+            if self._unknown(name):
+                raise UnsupportedError(
+                    f"dim {name} is symbolic, and nothing tells its extent"
+                )
+
+    def _bind_products(self) -> None:
+        """The extents of dims that are several dims."""
+        for view in products(self._graph):
+            whole, factors = view.whole, view.factors
+            if self._unknown(whole) and not any(map(self._unknown, factors)):
+                self._sizes[whole] = self._writer.assign(
+                    self._names.fresh(f"{whole}_size"),
+                    " * ".join(map(self.size, factors)),
+                )
+
+    def _bind_axis(self, shape: str, dims: Axis) -> None:
+        unknown = [d.name for d in dims if self._unknown(d.name)]
+        if len(unknown) != 1:
+            return
+        others = [self.size(d.name) for d in dims if d.name not in unknown]
+        text = f"{shape} // ({' * '.join(others)})" if others else shape
+        self._sizes[unknown[0]] = self._writer.assign(
+            self._names.fresh(f"{unknown[0]}_size"), text
+        )
+
+    def _unknown(self, dim: str) -> bool:
+        return self._extents.get(dim) is None and dim not in self._sizes
+
+    def size(self, dim: str) -> str:
+        """The extent of a dim as an expression of the host."""
+        extent = self._extents.get(dim)
+        return str(extent) if extent is not None else self._sizes[dim]
+
+    def _bind_parts(self, block: BlockGraph) -> None:
+        """Extents of the dims over the parts of symbolic split dims."""
+        stored = {d.name for s in block.stores for axis in s.axes for d in axis}
+        for split in block.grid:
+            name = partial_dim(split.dim)
+            bound = self._unknown(name) and not self._unknown(split.dim)
+            if name in stored and bound:
+                self._sizes[name] = self._writer.assign(
+                    self._names.fresh(f"{name}_size"),
+                    f"-(-{self.size(split.dim)} // {split.tile})",
+                )
+
+    def _sum_size(self, name: str, dims: Sequence[str]) -> str:
+        """A variable for the extent of a dim that is as long as others together."""
+        if len(dims) == 1:
+            return self.size(dims[0])
+        return self._writer.assign(self._names.fresh(f"{name}_size"), self._sum(dims))
+
+    def _sum(self, dims: Sequence[str]) -> str:
+        """The extents of dims together."""
+        symbolic = [self.size(d) for d in dims if self._extents.get(d) is None]
+        known = sum(self._extents.get(d) or 0 for d in dims)
+        return " + ".join([*symbolic, *([str(known)] if known or not symbolic else [])])
+
+    def _shape(self, axes: Sequence[Axis]) -> str:
+        sizes = [self._axis_size(axis) for axis in axes]
+        return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+
+    def _axis_size(self, axis: Axis) -> str:
+        known, names = 1, list[str]()
+        for dim in axis:
+            extent = self._extents.get(dim.name)
+            if extent is None:
+                names.append(self.size(dim.name))
+            else:
+                known *= extent
+        if known != 1 or not names:
+            names.append(str(known))
+        return " * ".join(names)
+
+    # -- Kernels -------------------------------------------------------------------
+
+    def _launch(self, kernel: KernelPlan) -> None:
+        for store in kernel.block.stores:
+            self._make(store.result)
+        arguments = [self._argument(p) for p in kernel.params]
+        schedule = kernel.schedule
+        arguments += [
+            f"num_warps={schedule.num_warps}",
+            f"num_stages={schedule.num_stages}",
+            "enable_fp_fusion=True",
+        ]
+        if schedule.pdl:
+            arguments.append("launch_pdl=EARLY.value")
+        grid = ", ".join(self._host(g) for g in kernel.grid)
+        grid += "," * (len(kernel.grid) == 1)
+        self._writer.below(f"{kernel.name}[({grid})](", (f"{a}," for a in arguments))
+        self._writer.line(")")
+
+    def _make(self, value: str) -> None:
+        """A variable for what a kernel is going to write: its own, or a part."""
+        place, flat = self._placed.get(value), self._flat_values.within.get(value)
+        if flat is not None:
+            self._make(flat.whole)
+            self._variables[value] = self._variables[flat.whole]
+            return
+        if value in (self._given or ()):
+            text = self._view_of_out(value)
+        elif place is None:
+            text = self._allocation(self._types[value])
+        else:
+            if place.whole not in self._variables:
+                self._make(place.whole)
+            whole = self._variables[place.whole]
+            text = f"{whole}.narrow({place.axis}, {self._sum(place.before)}, "
+            text += f"{self.size(place.dim)})"
+            if place.axes != tuple(range(len(place.axes))):
+                text += f".permute({', '.join(map(str, place.axes))})"
+        self._variables[value] = self._writer.assign(self._names.fresh(value), text)
+
+    def _view_of_out(self, value: str) -> str:
+        """The caller's tensor for a value, with the axes of the value's type."""
+        assert self._given is not None
+        at = self._given[value]
+        kind, wanted = self._types[value], self._graph.returns[at].type
+        text = self._outs[at]
+        if kind.axes != wanted.axes:
+            if any(len(axis) != 1 for axis in wanted.axes):
+                text += f".view({self._shape([(d,) for d in wanted.dims])})"
+            if kind.names != wanted.names:
+                turns = ", ".join(str(wanted.names.index(n)) for n in kind.names)
+                text += f".permute({turns})"
+        return text
+
+    def _allocation(self, kind: TensorType) -> str:
+        """A new tensor, in memory as its layout says."""
+        order = kind.order
+        shape = self._shape([kind.axes[a] for a in order])
+        text = f"torch.empty({shape}, dtype={torch_dtype(kind.dtype)}, device=device)"
+        if kind.layout is not None:
+            turns = ", ".join(str(order.index(a)) for a in range(len(order)))
+            text += f".permute({turns})"
+        return text
+
+    def _host(self, text: str) -> str:
+        """A grid expression with sizes as the host names them."""
+        return text.format(**self._sizes) if "{" in text else text
+
+    def _argument(self, param: Param) -> str:
+        variable = self._variables.get(param.source, "")
+        match param.kind:
+            case "tensor":
+                return variable
+            case "descriptor":
+                return self._descriptor(param, variable)
+            case "stride":
+                return f"{variable}.stride({param.axis})"
+            case "size":
+                return self.size(param.source)
+
+    def _descriptor(self, param: Param, variable: str) -> str:
+        """One axis per dim, in the order of memory."""
+        kind = self._types[param.source]
+        strides: dict[str, str] = {}
+        for axis, dims in enumerate(kind.axes):
+            inner: Axis = ()
+            for dim in reversed(dims):
+                size = self._axis_size(inner)
+                factor = "" if size == "1" else f" * {size}"
+                strides[dim.name] = f"{variable}.stride({axis}){factor}"
+                inner = (dim, *inner)
+        known = {d: self.size(d) for d in strides}
+        for row in param.dims:
+            # A row that the kernel has put where the tensor has an axis of extent 1.
+            if row not in known:
+                known[row] = "1"
+                strides[row] = f"{variable}.stride({kind.axes.index(())})"
+        sizes = ", ".join(known[d] for d in param.dims)
+        steps = ", ".join(strides[d] for d in param.dims)
+        return f"TensorDescriptor({variable}, [{sizes}], [{steps}], {list(param.box)})"
+
+    # -- Library kernels -----------------------------------------------------------
+
+    def _library(self, node: Apply) -> None:
+        if node.result in self._inner | self._flat_values.unmade:
+            return
+        if node.result in self._built:
+            self._complete(node)
+            return
+        text = self._shared(node, self._call(node))
+        for helper in HELPERS:
+            if f"{helper}(" in text:
+                self.helpers.add(helper)
+        if node.op.kind is not Kind.VIEW and self._types[node.result].layout is None:
+            text += ".contiguous()"
+        if node.location is not None:
+            self._writer.line(source_comment(node.location))
+        self._variables[node.result] = self._writer.assign(
+            self._names.fresh(node.result), text
+        )
+
+    def _shared(self, node: Apply, text: str) -> str:
+        """The part of a call's results, where others take other parts of the same."""
+        if not node.op.part:
+            return text
+        call, part, rest = text.partition(f"){node.op.part}")
+        if call not in self._calls:
+            name = self._names.fresh(f"{node.result}_all")
+            self._calls[call] = self._writer.assign(name, f"{call})")
+        return f"{self._calls[call]}{part[1:]}{rest}"
+
+    def _call(self, node: Apply) -> str:
+        match = self._fused.get(node.result)
+        if match is not None:
+            values = {v: self._as_it_lies(v) for v in match.values}
+            lies = self._lying.get(node.result, ())
+            return call_text(match, values, self.size, lies)
+        kind = self._types[node.result]
+        if node.op.kind not in _BY_NAME:
+            operands = [self._value(o) for o in node.operands]
+            return expression(node, operands, kind.names, kind.dtype, self.size)
+        # Made as it lies in memory, and seen with its axes.
+        operands = [self._as_it_lies(o) for o in node.operands]
+        dims = self._lying.get(node.result, kind.names)
+        text = expression(node, operands, dims, kind.dtype, self.size)
+        if node.result in self._lying:
+            text += ".contiguous()"
+        return aligned(text, dims, kind.names)
+
+    def _as_it_lies(self, operand: Operand) -> Argument:
+        """A value with its axes as they lie in memory, if a library kernel made it."""
+        found = self._value(operand)
+        dims = self._lying.get(operand, ()) if isinstance(operand, str) else ()
+        if not dims:
+            return found
+        return Argument(aligned(found.text, found.dims, dims), dims, found.dtype)
+
+    def _value(self, operand: Operand) -> Argument:
+        if isinstance(operand, Scalar):
+            return Argument(self._constant(operand))
+        kind = self._types[operand]
+        text = self._flat(self._variables[operand], kind)
+        return Argument(text, kind.names, kind.dtype)
+
+    def _complete(self, node: Apply) -> None:
+        """Copy those parts of a concatenation that no kernel has stored there."""
+        joined, to = node.attr("dims"), str(node.attr("to"))
+        assert isinstance(joined, tuple)
+        order = self._types[node.result].names
+        along = order.index(to)
+        for at in copied_parts(node, self._placed):
+            value, dim = node.values[at], joined[at]
+            kind = self._types[value]
+            names = [to if n == dim else n for n in kind.names]
+            part = aligned(self._flat(self._variables[value], kind), names, order)
+            whole = self._variables[node.result]
+            target = f"{whole}.narrow({along}, {self._sum(joined[:at])}"
+            self._writer.line(f"{target}, {self.size(dim)}).copy_({part})")
+
+    def _constant(self, value: Scalar) -> str:
+        known = {n: self._extents.get(n) for n, _ in value.extents}
+        if None not in known.values():
+            return number(value.at({n: e for n, e in known.items() if e is not None}))
+        text = number(Scalar(value.value).at({}))
+        for name, power in value.extents:
+            text += f" * {self.size(name)} ** {power}"
+        return text
+
+    def _flat(self, variable: str, kind: TensorType) -> str:
+        """The tensor with one axis per dim."""
+        if all(len(axis) == 1 for axis in kind.axes):
+            return variable
+        return f"{variable}.reshape({self._shape([(d,) for d in kind.dims])})"
+
+    def _hand_over(self, results: Sequence[str]) -> None:
+        """Copy what was not made in the caller's tensors."""
+        given = self._given or {}
+        for at, (item, text) in enumerate(
+            zip(self._graph.returns, results, strict=True)
+        ):
+            if given.get(item.value) != at:
+                self._writer.line(f"{self._outs[at]}.copy_({text})")
+
+    def _returned(self, item: Return) -> str:
+        """A value with the axes of the returned type."""
+        kind = self._types[item.value]
+        variable = self._variables[item.value]
+        text = variable
+        if kind.axes != item.type.axes:
+            text = self._flat(variable, kind)
+            if kind.names != item.type.names:
+                turns = ", ".join(str(kind.names.index(n)) for n in item.type.names)
+                text += f".permute({turns})"
+            if any(len(axis) != 1 for axis in item.type.axes):
+                text += f".reshape({self._shape(item.type.axes)})"
+        if kind.dtype != item.type.dtype:
+            text += f".to({torch_dtype(item.type.dtype)})"
+        return text

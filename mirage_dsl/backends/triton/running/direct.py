@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_dsl.backends.base import overlaps, span
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.library import HELPERS
-from mirage_dsl.backends.triton.lowering.launcher import Launcher
-from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
+from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Launcher, ModulePlan
 from mirage_dsl.backends.triton.running.c_launcher import (
     POINTER,
     SCRATCH,
