@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cost_model import (
+    cells,
     figure_rankings,
     measured_rankings,
     read,
+    sample,
+    sizes_of,
     spearman,
+    with_sizes,
     write,
 )
-from benchmarks.cost_samples import cells, sample, sizes_of, with_sizes
 from mirage_dsl.core.hardware import H200
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
