@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import mirage_dsl as mirage
-from benchmarks.search_plot import draw
-from benchmarks.search_tables import render
+from benchmarks.search_page import draw, render
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import THREADS
 from mirage_dsl.frontend.trace import trace_function

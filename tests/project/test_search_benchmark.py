@@ -7,8 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from benchmarks.search import measure, programs
-from benchmarks.search_plot import draw
-from benchmarks.search_tables import render
+from benchmarks.search_page import draw, render
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "search.json"
 PAGE = Path(__file__).parents[2] / "docs" / "search-benchmark.md"
