@@ -37,8 +37,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu_chart import line, summary, terminal_table
 from benchmarks.gpu_rows import SHORT, Results, Row, load, merged, ordered
-from benchmarks.gpu_tables import line, summary, terminal_table
 from tests.programs.workloads import CIRCLE, PAPER, WORKLOADS, Workload
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from benchmarks import gpu, gpu_chart, gpu_measure, gpu_peers, gpu_tables, layer
+from benchmarks import gpu, gpu_chart, gpu_measure, gpu_peers, layer
 from benchmarks.gpu_rows import (
     OURS,
     Choice,
@@ -67,10 +67,10 @@ def test_figures_of_a_row() -> None:
     wrong = row()
     wrong.systems[OURS] = system(10.0, error=3e-4)
     assert not wrong.right
-    text = gpu_tables.summary([wrong, row(ours=21.0)])
+    text = gpu_chart.summary([wrong, row(ours=21.0)])
     assert "wrong or failed: gqa b=1 fp16\n" in text
     assert "slower than the unfused program: gqa b=1 fp16\n" in text
-    assert "5.0 (wrong)" in gpu_tables.cells(wrong)
+    assert "5.0 (wrong)" in gpu_chart.cells(wrong)
 
 
 def test_results_survive_a_file_and_merge(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_help_explains_every_column(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         gpu.main(["--help"])
     text = capsys.readouterr().out
-    for column in gpu_tables.HEAD[gpu_tables.TEXT_COLUMNS :]:
+    for column in gpu_chart.HEAD[gpu_chart.TEXT_COLUMNS :]:
         assert column in text.partition("options:")[0], column
     for code in (0, 1, 2, gpu.UNFINISHED):
         assert f"{code}: " in text
@@ -218,7 +218,7 @@ def test_the_chart_and_the_page(tmp_path: Path) -> None:
 def test_the_page_is_that_of_the_stored_results() -> None:
     stored = load(ROOT / "benchmarks" / "results" / "gpu.json")
     written = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    assert gpu_tables.page(stored, "gpu.json", "gpu-benchmark.svg") == written
+    assert gpu_chart.page(stored, "gpu.json", "gpu-benchmark.svg") == written
     assert (ROOT / "docs" / "gpu-benchmark.svg").exists()
 
 
@@ -243,7 +243,7 @@ def test_a_case_is_measured_as_the_page_says(monkeypatch: pytest.MonkeyPatch) ->
         assert found.floor is not None
         assert found.floor.bytes > 0
         assert found.systems["eager"].hot == Spread(2.0, 1.0, 3.0)
-        assert "nan" not in gpu_tables.line(found)
+        assert "nan" not in gpu_chart.line(found)
 
 
 @pytest.mark.parametrize("microseconds", [99.0, 101.0])
