@@ -5,6 +5,6 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command that the process was started with."""
-    from mirage_dsl.cli.app import run
+    from mirage_dsl.cli.app import app
 
-    run()
+    app(prog_name="mirage-dsl")

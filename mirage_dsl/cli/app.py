@@ -213,8 +213,3 @@ class _Lazy(click.Group):
 @click.version_option(package_name="mirage_dsl", prog_name="mirage-dsl")
 def app() -> None:
     """The group; its help is `_HELP`."""
-
-
-def run() -> None:
-    """Run the command that the process was started with."""
-    app(prog_name="mirage-dsl")
