@@ -355,12 +355,7 @@ class Climb:
         """
         seen: set[object] = set()
         ranked = self._fastest()
-        limit = HOPEFUL * self._best()
-        kinds: dict[object, KernelGraph] = {}
-        for graph in ranked:
-            if (self.timings[graph].microseconds or math.inf) <= limit:
-                kinds.setdefault(_kind(graph), graph)
-        for graph in dict.fromkeys((*kinds.values(), *ranked)):
+        for graph in dict.fromkeys((*self._near(HOPEFUL, _kind), *ranked)):
             at = costliest(graph, self.hardware) if graph.blocks else None
             if at is not None and (tiles := _tiles(graph, at)) not in seen:
                 seen.add(tiles)
@@ -413,6 +408,17 @@ class Climb:
         good = [Measured(g, t) for g, t in self.timings.items() if not t.reason]
         return [m.mugraph for m in sorted(good, key=_rank)]
 
+    def _near(
+        self, times: float, kind: Callable[[KernelGraph], object]
+    ) -> list[KernelGraph]:
+        """The fastest of each kind that takes at most so many times the best time."""
+        limit = times * self._best()
+        found: dict[object, KernelGraph] = {}
+        for graph in self._fastest():
+            if (self.timings[graph].microseconds or math.inf) <= limit:
+                found.setdefault(kind(graph), graph)
+        return list(found.values())
+
     def _best(self) -> float:
         known = [t.microseconds for t in self.timings.values() if not t.reason]
         return min((k for k in known if k is not None), default=math.inf)
@@ -430,14 +436,9 @@ class Climb:
 
     def _finalists(self) -> list[KernelGraph]:
         """The fastest, those of other library calls that are near, and the program."""
-        ranked = self._fastest()
-        limit = NEAR * self._best()
-        others: dict[object, KernelGraph] = {}
-        for graph in ranked:
-            if (self.timings[graph].microseconds or math.inf) <= limit:
-                others.setdefault(_library_calls(graph), graph)
-        found = ranked[:FINALISTS]
-        found += [g for g in others.values() if g not in found][:OTHER_FINALISTS]
+        found = self._fastest()[:FINALISTS]
+        others = self._near(NEAR, _library_calls)
+        found += [g for g in others if g not in found][:OTHER_FINALISTS]
         program = self.result.library
         if program not in found and not self.timings[program].reason:
             found.append(program)
