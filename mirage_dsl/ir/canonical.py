@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import chain, count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
@@ -34,9 +34,11 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.maps import partial_base
-from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ir.walk import operands_of, post_order, results_of, with_operands
 from mirage_dsl.ops.definition import AttributeKind, Kind
+
+if TYPE_CHECKING:
+    from mirage_dsl.ir.text.parser import GraphLike
 
 _VERSION = "mirage-dsl graph 1"
 
@@ -485,6 +487,8 @@ def diff(first: GraphLike, second: GraphLike) -> str:
     begin with - are only in the first, those with + only in the second; `x: old -> new`
     is a change.
     """
+    from mirage_dsl.ir.text.parser import graph_of
+
     a, b = graph_of(first), graph_of(second)
     if a == b:
         return ""

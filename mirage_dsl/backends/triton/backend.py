@@ -8,12 +8,11 @@ is below is imported.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.backends.base import Backend
-from mirage_dsl.backends.library import torch_dtype
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import Axis, TensorType, boolean
@@ -110,13 +109,15 @@ def standalone(graph: KernelGraph) -> str:
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
+    from mirage_dsl.backends.library import torch_dtype
     from mirage_dsl.backends.triton.lowering.emit import emit
 
-    parts = [emit(graph), _checked(graph), _inputs(graph), MAIN]
+    dtypes = [torch_dtype(item.type.dtype) for item in graph.inputs]
+    parts = [emit(graph), _checked(graph, dtypes), _inputs(graph, dtypes), MAIN]
     return "\n\n".join(parts)
 
 
-def _checked(graph: KernelGraph) -> str:
+def _checked(graph: KernelGraph, dtypes: Sequence[str]) -> str:
     names = [f"x{place}" for place in range(len(graph.inputs))]
     listed = ", ".join(names)
     lines = [
@@ -124,19 +125,19 @@ def _checked(graph: KernelGraph) -> str:
         '    """`run`, for tensors of the shapes and dtypes that it was made for."""',
         "    expected = [",
     ]
-    for name, item in zip(names, graph.inputs, strict=True):
+    for name, item, dtype in zip(names, graph.inputs, dtypes, strict=True):
         shape = _tuple(_extents(item.type, graph.extent_of, "None"))
-        lines.append(f"        ({name}, {shape}, {torch_dtype(item.type.dtype)}),")
+        lines.append(f"        ({name}, {shape}, {dtype}),")
     return "\n".join([*lines, "    ]", f"{CHECK}    return run({listed})", ""])
 
 
-def _inputs(graph: KernelGraph) -> str:
+def _inputs(graph: KernelGraph, dtypes: Sequence[str]) -> str:
     lines = [
         "def make_inputs(device):",
         '    """Random tensors that `checked_run` takes."""',
         "    made = []",
     ]
-    for item in graph.inputs:
+    for item, dtype in zip(graph.inputs, dtypes, strict=True):
         extents = _extents(item.type, graph.extent_of, str(SYMBOLIC))
         layout = item.type.layout or range(len(extents))
         slowest_first = _tuple([extents[axis] for axis in layout])
@@ -144,7 +145,7 @@ def _inputs(graph: KernelGraph) -> str:
         if item.type.dtype == boolean:
             drawn = f"({drawn} > 0)"
         else:
-            drawn += f".to({torch_dtype(item.type.dtype)})"
+            drawn += f".to({dtype})"
         if item.type.layout is not None:
             drawn += f".permute({[*map(list(layout).index, range(len(extents)))]})"
         lines.append(f"    made.append({drawn})")
