@@ -522,8 +522,6 @@ def _operand_reads(footprint: Footprint, readers: Numbers) -> Numbers:
     """Bytes of its operands that each product reads from shared memory."""
     own = footprint.facts.tables.operands
     sizes = footprint.sizes[own.value] * own.itemsize * readers
-    if own.fragment.shape[1]:
-        sizes = np.where(footprint.in_place(own.fragment), 0.0, sizes)
     total = np.zeros((len(footprint.facts.products), len(footprint.points)))
     np.add.at(total, own.product, sizes)
     return total
@@ -570,8 +568,6 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
         # Bytes are read from shared memory, and what they become is written there.
         moved = (1 + own.itemsize) * footprint.sizes[own.value]
         moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
-        if own.fragment.shape[1]:
-            moved = np.where(footprint.in_place(own.fragment), 0.0, moved)
         cost = np.where(own.kept[:, None], moved, cost)
     if own.lane.any():
         # Each thread reads all lanes of what it has, and writes them one by one.

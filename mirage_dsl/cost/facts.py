@@ -33,7 +33,7 @@ from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.tile.build import build, memory_order
-from mirage_dsl.tile.combined import fragments, runs
+from mirage_dsl.tile.combined import runs
 from mirage_dsl.tile.program import (
     Cast,
     Compute,
@@ -141,7 +141,6 @@ class Operands:
         mixed: Whether other operators read the same copy of a load, which lies as
             neither wants it.
         kept: Whether it is converted from bytes where these were loaded.
-        fragment: The places of the axes of the fragment that it can be, if any.
         lane: Whether it is a lane of a load.
         run: Whether it is loaded with merged axes.
         looped: Whether the value is made in every iteration.
@@ -156,7 +155,6 @@ class Operands:
     fresh: Flags
     mixed: tuple[Number, ...]
     kept: Flags
-    fragment: Rows
     lane: Flags
     run: Flags
     looped: Flags
@@ -243,7 +241,6 @@ class Shared:
         value: Row of its sizes.
         itemsize: Bytes of an element.
         staged: The rows of the loop's loads, in their order.
-        fragment: The places of the axes of the fragment that it can be, if any.
         looping: Whether it lives while the loop runs, or where there is no loop.
         ending: Whether it lives after the loop.
     """
@@ -252,7 +249,6 @@ class Shared:
     value: Rows
     itemsize: Column
     staged: Rows
-    fragment: Rows
     looping: Flags
     ending: Flags
 
@@ -376,16 +372,9 @@ class _Builder:
             ),
             run=flags(v in merged for v in values),
             kept=flags(side in flow.packed.factors for _, _, side in own),
-            fragment=self.axes_of_fragments(values),
             lane=flags(v in lanes for v in values),
             looped=flags(flow.stage[v] == "body" for v in values)[:, None],
         )
-
-    def axes_of_fragments(self, values: Sequence[str]) -> Rows:
-        """The places of the axes of the fragments that values can be, if any."""
-        found = fragments(self.program, self.flow.packed, lambda _: True).values
-        sets = [found[v].axes if v in found else () for v in values]
-        return self.places(sets) if any(sets) else np.zeros((len(sets), 0), np.intp)
 
     def is_mixed(self, load: Load, read: str) -> Number:
         """Whether a product reads the copy of a load that other operators read too.
@@ -502,7 +491,6 @@ class _Builder:
             np.array([self.value[v] for v in names], dtype=np.intp),
             as_column(flow.tiles[v].dtype.itemsize for v in names),
             np.arange(len(looped), dtype=np.intp),
-            self.axes_of_fragments(["" if v in looped else v for v in names]),
             flags(stage != "after" for stage in stages),
             flags(
                 stage == "after" or v in late

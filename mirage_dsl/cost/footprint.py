@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, WARP, Hardware
 from mirage_dsl.core.types import Dim, TensorType
-from mirage_dsl.cost.facts import BlockFacts, ProgramFacts, Rows, as_column
+from mirage_dsl.cost.facts import BlockFacts, ProgramFacts, as_column
 from mirage_dsl.cost.flow import Live
 from mirage_dsl.ir.graph import BlockGraph, LoopBound, Split, dims_of, grid_axes
-from mirage_dsl.tile.combined import PAIR, QUADS, ROWS, VECTOR
 from mirage_dsl.tile.program import Numbers, Product, elements_at, lanes_at
 from mirage_dsl.tile.sizes import SMALLEST_DOT, Formula, Number
 
@@ -190,22 +189,6 @@ class Footprint:
         wide = (self.padded[self.facts.tables.products.sides] > 1).sum(axis=1) > 1
         count = len(self.facts.products)
         return wide.reshape(3, count, len(self.points)).any(axis=0)
-
-    def in_place(self, axes: Rows) -> NDArray[np.bool_]:
-        """Where threads load just what they multiply, for fragments of these axes.
-
-        Args:
-            axes: Places of the batch, the side and what is summed over; a row of places
-                without elements, or an empty one, is no fragment.
-        """
-        if not axes.shape[1]:
-            return np.zeros((len(axes), len(self.points)), dtype=bool)
-        lanes, held = self.padded[axes], self.pieces[axes]
-        extents = self.facts.tables.extents[axes]
-        batch, side, over = lanes[:, 0], lanes[:, 1], lanes[:, 2]
-        whole = ((lanes == held) & (extents % held == 0)).all(axis=1)
-        shared_out = (batch % self.block_warps == 0) & (over % (QUADS * PAIR) == 0)
-        return whole & shared_out & np.isin(side / ROWS, VECTOR)
 
     @property
     def stage_buffers(self) -> tuple[Numbers, Numbers]:
@@ -444,8 +427,6 @@ def _buffer_sizes(footprint: Footprint) -> Numbers:
     if len(own.staged):
         first, second = footprint.stage_buffers
         sizes[own.staged] *= first + second
-    if own.fragment.shape[1]:
-        sizes = np.where(footprint.in_place(own.fragment), 0.0, sizes)
     return sizes
 
 

@@ -11,13 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
-from mirage_dsl.backends.triton.lowering.plan import ModulePlan
 from mirage_dsl.backends.triton.lowering.source import UNPACKING
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.hardware import H200
 from mirage_dsl.core.types import Dim
-from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.check.graph import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -281,160 +278,6 @@ def test_other_operands_are_left_to_the_compiler() -> None:
     assert "kept(" not in emit(product("f16", "c = mul w_t, 2\nv = cast c dtype(f16)"))
 
 
-# -- Loaded as the matrix unit holds it ------------------------------------------------
-
-TO_FLOATS = {
-    "f8e4m3": "v = cast w_t dtype(f16)",
-    "f8e5m2": "v = cast w_t dtype(f16)",
-    "i8": "c = to_f32 w_t\nv = cast c dtype(f16)",
-    "u8": "b = bit_and w_t, 15\nc = to_f32 b\nv = cast c dtype(f16)",
-}
-
-
-def in_groups(
-    dtype: str, schedule: str = "num_warps(2)", n: int = 32, extents: str = ""
-) -> KernelGraph:
-    """Weights in groups with scales: one product for each group."""
-    return parse(
-        f"""mirage 1
-        mugraph f(x: f16[m, (g k)], w: {dtype}[(g k), n], s: f16[g, n]) -> f16[m, n]
-        where m = 8, g = 4, k = 32, {extents or "n = 128"} {{
-          y = block grid(n / {n}) loop(g / 2) {schedule} {{
-            x_t = load x[m, (g/loop k)]
-            w_t = load w[(g/loop k), n/grid]
-            s_t = load s[g/loop, n/grid]
-            {TO_FLOATS[dtype]}
-            p = matmul x_t, v over(k)
-            r = mul p, s_t
-            t = sum r over(g)
-            u = accumulate t
-            store y[m, n/grid] = u
-          }}
-          return y
-        }}
-        """
-    )
-
-
-def halves_in_groups(n: int = 32, schedule: str = "num_warps(2)") -> KernelGraph:
-    """The same of two numbers of 4 bits a byte, less 8."""
-    return parse(
-        f"""mirage 1
-        mugraph f(x: f16[m, (g k h)], w: u8[(g k), n], s: f16[g, n]) -> f16[m, n]
-        where m = 8, g = 4, k = 16, h = 2, n = 128 {{
-          i = index h
-          y = block grid(n / {n}) loop(g / 2) {schedule} {{
-            i_t = load i[h]
-            j = mul i_t, 4
-            z = to_u8 j
-            x_t = load x[m, (g/loop k h)]
-            w_t = load w[(g/loop k), n/grid]
-            s_t = load s[g/loop, n/grid]
-            a = shift_right w_t, z
-            b = bit_and a, 15
-            c = to_i8 b
-            d = sub c, 8
-            e = to_f32 d
-            v = cast e dtype(f16)
-            p = matmul x_t, v over(k, h)
-            r = mul p, s_t
-            t = sum r over(g)
-            u = accumulate t
-            store y[m, n/grid] = u
-          }}
-          return y
-        }}
-        """
-    )
-
-
-LATER = "tl.join(w_t_first, w_t_second)"
-
-
-@pytest.mark.parametrize("n", [32, 64, 128])
-@pytest.mark.parametrize("schedule", ["", "swap_operands(true)"])
-def test_each_thread_loads_what_it_multiplies(schedule: str, n: int) -> None:
-    graph = halves_in_groups(n, f"num_warps(2) {schedule}")
-    assert problems(graph) == []
-    made = plan(graph)
-    assert LATER in made.source
-    ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
-    before, unit, _ = ptx.rpartition("mma.sync")
-    assert unit
-    assert "ldmatrix" not in before, "weights go through shared memory"
-    check(graph)
-
-
-@pytest.mark.parametrize("schedule", ["", "swap_operands(true)"])
-@pytest.mark.parametrize("dtype", TO_FLOATS)
-def test_bytes_of_any_format_are_loaded_so(dtype: str, schedule: str) -> None:
-    graph = in_groups(dtype, f"num_warps(2) {schedule}")
-    assert problems(graph) == []
-    assert LATER in emit(graph)
-    check(graph)
-
-
-MISTAKES = {
-    "rows of a pair exchanged": (LATER, "tl.join(w_t_second, w_t_first)"),
-    "one row twice": (LATER, "tl.join(w_t_first, w_t_first)"),
-    "columns of a product as they were counted": ("(0, 2, 1, 3)", "(0, 1, 2, 3)"),
-    "columns of a factor exchanged": ("(1, 4, 2, 0, 3, 5)", "(1, 2, 4, 0, 3, 5)"),
-    "rows of a factor exchanged": ("(1, 4, 2, 0, 3, 5)", "(1, 4, 2, 3, 0, 5)"),
-    "halves exchanged": ("= low_halves(w_t, 8.0)", "= high_halves(w_t, 8.0)"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_the_order_is_seen(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = MISTAKES[name]
-    graph, made = halves_in_groups(), ModulePlan.__init__
-    assert old in emit(graph)
-
-    def wrong(self: ModulePlan, *args: object, **kwargs: object) -> None:
-        made(self, *args, **kwargs)  # type: ignore[arg-type]
-        object.__setattr__(self, "source", self.source.replace(old, new))
-
-    monkeypatch.setattr(ModulePlan, "__init__", wrong)
-    with pytest.raises(AssertionError):
-        check(graph)
-
-
-@pytest.mark.parametrize(
-    ("graph", "why"),
-    [
-        (halves_in_groups(schedule="num_warps(4)"), "warps share a product"),
-        (halves_in_groups(n=16), "a thread has two bytes next to each other"),
-        (in_groups("u8", extents="n = 120"), "the last tile is ragged"),
-        (product("u8", TO_FLOATS["u8"]), "there is one product"),
-    ],
-)
-def test_other_bytes_go_through_shared_memory(graph: KernelGraph, why: str) -> None:
-    assert problems(graph) == []
-    assert LATER not in emit(graph), why
-    check(graph)
-
-
-def test_bytes_that_are_read_for_something_else_too_stay_in_order() -> None:
-    text = str(in_groups("i8"))
-    old = "    store y"
-    assert text.count(old) == 1
-    text = text.replace("-> f16[m, n]", "-> f16[m, n], f32[n]")
-    text = text.replace("  y = block", "  y, z = block").replace(
-        "return y", "return y, z"
-    )
-    more = "    k1: f32[g/loop, n/grid] = sum c over(k)\n"
-    more += (
-        "    k2: f32[n/grid] = sum k1 over(g)\n    k3: f32[n/grid] = accumulate k2\n"
-    )
-    text = text.replace(old, f"{more}    store z: f32[n/grid] = k3\n{old}")
-    graph = parse(text)
-    assert problems(graph) == []
-    assert LATER not in emit(graph)
-    check(graph)
-
-
 # -- Sums over parts of bytes ----------------------------------------------------------
 
 
@@ -525,14 +368,3 @@ def test_other_slices_inside_of_blocks_are_refused(
     """Registers do not move: several elements would have to."""
     with pytest.raises(UnsupportedError, match="cannot rearrange registers"):
         programs(sliced(extent, start, stop, "mul"))
-
-
-def test_the_estimate_knows_what_goes_through_shared_memory() -> None:
-    """Four warps for two products hold the floats of two tiles of 32 by 16 there."""
-    two, four = (
-        estimate(halves_in_groups(schedule=f"num_warps({n})"), H200).kernels[0]
-        for n in (2, 4)
-    )
-    halves, products, itemsize = 2, 2, 2
-    assert four.shared - two.shared == halves * products * 32 * 16 * itemsize
-    assert two.arithmetic < four.arithmetic

@@ -56,17 +56,7 @@ from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, OPERATORS, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order
 from mirage_dsl.tile.changes import Narrowed, Stretch, Written, changes
-from mirage_dsl.tile.combined import (
-    PAIR,
-    QUADS,
-    ROWS,
-    VECTOR,
-    Fragment,
-    fragments,
-    packed,
-    positions,
-    runs,
-)
+from mirage_dsl.tile.combined import packed, positions, runs
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
@@ -474,7 +464,6 @@ class _Printer:
         )
         self._packed = packed(program, lambda d: pieces[d].width)
         self._runs = runs(program, lambda d: not pieces[d].loose)
-        self._fragments = fragments(program, self._packed, self._fits)
         self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
@@ -483,7 +472,6 @@ class _Printer:
         self._hoisted = False
         self._ranges: Mapping[Part, tuple[str, str]] = {}
         self._addresses: dict[str, Address] = {}
-        self._threads: dict[str, tuple[Address, ...]] = {}
         self._descriptors: dict[str, str] = {}
         self._print = self._methods()
 
@@ -714,9 +702,6 @@ class _Printer:
                     self._key(load), box, widths
                 )
                 continue
-            if load.result in self._fragments.loads:
-                self._threads_addresses(load)
-                continue
             address = self._address(load)
             original = load.result.removesuffix(AGAIN)
             name = shared.get(address.first, "")
@@ -796,9 +781,7 @@ class _Printer:
         if load.instead is not None:
             self._writer.line("# once more for what is no matrix product")
         name, axes = self._writer.names.fresh(load.result), self._axes_of(load)
-        if load.result in self._fragments.loads:
-            self._load_fragment(load, name)
-        elif load.result in self._descriptors:
+        if load.result in self._descriptors:
             box = self._box(load)
             offsets = ", ".join(self._places.offset(d) for d in box)
             text = f"{self._descriptors[load.result]}.load([{offsets}])"
@@ -814,72 +797,6 @@ class _Printer:
                 address = replace(address, step=step)
             self._memory.load(address, axes, name, whole=whole, inside=inside)
         self._name(load, name)
-
-    def _fits(self, fragment: Fragment) -> bool:
-        """Whether tiles are such as a fragment takes."""
-        pieces = [self._pieces[d] for d in fragment.axes]
-        batch, _, over = (p.width for p in pieces)
-        assert isinstance(self._program.warps, int)
-        shared_out = batch % self._program.warps == 0 and over % (QUADS * PAIR) == 0
-        exact = not any(p.loose for p in pieces)
-        return exact and shared_out and self._vector(fragment) in VECTOR
-
-    def _vector(self, fragment: Fragment) -> int:
-        """Elements that a thread loads at once."""
-        return self._pieces[fragment.side].width // ROWS
-
-    def _threads_addresses(self, load: Load) -> tuple[Address, ...]:
-        """Addresses of the even positions summed over, and of the odd ones.
-
-        The tiles have axes from the slowest to the fastest as Triton gives them to
-        registers, warps and threads: what is left of `over`, the warps' axis, eight
-        threads along the side, four along `over`, and what a thread loads at once.
-        """
-        if load.result in self._threads:
-            return self._threads[load.result]
-        fragment = self._fragments.loads[load.result]
-        pointer, strides = self._signature.access(self._key(load))
-        found: list[Address] = []
-        for odd in range(PAIR):
-            starts = self._of_threads(fragment, odd)
-            address = self._memory.address(pointer, load.at, strides, (), starts=starts)
-            name = self._assign(f"{load.result}_{('even', 'odd')[odd]}", address.first)
-            found.append(replace(address, first=name))
-        self._threads[load.result] = tuple(found)
-        return self._threads[load.result]
-
-    def _of_threads(self, fragment: Fragment, odd: int) -> dict[Dim, str]:
-        """The positions along each axis of a fragment, with all of its axes."""
-        step, over = QUADS * PAIR, self._pieces[fragment.over].width
-        rest = self._along(0, over // step, step)
-        quads = self._along(3, QUADS, PAIR) + (f" + {odd}" if odd else "")
-        threads = self._along(2, ROWS, self._vector(fragment))
-        vector = self._along(4, self._vector(fragment), 1)
-        warps = self._along(1, self._pieces[fragment.batch].width, 1)
-        found = {
-            fragment.over: f"{rest} + {quads}",
-            fragment.side: f"{threads} + {vector}",
-            fragment.batch: warps,
-        }
-        return {d: f"({self._places.behind(d, text)})" for d, text in found.items()}
-
-    def _along(self, axis: int, count: int, step: int) -> str:
-        """Every so many positions along one axis of five."""
-        index = ", ".join(":" if at == axis else "None" for at in range(5))
-        wide = ".to(tl.int64)" if self._around.wide else ""
-        text = f"tl.arange(0, {count})[{index}]{wide}"
-        return text if step == 1 else f"{text} * {step}"
-
-    def _load_fragment(self, load: Load, name: str) -> None:
-        """Both rows of each pair, joined behind the other axes."""
-        halves: list[str] = []
-        for address, which in zip(
-            self._threads_addresses(load), ("first", "second"), strict=True
-        ):
-            pointers = address.first + (f" + {address.step}" if address.step else "")
-            text = f"tl.load({pointers})"
-            halves.append(self._assign(f"{load.result}_{which}", text))
-        self._writer.assign(name, f"tl.join({', '.join(halves)})")
 
     def _store(self, store: Store) -> None:
         pointer, strides = self._signature.access(store.result)
@@ -1007,9 +924,7 @@ class _Printer:
         if part.along is not None:
             axes = (*axes, part.along)
             name = self._bind(f"{part.source}_halves", f"tl.join({name}, {others[0]})")
-        made = Variable(name, axes, f16)
-        if step.result not in self._fragments.values:
-            made = self._tiles.arranged(made, step.tile.axes)
+        made = self._tiles.arranged(Variable(name, axes, f16), step.tile.axes)
         self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
 
     def _finite(self, step: Finite) -> None:
@@ -1023,7 +938,7 @@ class _Printer:
         tile = self._variables[step.operand]
         if tile.dtype is not step.tile.dtype:
             tile = self._tiles.as_dtype(tile, step.tile.dtype)
-        elif step.result not in self._fragments.values:
+        else:
             tile = self._tiles.arranged(tile, step.tile.axes)
         self._variables[step.result] = tile
 
@@ -1084,52 +999,20 @@ class _Printer:
         if not product.is_matrix:
             self._multiply_and_sum(product)
             return
-        left = self._factor(product.left, left=True)
-        right = self._factor(product.right, left=False)
+        left, right = self._factor(product.left), self._factor(product.right)
         options = PRECISIONS[product.precision]
         if product.into is not None:
             self._add_product(product, f"{left}, {right}", options)
             return
         name = self._bind(product.result, f"tl.dot({left}, {right}{options})")
-        name = self._in_order(product, name)
         if product.is_merged:
             shape = self._tiles.shape(product.tile.axes)
             name = self._tiles.reshaped(name, shape, product.result)
         self._name(product, name)
 
-    def _in_order(self, product: Product, name: str) -> str:
-        """A product with positions along its sides in order, which moves nothing."""
-        orders = {product.left: (0, 2, 1, 3), product.right: (0, 1, 3, 2)}
-        for value, order in orders.items():
-            if value not in self._fragments.values:
-                continue
-            fragment = self._fragments.values[value]
-            widths: list[int] = []
-            for dim in product.tile.axes:
-                is_side = dim == fragment.side
-                width = self._pieces[dim].width
-                widths += [width // ROWS, ROWS] if is_side else [width]
-            shape = f"({', '.join(map(str, widths))})"
-            name = self._tiles.reshaped(name, shape, f"{product.result}_r")
-            name = self._assign(f"{product.result}_t", f"tl.permute({name}, {order})")
-            shape = self._tiles.shape(product.tile.axes)
-            name = self._tiles.reshaped(name, shape, product.result)
-        return name
-
-    def _fragment(self, value: str, name: str, *, left: bool) -> str:
-        """An operand of the matrix unit that was loaded as a fragment."""
-        fragment = self._fragments.values[value]
-        batch, side, over = fragment.batch, fragment.side, fragment.over
-        order = (1, 4, 2, 0, 3, 5) if left else (1, 0, 3, 5, 4, 2)
-        name = self._bind(f"{name}_t", f"tl.permute({name}, {order})")
-        shape = self._tiles.shape((batch, side, over) if left else (batch, over, side))
-        return self._bind(name, f"tl.reshape({name}, {shape})")
-
-    def _factor(self, value: str, *, left: bool) -> str:
+    def _factor(self, value: str) -> str:
         """The name of an operand of the matrix unit."""
         name = self._variables[value].name
-        if value in self._fragments.values:
-            return self._fragment(value, name, left=left)
         if value in self._packed.factors:
             return self._bind(name, f"kept({name})")
         return name

@@ -159,11 +159,6 @@ class Places:
         first = self._first(self._pieces[dim])
         return f"{first} + {text}" if first else text
 
-    def behind(self, dim: Dim, text: str) -> str:
-        """Positions of given lanes, from the first one of the block's part on."""
-        first = self._first(self._pieces[dim])
-        return f"{first} + {text}" if first else text
-
     def run(self, side: Order) -> dict[Dim, str]:
         """Positions along pieces that lie in memory as one axis: of the last, of all.
 
