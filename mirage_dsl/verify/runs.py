@@ -137,7 +137,7 @@ def evaluate_runs(
     """
     domain = domain or RunsDomain()
     runs = len(inputs[0])
-    each = max(1, *(v[0].size for v in inputs))
+    each = max(1, *(math.prod(v.shape[1:]) for v in inputs))
     parts = _parts(runs, max(TOGETHER // each, _FEWEST))
     found = [_evaluated(graph, [v[p] for v in inputs], domain) for p in parts]
     if len(found) == 1:
