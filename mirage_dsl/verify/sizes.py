@@ -190,6 +190,14 @@ def _known(graph: KernelGraph, dim: str) -> int:
     return extent
 
 
+def _by_source(parts: Sequence[Part]) -> dict[Key, list[Part]]:
+    """The parts of each dim, in the order of its elements."""
+    found: dict[Key, list[Part]] = {}
+    for part in sorted(parts, key=lambda p: (p.start, p.stop)):
+        found.setdefault(part.source, []).append(part)
+    return found
+
+
 class Segments:
     """The segments of all dims, given their true extents and parts."""
 
@@ -369,6 +377,7 @@ class _Shrinking:
         self._relate_library()
         self._relate_constants()
         parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
+        self._relate_cuts(parts)
         self.segments = Segments(self.graphs, self.classes, parts)
         self.sizes: dict[tuple[object, ...], int] = {}
         self.wide = False
@@ -421,6 +430,41 @@ class _Shrinking:
         for name, extent in candidate.extents:
             if name not in known and program.extent_of.get(name) == extent is not None:
                 self.classes.join((0, name), (1, name))
+
+    def _relate_cuts(self, parts: Sequence[Part]) -> None:
+        """Dims that are cut, and made alike of the same dims, are the same.
+
+        A dim that is a product and is cut as well is as long on both sides, but an
+        equation does not say that its segments and its factors are.
+        """
+        cut = {key for part in parts for key in (part.source, part.target)}
+        wholes = [(whole, f) for whole, f in self.products if whole in cut]
+        known = cut | {factor for _, factors in wholes for factor in factors}
+        # What is made of dims that became the same may become so in turn.
+        for _ in known:
+            first: dict[Root, Key] = {}
+            before = [self.classes.find(key) for key in sorted(known)]
+            for whole, factors in wholes:
+                made = ("product", *map(self.classes.find, factors))
+                self._made_alike(first, made, whole)
+                long = [self.graphs[side].extent_of.get(n) for side, n in factors]
+                for at, factor in enumerate(factors):
+                    made = ("factor", self.classes.find(whole), *long, at)
+                    self._made_alike(first, made, factor)
+            for part in parts:
+                made = ("slice", self.classes.find(part.source), part.start, part.stop)
+                self._made_alike(first, made, part.target)
+            for source, own in _by_source(parts).items():
+                found = [(p.start, self.classes.find(p.target)) for p in own]
+                self._made_alike(first, ("join", *found), source)
+            if before == [self.classes.find(key) for key in sorted(known)]:
+                break
+
+    def _made_alike(self, first: dict[Root, Key], made: Root, key: Key) -> None:
+        other = first.setdefault(made, key)
+        extents = {self.graphs[side].extent_of.get(n) for side, n in (other, key)}
+        if len(extents) == 1 and None not in extents:
+            self.classes.join(key, other)
 
     def _same_extent(self, a: Key, b: Key) -> None:
         found = [self.graphs[side].extent_of.get(name) for side, name in (a, b)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar, f16
 from mirage_dsl.ir.builder import KernelBuilder
@@ -144,6 +145,40 @@ def test_a_slice_elsewhere_is_another_function() -> None:
         _halves_swapped((0, 16), (16, 64)),
     )
     assert not verify(other, program).equivalent
+
+
+def _windows(over: tuple[int, int] | None, ahead: int = 4) -> KernelGraph:
+    """Windows of a padded image times weights; their sums, or without the padding."""
+    functional: Any = pytest.importorskip("torch.nn.functional")
+
+    def windows(x: Any, w: Any) -> Any:
+        image = x.reshape(2, 56, 56)
+        behind = 7 - ahead
+        padded = functional.pad(image, (ahead, behind, ahead, behind))
+        cut = padded.reshape(2, 9, 7, 9, 7)
+        made = mirage.einsum("nhrws,rsop->nhowp", cut, w).reshape(2, 63, 63)
+        made = made[:, ahead:-behind, ahead:-behind]
+        return made.sum(over) if over else image + made
+
+    specs = mirage.spec((2, 56 * 56), "f32"), mirage.spec((7, 7, 7, 7), "f32")
+    return mirage.kernel(windows).trace(*specs)
+
+
+@pytest.mark.parametrize("over", [None, (1, 2)])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_products_that_are_cut_have_the_same_segments_on_both_sides(
+    over: tuple[int, int] | None, ragged: bool
+) -> None:
+    program = _windows(over)
+    for seed in range(3):
+        small = shrink(program, program, ragged=ragged, seed=seed)
+        assert small.candidate == small.program
+
+
+def test_windows_elsewhere_are_another_function() -> None:
+    program = _windows(None)
+    assert verify(program, program).equivalent
+    assert not verify(_windows(None, ahead=3), program).equivalent
 
 
 def test_too_many_slices_are_refused_with_the_dim() -> None:
