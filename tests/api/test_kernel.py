@@ -250,6 +250,21 @@ def test_a_given_mugraph_is_verified_and_run() -> None:
     )
 
 
+def test_a_program_that_verification_cannot_decide_may_be_used() -> None:
+    """It is what was asked for; what only resembles it is refused still."""
+
+    def stencil(x: Any) -> Any:
+        return x[1:] - x[:-1]
+
+    bound = mirage.kernel(stencil).bind(mirage.spec((200,)))
+    program = bound.program
+    assert bound.use(program).ok
+    other = str(program).replace("sub", "add")
+    assert other != str(program)
+    with pytest.raises(EquivalenceError, match="more than 64 pieces"):
+        bound.use(other)
+
+
 def test_a_pinned_mugraph_is_used() -> None:
     kernel = mirage.kernel(mugraph=MUGRAPH)(rms_linear.function)
     bound = kernel.bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
