@@ -464,6 +464,8 @@ def _program_errors(
     harmless, and the run says as much as others.
     """
     found = [[math.inf for _ in exact] for _ in inputs[0]]
+    if not found:
+        return found
     rounded = evaluate_runs(program, inputs, model.domain)
     says = np.flatnonzero(_held(program, inputs, exact) & _finite(rounded))
     if not len(says):

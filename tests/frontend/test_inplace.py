@@ -635,3 +635,21 @@ def test_functions_without_such_a_method_have_none() -> None:
         assert not hasattr(torch.ones(1), name)
         with pytest.raises(MirageError, match=name):
             mirage.kernel(lambda x, name=name: getattr(x * 1, name)(x))(torch.ones(3))
+
+
+def test_a_long_loop_of_writes_is_traced_a_few_times() -> None:
+    """Each write makes a slice that does not go with the ones before."""
+    runs: list[int] = []
+
+    def function(x: Any) -> Any:
+        runs.append(1)
+        changed = x * 1.5
+        for i, element in enumerate(changed.reshape(-1).unbind(0)):
+            element.mul_(i)
+        return changed[1:]
+
+    x = torch.randn(4, 12, dtype=torch.float64)
+    kernel = mirage.kernel(function)
+    found = kernel.reference(x.numpy())
+    assert len(runs) < 20
+    np.testing.assert_allclose(found, function(x).numpy())
