@@ -43,7 +43,7 @@ def attention_of_planes(q: Any, k: Any) -> Any:
 
 
 def pointwise(x: Any, w: Any) -> Any:
-    """A convolution of single points, which is a product."""
+    """A convolution of single points, which is a product but in f32."""
     return torch.relu(functional.conv2d(x, w)) * 2
 
 
@@ -62,6 +62,9 @@ def joined_rows(x: Any, token: Any, w: Any, b: Any, u: Any, c: Any) -> Any:
     return x + functional.linear(torch.relu(x), u, c)
 
 
+CONVOLVED = (pointwise, pointwise_with_bias, joined)
+
+
 class Copies(TorchDispatchMode):
     """Counts what copies a tensor, if only into another order."""
 
@@ -76,7 +79,8 @@ class Copies(TorchDispatchMode):
 
 
 def traced(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> Any:
-    return mirage.kernel(function).trace(*(mirage.spec(s, "float32") for s in shapes))
+    dtype = "float64" if function in CONVOLVED else "float32"
+    return mirage.kernel(function).trace(*(mirage.spec(s, dtype) for s in shapes))
 
 
 def lying(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
