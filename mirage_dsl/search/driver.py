@@ -276,6 +276,17 @@ def _require_extents(program: KernelGraph) -> None:
         )
 
 
+def _takes_long_to_verify(program: KernelGraph) -> bool:
+    """Whether an answer may take longer to verify than plans to find.
+
+    What stands in for library kernels, as for convolutions, is computed of more
+    numbers, and each section between them has verdicts of its own.
+    """
+    if len(program.nodes) > MOST_OPERATORS or _widest(program) > MOST_DIMS:
+        return True
+    return any(n.op.kind is Kind.LIBRARY for n in program.applies)
+
+
 def _widest(program: KernelGraph) -> int:
     """How many dims a value has at most."""
     return max(len(kind.names) for kind in kernel_types(program).values())
@@ -367,8 +378,7 @@ class _Driver:
             opened = self._opened(rewritten(self.program, Use.NORMAL))
             forms.append(self._flat(opened))
         if forms:
-            if len(forms[0].nodes) > MOST_OPERATORS or _widest(forms[0]) > MOST_DIMS:
-                # An answer may take longer to verify than plans to find.
+            if _takes_long_to_verify(forms[0]):
                 self._secure(quick, forms[0])
             with self.budget.step(self.budget.joined):
                 self.written = forms[0]

@@ -306,6 +306,32 @@ def test_a_verification_that_takes_too_long_leaves_another_answer(
     assert result.best.mugraph == decode()
 
 
+def behind_a_convolution() -> KernelGraph:
+    def function(x: Any, w: Any) -> Any:
+        return torch.nn.functional.mish(torch.conv2d(x, w) - 0.5)
+
+    return traced(function, (32, 8, 64, 64), (64, 8, 3, 3))
+
+
+@pytest.mark.usefixtures("processor_time")
+def test_beside_library_kernels_an_answer_is_verified_before_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is found later may take longer to verify than there is time."""
+    certified, searched = driver.certified, list[str]()
+
+    def endless(*given: Any) -> Any:
+        while searched:
+            look()
+        return certified(*given)
+
+    monkeypatch.setattr(driver._Driver, "_search_forms", lambda *_: searched.append(""))
+    monkeypatch.setattr(driver, "certified", endless)
+    result = search(behind_a_convolution(), H100, budget_seconds=ENOUGH)
+    assert searched
+    assert result.best.mugraph.blocks
+
+
 def test_of_several_deadlines_the_earliest_counts() -> None:
     look()
     now = time.monotonic()
