@@ -70,11 +70,11 @@ otherwise, operands and result, unless the kernel that takes it so is faster.
 1879 as it lies (estimated 836 and 1852), [64, 64, 256, 256] by the same 1646 and 3787
 (1696 and 3761).  As it lies, estimated and measured: 64 to 128 channels by 3 x 3 3798
 and 4005, by 5 x 7 3599 and 2934, 32 to 64 by 5 x 9 2333 and 2376, 16 to 128 by 3 x 3
-3805 and 6677, 64 to 128 by 1 x 1 4186 and 3509, where copies would take 12 ms more.
-With channels last, less the kernels that copy: by 3 x 3 0.93 of the rate, by 5 x 7 and
-5 x 9 0.51 to 0.53.  Transposed ones of stride 1 are estimated, with copies, at 0.97 to
-1.30 of what they take.  [A] other formats; volumes, which take up to 30 times their
-estimate."""
+3805 and 6677, 64 to 128 by 1 x 1 4186 and 3509.  Transposed ones of stride 1 are
+estimated, with copies, at 0.97 to 1.30 of what they take.  [A] wide windows: what was
+measured with channels last, less the copies as estimated, is 0.93 of the rate by 3 x 3
+and 0.51 to 0.53 by 5 x 7 and 5 x 9.  Other formats; volumes, which take up to 30 times
+their estimate."""
 
 
 ATTENTION_SHARE = 0.5
