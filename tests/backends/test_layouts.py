@@ -71,7 +71,7 @@ def test_parts_come_first() -> None:
 
 
 @pytest.mark.parametrize("stored", ["n, c, x", "n, x, c", "x, c, n"])
-def test_blocks_that_transpose_follow_what_they_store(stored: str) -> None:
+def test_blocks_follow_what_they_store(stored: str) -> None:
     """Along the first axis of the launch results lie side by side, or nearly so."""
     extents, grid = {"n": 4, "c": 32, "x": 48}, {"n": 2, "c": 16, "x": 8}
     g = KernelBuilder("transposed", **extents)
@@ -82,7 +82,30 @@ def test_blocks_that_transpose_follow_what_they_store(stored: str) -> None:
         made = b.store(b.neg(read), axes)
     graph = g.returns(made).build()
     counts = {d: str(extents[d] // tile) for d, tile in grid.items()}
-    order = ("n", "c", "x") if stored == "n, x, c" else stored.split(", ")[::-1]
+    order = stored.split(", ")[::-1]
     (kernel,) = plan(graph).kernels
     assert kernel.grid == tuple(counts[d] for d in order)
     check(graph)
+
+
+def test_blocks_that_reduce_follow_what_they_store() -> None:
+    """What goes through a loop lies in memory beside what the next block reads."""
+    g = KernelBuilder("sums", m=16, k=64, n=256)
+    x = g.input("x", f32, "m, k, n")
+    with g.block(grid={"m": 1, "n": 64}, loop=("k", 16)) as b:
+        read = b.load(x, "m/grid, k/loop, n/grid")
+        made = b.store(b.accumulate(b.sum(read, over="k")), "m/grid, n/grid")
+    (kernel,) = plan(g.returns(made).build()).kernels
+    assert kernel.grid == ("4", "16")
+
+
+def test_blocks_of_products_stand_in_the_order_of_the_grid() -> None:
+    """Which operand is read again from L2 is the schedule's choice."""
+    g = KernelBuilder("product", m=64, k=32, n=128)
+    x, w = g.input("x", f32, "m, k"), g.input("w", f32, "k, n")
+    with g.block(grid={"m": 16, "n": 64}) as b:
+        left = b.load(x, "m/grid, k")
+        right = b.load(w, "k, n/grid")
+        made = b.store(b.matmul(left, right, over="k"), "m/grid, n/grid")
+    (kernel,) = plan(g.returns(made).build()).kernels
+    assert kernel.grid == ("4", "2")
