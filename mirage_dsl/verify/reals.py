@@ -1,4 +1,12 @@
-"""The real domain: where a candidate and its program have finite values.
+"""Graphs over the reals: runs over NumPy floats at small sizes, and what they show.
+
+An array has one axis more than the evaluator sees: the first one, over the runs, or of
+length 1 for what is the same in all of them.  At the sizes of the verifier most of an
+evaluation is overhead, so a dozen runs take little longer than one.
+
+A counterexample is a run in which a candidate differs from its program.
+
+**The real domain** is where a candidate and its program have finite values.
 
 Fields know no sign, so sqrt(x) sqrt(y) is sqrt(x y) there, though for x = y = -1 only
 one of them is a number.  Both graphs therefore run in float64 too, on inputs of all
@@ -17,27 +25,335 @@ Neither counts what leaves the range of float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.clock import look
+from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.ir.analysis.integers import fitted, index_limits
+from mirage_dsl.ir.evaluate.floats import (
+    NumpyDomain,
+    evaluate_numpy,
+    numpy_dtype,
+    stand_in,
+)
+from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ir.graph import Apply, KernelGraph
-from mirage_dsl.ops.definition import Array, Operator, Term
+from mirage_dsl.ops.definition import Array, Numbers, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
-from mirage_dsl.verify.runs import RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import Shrunk, input_shape
+
+# -- Several at once -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunsDomain(NumpyDomain):
+    """`NumpyDomain` for several runs, at the small sizes of trials.
+
+    What is gathered from outside is NaN.
+    """
+
+    stand_ins: bool = True
+    checked: bool = False
+
+    def shape(self, value: Array) -> tuple[int, ...]:
+        """That of one run."""
+        return value.shape[1:]
+
+    def constant(self, number: Scalar, extents: Mapping[str, int]) -> Array:
+        """The same number in every run."""
+        return super().constant(number, extents)[None]
+
+    def index(self, count: int) -> Array:
+        """The same positions in every run."""
+        return super().index(count)[None]
+
+    def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
+        """Numbers go with arrays of any rank."""
+        rank = max(v.ndim for v in operands)
+        aligned = [v.reshape(v.shape + (1,) * (rank - v.ndim)) for v in operands]
+        return super().elementwise(op, aligned)
+
+    def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
+        """The axes of a run vanish."""
+        return super().reduce(op, value, tuple(a + 1 for a in axes))
+
+    def scan(self, op: Operator, value: Array, axis: int) -> Array:
+        """Along an axis of a run."""
+        return super().scan(op, value, axis + 1)
+
+    def contract(self, op: Operator, a: Array, b: Array) -> Array:
+        """Runs are one more dim of the batch."""
+        runs = max(a.shape[0], b.shape[0])
+        merged = [
+            np.broadcast_to(v, (runs, *v.shape[1:])).reshape(-1, *v.shape[2:])
+            for v in (a, b)
+        ]
+        found = super().contract(op, *merged)
+        return found.reshape(runs, -1, *found.shape[1:])
+
+    def library(
+        self,
+        op: Operator,
+        operands: Sequence[Array],
+        numbers: Numbers,
+        shape: tuple[int, ...],
+    ) -> Array:
+        """What stands in for it, in each run."""
+        whole = [o.reshape(len(o), -1) for o in operands]
+        return stand_in(op, whole, numbers, shape)
+
+    def running_max(self, value: Array, axis: int) -> Array:
+        """Along an axis of a run."""
+        return super().running_max(value, axis + 1)
+
+    def transpose(self, value: Array, order: tuple[int, ...]) -> Array:
+        """The axes of a run in another order."""
+        return value.transpose((0, *(axis + 1 for axis in order)))
+
+    def reshape(self, value: Array, shape: tuple[int, ...]) -> Array:
+        """The axes of a run merged or split."""
+        return value.reshape(value.shape[:1] + shape)
+
+    def take(self, value: Array, axis: int, start: int, stop: int) -> Array:
+        """A range along an axis of a run."""
+        return super().take(value, axis + 1, start, stop)
+
+    def pad(self, value: Array, axis: int, count: int) -> Array:
+        """NaN after an axis of a run."""
+        return super().pad(value, axis + 1, count)
+
+    def gather(self, op: Operator, value: Array, index: Array, axis: int) -> Array:
+        """Along an axis of a run."""
+        return super().gather(op, value, index, axis + 1)
+
+    def concat(self, values: Sequence[Array], axis: int) -> Array:
+        """Arrays one after the other, in each run."""
+        runs = max(v.shape[0] for v in values)
+        whole = [np.broadcast_to(v, (runs, *v.shape[1:])) for v in values]
+        return super().concat(whole, axis + 1)
+
+
+def evaluate_runs(
+    graph: KernelGraph,
+    inputs: Sequence[Array],
+    domain: RunsDomain | None = None,
+) -> list[Array]:
+    """The outputs of several runs.
+
+    Args:
+        graph: A program or μGraph that was checked.
+        inputs: One array per input, the first axis over the runs.
+        domain: The arithmetic; float64 without rounding unless given.
+    """
+    domain = domain or RunsDomain()
+    runs = len(inputs[0])
+    each = max(1, *(math.prod(v.shape[1:]) for v in inputs))
+    parts = _parts(runs, max(TOGETHER // each, _FEWEST))
+    found = [_outputs_of(graph, [v[p] for v in inputs], domain) for p in parts]
+    if len(found) == 1:
+        return found[0]
+    return [np.concatenate(outputs) for outputs in zip(*found, strict=True)]
+
+
+TOGETHER = 1 << 16
+"""Elements of an input that are evaluated at once: what an operator makes of more has
+left the processor's caches before the next one reads it."""
+_FEWEST = 8
+"""Runs at once, however large: each evaluation has its overhead."""
+
+
+def _parts(runs: int, most: int) -> list[slice]:
+    """All runs in parts of about as many."""
+    count = max(1, math.ceil(runs / most))
+    ends = [runs * at // count for at in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(ends)]
+
+
+def _outputs_of(
+    graph: KernelGraph, inputs: Sequence[Array], domain: RunsDomain
+) -> list[Array]:
+    """The outputs of runs that are evaluated at once."""
+    look()
+    runs = len(inputs[0])
+    given = [v if v.dtype.kind in "iu" else v.astype(domain.compute) for v in inputs]
+    outputs = evaluate(graph, given, domain)
+    return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]
+
+
+# -- Inputs of runs --------------------------------------------------------------------
+
+
+def in_formats(
+    program: KernelGraph, drawn: Sequence[Array], *, stored: bool
+) -> list[Array]:
+    """Inputs of runs as their formats hold them; their rounding is nobody's error.
+
+    Args:
+        program: Whose inputs they are.
+        drawn: Random floats, one array for each input, the first axis over the runs.
+        stored: Floats are rounded to the formats of storage, and not to f32.
+    """
+    found: list[Array] = []
+    limits = index_limits(program)
+    for item, values in zip(program.inputs, drawn, strict=True):
+        dtype = item.type.dtype
+        if dtype.is_integer:
+            found.append(fitted(dtype, values, limits.get(item.name)))
+            continue
+        if dtype == boolean:
+            values = values > _middle(values)
+        found.append(as_held(values, dtype if stored else f32))
+    return found
+
+
+def as_held(values: Array, dtype: DType) -> Array:
+    """Floats rounded to a format."""
+    with np.errstate(over="ignore"):
+        return values.astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+def _middle(drawn: Array) -> Array:
+    """What about half of the elements of each draw are above, or of all draws."""
+    axes = tuple(range(1, drawn.ndim)) if drawn[0].size > 1 else None
+    return np.median(drawn, axis=axes, keepdims=True)
+
+
+# -- Counterexamples -------------------------------------------------------------------
+
+_TOLERANCE = 1e-9
+_SCALES = (1.0, 1.0, 8.0, 8.0, 64.0, 1.0)
+_DRAW_WITH_ZEROS = 5
+"""The draw in which some elements are 0, as those of masks are."""
+
+
+def find_counterexample(
+    shrunk: Shrunk, seed: int, *, finite: bool = False
+) -> Counterexample | None:
+    """Inputs on which float64 results differ, or None if a few draws show none.
+
+    Args:
+        shrunk: Both graphs at small sizes.
+        seed: What the draws follow from.
+        finite: Only where both results are; else a candidate that overflows counts.
+    """
+    for inputs, expected, found in _draws(shrunk, seed, _SCALES):
+        for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+            counted = np.isfinite(a) & (np.isfinite(b) | (not finite))
+            index = _first_difference(a, b, counted)
+            if index is None:
+                continue
+            return Counterexample(
+                sizes=tuple(sorted(shrunk.sizes.items())),
+                inputs=tuple(nested_tuples(i.tolist()) for i in inputs),
+                output=number,
+                index=index,
+                expected=float(a[index]),
+                found=float(b[index]),
+                expected_output=nested_tuples(a.tolist()),
+                found_output=nested_tuples(b.tolist()),
+            )
+    return None
+
+
+def floats_agree(shrunk: Shrunk, seed: int) -> bool:
+    """Whether float64 results agree wherever both are finite, and are so somewhere.
+
+    An identity of square roots holds on a part of the reals; the other part shows
+    nothing.  Inputs are near 1, where shifts of exponents do no harm.
+    """
+    shared = False
+    for _, expected, found in _draws(shrunk, seed, (1.0, 1.0)):
+        for a, b in zip(expected, found, strict=True):
+            both = np.isfinite(a) & np.isfinite(b)
+            shared |= bool(both.any())
+            if _first_difference(a, b, both) is not None:
+                return False
+    return shared
+
+
+def levels_agree(shrunk: Shrunk, seed: int, blocks: BlockEvaluator) -> bool:
+    """Whether a candidate's float64 results are the same at a lower level.
+
+    A result that is finite has to be so there too: what lies outside of tensors is no
+    number, and shows where it is read.
+
+    Args:
+        shrunk: Both graphs at small sizes.
+        seed: What the draws follow from.
+        blocks: Evaluates the candidate's blocks at that level.
+    """
+    candidate, seen = shrunk.candidate, False
+    for inputs, _, found in _draws(shrunk, seed, _SCALES):
+        lower = evaluate(
+            candidate, inputs, NumpyDomain(stand_ins=True, checked=False), blocks
+        )
+        for a, b in zip(found, lower, strict=True):
+            counted = np.isfinite(a)
+            seen |= bool(counted.any())
+            if not np.isfinite(b[counted]).all():
+                return False
+            if _first_difference(a, b, counted) is not None:
+                return False
+    return seen
+
+
+def _draws(
+    shrunk: Shrunk, seed: int, scales: tuple[float, ...]
+) -> Iterator[tuple[list[Array], list[Array], list[Array]]]:
+    """Inputs, the program's outputs, the candidate's; every other draw positive."""
+    rng = np.random.default_rng([seed, 5])
+    program = shrunk.program
+    shapes = [input_shape(program, i) for i in program.inputs]
+    limits = index_limits(program)
+    for draw, scale in enumerate(scales):
+        inputs = [_values(rng, s, scale, positive=draw % 2 == 1) for s in shapes]
+        if draw == _DRAW_WITH_ZEROS:
+            inputs = [v * (rng.random(v.shape) < 0.75) for v in inputs]
+        items = zip(program.inputs, inputs, strict=True)
+        inputs = [fitted(i.type.dtype, v, limits.get(i.name)) for i, v in items]
+        expected, found = (
+            evaluate_numpy(graph, *inputs, stand_ins=True, checked=False)
+            for graph in (program, shrunk.candidate)
+        )
+        yield inputs, expected, found
+
+
+def _values(
+    rng: np.random.Generator, shape: tuple[int, ...], scale: float, *, positive: bool
+) -> Array:
+    """Values that read well: three decimals."""
+    drawn = rng.uniform(0.25, 3.0, shape) if positive else rng.normal(size=shape)
+    return np.round(scale * drawn, 3)
+
+
+def _first_difference(
+    a: Array, b: Array, counted: NDArray[np.bool_]
+) -> tuple[int, ...] | None:
+    if not counted.any():
+        return None
+    scale = max(float(np.abs(a[counted]).max()), 1e-30)
+    with np.errstate(invalid="ignore"):
+        close = np.abs(a - b) <= _TOLERANCE * scale
+    places = np.argwhere(counted & ~close)
+    return None if len(places) == 0 else tuple(int(i) for i in places[0])
+
+
+# -- The real domain -------------------------------------------------------------------
+
 
 Bools = NDArray[np.bool_]
 
 _POLYNOMIAL = (Term.ADD, Term.SUB, Term.MUL, Term.SUM, Term.CONTRACT)
 _FAR = 8.0
 """Signs of differences to constants show farther from 0."""
-_ZEROS = 0.3
+_SHARE_OF_ZEROS = 0.3
 """Share of zeros among inputs with some."""
 _MOST_ALONE = 4
 """Inputs that are 0 or of another sign than all others, one at a time."""
@@ -239,7 +555,10 @@ def _special(
     yield [np.zeros(s) for s in shapes]
     yield [rng.integers(-2, 3, s).astype(np.float64) for s in shapes]
     for low in (-2.0, 0.0):
-        yield [rng.uniform(low, 2.0, s) * (rng.random(s) >= _ZEROS) for s in shapes]
+        yield [
+            rng.uniform(low, 2.0, s) * (rng.random(s) >= _SHARE_OF_ZEROS)
+            for s in shapes
+        ]
     for alone in range(min(len(shapes), _MOST_ALONE)):
         yield [
             np.zeros(s) if at == alone else rng.uniform(0.25, 2.0, s)

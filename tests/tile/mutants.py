@@ -64,15 +64,15 @@ from mirage_dsl.tile.program import (
     tiles_of,
     walk,
 )
-from mirage_dsl.verify.exact import WORK
-from mirage_dsl.verify.fields import MOST_FIELDS, chains_for, graph_depth
-from mirage_dsl.verify.normal_forms import (
+from mirage_dsl.verify.exact import (
+    WORK,
     ExactAlgebra,
     ExactDomain,
     Ring,
     ring_equality,
     symbols,
 )
+from mirage_dsl.verify.fields import MOST_FIELDS, chains_for, graph_depth
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
 from mirage_dsl.verify.trials import Field, Outcome, run_trials
 from mirage_dsl.verify.verifier import evaluator_of, holds_at

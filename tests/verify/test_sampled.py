@@ -15,7 +15,7 @@ from mirage_dsl.ir.evaluate import graph as evaluation
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.verify import regions, sampled
+from mirage_dsl.verify import sampled
 from mirage_dsl.verify.algebra import ResidueDomain
 from mirage_dsl.verify.certificate import Certificate, Sampled
 from mirage_dsl.verify.fields import (
@@ -34,7 +34,7 @@ from tests.verify import graphs
 from tests.verify.cases import right_ones
 
 RIGHT = list(right_ones())
-WHOLE = regions.Thinning(1 << 16, 8, 3)
+WHOLE = sampled.Thinning(1 << 16, 8, 3)
 
 
 def compared(candidate: KernelGraph, program: KernelGraph, seed: int = 0) -> Sampled:
@@ -149,7 +149,7 @@ def no_masks(patch: pytest.MonkeyPatch) -> None:
 
 def one_tile_too_few(patch: pytest.MonkeyPatch) -> None:
     """Long loops end one iteration early."""
-    for module in (regions, evaluation):
+    for module in (sampled, evaluation):
         original: Callable[..., int] = module.iterations
 
         def fewer(*args: Any, original: Callable[..., int] = original) -> int:
@@ -161,13 +161,13 @@ def one_tile_too_few(patch: pytest.MonkeyPatch) -> None:
 
 def short_indices(patch: pytest.MonkeyPatch) -> None:
     """Indices have 12 bits."""
-    original = regions.SampledPieces.indices
+    original = sampled.SampledPieces.indices
 
     def wrapped(self: Any, dim: Dim) -> IntArray:
         found = original(self, dim)
         return np.where(found < 0, found, found % 4096)
 
-    patch.setattr(regions.SampledPieces, "indices", wrapped)
+    patch.setattr(sampled.SampledPieces, "indices", wrapped)
 
 
 @pytest.mark.parametrize("fault", [no_masks, one_tile_too_few, short_indices])

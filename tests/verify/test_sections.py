@@ -10,8 +10,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.verify.sections import sections_of
-from mirage_dsl.verify.verifier import recheck, verify
+from mirage_dsl.verify.verifier import recheck, sections_of, verify
 
 Layer = Callable[[Any], Any]
 
