@@ -313,7 +313,7 @@ class BoundKernel:
     def tiles(self) -> str:
         """The tile programs of the chosen μGraph: what one block does, in order."""
         from mirage_dsl.tile.build import programs
-        from mirage_dsl.tile.printer import to_text
+        from mirage_dsl.tile.text import to_text
 
         return to_text(*programs(self.mugraph))
 

@@ -251,7 +251,7 @@ def show_command(
     graph = resize(read_graph(file), sizes)
     if tiles:
         from mirage_dsl.tile.build import programs
-        from mirage_dsl.tile.printer import to_text
+        from mirage_dsl.tile.text import to_text
 
         source = to_text(*programs(graph))
         answer(as_json, {"name": graph.name, "tiles": source}, source)

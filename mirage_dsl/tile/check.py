@@ -20,7 +20,6 @@ from mirage_dsl.ir.check.block import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
-from mirage_dsl.tile.printer import statement_text
 from mirage_dsl.tile.program import (
     Announce,
     Ask,
@@ -69,6 +68,7 @@ from mirage_dsl.tile.sizes import (
     loose,
     opposite,
 )
+from mirage_dsl.tile.text import statement_text
 
 
 def check(

@@ -21,9 +21,9 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as rules
 from mirage_dsl.tile.combined import Unpacked, packed
-from mirage_dsl.tile.parser import parse as parse_tiles
-from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import Lane, Statement, TileProgram, tiles_of, walk
+from mirage_dsl.tile.text import parse as parse_tiles
+from mirage_dsl.tile.text import to_text
 from tests.backends.conformance import BEHIND, MULTIPLIED, SUMMED, parts_of_bytes
 from tests.backends.running import check
 

@@ -26,8 +26,8 @@ from mirage_dsl.core.settings import (
 )
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.store.superoptimize import superoptimize
-from mirage_dsl.tile.parser import parse_all as parse_tiles
-from mirage_dsl.tile.printer import to_text
+from mirage_dsl.tile.text import parse_all as parse_tiles
+from mirage_dsl.tile.text import to_text
 
 COMMANDS = sorted(app.commands or app.list_commands(None))  # type: ignore[arg-type]
 

@@ -26,10 +26,10 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.concats import pick_joined
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.views import sink_views
-from mirage_dsl.tile import parser as tile_parser
 from mirage_dsl.tile import program as tile_program
+from mirage_dsl.tile import text as tile_text
 from mirage_dsl.tile.build import programs
-from mirage_dsl.tile.printer import to_text
+from mirage_dsl.tile.text import to_text
 
 Function = Callable[..., Any]
 SEEDS = range(20)
@@ -110,7 +110,7 @@ def reads_back(graph: KernelGraph) -> None:
     """As text, at both levels that have one."""
     assert parse(str(graph)) == graph
     for found in programs(graph):
-        assert tile_parser.parse(to_text(found)) == found
+        assert tile_text.parse(to_text(found)) == found
 
 
 @pytest.mark.parametrize("name", SEARCHED)

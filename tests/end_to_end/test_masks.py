@@ -25,9 +25,8 @@ from mirage_dsl.search.driver import search
 from mirage_dsl.search.sizes.sizes import choose_sizes
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as check_tiles
-from mirage_dsl.tile.parser import parse_all
-from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import Loop, Positions, tiles_of
+from mirage_dsl.tile.text import parse_all, to_text
 from mirage_dsl.verify.verifier import verify
 from tests.backends.running import check
 

@@ -29,9 +29,9 @@ from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.store.superoptimize import superoptimize
 from mirage_dsl.tile import build as tiles
 from mirage_dsl.tile.check import check
-from mirage_dsl.tile.parser import parse as parse_tiles
-from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import Finite, walk
+from mirage_dsl.tile.text import parse as parse_tiles
+from mirage_dsl.tile.text import to_text
 from mirage_dsl.verify.shifts import reductions_as_shifts
 from mirage_dsl.verify.verifier import verify
 

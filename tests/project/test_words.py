@@ -14,7 +14,7 @@ GLOSSARY = ROOT / "docs" / "architecture.md"
 
 OF_EACH_LEVEL = {
     frozenset({"ir.graph", "tile.program"}): {"Load", "Store"},
-    frozenset({"ir.text.forms", "tile.syntax"}): {
+    frozenset({"ir.text.forms", "tile.text"}): {
         "AssignForm",
         "BlockForm",
         "StoreForm",

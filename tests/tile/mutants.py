@@ -34,8 +34,6 @@ from mirage_dsl.ir.graph import KernelGraph, dims_of
 from mirage_dsl.ops.table import CUMPROD, CUMSUM, MAX, SUM
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check
-from mirage_dsl.tile.parser import parse
-from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import (
     Announce,
     Ask,
@@ -64,6 +62,7 @@ from mirage_dsl.tile.program import (
     tiles_of,
     walk,
 )
+from mirage_dsl.tile.text import parse, to_text
 from mirage_dsl.verify.exact import (
     WORK,
     ExactAlgebra,

@@ -12,8 +12,7 @@ import pytest
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.tile.check import NAMES, RULES, check, check_or_raise
-from mirage_dsl.tile.parser import parse
-from mirage_dsl.tile.printer import to_text
+from mirage_dsl.tile.text import parse, to_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "text-format.md"
 

@@ -16,9 +16,8 @@ from mirage_dsl.ir.analysis.waiting import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.maps import derived_extents, with_symbolic
 from mirage_dsl.tile.build import programs
-from mirage_dsl.tile.parser import parse, parse_all
-from mirage_dsl.tile.printer import to_text
 from mirage_dsl.tile.program import Cast, Compute, Loop, Statement, TileProgram
+from mirage_dsl.tile.text import parse, parse_all, to_text
 from tests.end_to_end.test_text_of_found import graphs_of, program_of
 from tests.programs.workloads import WORKLOADS
 

@@ -1,23 +1,34 @@
-"""Reads tile programs from text: the inverse of `printer`.
+"""Tile programs as text: printed, and read back as the same programs.
 
-The language is described in `docs/text-format.md`.  What is read is in the language,
-and its numbers, formats and dims are known; whether it is well formed says `check`.
+The language is described in `docs/text-format.md`; the grammar is `syntax.lark`, which
+takes types, dims and constants from that of μGraphs.  Text is read into forms, of which
+programs are made.  What is read is in the language, and its numbers, formats and dims
+are known; whether it is well formed says `check`.
 """
+
+# Lark's annotations leave parts unknown to Pyright.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, assert_never, get_args
+
+from lark import Lark, Token, v_args
 
 from mirage_dsl.core.errors import ParseError
-from mirage_dsl.core.types import Dim, is_name
+from mirage_dsl.core.types import Axis, Dim, axis_text, is_name, scalar
 from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
 from mirage_dsl.ir.text.applications import Resolver
 from mirage_dsl.ir.text.forms import (
+    AxisForm,
     ClauseForm,
     DimForm,
     GraphForm,
@@ -27,13 +38,20 @@ from mirage_dsl.ir.text.forms import (
     counted,
     suggest,
 )
+from mirage_dsl.ir.text.printer import bounds_text
+from mirage_dsl.ir.text.syntax import (
+    Lines,
+    TypeForms,
+    read_with,
+    word,
+)
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
-from mirage_dsl.tile.printer import VERSION
 from mirage_dsl.tile.program import (
     Along,
     Announce,
     Ask,
+    Assignment,
     Cast,
     Compute,
     Convert,
@@ -62,24 +80,671 @@ from mirage_dsl.tile.program import (
     Wait,
 )
 from mirage_dsl.tile.sizes import OPERATIONS, Formula, Number, Order
-from mirage_dsl.tile.syntax import (
-    ActionForm,
-    AskForm,
-    AssignForm,
-    BareForm,
-    BlockForm,
-    CallForm,
-    CarryForm,
-    ChangeForm,
-    DetailForm,
-    HeadForm,
-    LineForm,
-    LoopForm,
-    NumberForm,
-    ProgramForm,
-    StoreForm,
-    read,
+
+# -- Printing --------------------------------------------------------------------------
+
+
+_VERSION = 1
+"""Version of the text format, in its first line."""
+
+_KEYWORDS = frozenset(
+    {"tile", "where", "block", "side", "carry", "store", "ask", "wait", "announce"}
+    | {"loop", "load", "pick", "rounded", "if", "else", "not"}
 )
+"""Words that are names of values only between backticks."""
+
+_INDENT = "  "
+_WIDTH = 96
+
+
+def to_text(*programs: TileProgram) -> str:
+    """Tile programs as text, ending in a newline."""
+    lines = [f"tiles {_VERSION}"]
+    for program in programs:
+        lines += ["", *_program(program)]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in a text: between backticks if it is no plain word.
+
+    Plain words may have parts: `x/mask`, `q.1`.
+    """
+    first, *parts = re.split(r"[./]", name)
+    plain = is_name(first) and all(re.fullmatch(r"\w+", p) for p in parts)
+    if plain and name not in _KEYWORDS:
+        return name
+    escaped = re.sub(r"[\\`\x00-\x1f\x7f-\x9f\u2028\u2029]", _escaped, name)
+    return f"`{escaped}`"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    sign = found[0]
+    return f"\\{sign}" if sign in "\\`" else f"\\u{ord(sign):04x}"
+
+
+# -- Heads -----------------------------------------------------------------------------
+
+
+def _program(program: TileProgram) -> Iterator[str]:
+    yield from _signature(program)
+    yield _INDENT + " ".join(("block", *_block(program)))
+    pieces = [_clause("pieces", program.pieces)]
+    if program.units:
+        pieces.append(_clause("units", sorted(program.units)))
+    yield _INDENT + " ".join(pieces)
+    for rows, columns, over in program.sides:
+        groups = (("rows", rows), ("columns", columns), ("over", over))
+        yield _INDENT + _words("side", *(_clause(n, g) for n, g in groups))
+    yield f"{_INDENT}warps({program.warps})"
+    yield from _lines(program.body, 1)
+    yield "}"
+
+
+def _signature(program: TileProgram) -> list[str]:
+    tensors = [f"{quoted(n)}: {t}" for n, t in program.tensors.items()]
+    sizes = ", ".join(
+        f"{n} = {'?' if e is None else e}" for n, e in program.extents.items()
+    )
+    head = f"tile {quoted(program.name)}("
+    tail = f") where {sizes} {{" if sizes else ") {"
+    one_line = head + ", ".join(tensors) + tail
+    if len(one_line) <= _WIDTH or not tensors:
+        return [one_line]
+    return [head, *(f"{_INDENT * 2}{t}," for t in tensors), tail]
+
+
+def _block(program: TileProgram) -> Iterator[str]:
+    """The splits, and the parameters that differ from the defaults."""
+    if program.grid:
+        yield f"grid({_splits(program.grid)})"
+    if program.loop is not None:
+        yield f"loop({_splits((program.loop,))})"
+        if program.bounds:
+            yield bounds_text(program.bounds, program.loop.dim)
+        if program.whole:
+            yield bounds_text(program.whole, program.loop.dim, "whole")
+    if program.within_grid:
+        yield "within_grid(true)"
+    default = Schedule()
+    for field in fields(Schedule):
+        value = getattr(program.schedule, field.name)
+        if value != getattr(default, field.name):
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            yield f"{field.name}({shown})"
+
+
+def _splits(splits: Iterable[Split]) -> str:
+    found = ""
+    for split in splits:
+        sign = "" if not found else " & " if split.beside else ", "
+        found += f"{sign}{split.dim} / {split.tile}"
+    return found
+
+
+# -- Statements ------------------------------------------------------------------------
+
+
+def _lines(body: Iterable[Statement], depth: int) -> Iterator[str]:
+    for statement in body:
+        yield _INDENT * depth + statement_text(statement)
+        if isinstance(statement, Loop):
+            yield from _lines(statement.body, depth + 1)
+            yield f"{_INDENT * depth}}}"
+
+
+def statement_text(statement: Statement) -> str:
+    """One line: a statement, or the line that opens a loop."""
+    match statement:
+        case Store():
+            axes = ", ".join(map(axis_text, statement.at))
+            name, operand = quoted(statement.result), quoted(statement.operand)
+            return f"store {name}: {statement.dtype}[{axes}] = {operand}"
+        case Ask():
+            return _words("ask", _read(statement), *_details(statement))
+        case Start():
+            return f"carry {_typed(statement.result, statement.tile)} = " + _number(
+                statement.value
+            )
+        case Rescale():
+            return f"{quoted(statement.target)} *= {quoted(statement.scale)}"
+        case Update():
+            sign = "+=" if statement.op is SUM else f"{statement.op.name}="
+            return f"{quoted(statement.target)} {sign} {quoted(statement.operand)}"
+        case Wait():
+            return "wait"
+        case Announce():
+            return "announce"
+        case Loop():
+            part = f"{statement.part} " if statement.part else ""
+            return f"loop({statement.dim}) {part}{{"
+        case _:
+            left = _typed(statement.result, statement.tile)
+            return _words(left, "=", _action(statement), *_details(statement))
+
+
+def _action(statement: Assignment) -> str:
+    """What stands right of the `=`, up to the details."""
+    match statement:
+        case Load():
+            return f"load {_read(statement)}"
+        case Positions():
+            return f"positions [{axis_text(statement.at)}]"
+        case Compute():
+            return _application(statement)
+        case Pick():
+            return f"pick {quoted(statement.operand)}, {quoted(statement.other)}"
+        case Product():
+            return f"{quoted(statement.left)} @ {quoted(statement.right)}"
+        case Reduce() | Scan():
+            return f"{statement.op.name} {quoted(statement.operand)}"
+        case Cast() | Finite() | Convert() | Mask() | Merge() | Lane() | Largest():
+            word = type(statement).__name__.lower()
+            return f"{word} {quoted(statement.operand)}"
+        case _:
+            assert_never(statement)
+
+
+def _details(statement: Assignment | Ask) -> Iterator[str]:
+    """What differs from the defaults, each as `word(...)`."""
+    match statement:
+        case Load():
+            yield from _load_details(statement)
+        case Product():
+            yield from _product_details(statement)
+        case Mask():
+            yield from _mask_details(statement)
+        case Compute():
+            yield "rounded" if statement.rounded else ""
+        case Merge():
+            groups = (", ".join(map(str, side)) for side in statement.sides)
+            yield f"sides({'; '.join(groups)})"
+        case Lane():
+            yield _clause("along", (statement.along,))
+            yield f"at({statement.at})"
+        case Reduce():
+            yield _clause("over", statement.over)
+        case Scan():
+            yield _clause("along", (statement.along,))
+        case Positions():
+            pass
+        case _:
+            yield from _few_details(statement)
+
+
+def _few_details(
+    statement: Cast | Finite | Convert | Pick | Largest | Ask,
+) -> Iterator[str]:
+    match statement:
+        case Cast():
+            pass
+        case Finite():
+            fill = statement.fill
+            yield "" if fill == -math.inf else f"fill({_number(fill)})"
+        case Convert():
+            yield _when(statement.when)
+        case Pick():
+            yield f"when({statement.when})"
+        case Largest():
+            yield _named("last", statement.state)
+            yield _named("scale", statement.scale)
+        case Ask():
+            yield f"tiles({statement.tiles})"
+            yield _when(statement.when)
+        case _:
+            assert_never(statement)
+
+
+def _mask_details(statement: Mask) -> Iterator[str]:
+    places = (f"{d}" if w is True else f"{d}: {w}" for d, w in statement.where)
+    yield f"fill({_number(statement.fill)})"
+    yield f"where({', '.join(places)})" if statement.where else ""
+    yield _when(statement.when)
+
+
+def _load_details(statement: Load) -> Iterator[str]:
+    if statement.along is not None:
+        yield f"along({statement.along.dim})"
+        yield _named("index", statement.along.index)
+        if statement.along.known != "no":
+            yield f"known({statement.along.known})"
+        side = "under" if statement.along.holds else "unless"
+        yield _named(side, statement.along.under)
+    if statement.via != "pointer":
+        yield f"by({statement.via})"
+    if statement.guarded:
+        yield _clause("guarded", statement.guarded)
+    if statement.buffers != 0:
+        yield f"buffers({statement.buffers})"
+    yield _when(statement.when)
+    yield _named("instead", statement.instead)
+
+
+def _product_details(statement: Product) -> Iterator[str]:
+    groups = ("batch", "rows", "columns", "over")
+    yield from (_clause(n, getattr(statement, n)) for n in groups)
+    if statement.wgmma is not False:
+        yield f"wgmma({statement.wgmma})"
+    if statement.precision != "storage":
+        yield f"precision({statement.precision})"
+    yield _named("into", statement.into)
+
+
+# -- Words -----------------------------------------------------------------------------
+
+
+def _words(*words: str) -> str:
+    return " ".join(w for w in words if w)
+
+
+def _typed(name: str, tile: Tile) -> str:
+    return f"{quoted(name)}: {tile.dtype}[{', '.join(map(str, tile.axes))}]"
+
+
+def _read(statement: Load | Ask) -> str:
+    axes: tuple[Axis, ...] = statement.at
+    return f"{quoted(statement.source)}[{', '.join(map(axis_text, axes))}]"
+
+
+def _application(statement: Compute) -> str:
+    if statement.inner is None:
+        return _applied(statement.op, statement.operands)
+    return f"{statement.op.name}({_applied(statement.inner, statement.operands)})"
+
+
+def _applied(op: Operator, operands: tuple[Operand, ...]) -> str:
+    shown = [quoted(o) if isinstance(o, str) else str(o) for o in operands]
+    if op.sign is not None and len(shown) == 2:
+        return f" {op.sign} ".join(shown)
+    return f"{op.name}({', '.join(shown)})"
+
+
+def _number(value: float) -> str:
+    return str(scalar(value))
+
+
+def _clause(name: str, dims: Iterable[object]) -> str:
+    shown = ", ".join(map(str, dims))
+    return f"{name}({shown})" if shown or name in ("pieces", "over") else ""
+
+
+def _when(number: Number) -> str:
+    return "" if number is True else f"when({number})"
+
+
+def _named(word: str, name: str | None) -> str:
+    return "" if name is None else f"{word}({quoted(name)})"
+
+
+# -- Forms -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NumberForm:
+    """A number, a question about sizes, or an operation on numbers.
+
+    `word` is the number, the question or the sign.
+    """
+
+    word: Word
+    args: tuple[NumberForm | DimForm, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """`exp(a - b)`: an operator, by name or by sign, and what it is applied to."""
+
+    operator: Word
+    arguments: tuple[CallForm | Word, ...]
+
+
+@dataclass(frozen=True)
+class MaskedForm:
+    """`k/loop: not ends(k/loop)`: a piece, and when it is masked."""
+
+    dim: DimForm
+    when: NumberForm | None
+
+
+@dataclass(frozen=True)
+class DetailForm:
+    """`over(k/loop)`, `when(warps >= 4)`, `into(total)`, `fill(-inf)`, `rounded`."""
+
+    name: Word
+    dims: tuple[DimForm, ...] = ()
+    number: NumberForm | None = None
+    word: Word | None = None
+    masked: tuple[MaskedForm, ...] = ()
+    sides: tuple[tuple[DimForm, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class ActionForm:
+    """What stands right of `=`: a word, what it is applied to, and details.
+
+    Attributes:
+        word: `load`, `pick`, `cast`, `sum`, `@` ...; None for arithmetic.
+        values: Names of values.
+        axes: Of a tensor that is read.
+        call: Arithmetic.
+        details: In the order of the text.
+    """
+
+    word: Word | None
+    values: tuple[Word, ...] = ()
+    axes: tuple[AxisForm, ...] = ()
+    call: CallForm | None = None
+    details: tuple[DetailForm, ...] = ()
+
+
+@dataclass(frozen=True)
+class AssignForm:
+    """`x: f16[m, k/loop] = load x[m, k/loop]`."""
+
+    name: Word
+    type: TypeForm
+    action: ActionForm
+
+
+@dataclass(frozen=True)
+class CarryForm:
+    """`carry total: f32[m] = 0.0`."""
+
+    name: Word
+    type: TypeForm
+    value: Word
+
+
+@dataclass(frozen=True)
+class StoreForm:
+    """`store y: f16[m, n/grid] = total`."""
+
+    name: Word
+    type: TypeForm
+    operand: Word
+
+
+@dataclass(frozen=True)
+class AskForm:
+    """`ask w[k/loop, n/grid] tiles(2)`."""
+
+    source: Word
+    axes: tuple[AxisForm, ...]
+    details: tuple[DetailForm, ...]
+
+
+@dataclass(frozen=True)
+class ChangeForm:
+    """`total += x`, `total *= x`, `total max= x`."""
+
+    target: Word
+    sign: Word
+    operand: Word
+
+
+@dataclass(frozen=True)
+class BareForm:
+    """`wait`, `announce`."""
+
+    word: Word
+
+
+@dataclass(frozen=True)
+class LoopForm:
+    """`loop(k) { ... }`, `loop(k) whole { ... }`."""
+
+    word: Word
+    dim: Word
+    part: Word | None
+    lines: tuple[LineForm, ...]
+
+
+@dataclass(frozen=True)
+class BlockForm:
+    """`block grid(n / 64) loop(k / 64) num_warps(4)`."""
+
+    word: Word
+    clauses: tuple[ClauseForm, ...]
+
+
+@dataclass(frozen=True)
+class HeadForm:
+    """Lines about pieces: `pieces(m, k/loop) units(m)`, `side rows(m)`, `warps(4)`."""
+
+    word: Word
+    details: tuple[DetailForm, ...]
+
+
+LineForm = (
+    BlockForm
+    | HeadForm
+    | AssignForm
+    | CarryForm
+    | StoreForm
+    | AskForm
+    | ChangeForm
+    | BareForm
+    | LoopForm
+)
+
+
+@dataclass(frozen=True)
+class ProgramForm:
+    """One tile program."""
+
+    name: Word
+    tensors: tuple[tuple[Word, TypeForm], ...]
+    sizes: tuple[tuple[Word, Word], ...]
+    lines: tuple[LineForm, ...]
+
+
+# -- Reading ---------------------------------------------------------------------------
+
+DETAILS = (
+    *("pieces", "units", "guarded", "batch", "rows", "columns", "over", "sides"),
+    *("along", "index", "at"),
+    *(
+        "buffers",
+        "when",
+        "wgmma",
+        "warps",
+        "tiles",
+        "by",
+        "instead",
+        "precision",
+        "into",
+        "last",
+    ),
+    *("scale", "fill"),
+)
+"""Words before a bracket that say more about a statement."""
+
+
+@v_args(inline=True)
+class _Forms(TypeForms):
+    """Turns Lark's tree into forms; a method per rule, an absent `[...]` is None."""
+
+    def start(self, _version: Any, *programs: ProgramForm) -> tuple[ProgramForm, ...]:
+        return programs
+
+    def program(self, name: Word, *parts: Any) -> ProgramForm:
+        tensors, sizes, lines = (p or () for p in parts)
+        return ProgramForm(name, tensors, sizes, lines)
+
+    def name(self, token: Token) -> Word:
+        return word(token)
+
+    def inputs(self, *items: Any) -> tuple[Any, ...]:
+        return items
+
+    typed = lines = dims = inputs
+
+    # -- Lines ---------------------------------------------------------------------
+
+    def block(self, token: Token, *clauses: ClauseForm) -> BlockForm:
+        return BlockForm(word(token), clauses)
+
+    def together(self, *parts: Any) -> tuple[Any, ...]:
+        return tuple(p for p in parts if not isinstance(p, Token))
+
+    def pieces(self, *details: DetailForm) -> HeadForm:
+        return HeadForm(details[0].name, details)
+
+    def side(self, token: Token, *details: DetailForm) -> HeadForm:
+        return HeadForm(word(token), details)
+
+    warps = pieces
+
+    def assign(self, name: Word, type_: TypeForm, action: ActionForm) -> AssignForm:
+        return AssignForm(name, type_, action)
+
+    def carry(
+        self, _carry: Token, name: Word, type_: TypeForm, value: Token
+    ) -> CarryForm:
+        return CarryForm(name, type_, word(value))
+
+    def store(
+        self, _store: Token, name: Word, type_: TypeForm, operand: Word
+    ) -> StoreForm:
+        return StoreForm(name, type_, operand)
+
+    def ask(
+        self,
+        _ask: Token,
+        source: Word,
+        axes: tuple[AxisForm, ...],
+        *details: DetailForm,
+    ) -> AskForm:
+        return AskForm(source, axes, details)
+
+    def change(self, target: Word, sign: Token, operand: Word) -> ChangeForm:
+        return ChangeForm(target, word(sign), operand)
+
+    def bare(self, token: Token) -> BareForm:
+        return BareForm(word(token))
+
+    def loop(
+        self,
+        token: Token,
+        dim: Token,
+        part: Token | None,
+        lines: tuple[LineForm, ...],
+    ) -> LoopForm:
+        return LoopForm(
+            word(token), word(dim), None if part is None else word(part), lines
+        )
+
+    # -- Right of the `=` ----------------------------------------------------------
+
+    def load(
+        self,
+        token: Token,
+        source: Word,
+        axes: tuple[AxisForm, ...],
+        *details: DetailForm,
+    ) -> ActionForm:
+        return ActionForm(word(token), (source,), axes, details=details)
+
+    def positions(self, token: Token, axes: tuple[AxisForm, ...]) -> ActionForm:
+        return ActionForm(word(token), (), axes)
+
+    def pick(
+        self, token: Token, operand: Word, other: Word, *details: DetailForm
+    ) -> ActionForm:
+        return ActionForm(word(token), (operand, other), details=details)
+
+    def step(self, token: Token, operand: Word, *details: DetailForm) -> ActionForm:
+        return ActionForm(word(token), (operand,), details=details)
+
+    def product(
+        self, left: Word, sign: Token, right: Word, *details: DetailForm
+    ) -> ActionForm:
+        return ActionForm(word(sign), (left, right), details=details)
+
+    def compute(self, call: CallForm, rounded: Token | None) -> ActionForm:
+        details = () if rounded is None else (DetailForm(word(rounded)),)
+        return ActionForm(None, call=call, details=details)
+
+    def infix(self, left: Word, sign: Token, right: Word) -> CallForm:
+        return CallForm(word(sign), (left, right))
+
+    def call(self, function: Token, *arguments: CallForm | Word) -> CallForm:
+        return CallForm(word(function), arguments)
+
+    def operand(self, value: Word | Token) -> Word:
+        return word(value) if isinstance(value, Token) else value
+
+    # -- Details -------------------------------------------------------------------
+
+    def dims_clause(self, name: Token, dims: tuple[DimForm, ...] | None) -> DetailForm:
+        return DetailForm(word(name), dims=dims or ())
+
+    def sides(self, name: Token, *sides: tuple[DimForm, ...]) -> DetailForm:
+        return DetailForm(word(name), sides=sides)
+
+    def number_clause(self, name: Token, number: NumberForm) -> DetailForm:
+        return DetailForm(word(name), number=number)
+
+    def name_clause(self, name: Token, value: Word) -> DetailForm:
+        return DetailForm(word(name), word=value)
+
+    def fill_clause(self, name: Token, value: Token) -> DetailForm:
+        return DetailForm(word(name), word=word(value))
+
+    def where_clause(self, name: Token, *masked: MaskedForm) -> DetailForm:
+        return DetailForm(word(name), masked=masked)
+
+    def masked(self, dim: DimForm, when: NumberForm | None) -> MaskedForm:
+        return MaskedForm(dim, when)
+
+    # -- Numbers -------------------------------------------------------------------
+
+    def integer(self, token: Token) -> NumberForm:
+        return NumberForm(word(token))
+
+    word = integer
+
+    def question(self, name: Token, dim: DimForm) -> NumberForm:
+        return NumberForm(word(name), (dim,))
+
+    def function(self, name: Token, *args: NumberForm) -> NumberForm:
+        return NumberForm(word(name), args)
+
+    def operation(self, left: NumberForm, sign: Token, right: NumberForm) -> NumberForm:
+        return NumberForm(word(sign), (left, right))
+
+    def opposite(self, sign: Token, number: NumberForm) -> NumberForm:
+        return NumberForm(word(sign), (number,))
+
+    def either(
+        self, yes: NumberForm, sign: Token, condition: NumberForm, no: NumberForm
+    ) -> NumberForm:
+        return NumberForm(word(sign), (condition, yes, no))
+
+
+@cache
+def _grammar() -> Lark:
+    text = Path(__file__).with_name("syntax.lark").read_text(encoding="utf-8")
+    return Lark(
+        text,
+        parser="lalr",
+        postlex=Lines(),
+        maybe_placeholders=True,
+        transformer=_Forms(),
+        import_paths=[str(Path(__file__).parents[1] / "ir" / "text")],
+    )
+
+
+def read(source: Source) -> tuple[ProgramForm, ...]:
+    """The forms of a text.
+
+    Raises:
+        ParseError: The text is not in the language.
+    """
+    return read_with(_grammar(), source, _KEYWORDS | {*DETAILS})
+
+
+# -- Programs from forms ---------------------------------------------------------------
 
 
 def parse(text: str, filename: str = "<tiles>") -> TileProgram:
@@ -134,17 +799,17 @@ def _require_version(source: Source) -> None:
         if found is None:
             raise source.wrong(
                 word,
-                f"found `{word}`, expected `tiles {VERSION}`: a text of tile programs "
+                f"found `{word}`, expected `tiles {_VERSION}`: a text of tile programs "
                 "begins with its version",
             )
-        if found[1] != str(VERSION):
+        if found[1] != str(_VERSION):
             raise source.wrong(
                 word,
                 f"this is version {found[1][:20]} of the text of tile programs; this "
-                f"program reads version {VERSION}",
+                f"program reads version {_VERSION}",
             )
         return
-    raise ParseError(f"the text is empty, expected `tiles {VERSION}`", source.whole())
+    raise ParseError(f"the text is empty, expected `tiles {_VERSION}`", source.whole())
 
 
 _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -782,6 +1447,3 @@ class _Assigned:
 
 def _rows(kind: Kind) -> dict[str, Operator]:
     return {n: op for n, op in OPERATORS.items() if op.kind is kind}
-
-
-__all__ = ["parse", "parse_all"]
