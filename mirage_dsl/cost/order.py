@@ -16,8 +16,15 @@ from dataclasses import replace
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.cost.facts import ProgramFacts, facts_as_searched
-from mirage_dsl.cost.flow import STAGES, Flow, Stage, Step, live_tiles
+from mirage_dsl.cost.facts import (
+    STAGES,
+    Flow,
+    ProgramFacts,
+    Stage,
+    Step,
+    facts_as_searched,
+    live_tiles,
+)
 from mirage_dsl.cost.footprint import Footprint, footprint_of, resources
 from mirage_dsl.ir.graph import BlockGraph, BlockNode, KernelGraph, Load, Store
 from mirage_dsl.ir.infer import kernel_types

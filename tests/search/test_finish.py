@@ -5,8 +5,7 @@ from __future__ import annotations
 from mirage_dsl.core.hardware import A100, H100
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.cost.flow import Stage
+from mirage_dsl.cost.facts import BlockFacts, Stage, facts_of
 from mirage_dsl.cost.footprint import footprint_of, resources
 from mirage_dsl.cost.order import (
     exchanges,

@@ -17,7 +17,7 @@ import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.cost.block import loaded
+from mirage_dsl.cost.estimate import loaded
 from mirage_dsl.cost.facts import ProgramFacts, facts_of
 from mirage_dsl.cost.footprint import Footprint, footprint_of
 from mirage_dsl.cost.order import exchanges, synchronisations

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis, Dim, TensorType
-from mirage_dsl.cost.block import block_cost
+from mirage_dsl.cost.estimate import block_cost
 from mirage_dsl.cost.facts import BlockFacts, Tried, facts_of
 from mirage_dsl.cost.footprint import (
     Footprint,
