@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
-from mirage_dsl.backends.triton.running import c_launcher, direct
+from mirage_dsl.backends.triton.running import direct
 
 WORD = ctypes.c_uint64
 INVALID_CONTEXT = 201
@@ -73,9 +73,9 @@ class Driver:
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.attach),
         ]
         addresses = [ctypes.cast(c, ctypes.c_void_p).value for c in self._callbacks]
-        monkeypatch.setattr(c_launcher, "_driver", lambda: addresses)
-        monkeypatch.setattr(c_launcher, "_driver_version", lambda: 13000)
-        c_launcher.compiled.cache_clear()
+        monkeypatch.setattr(direct, "_driver", lambda: addresses)
+        monkeypatch.setattr(direct, "_driver_version", lambda: 13000)
+        direct.compiled.cache_clear()
         monkeypatch.setattr(direct, "compile_kernel", self.compiled)
         monkeypatch.setattr(direct, "_allocator", lambda: self.empty)
         for name, value in (

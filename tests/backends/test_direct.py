@@ -24,7 +24,7 @@ from mirage_dsl.api import bound as bound_kernel
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running import c_launcher, direct
+from mirage_dsl.backends.triton.running import direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
@@ -47,7 +47,7 @@ def tensors(rows: int = 8) -> list[torch.Tensor]:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield Driver(monkeypatch)
-    c_launcher.compiled.cache_clear()
+    direct.compiled.cache_clear()
 
 
 def made(graph: KernelGraph, given: Sequence[torch.Tensor]) -> Direct:
@@ -749,7 +749,7 @@ def test_kernels_of_another_form_are_left_to_triton(
 ) -> None:
     del driver
     given = tensors()
-    monkeypatch.setattr(c_launcher, "SCRATCH", 3)
+    monkeypatch.setattr(direct, "SCRATCH", 3)
     monkeypatch.setattr(direct, "SCRATCH", 3)
     assert direct_call(plan(GRAPH), given) is None
 
@@ -758,8 +758,8 @@ def test_without_the_compiled_module_triton_launches(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del driver
-    monkeypatch.setattr(c_launcher, "_driver", lambda: None)
-    c_launcher.compiled.cache_clear()
+    monkeypatch.setattr(direct, "_driver", lambda: None)
+    direct.compiled.cache_clear()
     assert direct_call(plan(GRAPH), tensors()) is None
 
 
@@ -813,7 +813,7 @@ def test_launches_of_nothing_are_left_out(driver: Driver) -> None:
     assert bound is not None
     (launch,) = bound.launches
     empty = dataclasses.replace(launch, grid=(0, 3))
-    start = c_launcher.launcher([empty], -1, len(bound.roots))
+    start = direct.launcher([empty], -1, len(bound.roots))
     start(7, *range(len(bound.roots)))
     assert not driver.launches
 

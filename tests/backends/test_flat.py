@@ -10,7 +10,7 @@ import torch
 
 from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.running import c_launcher
+from mirage_dsl.backends.triton.running import direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
@@ -233,7 +233,7 @@ def test_what_is_cut_otherwise_is_not_updated_in_place() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     yield Driver(monkeypatch)
-    c_launcher.compiled.cache_clear()
+    direct.compiled.cache_clear()
 
 
 @pytest.mark.parametrize("form", FORMS)
