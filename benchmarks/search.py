@@ -31,8 +31,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.rewrite.views import sink_views
 from mirage_dsl.search.budget import Budget
-from mirage_dsl.search.closure.saturate import saturate
-from mirage_dsl.search.closure.workspace import Workspace, workspace
+from mirage_dsl.search.closure import Workspace, saturate, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.space import space_of
 from mirage_dsl.search.structures import structures

@@ -45,10 +45,8 @@ use_numba_cache()
 _njit: Any = numba.njit
 
 MODULES = (
-    *("core/compiled", "search/closure/closure", "search/closure/workspace"),
-    "search/extract",
-    *("search/multi_kernel/heuristic", "search/useful/field61", "search/useful/terms"),
-    "verify/fields",
+    *("core/compiled", "search/closure", "search/extract", "search/multi_kernel/dags"),
+    *("search/useful", "verify/fields"),
 )
 
 _UNUSED = frozenset(

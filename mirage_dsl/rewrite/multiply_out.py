@@ -1,6 +1,6 @@
 """Another form of a program: sums of products of sums, multiplied out.
 
-The axioms behind S (`search.useful.terms`) cancel nothing and keep products of sums
+The axioms behind S (`search.useful`) cancel nothing and keep products of sums
 whole, so that S stays small.  What they miss is had by searching a second form of the
 program, in which one law is applied wherever it helps:
 

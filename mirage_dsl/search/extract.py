@@ -40,9 +40,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.compiled import entry, inner, once
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ops.definition import Term
-from mirage_dsl.search.closure.closure import PIECE
-from mirage_dsl.search.closure.saturate import Saturation
-from mirage_dsl.search.closure.workspace import (
+from mirage_dsl.search.closure import (
     BODY,
     CONSTANT,
     CONTRACT,
@@ -51,13 +49,15 @@ from mirage_dsl.search.closure.workspace import (
     GATHER,
     JOIN,
     LOAD,
+    PIECE,
     SUB,
     SUM,
     Ints,
+    Saturation,
     Words,
 )
 from mirage_dsl.search.space import Configuration, Space, balanced, block_count
-from mirage_dsl.search.useful.field61 import scramble64
+from mirage_dsl.search.useful import scramble64
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ class EdgeWork:
     """What every edge of a graph does at some sizes, one entry each.
 
     Attributes:
-        kind: Kind of edge (`search.closure.workspace`).
+        kind: Kind of edge (`search.closure`).
         result: Elements of the result, in one iteration.
         operand: Elements of the first operand; 0 if there is none.
         products: Of a contraction, 0 for others.
@@ -109,7 +109,7 @@ def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, i
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """The different ones of some packed shapes (`search.closure.closure`).
+    """The different ones of some packed shapes (`search.closure`).
 
     Attributes:
         dims: By shape and dim of the program, whether the shape has the dim.
@@ -464,7 +464,7 @@ def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
 HEAP = np.dtype([("rank", np.float64), ("state", np.int64)], align=True)
 """The rank of each state, and beside it, as an array of its own, the heap."""
 EMPTY = np.int64(0)
-"""Size of an empty heap; of NumPy's type, see `search.closure.workspace`."""
+"""Size of an empty heap; of NumPy's type, see `search.closure`."""
 
 
 @inner

@@ -167,7 +167,7 @@ class Space:
 
     @cached_property
     def choices(self) -> dict[Any, Any]:
-        """What `search.useful.abstract` found, which all loop choices share."""
+        """What `search.useful` found, which all loop choices share."""
         return {}
 
     @cached_property

@@ -37,9 +37,7 @@ from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.multiply_out import Form, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.closure import NAMES
-from mirage_dsl.search.closure.saturate import Saturation, saturate
-from mirage_dsl.search.closure.workspace import (
+from mirage_dsl.search.closure import (
     ADD,
     BODY,
     CONSTANT,
@@ -50,11 +48,14 @@ from mirage_dsl.search.closure.workspace import (
     JOIN,
     LOAD,
     MUL,
+    NAMES,
     SUB,
     SUM,
     Ints,
+    Saturation,
     Words,
     Workspace,
+    saturate,
     workspace,
 )
 from mirage_dsl.search.extract import (

@@ -36,22 +36,33 @@ from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.multiply_out import forms
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.search.closure.saturate import KIND, enabled_kinds
+from mirage_dsl.search.closure import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs.segments import _reads_joined, one_kernel
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.rewrites import REWRITES
 from mirage_dsl.search.sizes.constraints import Constraints
 from mirage_dsl.search.space import Configuration, Space, space_of
-from mirage_dsl.search.useful.abstract import Useful, salt_of, useful
-from mirage_dsl.search.useful.field61 import MODULUS, iota, key_of, word_of
-from mirage_dsl.search.useful.terms import IN_TILE, JOIN, REDUCE, Pair, times
+from mirage_dsl.search.useful import (
+    IN_TILE,
+    JOIN,
+    MODULUS,
+    REDUCE,
+    Pair,
+    Useful,
+    iota,
+    key_of,
+    salt_of,
+    times,
+    useful,
+    word_of,
+)
 from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.verify.shifts import reductions_as_shifts
 from mirage_dsl.verify.verifier import verify
 
 # -- Values outside of S ---------------------------------------------------------------
-# The rules are those of the closure (`search.closure.closure`), for one graph and in
+# The rules are those of the closure (`search.closure`), for one graph and in
 # Python.
 
 

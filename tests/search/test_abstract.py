@@ -8,12 +8,27 @@ import numpy as np
 import pytest
 from numba import njit
 
-from mirage_dsl.search.closure.closure import salt64
+from mirage_dsl.search.closure import salt64
 from mirage_dsl.search.space import Space, space_of
-from mirage_dsl.search.useful import field61
-from mirage_dsl.search.useful.abstract import Useful, salt_of, useful
-from mirage_dsl.search.useful.field61 import MODULUS, iota, key_of
-from mirage_dsl.search.useful.terms import Pair, times
+from mirage_dsl.search.useful import (
+    MODULUS,
+    Pair,
+    Useful,
+    add61,
+    iota,
+    iota61,
+    is_member,
+    key64,
+    key_of,
+    member_table,
+    mul61,
+    salt_of,
+    scramble,
+    scramble64,
+    sub61,
+    times,
+    useful,
+)
 from tests.search.programs import PROGRAMS, Program
 
 
@@ -28,12 +43,12 @@ def pairs(count: int) -> list[tuple[int, int]]:
 def _compiled(x, y):
     """All compiled operations of the field, which only compiled code can call."""
     return (
-        field61.mul61(x, y),
-        field61.add61(x, y),
-        field61.sub61(x, y),
-        field61.iota61(x),
-        field61.key64(x, y),
-        field61.scramble64(x),
+        mul61(x, y),
+        add61(x, y),
+        sub61(x, y),
+        iota61(x),
+        key64(x, y),
+        scramble64(x),
     )
 
 
@@ -41,7 +56,7 @@ def test_compiled_field_is_the_field() -> None:
     for a, b in pairs(12):
         found = [int(v) for v in _compiled(np.uint64(a), np.uint64(b))]
         sums = [a * b % MODULUS, (a + b) % MODULUS, (a - b) % MODULUS]
-        assert found == [*sums, iota(a), key_of((a, b)), field61.scramble(a)]
+        assert found == [*sums, iota(a), key_of((a, b)), scramble(a)]
 
 
 @njit
@@ -67,14 +82,14 @@ def _members(table, keys):
     mask = np.uint64(len(table) - 1)
     count = 0
     for k in keys:
-        count += field61.is_member(table, mask, k)
+        count += is_member(table, mask, k)
     return count
 
 
 def test_member_table_has_its_members_only() -> None:
     rng = np.random.default_rng(1)
     keys = rng.integers(1, 2**63, 1000).astype(np.uint64)
-    table = field61.member_table(keys[:500])
+    table = member_table(keys[:500])
     assert _members(table, keys) == 500
     assert _members(table, keys[500:]) == 0
 

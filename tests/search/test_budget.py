@@ -22,8 +22,7 @@ from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.search import driver
-from mirage_dsl.search.closure.saturate import saturate
-from mirage_dsl.search.closure.workspace import workspace
+from mirage_dsl.search.closure import saturate, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.space import space_of

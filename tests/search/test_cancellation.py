@@ -8,8 +8,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.search import structures as module
-from mirage_dsl.search.closure.saturate import saturate
-from mirage_dsl.search.closure.workspace import SUB, workspace
+from mirage_dsl.search.closure import SUB, saturate, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.extract import moved_differences
 from mirage_dsl.search.space import space_of

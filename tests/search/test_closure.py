@@ -9,8 +9,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.budget import Budget
-from mirage_dsl.search.closure.saturate import Saturation, saturate
-from mirage_dsl.search.closure.workspace import (
+from mirage_dsl.search.closure import (
     AFTER,
     BEFORE,
     BODY,
@@ -18,7 +17,9 @@ from mirage_dsl.search.closure.workspace import (
     GATHER,
     JOIN,
     LOAD,
+    Saturation,
     Workspace,
+    saturate,
     workspace,
 )
 from mirage_dsl.search.space import configurations, space_of

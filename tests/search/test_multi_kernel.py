@@ -27,10 +27,10 @@ from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 from mirage_dsl.search.multi_kernel import search as union_search
-from mirage_dsl.search.multi_kernel.exact import prove
+from mirage_dsl.search.multi_kernel.dags import prove
 from mirage_dsl.search.multi_kernel.halves import Joining, cut_dims, with_halves
 from mirage_dsl.search.multi_kernel.kernels import LARGEST, with_room
-from mirage_dsl.search.multi_kernel.planning import Planner
+from mirage_dsl.search.multi_kernel.search import Planner
 from mirage_dsl.search.result import is_one_kernel, leaves_products
 from mirage_dsl.search.sizes import graphs
 from mirage_dsl.search.sizes.constraints import Constraints

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mirage_dsl.search.budget import Budget
-from mirage_dsl.search.multi_kernel.exact import cheap_enough, prove
+from mirage_dsl.search.multi_kernel.dags import Dag, cheap_enough, neighbours, prove
 from mirage_dsl.search.multi_kernel.graph import (
     LAUNCH,
     OPERATE,
@@ -18,7 +18,6 @@ from mirage_dsl.search.multi_kernel.graph import (
     SAVE,
     LayeredGraph,
 )
-from mirage_dsl.search.multi_kernel.heuristic import Dag, neighbours
 
 
 def test_what_needs_itself_is_no_solution() -> None:

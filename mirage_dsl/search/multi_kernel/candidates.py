@@ -35,15 +35,16 @@ from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, EXP
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.closure import NAMES
-from mirage_dsl.search.closure.saturate import Saturation, saturate
-from mirage_dsl.search.closure.workspace import (
+from mirage_dsl.search.closure import (
     CONSTANT,
     FUNCTION,
     LOAD,
+    NAMES,
     SUM,
     Ints,
+    Saturation,
     Workspace,
+    saturate,
 )
 from mirage_dsl.search.multi_kernel.halves import Halves, rejoined, with_halves
 from mirage_dsl.search.space import Output, Space, Value, space_of
@@ -99,7 +100,7 @@ def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponenti
     return Exponentials(frozenset(large), shifts)
 
 
-def once(shift: Ints) -> NDArray[np.bool_]:
+def done_once(shift: Ints) -> NDArray[np.bool_]:
     """Which numbers of shifts are of what one kernel has to do.
 
     Partial sums are combined in one.  Without products an exponential may be computed

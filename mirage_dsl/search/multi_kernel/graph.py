@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.search.closure.workspace import CONTRACT, LOAD, Ints
+from mirage_dsl.search.closure import CONTRACT, LOAD, Ints
 from mirage_dsl.search.extract import needed
 from mirage_dsl.search.multi_kernel.kernels import LIMITS, KernelChoice
 

@@ -22,9 +22,7 @@ from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.budget import UNLIMITED, Budget
-from mirage_dsl.search.closure.closure import NAMES
-from mirage_dsl.search.closure.saturate import Saturation, saturate
-from mirage_dsl.search.closure.workspace import (
+from mirage_dsl.search.closure import (
     AFTER,
     BEFORE,
     BODY,
@@ -33,9 +31,12 @@ from mirage_dsl.search.closure.workspace import (
     GATHER,
     JOIN,
     LOAD,
+    NAMES,
     SUM,
     Ints,
+    Saturation,
     Workspace,
+    saturate,
 )
 from mirage_dsl.search.extract import (
     TILE,

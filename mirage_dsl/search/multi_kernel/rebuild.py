@@ -24,10 +24,10 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.ir.walk import operands_of, with_operands, with_returned
 from mirage_dsl.rewrite.casts import insert_casts
-from mirage_dsl.search.closure.workspace import BODY, LOAD
+from mirage_dsl.search.closure import BODY, LOAD
+from mirage_dsl.search.multi_kernel.dags import Dag
 from mirage_dsl.search.multi_kernel.graph import LIBRARY, OPERATE, SAVE, LayeredGraph
 from mirage_dsl.search.multi_kernel.halves import Joining
-from mirage_dsl.search.multi_kernel.heuristic import Dag
 from mirage_dsl.search.multi_kernel.kernels import KernelChoice
 from mirage_dsl.search.space import Output
 from mirage_dsl.search.structures import Edge, chosen_edges, reconstruct
