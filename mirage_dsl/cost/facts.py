@@ -251,6 +251,8 @@ def _span(
     return first, last
 
 
+# -- Programs as rows of matrices ------------------------------------------------------
+
 UNPACKING = 1.25
 """Operations for each number that is unpacked from bytes, to f16.
 
@@ -258,7 +260,7 @@ Instructions for eight halves of bytes: two that spread bytes, four masks, four
 subtractions.
 """
 
-# -- Programs as rows of matrices ------------------------------------------------------
+
 # A column of these matrices is a parameter point (`cost.footprint`), so one
 # pass of NumPy prices all values, loads or products of a program at all
 # points.  All that does not depend on the points is worked out here, once for

@@ -28,7 +28,7 @@ it: division multiplies by `iota`, and a second component reads minus as plus.
 **Fingerprints** are numbers modulo 2**61 - 1, and their arithmetic is written twice.
 
 The Python half serves the few terms of a program, the compiled half the millions of
-the closure.  `tests/search/test_abstract.py` holds them to each other.
+the closure.  `tests/search/test_useful.py` holds them to each other.
 """
 
 # Numba has no types for its decorators, nor for compiled functions.

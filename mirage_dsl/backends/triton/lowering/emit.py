@@ -655,6 +655,8 @@ class Prefetcher:
         return piece.width * min(tiles, most)
 
 
+# -- A module --------------------------------------------------------------------------
+
 EARLY = f"""
 # Whether kernels may start before those ahead of them have ended: from \
 {FIRST_EARLY.name} on.
