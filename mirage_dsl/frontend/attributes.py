@@ -367,7 +367,10 @@ def _own_names(cls: type) -> frozenset[str]:
 
 ANY_STRIDES = "kernels take any strides; .contiguous() costs nothing"
 _MEMORY = "it has no memory; compute with the tensor itself"
-OF_NO_NUMBERS = ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num")
+OF_NO_NUMBERS = (
+    *("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num"),
+    *("nansum", "nanmean", "nanmedian", "nanquantile"),
+)
 """Functions of PyTorch and NumPy that tell what is no finite number."""
 
 NO_NUMBERS = (

@@ -17,6 +17,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import positions
+from mirage_dsl.frontend.matrices import diagonal
 from mirage_dsl.frontend.operands import apply, is_condition, public
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OR_ONE
@@ -365,29 +366,17 @@ _ELLIPSIS = "..."
 def einsum(equation: Any, *operands: Any) -> Any:
     """Products summed over labelled axes, from left to right.
 
-    Ellipses and equations without `->` mean what they do for NumPy and PyTorch; a label
-    may not stand twice in one operand.
+    Ellipses and equations without `->` mean what they do for NumPy and PyTorch; of a
+    label that stands twice in one operand it is the diagonal.
 
     Raises:
         ShapeError: The equation does not fit the operands.
-        UnsupportedError: A label stands twice in one operand.
     """
     given: list[Any] = list(shapes.flat_arguments(operands))
     terms, output = _labels(str(equation), [x.ndim for x in given])
-    for term in (*terms, output):
-        if len(set(term)) != len(term):
-            raise UnsupportedError(
-                f"einsum({equation!r}): a label stands twice in one operand or in the "
-                "result; diagonals are not possible",
-                user_location(),
-            )
-    unknown = set(output).difference(*terms)
-    if unknown:
-        raise ShapeError(
-            f"einsum({equation!r}): no operand has the label "
-            f"{', '.join(sorted(unknown))} of the result",
-            user_location(),
-        )
+    _check_result(str(equation), terms, output)
+    for at, labels in enumerate(terms):
+        terms[at], given[at] = _of_diagonals(str(equation), labels, given[at])
     term, x = terms[0], given[0]
     for at in range(1, len(terms)):
         wanted = set(output).union(*terms[at + 1 :])
@@ -399,6 +388,38 @@ def einsum(equation: Any, *operands: Any) -> Any:
         return _single(term, output, x)
     found = x if term == output else _single(term, output, x)
     return found.with_unknown_strides()
+
+
+def _check_result(equation: str, terms: Sequence[str], output: str) -> None:
+    """Refuse labels of a result that stand there twice, or in no operand."""
+    if len(set(output)) != len(output):
+        raise ShapeError(
+            f"einsum({equation!r}): a label stands twice in the result", user_location()
+        )
+    unknown = set(output).difference(*terms)
+    if unknown:
+        raise ShapeError(
+            f"einsum({equation!r}): no operand has the label "
+            f"{', '.join(sorted(unknown))} of the result",
+            user_location(),
+        )
+
+
+def _of_diagonals(equation: str, term: str, x: Any) -> tuple[str, Any]:
+    """An operand with each label once: the diagonal of the axes that have it."""
+    for label in dict.fromkeys(term):
+        while term.count(label) > 1:
+            first = term.index(label)
+            second = term.index(label, first + 1)
+            if x.shape[first] != x.shape[second]:
+                raise ShapeError(
+                    f"einsum({equation!r}): the label {label} is of extents "
+                    f"{x.shape[first]} and {x.shape[second]} in one operand",
+                    user_location(),
+                )
+            x = diagonal(x, 0, first, second)
+            term = term[:first] + term[first + 1 : second] + term[second + 1 :] + label
+    return term, x
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:

@@ -11,7 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, TraceError, user_location
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import (
     DTYPE_NAMES,
     DType,
@@ -388,6 +394,13 @@ def _linspace(
     count = shapes.integer(steps, "steps")
     step = (end - start) / (count - 1) if count > 1 else 0.0
     near = _steps_of(start, step, count, dtype, device)
+    of_data = any(isinstance(point, Tensor) for point in (start, end))
+    if of_data and near.handle.value.dtype.is_integer:
+        raise UnsupportedError(
+            "linspace of integers between ends that are data, whose last digit says "
+            "which integers these are; make it outside of the function",
+            user_location(),
+        )
     if count == 1:
         return near
     # From the nearer end, as PyTorch: both ends are what was given.

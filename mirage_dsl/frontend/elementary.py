@@ -19,6 +19,7 @@ from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.operands import (
     apply,
     as_operand,
+    as_tensor,
     float_of_numpy,
     is_condition,
     is_float,
@@ -65,6 +66,11 @@ def sign(x: Any) -> Any:
 def numpy_sign(x: Any) -> Any:
     """The same, NaN of NaN."""
     return f.where(f.equal(x, x), sign(x), x)
+
+
+def signbit(x: Any) -> Any:
+    """Where the sign is a minus, that of -0 too."""
+    return _below_zero(x) if is_float(x) else f.less(x, 0)
 
 
 def copysign(x: Any, y: Any) -> Any:
@@ -265,6 +271,18 @@ def logit(x: Any, eps: float | None = None) -> Any:
     return f.log(x / (1 - x))
 
 
+def float_power(x: Any, exponent: Any) -> Any:
+    """A power in float64, whatever is given."""
+    return f.pow(*(v.to(t, "float64") if _varies(t) else t for t in (x, exponent)))
+
+
+def ldexp(x: Any, exponent: Any) -> Any:
+    """X times a power of 2, in the format of x where the exponent is an integer."""
+    x, exponent = as_tensor("ldexp", x), as_tensor("ldexp", exponent)
+    found = f.mul(x, f.pow(2.0, exponent))
+    return v.to(found, x) if is_float(x) and f.is_whole(exponent) else found
+
+
 # -- Trigonometric and hyperbolic functions --------------------------------------------
 
 
@@ -442,9 +460,12 @@ ELEMENTARY: Mapping[str, Callable[..., Any]] = {
 
 PYTORCH_ONLY: Mapping[str, Callable[..., Any]] = {
     "div": div,
+    "float_power": float_power,
     "frac": frac,
+    "ldexp": ldexp,
     "logit": logit,
     "sgn": sign,
+    "signbit": signbit,
     "special_expit": f.sigmoid,
     "special_xlog1py": xlog1py,
     "xlogy": xlogy,

@@ -44,6 +44,7 @@ from mirage_dsl.frontend.layers import RECURRENT
 from mirage_dsl.frontend.matrices import MATRICES
 from mirage_dsl.frontend.matrices import OF_NUMPY as NUMPYS_MATRICES
 from mirage_dsl.frontend.matrices import OF_PYTORCH as PYTORCHS_MATRICES
+from mirage_dsl.frontend.measures import MEASURES
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operands import is_condition
 from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
@@ -57,7 +58,7 @@ from mirage_dsl.frontend.rearranging import (
 from mirage_dsl.frontend.selected import FUNCTIONS as OF_PLACES
 from mirage_dsl.frontend.selected import index_add
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.windows import WINDOWS
+from mirage_dsl.frontend.windows import WINDOWS, im2col
 
 Function = Callable[..., Any]
 
@@ -384,6 +385,7 @@ _TORCH: dict[str, Function] = {
     **PYTORCH_ONLY,
     **OF_PYTORCH,
     **PYTORCHS_MATRICES,
+    **MEASURES,
     **PLACING,
     **TRIANGLES,
     **{name: _converting(dtype) for name, dtype in _CONVERTING.items()},
@@ -435,6 +437,7 @@ _TORCH: dict[str, Function] = {
     "ge": f.greater_equal,
     "eq": f.equal,
     "ne": f.not_equal,
+    "real": _itself,
     "rsub": _subtracted_from,
     **{name: _wholly(name) for name in ("allclose", "equal")},
 }
@@ -514,6 +517,8 @@ _REDUCTIONS: dict[str, Function] = {
 }
 _OTHER_ORDER = ("batch_norm",)
 """Functions whose arguments come in another order in `torch` itself."""
+_OF_FUNCTIONAL: Mapping[str, Function] = {"unfold": im2col}
+"""Functions of `torch.nn.functional` whose names methods have for something else."""
 _SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
 """Arguments that PyTorch's own functions pass on, with these values, to say nothing."""
 
@@ -559,7 +564,9 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         if not (n in _SILENT and (v is None or n == "_stacklevel"))
     }
     in_place, out = told.pop("inplace", False), told.pop("out", None)
-    found = _dispatch(_TORCH, "torch", name.strip("_"), args, told)
+    functional = getattr(function, "__module__", "") == "torch.nn.functional"
+    table = {**_TORCH, **_OF_FUNCTIONAL} if functional else _TORCH
+    found = _dispatch(table, "torch", name.strip("_"), args, told)
     if in_place:
         return write(f"{name}(inplace=True)", args[0], found, ())
     return found if out is None else into(f"torch.{name}", out, found, (args, told))

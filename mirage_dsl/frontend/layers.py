@@ -29,6 +29,7 @@ from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.dims import DimVars
 from mirage_dsl.frontend.elementary import log1p, xlogy
 from mirage_dsl.frontend.operands import as_tensor, is_condition
+from mirage_dsl.frontend.rearranging import broadcast_tensors
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 
@@ -509,7 +510,8 @@ def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     product of two that are long may be beyond their format.
     """
     x, y = f.as_tensor("cosine_similarity", x), f.as_tensor("cosine_similarity", y)
-    directions = [_direction(t, dim, eps) for t in (x, y)]
+    # Norms are of the shape that both have: an axis may be as long in one alone.
+    directions = [_direction(t, dim, eps) for t in broadcast_tensors(x, y)]
     found = f.sum(f.mul(*directions), dim)
     return found.to(promote(x.handle.value.dtype, y.handle.value.dtype).long_name)
 

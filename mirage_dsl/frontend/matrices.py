@@ -10,14 +10,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import arange, positions
 from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.memory import link
-from mirage_dsl.frontend.operands import as_tensor
+from mirage_dsl.frontend.operands import as_tensor, is_condition
 from mirage_dsl.frontend.rearranging import pad
 from mirage_dsl.frontend.tensor import Tensor
 
@@ -88,6 +93,11 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
         )
     whole = diag_embed if x.ndim == 1 else diagonal
     return whole(x.clone(), diagonal_)
+
+
+def diagflat(x: Any, offset: int = 0) -> Any:
+    """The matrix that all elements are the diagonal of, whatever their shape."""
+    return diag_embed(v.flatten(as_tensor("diagflat", x)), offset)
 
 
 def trace(x: Any) -> Any:
@@ -211,6 +221,11 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """A product of two tensors as `addmv`, added to a third one."""
 
     def added(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        if is_condition(x):
+            raise DTypeError(
+                "a product of truth values, added to others; cast them to numbers",
+                user_location(),
+            )
         found = _scaled(product(a, b), alpha)
         return found if beta == 0 else found + _scaled(x, beta)
 
@@ -305,6 +320,7 @@ OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
     "cartesian_prod": cartesian_prod,
     "cross": cross,
     "diag_embed": diag_embed,
+    "diagflat": diagflat,
     "fill_diagonal": fill_diagonal,
     "linalg_cross": cross,
     "linalg_diagonal": diagonal,

@@ -278,11 +278,41 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
         grouped = _cut(x, at, 0, count * size).viewed(Grouped(at, size))
         order = [i for i in range(grouped.ndim) if i != at + 1]
         return v.permute(grouped, *order, at + 1)
-    _few(count, "unfold in windows that do not stand side by side")
-    windows = [_cut(x, at, i * step, i * step + size) for i in range(count)]
-    found = v.stack(windows, at)
-    order = [i for i in range(found.ndim) if i != at + 1]
-    return v.permute(found, *order, at + 1)
+    if count > size:
+        found = windows_along(x, at, size, step).clone()
+    else:
+        _few(count, "unfold in windows that do not stand side by side")
+        windows = [_cut(x, at, i * step, i * step + size) for i in range(count)]
+        found = v.stack(windows, at)
+        order = [i for i in range(found.ndim) if i != at + 1]
+        found = v.permute(found, *order, at + 1).clone()
+    # A view in PyTorch: after a write to one of both the other is in doubt.
+    link(x.memory, found.memory)
+    return found
+
+
+def windows_along(x: Any, axis: int, size: int, step: int, dilation: int = 1) -> Any:
+    """Windows along an axis, each as a new last axis, of which elements stand apart.
+
+    Args:
+        x: The tensor.
+        axis: Where the windows are.
+        size: How many elements a window has.
+        step: From one window to the next.
+        dilation: From one element of a window to the next.
+    """
+    extent = _known(x, axis, "windows")
+    reach = dilation * (size - 1) + 1
+    if extent < reach:
+        raise ShapeError(
+            f"windows of {reach} elements along an axis of extent {extent}",
+            user_location(),
+        )
+    _few(size, "windows that do not stand side by side")
+    lead = (slice(None),) * axis
+    starts = (dilation * i for i in range(size))
+    stops = extent - reach + 1
+    return v.stack([x[(*lead, slice(s, s + stops, step))] for s in starts], -1)
 
 
 def tensor_split(x: Any, parts: Any, dim: int = 0) -> Any:
@@ -314,6 +344,22 @@ def _at_least(x: Any, rank: int) -> Any:
     return v.reshape(x, *(1,) * (rank - x.ndim), *x.shape) if x.ndim < rank else x
 
 
+def _in_space(x: Any, _: int = 3) -> Any:
+    """A tensor of three axes or more: the last one follows those of a matrix."""
+    return x if x.ndim > 2 else v.expand_dims(_at_least(x, 2), 2)
+
+
+def _each(widened: Callable[[Any, int], Any], rank: int) -> Callable[..., Any]:
+    """A function as `atleast_2d`, of a tensor or of several."""
+
+    def at_least(*tensors: Any) -> Any:
+        if len(tensors) == 1 and not is_sequence(tensors[0]):
+            return widened(tensors[0], rank)
+        return tuple(widened(t, rank) for t in shapes.flat_arguments(tensors))
+
+    return at_least
+
+
 def hstack(tensors: Sequence[Any]) -> Any:
     """Tensors joined along the second axis, vectors along the first."""
     given = [_at_least(t, 1) for t in tensors]
@@ -333,8 +379,7 @@ def column_stack(tensors: Sequence[Any]) -> Any:
 
 def dstack(tensors: Sequence[Any]) -> Any:
     """Tensors joined along the third axis, matrices as slices of it."""
-    given = [t if t.ndim > 2 else v.expand_dims(_at_least(t, 2), 2) for t in tensors]
-    return v.concat(given, 2)
+    return v.concat([_in_space(t) for t in tensors], 2)
 
 
 def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
@@ -357,9 +402,12 @@ def diff(
     """Differences of neighbours along an axis, so many times."""
     x = as_tensor("diff", x)
     at = shapes.normal_axis(dim, x.ndim, "diff")
+    order = shapes.integer(n, "an order")
+    if not order:
+        return x.clone()
     joined = [part for part in (prepend, x, append) if part is not None]
     x = v.concat(joined, at) if joined[1:] else x
-    for _ in range(shapes.integer(n, "an order")):
+    for _ in range(order):
         count = _known(x, at, "diff") - 1
         later, sooner = v.narrow(x, at, 1, count), v.narrow(x, at, 0, count)
         # Of truth values it is whether they differ.
@@ -502,6 +550,9 @@ REARRANGING: Mapping[str, Callable[..., Any]] = {
 """By the names that PyTorch and NumPy share."""
 
 OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
+    "atleast_1d": _each(_at_least, 1),
+    "atleast_2d": _each(_at_least, 2),
+    "atleast_3d": _each(_in_space, 3),
     "broadcast_tensors": broadcast_tensors,
     "channel_shuffle": channel_shuffle,
     "diff": diff,
@@ -514,9 +565,13 @@ OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
     "reshape_as": as_shaped,
     "select_scatter": select_scatter,
     "slice_scatter": slice_scatter,
+    "split_with_sizes": v.split,
     "take": take,
     "tensor_split": tensor_split,
     "unfold": unfold,
+    "unsafe_chunk": v.chunk,
+    "unsafe_split": v.split,
+    "unsafe_split_with_sizes": v.split,
     "view_as": as_shaped,
     "vsplit": _by_axis(0, 0),
 }

@@ -561,21 +561,21 @@ class Tensor(Attributes):
 
         return called("the method to", to, self, *args, **kwargs)
 
-    def half(self) -> Tensor:
+    def half(self, memory_format: Any = None) -> Tensor:
         """As float16."""
-        return self.to("float16")
+        return self.to("float16", memory_format=memory_format)
 
-    def bfloat16(self) -> Tensor:
+    def bfloat16(self, memory_format: Any = None) -> Tensor:
         """As bfloat16."""
-        return self.to("bfloat16")
+        return self.to("bfloat16", memory_format=memory_format)
 
-    def float(self) -> Tensor:
+    def float(self, memory_format: Any = None) -> Tensor:
         """As float32."""
-        return self.to("float32")
+        return self.to("float32", memory_format=memory_format)
 
-    def bool(self) -> Tensor:
+    def bool(self, memory_format: Any = None) -> Tensor:
         """Where it is not 0."""
-        return self.to("bool")
+        return self.to("bool", memory_format=memory_format)
 
     def __copy__(self) -> Tensor:
         # PyTorch's copies of an object have its memory, NumPy's their own.

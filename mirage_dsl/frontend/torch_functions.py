@@ -17,6 +17,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend.constructors import positions
 from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
 from mirage_dsl.frontend.operands import as_operand, as_tensor
@@ -123,7 +124,9 @@ def prelu(x: Any, weight: Any) -> Any:
 
 
 def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
-    """The tensor between two limits."""
+    """The tensor between two limits, of integers without their fractions."""
+    if f.holds_integers(x):
+        min_val, max_val = int(min_val), int(max_val)
     return f.clamp(x, min_val, max_val)
 
 
@@ -496,6 +499,74 @@ def embedding(
     return f.embedding(f.none_below_zero(input, weight, 0), weight)
 
 
+def embedding_bag(
+    input: Any,
+    weight: Any,
+    offsets: Any = None,
+    max_norm: Any = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    """The sum, the mean or the maximum of a matrix's rows at each row of indices.
+
+    Raises:
+        UnsupportedError: Bags are of several lengths, or these are not its arguments.
+    """
+    del norm_type, scale_grad_by_freq, sparse, include_last_offset
+    if input.ndim != 2 or offsets is not None:
+        raise UnsupportedError(
+            "embedding_bag with offsets: how long a bag is is data; give indices of "
+            "two axes, a row for each bag",
+            user_location(),
+        )
+    _check_bags(mode, per_sample_weights is not None, padding_idx is not None)
+    rows = embedding(input, weight, max_norm=max_norm)
+    if per_sample_weights is not None:
+        rows = rows * v.unsqueeze(per_sample_weights, -1)
+    if padding_idx is None:
+        return c.within_f32(_OF_BAGS[mode])(rows, 1)
+    padding = padding_idx + (weight.shape[0] if padding_idx < 0 else 0)
+    return _without_padding(rows, f.not_equal(input, padding), mode)
+
+
+@c.within_f32
+def _without_padding(rows: Any, kept: Any, mode: str) -> Any:
+    """The sum or the mean of the rows that are kept; 0 where there are none."""
+    kept = v.unsqueeze(kept, -1)
+    total = f.sum(f.where(kept, rows, 0.0), 1)
+    if mode == "sum":
+        return total
+    return total / f.maximum(f.sum(kept, 1, dtype=rows.dtype), 1)
+
+
+_OF_BAGS = {"sum": f.sum, "mean": f.mean, "max": f.max}
+
+
+def _check_bags(mode: str, weighted: bool, padded: bool) -> None:
+    """Refuse a mode that there is not, or not with such arguments."""
+    if mode not in _OF_BAGS:
+        raise UnsupportedError(
+            f"embedding_bag: mode={mode!r}; expected 'sum', 'mean' or 'max'",
+            user_location(),
+        )
+    if mode != "sum" and weighted:
+        raise UnsupportedError(
+            f"embedding_bag: per_sample_weights with mode={mode!r}; they go with 'sum'",
+            user_location(),
+        )
+    if mode == "max" and padded:
+        raise UnsupportedError(
+            "embedding_bag: padding_idx with mode='max', of which a bag may be empty; "
+            "use embedding and amax",
+            user_location(),
+        )
+
+
 def nll_loss(
     input: Any,
     target: Any,
@@ -672,9 +743,51 @@ def _scales_of(
     return by_row, by_column
 
 
+def multi_margin_loss(
+    input: Any,
+    target: Any,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """By how much other classes are not below the labelled one by a margin."""
+    del size_average, reduce
+    _check_reduction(reduction)
+    if p not in (1, 2):
+        raise UnsupportedError(
+            f"multi_margin_loss: p={p}; expected 1 or 2", user_location()
+        )
+    single = input.ndim == 1
+    x = v.unsqueeze(input, 0) if single else input
+    label = v.reshape(target, -1) if single else target
+    if x.ndim != 2 or label.ndim != 1:
+        raise ShapeError(
+            f"labels {tuple(target.shape)} for {tuple(input.shape)}; expected one for "
+            "each row of classes",
+            user_location(),
+        )
+    label = f.none_below_zero(label, x, 1)
+    own = f.take_along_dim(x, v.expand_dims(label, 1), 1)
+    each = f.maximum(margin - own + x, 0)
+    each = each if p == 1 else f.square(each)
+    if weight is not None:
+        each = each * v.expand_dims(f.index_select(weight, 0, label), 1)
+    others = f.not_equal(positions(x, 1), v.expand_dims(label, 1))
+    found = f.mean(f.where(others, each, 0.0), 1)
+    if reduction != "none":
+        return f.sum(found) if reduction == "sum" else f.mean(found)
+    return v.squeeze(found, 0) if single else found
+
+
 FUNCTIONS = {
     "cross_entropy": cross_entropy,
     "embedding": embedding,
+    "embedding_bag": embedding_bag,
+    "fill": full_like,
+    "multi_margin_loss": multi_margin_loss,
     "nll_loss": nll_loss,
     **ACTIVATIONS,
     **FILLED,

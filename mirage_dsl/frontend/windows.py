@@ -26,6 +26,7 @@ from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.dims import DimVars
 from mirage_dsl.frontend.operands import as_tensor
+from mirage_dsl.frontend.rearranging import pad, unfold, windows_along
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 
@@ -352,6 +353,74 @@ def _adaptive_pool(
     return _batched(run, x, rank, what)
 
 
+def _lp_pool(
+    rank: int,
+    x: Any,
+    norm_type: float,
+    kernel_size: Any,
+    stride: Any = None,
+    ceil_mode: bool = False,
+) -> Any:
+    """PyTorch's norms of windows over so many axes, by roots of sums of powers."""
+    window = _several(kernel_size, rank, f"kernel_size of lp_pool{rank}d")
+    powers = f.pow(x, norm_type)
+    found = _avg_pool(rank, powers, window, stride, 0, ceil_mode) * math.prod(window)
+    return f.pow(found, 1 / norm_type)
+
+
+# -- Windows as columns ----------------------------------------------------------------
+
+
+def im2col(
+    x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    """The windows of planes as columns, PyTorch's `torch.nn.functional.unfold`."""
+    what = "unfold"
+    window = _several(kernel_size, 2, f"kernel_size of {what}")
+    apart = _several(dilation, 2, f"dilation of {what}")
+    around = _several(padding, 2, f"padding of {what}")
+    steps = _several(stride, 2, f"stride of {what}")
+    if min(*window, *apart, *steps) < 1 or min(around) < 0:
+        raise ShapeError(
+            f"{what} with kernel_size={window}, dilation={apart}, padding={around}, "
+            f"stride={steps}; expected positive numbers, and a padding of 0 or more",
+            user_location(),
+        )
+
+    def run(x: Tensor) -> Any:
+        if any(around):
+            x = pad(x, [n for n in reversed(around) for _ in range(2)])
+        for axis, size, step, gap in zip((2, 3), window, steps, apart, strict=True):
+            side_by_side = gap == 1 and step == size
+            x = (
+                unfold(x, axis, size, step)
+                if side_by_side
+                else windows_along(x, axis, size, step, gap)
+            )
+        batch, channels, rows, columns, *_ = x.shape
+        found = v.permute(x, 0, 1, 4, 5, 2, 3)
+        wide = channels * math.prod(window)
+        return v.reshape(found, batch, wide, rows * columns).clone()
+
+    return _batched(run, x, 2, what)
+
+
+def local_response_norm(
+    x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """X over a power of the mean square of so many channels about each."""
+    x = as_tensor("local_response_norm", x)
+    if x.ndim < 3:
+        raise ShapeError(
+            f"local_response_norm of a tensor of rank {x.ndim}; expected 3 or more",
+            user_location(),
+        )
+    behind = [0] * (2 * (x.ndim - 2))
+    wide = pad(f.square(x), [*behind, size // 2, (size - 1) // 2])
+    mean = f.mean(windows_along(wide, 1, size, 1), -1)
+    return x / f.pow(mean * alpha + k, beta)
+
+
 # -- Interpolation ---------------------------------------------------------------------
 
 _MODES = {
@@ -427,9 +496,11 @@ WINDOWS: dict[str, Function] = {
     **_ranked("conv_transpose", _conv_transpose),
     **_ranked("max_pool", _max_pool),
     **_ranked("avg_pool", _avg_pool),
+    **_ranked("lp_pool", _lp_pool),
     **_ranked("adaptive_avg_pool", partial(_adaptive_pool, "avg")),
     **_ranked("adaptive_max_pool", partial(_adaptive_pool, "max")),
     "interpolate": interpolate,
+    "local_response_norm": local_response_norm,
     "upsample": interpolate,
 }
 """By PyTorch's names."""

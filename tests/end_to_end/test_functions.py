@@ -26,6 +26,17 @@ PROGRAMS: dict[str, Function] = {
     "triplet": lambda x, y: F.triplet_margin_loss(x, y, x * y),
     "norms": lambda x, y: F.normalize(x, p=1.0) * torch.norm(y, torch.inf, 1, True),
     "padded": lambda x, y: F.pad(x, (2, 3), value=1.5).sum(0) + F.pad(y, (0, 5))[0],
+    "tolerance": lambda x, y: torch.where(torch.isclose(x, y, atol=0.5), x, y),
+    "counts": lambda x, y: torch.count_nonzero(x > y, 1) * x.sum(1),
+    "powers of 2": lambda x, y: torch.ldexp(x, torch.floor(y)),
+    "signs": lambda x, y: torch.where(torch.signbit(x), y, x),
+    "distances": lambda x, y: torch.cdist(x, y) + torch.cdist(x, y, p=1),
+    "integrals": lambda x, y: torch.trapezoid(x, y) + torch.trapz(x * y, dx=0.5),
+    "renormed": lambda x, y: torch.renorm(x, 2, 0, 1.0) * y,
+    "columns": lambda x, y: F.unfold(x.view(1, 2, 4, 16), 2, padding=1)[0, :, :16] * y,
+    "patches": lambda x, y: F.unfold((x * y).view(1, 1, 8, 16), 4, stride=4),
+    "norms of windows": lambda x, y: F.lp_pool1d(x * x, 2.0, 4) + y[:, :4],
+    "of neighbours": lambda x, y: F.local_response_norm((x + y).view(1, 4, 32), 3),
     "rolled": lambda x, y: x.roll(3, 1) * y + y[:1].repeat(8, 1),
 }
 

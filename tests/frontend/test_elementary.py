@@ -28,7 +28,7 @@ UNARY["round to tens"] = lambda x: x.round(decimals=-1)
 UNARY["logit within"] = lambda x: torch.logit(x, eps=1e-3)
 
 TWO = "atan2 copysign floor_divide fmax fmin fmod heaviside hypot logaddexp "
-TWO += "logaddexp2 remainder xlogy"
+TWO += "ldexp logaddexp2 remainder xlogy"
 BINARY: dict[str, Function] = {name: getattr(torch, name) for name in TWO.split()}
 BINARY["quotient, rounded down"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
 BINARY["quotient, cut off"] = lambda a, b: a.div(b, rounding_mode="trunc")
@@ -76,6 +76,38 @@ def test_methods_and_operators_are_the_functions() -> None:
     a, b = ORDINARY, ORDINARY.flip(0)
     same(lambda x, y: x.sin() * y.fmod(x) + x.atan2(y) - y.trunc().frac(), a, b)
     same(lambda x, y: (2.5 % x) + (7 // y), a, b)
+
+
+def test_truths_of_numbers() -> None:
+    special = torch.tensor(SPECIAL)
+    a, b = torch.cartesian_prod(special, special).T.contiguous()
+
+    def close(a: Any, b: Any) -> Any:
+        return (
+            torch.isclose(a, b),
+            a.isclose(b, rtol=0.5),
+            torch.isclose(a, b, 0, 1),
+            torch.signbit(torch.where(a == a, a, 0)),
+        )
+
+    with np.errstate(all="ignore"):
+        found = mirage.kernel(close)(a, b)
+    assert all(map(torch.equal, found, close(a, b)))
+
+
+def test_powers_are_float64() -> None:
+    def powers(a: Any, n: Any) -> Any:
+        return (
+            torch.float_power(a, 2),
+            torch.float_power(2, a),
+            a.float_power(n),
+            torch.float_power(n, True),
+        )
+
+    n = torch.arange(64)
+    with np.errstate(all="ignore"):
+        found = mirage.kernel(powers)(ORDINARY, n)
+    torch.testing.assert_close(found, powers(ORDINARY, n), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["sign", "round", "expm1", "sinh", "atan"])

@@ -90,6 +90,27 @@ LOSSES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
 }
 
 
+def test_cosines_of_shapes_that_broadcast() -> None:
+    """Norms are of the shape that both have: that of one row counts several times."""
+    for dim in (0, 1, -1):
+        same(lambda x, y, d=dim: F.cosine_similarity(x, y, d), X[:, :1], Y[:1])
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_margins_of_labels(reduction: str) -> None:
+    label = torch.tensor([0, 5, 2, 2, 1])
+
+    def margins(x: Any, label: Any, weight: Any) -> Any:
+        return (
+            F.multi_margin_loss(x, label, reduction=reduction),
+            F.multi_margin_loss(x, label, 2, 0.5, weight, reduction=reduction),
+            F.multi_margin_loss(x[0], label[0], reduction=reduction),
+        )
+
+    found = mirage.kernel(margins)(X, label, P[0])
+    torch.testing.assert_close(found, margins(X, label, P[0]))
+
+
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", LOSSES)

@@ -30,6 +30,13 @@ TORCH: dict[str, Function] = {
     "diag_embed": lambda x, *_: (
         torch.diag_embed(x, 1, 0, 2) + torch.diag_embed(x, -1, 0, 2)
     ),
+    "diagflat": lambda x, *_: torch.diagflat(x, -1) + torch.diagflat(x, 1).T,
+    "einsum of a diagonal": lambda x, y, z: (
+        torch.einsum("ii->i", x[:, :3]),
+        torch.einsum("ii", x[:, :3]),
+        torch.einsum("...iai->...a", z[:, :, :, :3]),
+        torch.einsum("ii,ij,kj->k", x[:, :3], x, y),
+    ),
     "trace": lambda x, *_: torch.trace(x) + x.trace(),
     "fill_diagonal_": lambda x, *_: x.clone().fill_diagonal_(2.5),
     "tensordot": lambda x, y, z: (

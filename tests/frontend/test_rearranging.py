@@ -33,6 +33,21 @@ TORCH: dict[str, Callable[[Any], Any]] = {
     "unfold": lambda x: x.unfold(2, 2, 2).unfold(1, 3, 3),
     "unfold with a rest": lambda x: x.unfold(-1, 4, 4) * 2,
     "windows": lambda x: x.unfold(2, 3, 1),
+    "many windows": lambda x: x.reshape(36).repeat(4).unfold(0, 5, 2),
+    "of a rank at least": lambda x: (
+        torch.atleast_1d(x.sum()),
+        torch.atleast_2d(x[0, 0]),
+        torch.atleast_3d(x[0]),
+        *torch.atleast_2d(x[0, 0], x),
+        *torch.atleast_3d([x.sum(), x[0, 0]]),
+    ),
+    "pieces": lambda x: (
+        *x.split_with_sizes([2, 3, 1], 2),
+        *torch.unsafe_split(x, 2, 1),
+        *x.unsafe_chunk(2, 2),
+    ),
+    "filled": lambda x: torch.fill(x, 2.5) + torch.real(x),
+    "no differences": lambda x: torch.diff(x * 2, 0, prepend=x),
     "tensor_split": lambda x: torch.cat(torch.tensor_split(x, 4, -1)[::3], -1),
     "tensor_split at": lambda x: x.tensor_split((1, 4), 2)[1],
     "hsplit": lambda x: torch.hsplit(x, 3)[1],
@@ -94,10 +109,23 @@ def test_functions_of_numpy(name: str) -> None:
     np.testing.assert_array_equal(found, NUMPY[name](x))
 
 
+def test_windows_are_views() -> None:
+    def read(x: Any, step: int) -> Any:
+        y = x * 2
+        windows = y.unfold(2, 3, step)
+        y += 1
+        return windows
+
+    for step in (1, 2):
+        with pytest.raises(mirage.MirageError, match="may share memory"):
+            same(lambda x, step=step: read(x, step))
+    same(lambda x: read(x, 3))
+
+
 def test_what_is_not_possible_says_why() -> None:
     large = mirage.spec((4, 100), "float32")
     for function, text in (
-        (lambda x: x.unfold(1, 3, 1), "98 slices"),
+        (lambda x: torch.cat([x, x], 1).unfold(1, 100, 1), "100 slices"),
         (lambda x: x[None].expand(65, 4, 100), "expand the result"),
         (lambda x: F.pad(x, (1, 1), mode="wrap"), "one of the modes"),
         (lambda x: x[:0], "one constant"),

@@ -62,6 +62,10 @@ TORCH: dict[str, Function] = SIGNS | {
     "ones_like": lambda a, b: torch.ones_like(a) * b,
     "addcmul": lambda a, b: torch.addcmul(a, b, b),
     "clamp": lambda a, b: torch.clamp(a, b, b),
+    "ldexp": lambda a, b: torch.ldexp(a, b),
+    "float_power": lambda a, b: torch.float_power(a, b),
+    "isclose": lambda a, b: torch.isclose(a, b),
+    "isin": lambda a, b: torch.isin(a, b),
 }
 TORCH |= {name: _of(getattr(torch, name)) for name in (*SHARED, "atan2", "xlogy", "ge")}
 NUMPY: dict[str, Function] = SIGNS | {
@@ -76,6 +80,11 @@ ONE: dict[str, Function] = {
     "prod": lambda a: a.prod(1),
     "largest": lambda a: a.max(),
     "exp": lambda a: torch.exp(a),
+    "count_nonzero": lambda a: torch.count_nonzero(a),
+    "trapezoid": lambda a: torch.trapezoid(a),
+    "hardtanh": lambda a: torch.nn.functional.hardtanh(a, 0.5, 2.5),
+    "addr": lambda a: torch.addr(a, a[0], a[0]),
+    "signbit": lambda a: torch.signbit(a),
     "abs": lambda a: abs(a),
     "negative": lambda a: -a,
     "rounded": lambda a: torch.floor(a),
