@@ -61,6 +61,26 @@ def test_functions_are_searched_and_run(name: str) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
+OF_INDICES: dict[str, Function] = {
+    "bags": lambda b, x: F.embedding_bag(b, x, mode="sum"),
+    "padded bags": lambda b, x: F.embedding_bag(b, x, padding_idx=0),
+    "members": lambda b, x: x[:, :4] * torch.isin(b, b[0, :2]),
+}
+
+
+@pytest.mark.parametrize("name", OF_INDICES)
+def test_functions_of_indices_are_searched_and_run(name: str) -> None:
+    specs = mirage.spec((8, 4), "int64"), mirage.spec((8, 16), "float32")
+    bound = mirage.kernel(lambda b, x: OF_INDICES[name](b, x)).bind(*specs)
+    bound.search(effort="quick")
+    assert mirage.verify(bound.mugraph, bound.program).equivalent
+    generator = torch.Generator().manual_seed(1)
+    indices = torch.randint(0, 8, (8, 4), generator=generator)
+    x = torch.randn(8, 16, generator=generator)
+    (result,) = TritonExecutable(bound.mugraph, interpret=True)(indices, x)
+    torch.testing.assert_close(result, OF_INDICES[name](indices, x))
+
+
 @pytest.mark.parametrize("name", ["rounded", "angles"])
 def test_functions_of_constants_compile(name: str) -> None:
     assert mirage.compile_only(found(name)[1], "sm_90")
