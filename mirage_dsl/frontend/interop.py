@@ -565,11 +565,23 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     }
     in_place, out = told.pop("inplace", False), told.pop("out", None)
     functional = getattr(function, "__module__", "") == "torch.nn.functional"
+    if functional:
+        _name_reduction(told)
     table = {**_TORCH, **_OF_FUNCTIONAL} if functional else _TORCH
     found = _dispatch(table, "torch", name.strip("_"), args, told)
     if in_place:
         return write(f"{name}(inplace=True)", args[0], found, ())
     return found if out is None else into(f"torch.{name}", out, found, (args, told))
+
+
+def _name_reduction(told: dict[str, Any]) -> None:
+    """Losses' older arguments become the one that took their place."""
+    older = [told.pop(name, None) for name in ("size_average", "reduce")]
+    if older == [None, None]:
+        return
+    average, reduces = (given is None or given for given in older)
+    whole = "mean" if average else "sum"
+    told["reduction"] = whole if reduces else "none"
 
 
 def _changing(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

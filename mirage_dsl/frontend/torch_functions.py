@@ -571,13 +571,10 @@ def nll_loss(
     input: Any,
     target: Any,
     weight: Any = None,
-    size_average: Any = None,
     ignore_index: int = -100,
-    reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
     """Minus the logarithmic probabilities of labels, of rows that are not ignored."""
-    del size_average, reduce
     _check_reduction(reduction)
     return _of_labels(input, target, weight, ignore_index, reduction, 0.0)
 
@@ -657,14 +654,11 @@ def cross_entropy(
     input: Any,
     target: Any,
     weight: Any = None,
-    size_average: Any = None,
     ignore_index: int = -100,
-    reduce: Any = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
     """Minus the logarithm of the softmax at labels, or by probabilities."""
-    del size_average, reduce
     _check_reduction(reduction)
     found = log_softmax(input, 1)
     if not target.handle.value.dtype.is_integer:
@@ -749,12 +743,9 @@ def multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Any = None,
-    size_average: Any = None,
-    reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
     """By how much other classes are not below the labelled one by a margin."""
-    del size_average, reduce
     _check_reduction(reduction)
     if p not in (1, 2):
         raise UnsupportedError(

@@ -132,6 +132,25 @@ def test_cosines_of_f16_hold_no_squares_in_f16() -> None:
     assert torch.equal(mirage.kernel(cosine)(x), torch.ones(4).half())
 
 
+@pytest.mark.parametrize("reduce", [None, True, False])
+@pytest.mark.parametrize("average", [None, True, False])
+@pytest.mark.parametrize(
+    "loss", [F.cross_entropy, F.nll_loss, F.multi_margin_loss, F.mse_loss, F.l1_loss]
+)
+@pytest.mark.filterwarnings("ignore:size_average and reduce")
+def test_older_arguments_name_a_reduction(
+    loss: Function, average: bool | None, reduce: bool | None
+) -> None:
+    labels = torch.tensor([0, 5, 2, 3, 1])
+    target = Y if loss in (F.mse_loss, F.l1_loss) else labels
+
+    def program(x: Any, target: Any) -> Any:
+        return loss(x, target, size_average=average, reduce=reduce)
+
+    found, expected = mirage.kernel(program)(X, target), program(X, target)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6)
+
+
 def test_losses_as_modules_and_by_batches() -> None:
     same(lambda x, y: F.kl_div(x, y, reduction="batchmean"), X, P)
     same(torch.nn.TripletMarginLoss(margin=0.5), X, Y, Z)
