@@ -517,8 +517,8 @@ _REDUCTIONS: dict[str, Function] = {
 }
 _OTHER_ORDER = ("batch_norm",)
 """Functions whose arguments come in another order in `torch` itself."""
-_OF_FUNCTIONAL: Mapping[str, Function] = {"unfold": im2col}
-"""Functions of `torch.nn.functional` whose names methods have for something else."""
+_FUNCTIONAL: Mapping[str, Function] = {**_TORCH, "unfold": im2col}
+"""Functions of `torch.nn.functional`: some names are those of other methods."""
 _SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
 """Arguments that PyTorch's own functions pass on, with these values, to say nothing."""
 
@@ -567,7 +567,7 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     functional = getattr(function, "__module__", "") == "torch.nn.functional"
     if functional:
         _name_reduction(told)
-    table = {**_TORCH, **_OF_FUNCTIONAL} if functional else _TORCH
+    table = _FUNCTIONAL if functional else _TORCH
     found = _dispatch(table, "torch", name.strip("_"), args, told)
     if in_place:
         return write(f"{name}(inplace=True)", args[0], found, ())
