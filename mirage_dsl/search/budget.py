@@ -57,6 +57,12 @@ GRACE = 0.2
 """Seconds beyond the budget for each step without which there would be no good answer:
 joining what was found, a quick answer, verifying the best, ordering its statements."""
 
+STEPS = 4
+"""How many such steps there are."""
+
+ALL_BEYOND = 0.9
+"""Seconds beyond the budget at most, with what went by before the search began."""
+
 
 @dataclass
 class SearchBudget:
@@ -64,6 +70,7 @@ class SearchBudget:
 
     Attributes:
         limit: How many seconds there are; None without a limit.
+        spent: Seconds that went by before it began, which are not of the budget.
         started: Reading of `time.monotonic()` when it began.
         now: The budget of the present step; that for finding plans at first.
         cut_short: Whether a step ended for want of time, or because of Ctrl-C.
@@ -71,6 +78,7 @@ class SearchBudget:
     """
 
     limit: float | None = None
+    spent: float = 0.0
     # Looked up when it begins, and not when this is read: tests replace the clock.
     started: float = field(default_factory=lambda: time.monotonic())
     now: Budget = UNLIMITED
@@ -113,7 +121,8 @@ class SearchBudget:
     def _after(self, share: float, graces: int = 0) -> Budget:
         if self.limit is None:
             return UNLIMITED
-        return Budget(self.started + share * self.limit + graces * GRACE)
+        grace = min(GRACE, max(0.0, ALL_BEYOND - self.spent) / STEPS)
+        return Budget(self.started + share * self.limit + graces * grace)
 
     @property
     def found(self) -> Budget:
@@ -143,4 +152,4 @@ class SearchBudget:
     @property
     def ordered(self) -> Budget:
         """Until their statements are in good order."""
-        return self._after(1.0, 4)
+        return self._after(1.0, STEPS)

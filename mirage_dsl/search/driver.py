@@ -126,6 +126,7 @@ def search(
     *,
     k: int = 8,
     budget_seconds: float | None = None,
+    spent: float = 0.0,
     seed: int = 0,
     threads: int | None = None,
     max_kernels: int | None = 1,
@@ -146,6 +147,8 @@ def search(
         k: How many μGraphs to return at most, all of different structure.
         budget_seconds: Stop searching after so long and return the best so far; the
             first candidate is verified all the same.
+        spent: Seconds that its caller has waited already, as for its code to be loaded:
+            steps that may go on beyond the budget have so much less for that.
         seed: Of all random choices.
         threads: For the structural search; None for one.
         max_kernels: 1 keeps a program in one kernel if that beats library kernels; more
@@ -161,7 +164,7 @@ def search(
         SearchError: An extent is unknown, or the constraints are contradictory.
     """
     _require_extents(program)
-    budget = SearchBudget(budget_seconds)
+    budget = SearchBudget(budget_seconds, spent)
     segments = SegmentSearch(
         structural_search(hardware, seed, threads, budget.found),
         hardware,

@@ -32,10 +32,11 @@ from mirage_dsl.core.settings import (
     Effort,
 )
 from mirage_dsl.core.spread import spread
+from mirage_dsl.core.types import f16
 from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import Renaming, canonical_hash, canonical_names
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.memo import Checkpoint
@@ -59,17 +60,16 @@ if TYPE_CHECKING:
 
 _compiling = logging.getLogger("mirage_dsl.first_use")
 
-_SMALL = """
-mirage 1
 
-mugraph small(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 4, k = 64, n = 64 {
-  y: f16[m, n] = matmul x, w over(k)
-  return y
-}
-"""
+def _small() -> KernelGraph:
+    """A program that takes the search through all that is compiled."""
+    # Not parsed: making the parser takes longer than loading either.
+    built = KernelBuilder("small", m=4, k=64, n=64)
+    x, w = built.input("x", f16, "m, k"), built.input("w", f16, "k, n")
+    return built.returns(built.matmul(x, w, over="k")).build()
 
 
-def prepare_search(version: str, progress: Progress | None) -> None:
+def prepare_search(version: str, progress: Progress | None) -> float:
     """Let the search be compiled and loaded where it is not yet, outside of any budget.
 
     Compiling takes some seconds, once for each version of the code on a machine, and
@@ -78,9 +78,14 @@ def prepare_search(version: str, progress: Progress | None) -> None:
     Args:
         version: Of the code.
         progress: Told of what is compiled.
+
+    Returns:
+        How many seconds loading took.
     """
     _compile(version, progress)
+    started = time.monotonic()
     _load()
+    return time.monotonic() - started
 
 
 @cache
@@ -88,7 +93,7 @@ def _load() -> None:
     from mirage_dsl.search.structures import structures
     from mirage_dsl.verify.verifier import verify
 
-    small = parse(_SMALL)
+    small = _small()
     structures(small, DEFAULT)
     verify(small, small)
 
@@ -106,8 +111,8 @@ def _compile(version: str, progress: Progress | None) -> None:
     from mirage_dsl.search.driver import search
     from mirage_dsl.search.multi_kernel import multi_kernel
 
-    search(parse(_SMALL), DEFAULT, k=1)
-    multi_kernel(parse(_SMALL), DEFAULT, max_kernels=2, keep=1)
+    search(_small(), DEFAULT, k=1)
+    multi_kernel(_small(), DEFAULT, max_kernels=2, keep=1)
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -375,16 +380,17 @@ class Job:
         # Not imported for what is in the cache.
         from mirage_dsl.search.driver import finished, search
 
-        prepare_search(code_version(), progress)
+        loading = prepare_search(code_version(), progress)
         if begin is not None:
             begin()
         request = self.request
-        budget = SearchBudget(request.budget_seconds)
+        budget = SearchBudget(request.budget_seconds, loading)
         found = search(
             self.program,
             hardware=request.hardware,
             k=request.candidates,
             budget_seconds=request.budget_seconds,
+            spent=loading,
             seed=request.seed,
             threads=THREADS.get(),
             max_kernels=request.max_kernels,

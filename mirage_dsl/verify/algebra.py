@@ -366,7 +366,10 @@ class ResidueAlgebra:
     def sub(self, a: Residue, b: Residue) -> Residue:
         """Difference; infinite where either is."""
         a, b = align(a, b)
-        return self._with(self._zip(fields.subtract, a, b), either(a, mirrored(b)))
+        found = self._with(self._zip(fields.subtract, a, b), either(a, mirrored(b)))
+        if a.number is None or b.number is None:
+            return found
+        return replace(found, number=a.number - b.number)
 
     def mul(self, a: Residue, b: Residue) -> Residue:
         """Product; an infinite factor goes only with a positive constant."""
@@ -447,9 +450,16 @@ class ResidueAlgebra:
         return Residue(tuple(parts), without_zeros(flags), a.positive)
 
     def maximum(self, a: Residue, b: Residue) -> Residue:
-        """The larger one in the order of the trial."""
+        """The larger one in the order of the trial; of known numbers, of the reals."""
         a, b = align(a, b)
         site = self.order.next_site()
+        if a.number is not None and b.number is not None:
+            # A shift that is 0 stays so within its limits.
+            take = np.full((1,) * a.top.ndim, a.number >= b.number)
+            return replace(
+                self._select(take, a, b, keyed_on=(a, b)),
+                number=max(a.number, b.number),
+            )
         if site in self.order.fresh:
             shape = np.broadcast_shapes(a.top.shape, b.top.shape)
             masked = a.flagged(MASKED) & b.flagged(MASKED)
@@ -522,7 +532,7 @@ class ResidueAlgebra:
         if self.order.still:
             shape = tuple(n for i, n in enumerate(a.top.shape[1:]) if i not in axes)
             zero = np.zeros((self.trials.count, *shape), dtype=np.int64)
-            return Residue((zero,) * self.trials.fields)
+            return Residue((zero,) * self.trials.fields, number=0)
         return self._fresh(a, axes, keep_mask=False)
 
     def _fresh(self, a: Residue, axes: Axes, *, keep_mask: bool) -> Residue:

@@ -40,7 +40,14 @@ from mirage_dsl.ir.analysis.bounds import is_limited
 from mirage_dsl.ir.analysis.integers import Limit, fitted, index_limits
 from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
-from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph, RunningMax
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    Input,
+    KernelGraph,
+    RunningMax,
+)
 from mirage_dsl.ir.walk import map_nodes, users
 from mirage_dsl.ops.definition import Array, Operator
 from mirage_dsl.ops.table import ADD, DIV, EXP, LOG, MUL, SUB, shift_rows
@@ -151,6 +158,17 @@ def logarithmic_shifts(graph: KernelGraph, seed: int) -> KernelGraph:
         shifted = with_shifts(graph, {name: row})
         graph = shifted if _indifferent(shifted, seed) else graph
     return graph
+
+
+def computes_shifts(block: BlockGraph) -> bool:
+    """Whether a block computes a reduction for which a shift may stand."""
+    rows = {row.shift_of for row in shift_rows()}
+    made = (
+        n.op if isinstance(n, Apply) else n.reduction
+        for n in block.nodes
+        if isinstance(n, Apply | Accumulate)
+    )
+    return any(op in rows for op in made)
 
 
 def with_shifts(graph: KernelGraph, rows: Mapping[str, Operator]) -> KernelGraph:

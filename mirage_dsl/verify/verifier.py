@@ -38,7 +38,7 @@ from typing import TypeVar
 from mirage_dsl.core.errors import MirageError, UnsupportedError
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.analysis.waiting import launches
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import canonical_hash, canonical_names
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, Domain, Named
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -79,7 +79,11 @@ from mirage_dsl.verify.reals import (
     levels_agree,
 )
 from mirage_dsl.verify.sampled import Sampling, compare_samples
-from mirage_dsl.verify.shifts import logarithmic_shifts, no_shift_matters
+from mirage_dsl.verify.shifts import (
+    computes_shifts,
+    logarithmic_shifts,
+    no_shift_matters,
+)
 from mirage_dsl.verify.sizes import Shrunk, interface_difference, shrink
 from mirage_dsl.verify.stability import measure_stability
 from mirage_dsl.verify.trials import (
@@ -236,7 +240,16 @@ def _section(
         )
         for graph, own in zip(sides, kept, strict=True)
     ]
-    return Section.of(found[0], found[1])
+    return Section.of(_of_its_dims(found[0]), _of_its_dims(found[1]))
+
+
+def _of_its_dims(graph: KernelGraph) -> KernelGraph:
+    """A section without the extents of dims that only others have.
+
+    Dims that may differ in extent do at small sizes, so those would make others longer.
+    """
+    used = canonical_names(graph).dims
+    return replace(graph, extents=tuple((n, e) for n, e in graph.extents if n in used))
 
 
 def _gives_the_same(section: Section) -> bool:
@@ -416,7 +429,7 @@ def _by_sections(
         sections = sections_of(candidate, program) if same else []
     except MirageError:
         return None
-    if len(sections) < 2:
+    if not sections:
         return None
     found: list[Certificate] = []
     for section in sections:
@@ -452,15 +465,18 @@ def _of_section(section: Section, how: _How) -> Certificate:
 
 
 def _whole(mugraph: KernelGraph, asked: KernelGraph, how: _How) -> Certificate:
-    """The certificate of graphs as they are."""
-    first = _Verification(mugraph, asked, how.seed, how.chains, how.seeds)
+    """The certificate of graphs as they are.
+
+    Maxima that are computed as they stand may be the same on both sides; and what the
+    program computes may be a shift for the candidate.  What a block computes is none.
+    """
+    both = (mugraph, asked, how.seed, how.chains, how.seeds)
+    plain, shifted = _Verification(*both, as_it_stands=True), _Verification(*both)
+    as_it_stands = any(map(computes_shifts, mugraph.blocks))
+    first, second = (plain, shifted) if as_it_stands else (shifted, plain)
     certificate = first.run(how.stability)
-    if certificate.equivalent or first.compared == (mugraph, asked):
+    if certificate.equivalent or first.compared == second.compared:
         return certificate
-    # Maxima that are computed as they stand may still be the same on both sides.
-    second = _Verification(
-        mugraph, asked, how.seed, how.chains, how.seeds, as_it_stands=True
-    )
     again = second.run(how.stability)
     return again if again.equivalent else certificate
 
@@ -660,13 +676,16 @@ class _Verification:
         """
         first = fields[0].shrunk
         sides = (first.program, first.candidate)
-        still = [
-            not self.as_it_stands and no_shift_matters(g, self.seed) for g in sides
-        ]
+        still = [no_shift_matters(g, self.seed) for g in sides]
         self.still = any(still)
         plain = Reading(still=(still[PROGRAM], still[CANDIDATE]))
         if not self.depth.choices:
             return self._under(fields, plain), plain
+        if self.as_it_stands:
+            # Mostly the same maxima on both sides, and no site needs to be fresh.
+            tallies = self._under(fields, plain, settling=False)
+            if tallies[-1].outcome is Outcome.EQUAL:
+                return tallies, plain
         where = fields[0].with_reading(plain)
         fresh = (fresh_sites(where, PROGRAM), fresh_sites(where, CANDIDATE))
         by_rank, by_squares = (Reading(m, fresh, plain.still) for m in OrderModel)
