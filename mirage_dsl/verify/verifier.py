@@ -46,13 +46,20 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     Input,
     KernelGraph,
+    KernelNode,
     Return,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
-from mirage_dsl.ir.walk import operands_of, read_by, results_of
+from mirage_dsl.ir.walk import (
+    operands_of,
+    read_by,
+    results_of,
+    with_operands,
+    with_returned,
+)
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.skip import unproven
 from mirage_dsl.tile.build import programs
@@ -125,6 +132,7 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section]:
     None where the two do not call alike, or where one gives a call, or returns, an
     input that the other one does not.
     """
+    candidate, program = _calling_once(candidate), _calling_once(program)
     theirs, ours = _calls(candidate), _calls(program)
     if not ours or theirs.keys() != ours.keys():
         return []
@@ -142,6 +150,22 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section]:
         elif not _gives_the_same(section):
             return []
     return found
+
+
+def _calling_once(graph: KernelGraph) -> KernelGraph:
+    """The graph with one call in the place of those that are equal."""
+    names: dict[str, str] = {}
+    calls: dict[Apply, str] = {}
+    nodes: list[KernelNode] = []
+    for node in graph.nodes:
+        read = with_operands(node, names)
+        if isinstance(read, Apply) and read.op.kind is Kind.LIBRARY:
+            known = calls.setdefault(replace(read, result=""), read.result)
+            if known != read.result:
+                names[read.result] = known
+                continue
+        nodes.append(read)
+    return with_returned(replace(graph, nodes=tuple(nodes)), names)
 
 
 def _calls(graph: KernelGraph) -> dict[str, Apply]:
@@ -448,14 +472,18 @@ def _by_sections(
         stability=max(verdicts, key=lambda v: v.worst_ratio, default=None),
         candidate_hash=canonical_hash(candidate),
         program_hash=canonical_hash(program),
-        reason=f"equivalent in {len(found)} sections between library kernels, each in "
-        f"{trials} trials or more over {how.chains} chains of primes",
+        reason=f"equivalent in {_counted(found)} between library kernels, in {trials} "
+        f"trials or more over {how.chains} chains of primes",
         sampled=Sampled(
             sum(s.elements for s in compared),
             reason=next((s.reason for s in compared if s.reason), ""),
             thinned=any(s.thinned for s in compared),
         ),
     )
+
+
+def _counted(found: Sequence[Certificate]) -> str:
+    return "1 section" if len(found) == 1 else f"{len(found)} sections"
 
 
 @lru_cache(maxsize=1024)

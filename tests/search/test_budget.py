@@ -22,6 +22,7 @@ from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.search import driver
+from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.closure import saturate, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
@@ -159,6 +160,17 @@ def gated_products() -> KernelGraph:
     return traced(function, (16, 512), *[(512, 512)] * 8, dtype="float16")
 
 
+def normed_behind_a_convolution() -> KernelGraph:
+    """Its maxima are computed in a kernel, behind roots and beside other choices."""
+
+    def function(x: Any, w: Any, g: Any, h: Any) -> Any:
+        c = torch.conv2d(x, w)
+        y = torch.tanh(torch.nn.functional.group_norm(c, 16, g, h))
+        return torch.logsumexp(c + torch.nn.functional.hardswish(y), 1, keepdim=True)
+
+    return traced(function, (128, 8, 128, 128), (64, 8, 3, 3), (64,), (64,))
+
+
 def long_concatenation() -> KernelGraph:
     def function(*inputs: Any) -> Any:
         return mirage.cat([x * float(i + 2) for i, x in enumerate(inputs)], 0)
@@ -200,6 +212,7 @@ PROGRAMS = [
     rank_six,
     exponentials,
     gated_products,
+    normed_behind_a_convolution,
 ]
 
 
@@ -223,6 +236,7 @@ FUSED = {
     long_concatenation: 5,
     exponentials: 1,
     gated_products: 16,
+    normed_behind_a_convolution: 14,
 }
 """How many launches what is found in a budget of `ENOUGH` has at most."""
 
@@ -329,6 +343,17 @@ def test_beside_library_kernels_an_answer_is_verified_before_the_search(
     result = search(behind_a_convolution(), H100, budget_seconds=ENOUGH)
     assert searched
     assert result.best.mugraph.blocks
+
+
+def test_what_the_caller_has_waited_shortens_what_is_beyond_the_budget() -> None:
+    ends: list[float] = []
+    for spent in (0.0, 0.5, 2.0):
+        budget = SearchBudget(3.0, spent, started=100.0)
+        end = budget.ordered.end
+        assert end is not None
+        assert budget.found == SearchBudget(3.0, started=100.0).found
+        ends.append(end + spent)
+    assert ends == pytest.approx([103.8, 103.9, 105.0])
 
 
 def test_of_several_deadlines_the_earliest_counts() -> None:

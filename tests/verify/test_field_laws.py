@@ -474,3 +474,19 @@ def test_a_program_is_itself() -> None:
     assert recheck(certificate, program, program)
     found = mirage.superoptimize(program, use_cache=False)
     assert found.best.mugraph == program
+
+
+@pytest.mark.parametrize("model", OrderModel)
+def test_known_numbers_have_the_order_of_the_reals(model: OrderModel) -> None:
+    f = algebra(order=Order(model, still=True))
+    still = f.shift(f.uniform((3, 4)), (1,))
+    least, most = (f.constant(scalar(x)) for x in (-3.4e38, 3.4e38))
+    smallest = OPERATORS["minimum"].field
+    assert smallest is not None
+    for limited in (f.maximum(still, least), smallest(f, still, most)):
+        assert not limited.top.any()
+        assert limited.top.shape == still.top.shape
+    for number in (-7, 5):
+        larger = f.maximum(still, f.constant(scalar(number)))
+        assert np.array_equal(larger.top, lifted(f, [max(0, number)] * 3).top)
+    assert not f.choices

@@ -99,3 +99,36 @@ def test_other_calls_have_no_sections() -> None:
     assert not sections_of(network(pooled, summed, summed), program)
     assert not sections_of(program, network(pooled, summed, summed))
     assert not verify(network(pooled, summed, summed), program).equivalent
+
+
+def behind(count: int, function: Layer) -> KernelGraph:
+    """A convolution, called so often, and what is computed of it and itself."""
+
+    def model(x: Any, w: Any) -> Any:
+        made = [torch.conv2d(x, w) for _ in range(count)]
+        return function(made[0]) + made[-1]
+
+    image, weight = (2, 8, 16, 16), (8, 8, 3, 3)
+    return mirage.kernel(model).trace(*(mirage.f32[s] for s in (image, weight)))
+
+
+def test_a_section_has_the_dims_that_it_reads() -> None:
+    (section,) = sections_of(behind(1, summed), behind(1, doubled))
+    for graph in (section.candidate, section.program):
+        read = {n for i in graph.inputs for n in i.type.names}
+        assert {n for n, _ in graph.extents} == read
+
+
+def test_the_only_section_is_verified_by_itself() -> None:
+    certificate = verify(behind(1, summed), behind(1, doubled))
+    assert certificate.equivalent
+    assert "in 1 section " in certificate.reason
+    assert not verify(behind(1, tripled), behind(1, doubled)).equivalent
+
+
+def test_equal_calls_are_one() -> None:
+    for counts in ((1, 2), (2, 1), (2, 2)):
+        candidate, program = behind(counts[0], summed), behind(counts[1], doubled)
+        assert len(sections_of(candidate, program)) == 1
+        assert verify(candidate, program).equivalent
+        assert not verify(behind(counts[0], tripled), program).equivalent
