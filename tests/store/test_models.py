@@ -64,7 +64,7 @@ def test_repeated_blocks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> N
         return original(program, **options)
 
     superoptimize.prepare_search(superoptimize.code_version(), None)
-    monkeypatch.setattr(superoptimize, "prepare_search", lambda *_: None)
+    monkeypatch.setattr(superoptimize, "prepare_search", lambda *_: 0.0)
     monkeypatch.setattr(driver, "search", counted)
     layers = _blocks(2) * 12
     told: list[tuple[int, int]] = []
