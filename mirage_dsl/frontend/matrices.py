@@ -54,10 +54,12 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
             f"the diagonal {offset} of {shape_text(x.handle)}: there is none",
             user_location(),
         )
-    start = max(-offset, 0) * columns + max(offset, 0)
-    flat = v.flatten(v.permute(x, first, second, *rest), 0, 1)
-    chosen = f.index_select(flat, 0, arange(count) * (columns + 1) + start)
-    found = v.permute(chosen, *range(1, x.ndim - 1), 0).clone()
+    matrices = v.permute(x, *rest, first, second)
+    # One element of each row: the stride of a flat index would be a number that does
+    # not follow extents.
+    each, start = v.narrow(matrices, -2, max(-offset, 0), count), max(offset, 0)
+    column = v.reshape(arange(start, start + count), *[1] * len(rest), count, 1)
+    found = v.squeeze(f.take_along_dim(each, column, -1), -1).clone()
     link(x.memory, found.memory)
     return found
 

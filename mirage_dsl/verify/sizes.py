@@ -278,6 +278,8 @@ _TINY = (5, 6, 7, 8, 9, 10, 11, 12)
 _TINY_TWICE = (13, 14, 15, 16, 17, 18)
 _FARTHEST = 64
 """What indices of one dim are apart at most, for which it is long enough."""
+_LENGTHENED = 8
+"""How often dims are made longer for what they are indexed by."""
 _BEYOND = 2
 """Elements behind the farthest of such indices, so that they have places to be at."""
 _WIDEST_GAP = 3
@@ -526,8 +528,9 @@ class _Shrinking:
                 taken.add(size)
                 self.sizes[segment] = size
 
-    # An index beside another one, `p + 9` beside `p`, has to be inside as well, or no
-    # element of the program has a value.
+    # An index beside another one, `p + 9` beside `p`, has to be inside as well, and so
+    # have all positions of a dim in another one, or no element of the program has a
+    # value.
 
     def _long_enough(self, pool: list[int], key: Key) -> list[int]:
         """Those of some sizes that indices of a dim leave, or the least one."""
@@ -540,13 +543,26 @@ class _Shrinking:
         """Longer dims for indices that are too far apart, up to a limit."""
         if not any(n.op.kind is Kind.GATHER for n in self.graphs[0].applies):
             return
-        lacking = indexed_too_short(self._resized(0))
-        if not lacking or max(lacking.values()) > _FARTHEST:
-            return
-        for dim, by in lacking.items():
-            self._demand((0, dim), by + _BEYOND)
-        self.sizes = {}
-        self._choose_sizes(other)
+        # What indexes a dim may become longer itself.
+        for _ in range(_LENGTHENED):
+            lacking = self._lacking()
+            if not lacking or max(lacking.values()) > _FARTHEST:
+                return
+            for dim, by in lacking.items():
+                self._demand((0, dim), by + _BEYOND)
+            self.sizes = {}
+            self._choose_sizes(other)
+
+    def _lacking(self) -> dict[str, int]:
+        """By dim how many elements it lacks, however numbers are brought together."""
+        program, candidate = (self._resized(side) for side in (0, 1))
+        beside = literals(program) | literals(candidate)
+        found: dict[str, int] = {}
+        for most in range(1, (_WIDEST_GAP if beside else 1) + 1):
+            numbers = brought_together(beside, most)
+            for dim, by in indexed_too_short(with_literals(program, numbers)).items():
+                found[dim] = max(found.get(dim, 0), by)
+        return found
 
     def _demand(self, key: Key, by: int) -> None:
         """A dim that is longer by at least so many; of a product, its first factor."""

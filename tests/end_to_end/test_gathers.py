@@ -192,6 +192,31 @@ def test_a_block_reads_nothing_for_what_is_outside() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+DIAGONALS: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "einsum": (lambda x: torch.einsum("ii->i", x) * 2, [normal(64, 64)]),
+    "einsum of several": (lambda x: torch.einsum("bii->b", x), [normal(8, 64, 64)]),
+    "diagonal": (lambda x: torch.diagonal(x, 1).exp(), [normal(64, 96)]),
+    "below the main one": (lambda x: x.diagonal(-30).relu(), [normal(64, 96)]),
+    "trace": (lambda x: torch.trace(x), [normal(64, 64)]),
+    "multi_margin_loss": (
+        lambda x, t: F.multi_margin_loss(x, t),
+        [normal(32, 64), indices(64, 32)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_blocks_pick_diagonals(name: str) -> None:
+    function, tensors = DIAGONALS[name]
+    specs = [mirage.spec(tuple(t.shape), t.dtype) for t in tensors]
+    program = mirage.kernel(function).trace(*specs)
+    best = mirage.superoptimize(program, effort="quick", use_cache=False).best
+    assert best.certificate.ok
+    assert all(isinstance(node, BlockGraph) for node in best.mugraph.nodes[-1:])
+    (found,) = TritonExecutable(best.mugraph, interpret=True)(*tensors)
+    torch.testing.assert_close(found, function(*tensors), rtol=1e-5, atol=1e-5)
+
+
 INDEX_MUTANTS: dict[str, tuple[str, str]] = {
     "the row behind": ("gather w, where1", "gather w, off"),
     "the first for all": ("gather w, where1", "gather w, none"),

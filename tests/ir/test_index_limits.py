@@ -88,3 +88,15 @@ def test_what_a_dim_lacks_for_two_indices_of_it(behind: int, lacking: int) -> No
     assert indexed_too_short(program) == ({dim: lacking} if lacking else {})
     longer = {**program.extent_of, dim: 12 + lacking}
     assert not indexed_too_short(program.with_extents(longer))
+
+
+def test_a_dim_holds_all_positions_of_another_one() -> None:
+    def lacking(function: Function) -> list[int]:
+        program = mirage.kernel(function).trace(mirage.spec((12, 2), "float32"))
+        return list(indexed_too_short(program).values())
+
+    assert lacking(lambda x: x[mirage.arange(12)]) == []
+    assert lacking(lambda x: x[mirage.arange(12) - 12]) == []
+    assert lacking(lambda x: x[mirage.arange(12) + 3]) == [3]
+    assert lacking(lambda x: x[mirage.arange(12) - 14]) == [2]
+    assert lacking(lambda x: x[mirage.arange(30) // 2]) == [3]

@@ -108,8 +108,8 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
 def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
     """By dim that is indexed, how many elements it lacks for all indices to be inside.
 
-    `p` and `p + 9` are both inside of no axis of less than ten elements.  Extents have
-    to be known.
+    `p` and `p + 9` are both inside of no axis of less than ten elements, nor are ten
+    positions of another axis.  Extents have to be known.
     """
     return _Limits(graph).lacking
 
@@ -118,7 +118,8 @@ class _Limits:
     """Tells limits backwards from what is indexed; `found` are those of inputs.
 
     `lacking` says of dims how many elements more it takes for limits of one input, as
-    of what is indexed by a number beside it too, to have a number in common.
+    of what is indexed by a number beside it too, to have a number in common; and for
+    all positions of other dims that they are indexed by to be inside.
     """
 
     def __init__(self, graph: KernelGraph) -> None:
@@ -156,19 +157,31 @@ class _Limits:
             return
         index = node.values[1]
         if extent is not None:
-            least = 0 if self._replaces_negative(level, index) else -extent
-            self._hold(level, index, Limit(least, extent))
+            choice = self._without_negative(level, index)
+            self._reach(level, choice or index, extent)
+            self._hold(level, index, Limit(0 if choice else -extent, extent))
 
-    def _replaces_negative(self, level: int, index: str) -> bool:
-        """Whether an index is a number wherever what it is made of is below 0."""
+    def _reach(self, level: int, index: Operand, extent: int) -> None:
+        """Note how far an index that is made of positions lies outside."""
+        known = self._range(level, index)
+        if known is None or not self._dim:
+            return
+        least, most = known
+        by = max(most + 1, -least) - extent
+        if by > 0:
+            self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), by)
+
+    def _without_negative(self, level: int, index: str) -> Operand | None:
+        """What an index is made of where a number replaces what of it is below 0."""
         choice = self._maker(level, index)
         if choice is None or choice.op is not WHERE:
-            return False
+            return None
         holds, number, value = choice.operands
         test = self._maker(level, str(holds))
         if test is None or test.op is not LESS:
-            return False
-        return test.operands == (value, scalar(0)) and isinstance(number, Scalar)
+            return None
+        replaced = test.operands == (value, scalar(0)) and isinstance(number, Scalar)
+        return value if replaced else None
 
     def _maker(self, level: int, value: str) -> Apply | None:
         _, node = self._made.get((level, value), (level, None))
@@ -305,18 +318,23 @@ class _Limits:
             return 0, last - 1
         if node.op is BIT_AND and last is not None and last >= 0:
             return 0, last
+        if node.op is FLOOR_DIVIDE and last is not None and last > 0:
+            whole = self._range(where, node.operands[0])
+            return whole and (whole[0] // last, whole[1] // last)
         if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
             return self._range(where, node.operands[0])
         return self._range_of_both(where, node)
 
     def _range_of_both(self, level: int, node: Apply) -> tuple[int, int] | None:
-        if node.op not in (ADD, MUL):
+        if node.op not in (ADD, SUB, MUL):
             return None
         found = [self._range(level, o) for o in node.operands]
         if found[0] is None or found[1] is None:
             return None
         if node.op is ADD:
             return found[0][0] + found[1][0], found[0][1] + found[1][1]
+        if node.op is SUB:
+            return found[0][0] - found[1][1], found[0][1] - found[1][0]
         ends = [a * b for a in found[0] for b in found[1]]
         return min(ends), max(ends)
 

@@ -1,0 +1,78 @@
+"""Elements at positions of another dim: diagonals, and what else is picked by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import mirage_dsl as mirage
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.verify.verifier import verify
+
+Function = Callable[..., Any]
+SEEDS = range(20)
+
+FLOATS = [((64, 64), "float32")]
+LABELLED = [((32, 64), "float32"), ((32,), "int64")]
+PROGRAMS: dict[str, tuple[Function, list[tuple[tuple[int, ...], str]]]] = {
+    "einsum": (lambda x: torch.einsum("ii->i", x), FLOATS),
+    "einsum of several": (
+        lambda x: torch.einsum("bii->b", x),
+        [((8, 64, 64), "float32")],
+    ),
+    "diagonal": (lambda x: torch.diagonal(x), FLOATS),
+    "above the main one": (lambda x: x.diagonal(20), [((64, 96), "float32")]),
+    "below the main one": (lambda x: x.diagonal(-30), [((64, 96), "float32")]),
+    "of a product": (lambda x: (x @ x).relu().diagonal(1), FLOATS),
+    "trace": (lambda x: torch.trace(x), FLOATS),
+    "multi_margin_loss": (F.multi_margin_loss, LABELLED),
+    "fewer positions": (lambda x: x[:, torch.arange(40)], FLOATS),
+    "positions below 0": (lambda x: x[:, torch.arange(40) - 2], FLOATS),
+    "every position twice": (lambda x: x[torch.arange(64) // 2], FLOATS),
+}
+
+
+def _traced(name: str) -> KernelGraph:
+    function, specs = PROGRAMS[name]
+    return mirage.kernel(function).trace(*(mirage.spec(*spec) for spec in specs))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_position_is_inside_at_small_sizes(name: str) -> None:
+    program = _traced(name)
+    for seed in SEEDS:
+        found = verify(program, program, seed=seed)
+        assert found.ok, (seed, str(found))
+
+
+MUTANTS = {
+    "einsum": ("gather x, index1", "gather x, a", "a = add index1, 1"),
+    "einsum of several": ("gather x, index1", "gather x, a", "a = sub index1, 1"),
+    "diagonal": ("gather x, index1", "gather x, a", "a = mul index1, 2"),
+    "above the main one": ("add index1, 20", "add index1, 21", ""),
+    "below the main one": ("start(30) stop(64)", "start(29) stop(63)", ""),
+    "trace": ("gather x, index1", "gather x, a", "a = sub index1, 1"),
+    "multi_margin_loss": ("where1 dim(k)", "a dim(k)", "a = sub where1, 1"),
+    "fewer positions": ("gather x, index1", "gather x, a", "a = add index1, 1"),
+    "positions below 0": ("sub index1, 2", "sub index1, 1", ""),
+    "every position twice": ("floor_divide index1, 2", "floor_divide index1, 3", ""),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_shifted_position_is_refused(name: str) -> None:
+    before, after, node = MUTANTS[name]
+    program = _traced(name)
+    lines = str(program).splitlines()
+    at = next(i for i, line in enumerate(lines) if before in line)
+    lines[at] = lines[at].replace(before, after)
+    if node:
+        lines.insert(at, node)
+    mutant = parse("\n".join(lines))
+    for seed in SEEDS:
+        assert not verify(mutant, program, seed=seed).equivalent, seed
