@@ -260,7 +260,7 @@ def _number_dims(graph: KernelGraph) -> dict[str, str]:
     counted = {i.name: i.type.names for i in graph.indices}
     for node in _backwards(graph):
         counting = (counted.get(value, ()) for value in operands_of(node))
-        own = _attribute_dims(node) if isinstance(node, Apply) else ()
+        own = attribute_dims(node) if isinstance(node, Apply) else ()
         for name in chain(*counting, own):
             visit(name)
         if isinstance(node, Apply):
@@ -274,7 +274,7 @@ def _number_dims(graph: KernelGraph) -> dict[str, str]:
     return numbers
 
 
-def _attribute_dims(node: Apply) -> Iterator[str]:
+def attribute_dims(node: Apply) -> Iterator[str]:
     attrs = dict(node.attrs)
     for name, kind in node.op.attributes.items():
         value = attrs[name]
@@ -298,7 +298,7 @@ def _block_dims(block: BlockGraph) -> Iterator[str]:
             case Load() | Store():
                 yield from (d.name for d in dims_of(node.axes))
             case Apply():
-                yield from _attribute_dims(node)
+                yield from attribute_dims(node)
             case Accumulate() | RunningMax():
                 pass
 

@@ -22,7 +22,7 @@ Before → after:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.ir.canonical import free_name
@@ -54,6 +54,10 @@ Looks = tuple[Look, ...]
 
 class _StuckError(Exception):
     """A view that cannot move past an operator."""
+
+
+_Steps = Generator[tuple[str, Looks], str, str]
+"""What makes a value of others, which it asks for as looks see them."""
 
 
 def sink_views(program: KernelGraph) -> KernelGraph:
@@ -172,51 +176,76 @@ class _Sinker:
         self.taken = {i.name for i in self.program.given} | self.makers.keys()
 
     def seen(self, name: str, looks: Looks) -> str:
-        """The name of `name` as `looks` see it, made if it is not there yet."""
-        dims = self.types[name].names
-        looks = tuple(sorted(k for k in looks if k.dim in dims))
-        if (name, looks) not in self.known:
-            self.known[name, looks] = self._made(name, looks)
-        return self.known[name, looks]
+        """The name of `name` as `looks` see it, made if it is not there yet.
 
-    def _made(self, name: str, looks: Looks) -> str:
+        What waits for its operands is on a stack: programs are deeper than Python's.
+        """
+        asked = self._of_its_dims(name, looks)
+        stack = [] if asked in self.known else [(asked, self._made(*asked))]
+        answer: str | None = None
+        while stack:
+            making, steps = stack[-1]
+            try:
+                operand = self._of_its_dims(
+                    *(next(steps) if answer is None else steps.send(answer))
+                )
+            except StopIteration as made:
+                answer = self.known[making] = made.value
+                stack.pop()
+                continue
+            answer = self.known.get(operand)
+            if answer is None:
+                stack.append((operand, self._made(*operand)))
+        return self.known[asked]
+
+    def _of_its_dims(self, name: str, looks: Looks) -> tuple[str, Looks]:
+        dims = self.types[name].names
+        return name, tuple(sorted(k for k in looks if k.dim in dims))
+
+    def _made(self, name: str, looks: Looks) -> _Steps:
         node = self.makers.get(name)
         if node is None:
             return self._view_of_input(name, looks)
         through = _looks_of(node)
         if through is not None:
-            return self.seen(node.values[0], _composed(through, looks))
+            return (yield node.values[0], _composed(through, looks))
         if looks and (node.op.kind is Kind.LIBRARY or node.factored is not None):
             raise _StuckError
         if any(k.dim in node.along for k in looks):
             raise _StuckError
         made = dict(node.attrs).get("to")
         if any(k.dim == made for k in looks):
-            return self._part(node, str(made), looks)
+            return (yield from self._part(node, str(made), looks))
         if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
             raise _StuckError
-        moved = with_operands(node, {v: self.seen(v, looks) for v in node.values})
+        operands: dict[str, str] = {}
+        for value in node.values:
+            operands[value] = yield value, looks
+        moved = with_operands(node, operands)
         result = name if not looks else _free_name(name, looks, self.taken)
         self.nodes.append(replace(moved, result=result))
         return result
 
-    def _part(self, node: Apply, made: str, looks: Looks) -> str:
+    def _part(self, node: Apply, made: str, looks: Looks) -> _Steps:
         """What looks see of a concatenation: of one operand, or of several, joined."""
         (look,) = (k for k in looks if k.dim == made)
         if node.op.kind is not Kind.CONCAT or look.stop is None:
             raise _StuckError
         rest = tuple(k for k in looks if k != look)
         parts = list(self._operands_seen(node, look.start, look.stop))
+        shown = {n for v, k in parts for n in {*self.types[v].names} - {k.dim}}
+        if shown != {*self.types[node.result].names} - {made}:
+            # The others alone have a dim, which what reads this one may go over.
+            raise _StuckError
         if len(parts) == 1:
             ((value, part),) = parts
             own = replace(part, to=look.to)
-            return self.seen(
-                value, (own, *rest) if own != Look(own.dim, own.dim) else rest
+            return (
+                yield value, (own, *rest) if own != Look(own.dim, own.dim) else rest
             )
-        seen = [
-            self.seen(v, (k, *rest) if k != Look(k.dim, k.dim) else rest)
-            for v, k in parts
-        ]
+        seen: list[str] = []
+        for value, k in parts:
+            seen.append((yield value, (k, *rest) if k != Look(k.dim, k.dim) else rest))
         result = _free_name(node.result, looks, self.taken)
         attrs: Attrs = (("dims", tuple(k.to for _, k in parts)), ("to", look.to))
         self.nodes.append(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -529,12 +529,34 @@ class _Driver:
         """Have an answer to a long program before its search, and verify it."""
         quick.fuse(program)
         for plan in self._allowed(quick.plans):
-            with self.budget.step(self.budget.over):
-                candidate = self.verified(plan.graph)
-                if candidate is not None:
-                    self.secured.append(candidate)
+            self._try(plan.graph, self.budget.verified, self.verified)
+            if not self.secured and self.verify:
+                self._try(plan.graph, self.budget.over, self._as_far_as_verified)
             if self.secured:
                 break
+
+    def _try(
+        self,
+        graph: KernelGraph,
+        until: Budget,
+        verified: Callable[[KernelGraph], Candidate | None],
+    ) -> None:
+        """Secure what comes of a μGraph in time."""
+        with self.budget.step(until):
+            candidate = verified(graph)
+            if candidate is not None:
+                self.secured.append(candidate)
+
+    def _as_far_as_verified(self, graph: KernelGraph) -> Candidate | None:
+        """What is known to be right of a μGraph, and the rest as the program has it."""
+        from mirage_dsl.verify.verifier import as_far_as_verified
+
+        for form in self._forms(graph):
+            part = as_far_as_verified(form, self.program, seed=self.seed)
+            candidate = None if part is None else self.verified(part)
+            if candidate is not None:
+                return candidate
+        return None
 
     def _hurry(self, quick: Quick, forms: Sequence[KernelGraph]) -> None:
         """Find what can be found quickly, where time is up."""

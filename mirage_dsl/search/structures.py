@@ -500,15 +500,14 @@ class _Writer:
     def order(self) -> list[int]:
         """Nodes by stage, loads first, operands before results."""
         placed: dict[int, None] = {}
-
-        def visit(node: int) -> None:
-            if node not in placed:
-                for operand in self.edges[node].operands:
-                    visit(operand)
-                placed[node] = None
-
-        for root in self.roots:
-            visit(root)
+        # Chains of operators are longer than Python's stack is deep.
+        waiting = list(reversed(self.roots))
+        while waiting:
+            before = [o for o in self.edges[waiting[-1]].operands if o not in placed]
+            if before:
+                waiting += reversed(before)
+            else:
+                placed[waiting.pop()] = None
         stage = self.saturation.stage
         return sorted(placed, key=lambda n: (int(stage[n]), self.edges[n].kind != LOAD))
 

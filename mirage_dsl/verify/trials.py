@@ -275,14 +275,19 @@ def _agreement(
     return found
 
 
+def sites(where: Field, side: int) -> int:
+    """How often one side chooses: its maxima, comparisons and the like."""
+    trials, inputs = where.draw(0, 1)
+    plain = where.with_reading(Reading(still=where.reading.still))
+    return plain.evaluate(side, trials, inputs, 0).algebra.order.sites
+
+
 def fresh_sites(where: Field, side: int) -> frozenset[int]:
     """The sites of one side whose value no output depends on.
 
     They are found by making them random: all at once, or else one after the other.
     """
-    trials, inputs = where.draw(0, 1)
-    plain = where.with_reading(Reading(still=where.reading.still))
-    count = plain.evaluate(side, trials, inputs, 0).algebra.order.sites
+    count = sites(where, side)
     if count == 0:
         return frozenset()
     few, many = where.draw(1, _FIRST_TRIALS), where.draw(1, _TRIALS_OF_CHOICES)

@@ -9,57 +9,32 @@ its own sizes as the backend makes them, so what changes their statements is as 
 printed.  What is a number in them stays a formula, so that trials evaluate them at
 small, ragged sizes; lanes are as many as on a GPU.
 
-**Sections** of graphs, between their library calls, are verified each by itself.
-
-What PyTorch computes is the same function in a candidate and its program, so a result
-of it may be any value: an input of what comes behind.  What it is given is an output of
-what comes ahead.  If a candidate without its calls equals its program without them, as
-functions of their inputs and of all results of calls, then the two are equal: by
-induction over the calls in the candidate's order, each is given what the program's is,
-so it gives the same.
-
-    a = conv x, w            a' is an input:  b = relu a'     returns b
-    b = relu a        ->
-    c = conv b, v            c' is an input:  d = relu c'     returns d
-    d = relu c
-
-What is not connected then is a section.  Equal layers of a model have equal sections,
-and one verification is enough for all of them.
+Long graphs, and those that call libraries, are verified section by section
+(`verify.sections`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
-from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.analysis.waiting import launches
-from mirage_dsl.ir.canonical import canonical_hash, canonical_names
+from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, Domain, Named
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
-    Input,
     KernelGraph,
-    KernelNode,
-    Return,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
-from mirage_dsl.ir.walk import (
-    operands_of,
-    read_by,
-    results_of,
-    with_operands,
-    with_returned,
-)
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.skip import unproven
 from mirage_dsl.tile.build import programs
@@ -86,6 +61,7 @@ from mirage_dsl.verify.reals import (
     levels_agree,
 )
 from mirage_dsl.verify.sampled import Sampling, compare_samples
+from mirage_dsl.verify.sections import Section, mended, sections_of
 from mirage_dsl.verify.shifts import (
     computes_shifts,
     logarithmic_shifts,
@@ -103,187 +79,8 @@ from mirage_dsl.verify.trials import (
     fresh_sites,
     run_trials,
     settle_roots,
+    sites,
 )
-
-# -- Sections --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of a candidate, and the same section of its program.
-
-    Those that differ only in names are equal, and so is what is found of them.
-    """
-
-    candidate: KernelGraph = field(compare=False)
-    program: KernelGraph = field(compare=False)
-    digests: tuple[str, str] = ("", "")
-
-    @classmethod
-    def of(cls, candidate: KernelGraph, program: KernelGraph) -> Section:
-        """The section of these two graphs."""
-        digest = canonical_hash(candidate, schedule=True)
-        return cls(candidate, program, (digest, canonical_hash(program)))
-
-
-def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section]:
-    """The sections between library calls that compute something.
-
-    None where the two do not call alike, or where one gives a call, or returns, an
-    input that the other one does not.
-    """
-    candidate, program = _calling_once(candidate), _calling_once(program)
-    theirs, ours = _calls(candidate), _calls(program)
-    if not ours or theirs.keys() != ours.keys():
-        return []
-    types = kernel_types(candidate), kernel_types(program)
-    if not all(_alike(theirs[n], types[0], ours[n], types[1]) for n in ours):
-        return []
-    sides = (
-        _opened(candidate, [theirs[n] for n in ours], types[0]),
-        _opened(program, list(ours.values()), types[1]),
-    )
-    found: list[Section] = []
-    for section in _apart(sides):
-        if section.candidate.nodes or section.program.nodes:
-            found.append(section)
-        elif not _gives_the_same(section):
-            return []
-    return found
-
-
-def _calling_once(graph: KernelGraph) -> KernelGraph:
-    """The graph with one call in the place of those that are equal."""
-    names: dict[str, str] = {}
-    calls: dict[Apply, str] = {}
-    nodes: list[KernelNode] = []
-    for node in graph.nodes:
-        read = with_operands(node, names)
-        if isinstance(read, Apply) and read.op.kind is Kind.LIBRARY:
-            known = calls.setdefault(replace(read, result=""), read.result)
-            if known != read.result:
-                names[read.result] = known
-                continue
-        nodes.append(read)
-    return with_returned(replace(graph, nodes=tuple(nodes)), names)
-
-
-def _calls(graph: KernelGraph) -> dict[str, Apply]:
-    """Library operators, by their results."""
-    return {
-        n.result: n
-        for n in graph.nodes
-        if isinstance(n, Apply) and n.op.kind is Kind.LIBRARY
-    }
-
-
-def _alike(
-    a: Apply,
-    types: Mapping[str, TensorType],
-    b: Apply,
-    others: Mapping[str, TensorType],
-) -> bool:
-    """Whether calls are of one function, but for which tensors they are given."""
-    same = replace(a, op=b.op, operands=b.operands) == b
-    made, other = types[a.result], others[b.result]
-    same &= a.op.function == b.op.function and a.op.part == b.op.part
-    same &= (made.dtype, made.axes) == (other.dtype, other.axes)
-    # A call names the axes that it is given; where these are, outputs do not tell.
-    same &= [types[v].axes for v in a.values] == [others[v].axes for v in b.values]
-    # Tensors are compared as outputs, in their order.
-    takes = [[None if isinstance(v, str) else v for v in n.operands] for n in (a, b)]
-    return same and takes[0] == takes[1]
-
-
-def _opened(
-    graph: KernelGraph, calls: Sequence[Apply], types: Mapping[str, TensorType]
-) -> KernelGraph:
-    """A graph whose calls are inputs, and what they are given outputs."""
-    made = {call.result for call in calls}
-    given = [v for call in calls for v in call.values]
-    return replace(
-        graph,
-        inputs=(*graph.inputs, *(Input(c.result, types[c.result]) for c in calls)),
-        nodes=tuple(n for n in graph.nodes if made.isdisjoint(results_of(n))),
-        returns=(*graph.returns, *(Return(v, types[v]) for v in given)),
-    )
-
-
-def _apart(sides: tuple[KernelGraph, KernelGraph]) -> Iterator[Section]:
-    """Outputs that have nothing that is computed in common, on either side."""
-    reached = [[_behind(graph, r.value) for r in graph.returns] for graph in sides]
-    groups: list[tuple[list[int], list[set[int]]]] = []
-    for at in range(len(sides[0].returns)):
-        own = [found[at] for found in reached]
-        together = [at]
-        apart: list[tuple[list[int], list[set[int]]]] = []
-        for returns, nodes in groups:
-            if any(not a.isdisjoint(b) for a, b in zip(nodes, own, strict=True)):
-                together = [*returns, *together]
-                own = [a | b for a, b in zip(nodes, own, strict=True)]
-            else:
-                apart.append((returns, nodes))
-        groups = [*apart, (together, own)]
-    for returns, nodes in groups:
-        yield _section(sides, sorted(returns), nodes)
-
-
-def _behind(graph: KernelGraph, value: str) -> set[int]:
-    """Numbers of the nodes that a value depends on."""
-    makers = {r: at for at, n in enumerate(graph.nodes) for r in results_of(n)}
-    found: set[int] = set()
-    left = [value]
-    while left:
-        at = makers.get(left.pop())
-        if at is not None and at not in found:
-            found.add(at)
-            left += operands_of(graph.nodes[at])
-    return found
-
-
-def _section(
-    sides: tuple[KernelGraph, KernelGraph], returns: list[int], nodes: list[set[int]]
-) -> Section:
-    """The graphs of some outputs, with the inputs that either of them reads."""
-    kept = [
-        [graph.nodes[at] for at in sorted(own)]
-        for graph, own in zip(sides, nodes, strict=True)
-    ]
-    read: set[int] = set()
-    for graph, own in zip(sides, kept, strict=True):
-        values = read_by(own) | {graph.returns[at].value for at in returns}
-        read |= {at for at, i in enumerate(graph.inputs) if i.name in values}
-    found = [
-        replace(
-            graph,
-            name="section",
-            inputs=tuple(graph.inputs[at] for at in sorted(read)),
-            nodes=tuple(own),
-            indices=tuple(i for i in graph.indices if i.name in read_by(own)),
-            returns=tuple(graph.returns[at] for at in returns),
-        )
-        for graph, own in zip(sides, kept, strict=True)
-    ]
-    return Section.of(_of_its_dims(found[0]), _of_its_dims(found[1]))
-
-
-def _of_its_dims(graph: KernelGraph) -> KernelGraph:
-    """A section without the extents of dims that only others have.
-
-    Dims that may differ in extent do at small sizes, so those would make others longer.
-    """
-    used = canonical_names(graph).dims
-    return replace(graph, extents=tuple((n, e) for n, e in graph.extents if n in used))
-
-
-def _gives_the_same(section: Section) -> bool:
-    """Whether outputs for which nothing is computed are the same inputs."""
-    places = [
-        [[i.name for i in graph.given].index(r.value) for r in graph.returns]
-        for graph in (section.candidate, section.program)
-    ]
-    return places[0] == places[1]
-
 
 # -- Tile programs stand in for block graphs -------------------------------------------
 
@@ -435,10 +232,10 @@ def verify(
 class _How:
     """How to verify: as `verify` takes it."""
 
-    seed: int
-    chains: int
-    seeds: int
-    stability: bool
+    seed: int = 0
+    chains: int = 2
+    seeds: int = 2
+    stability: bool = True
 
 
 def _by_sections(
@@ -450,17 +247,22 @@ def _by_sections(
     """
     try:
         same = interface_difference(candidate, program) is None
-        sections = sections_of(candidate, program) if same else []
+        sections = sections_of(candidate, program) if same else None
     except MirageError:
         return None
-    if not sections:
+    if sections is None:
         return None
-    found: list[Certificate] = []
-    for section in sections:
-        own = _of_section(section, how)
-        if not own.equivalent or (own.stability is not None and not own.stability.ok):
-            return None
-        found.append(own)
+    if not sections:
+        return replace(
+            identity(program, seed=how.seed),
+            candidate_hash=canonical_hash(candidate),
+            reason="the same operators in the same places",
+            rests_on="the candidate's sections are those of the program",
+        )
+    # All of them, for what is right stays where the rest is not (`mended`).
+    found = [_of_section(section, how) for section in sections]
+    if not all(c.ok for c in found):
+        return None
     verdicts = [c.stability for c in found if c.stability is not None]
     compared = [c.sampled for c in found if c.sampled is not None]
     widest = max(found, key=lambda c: len(c.primes[0]) if c.primes else 0)
@@ -472,8 +274,8 @@ def _by_sections(
         stability=max(verdicts, key=lambda v: v.worst_ratio, default=None),
         candidate_hash=canonical_hash(candidate),
         program_hash=canonical_hash(program),
-        reason=f"equivalent in {_counted(found)} between library kernels, in {trials} "
-        f"trials or more over {how.chains} chains of primes",
+        reason=f"equivalent in {_counted(found)}, in {trials} trials or more over "
+        f"{how.chains} chains of primes",
         sampled=Sampled(
             sum(s.elements for s in compared),
             reason=next((s.reason for s in compared if s.reason), ""),
@@ -483,13 +285,41 @@ def _by_sections(
 
 
 def _counted(found: Sequence[Certificate]) -> str:
-    return "1 section" if len(found) == 1 else f"{len(found)} sections"
+    if len(found) == 1:
+        return "1 section by itself"
+    return f"{len(found)} sections by themselves"
 
 
-@lru_cache(maxsize=1024)
+_of_sections: dict[tuple[Section, _How], Certificate] = {}
+"""What was found of sections; equal layers of a model have one."""
+_MOST_SECTIONS = 1024
+
+
 def _of_section(section: Section, how: _How) -> Certificate:
-    """The certificate of a section; equal layers of a model have one."""
-    return _whole(section.candidate, section.program, how)
+    """The certificate of a section."""
+    key = section, how
+    if key not in _of_sections:
+        if len(_of_sections) == _MOST_SECTIONS:
+            _of_sections.clear()
+        _of_sections[key] = _whole(section.candidate, section.program, how)
+    return _of_sections[key]
+
+
+def as_far_as_verified(
+    candidate: KernelGraph, program: KernelGraph, *, seed: int = 0
+) -> KernelGraph | None:
+    """A candidate with the program's nodes where it is not known to be right.
+
+    That is where `verify` found a section wrong or inaccurate, or did not come to it.
+    None if nothing of the candidate is left then.
+    """
+    how = _How(seed)
+
+    def is_right(section: Section) -> bool:
+        found = _of_sections.get((section, how))
+        return found is not None and found.ok
+
+    return mended(candidate, program, is_right)
 
 
 def _whole(mugraph: KernelGraph, asked: KernelGraph, how: _How) -> Certificate:
@@ -557,6 +387,11 @@ def recheck(
         or again.stability.ok == certificate.stability.ok
     )
     return again.equivalent == certificate.equivalent and same_stability
+
+
+_MANY_SITES = 8
+"""Choices of a program from which on finding those that are indifferent takes longer
+than to see that all are the same on both sides."""
 
 
 @dataclass
@@ -709,12 +544,12 @@ class _Verification:
         plain = Reading(still=(still[PROGRAM], still[CANDIDATE]))
         if not self.depth.choices:
             return self._under(fields, plain), plain
-        if self.as_it_stands:
+        where = fields[0].with_reading(plain)
+        if self.as_it_stands or sites(where, PROGRAM) > _MANY_SITES:
             # Mostly the same maxima on both sides, and no site needs to be fresh.
             tallies = self._under(fields, plain, settling=False)
             if tallies[-1].outcome is Outcome.EQUAL:
                 return tallies, plain
-        where = fields[0].with_reading(plain)
         fresh = (fresh_sites(where, PROGRAM), fresh_sites(where, CANDIDATE))
         by_rank, by_squares = (Reading(m, fresh, plain.still) for m in OrderModel)
         ranked = self._under(fields, by_rank)

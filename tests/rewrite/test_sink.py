@@ -225,3 +225,36 @@ mugraph f(x: f16[m, k], w: f16[k, l]) -> f16[m, r] where m = 3, k = 4, l = 6, r 
     shared = share_views(program)
     assert computed_views(shared) == ["h"]
     _same_values(shared, program)
+
+
+def test_a_part_without_a_dim_of_the_whole_stays_in_it() -> None:
+    """The class token of a batch has no batch, which what reads it may go over."""
+    text = """mirage 1
+mugraph tokens(c: f32[s, k], x: f32[f, q, k], w: f32[k, n]) -> f32[f, n]
+    where s = 1, f = 2, q = 7, k = 16, n = 8, m = 8 {
+  t = concat c, x dims(s, q) to(m)
+  e = exp t
+  z = sum e over(f)
+  d = div e, z
+  y = matmul d, w over(k)
+  p = slice y dim(m) start(0) stop(1) to(i)
+  r = sum p over(i)
+  return r
+}
+"""
+    program = parse(text)
+    sunk = sink_views(program)
+    check(sunk)
+    assert verify(sunk, program).equivalent
+
+
+def test_programs_may_be_deeper_than_the_stack() -> None:
+    lines = [f"  v{at + 1} = relu v{at}" for at in range(3000)]
+    program = parse(
+        "mirage 1\nmugraph deep(v0: f32[m, k]) -> f32[m, r] where m = 4, k = 8 {\n"
+        + "\n".join(lines)
+        + "\n  z = slice v3000 dim(k) start(0) stop(4) to(r)\n  return z\n}\n"
+    )
+    sunk = sink_views(program)
+    assert sunk.applies[0].op.name == "slice"
+    assert len(sunk.nodes) == 3001

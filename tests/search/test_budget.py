@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.space import space_of
 from mirage_dsl.store.superoptimize import superoptimize
+from mirage_dsl.verify import verifier
 from tests.search.test_multi_kernel import decode
 
 BUDGET = 0.4
@@ -343,6 +345,51 @@ def test_beside_library_kernels_an_answer_is_verified_before_the_search(
     result = search(behind_a_convolution(), H100, budget_seconds=ENOUGH)
     assert searched
     assert result.best.mugraph.blocks
+
+
+def many_layers(count: int) -> KernelGraph:
+    """Equal layers around products, and a last one of another kind."""
+
+    def function(x: Any, w: Any) -> Any:
+        for _ in range(count):
+            x = x + torch.nn.functional.silu(x @ w) * x
+        return torch.softmax(x * 2 + 1, -1)
+
+    return traced(function, (64, 64), (64, 64))
+
+
+def test_equal_layers_are_verified_once() -> None:
+    result = search(many_layers(40), H100, budget_seconds=ENOUGH)
+    assert len(result.best.mugraph.blocks) >= 40
+    assert result.best.certificate is not None
+    assert "sections" in result.best.certificate.reason
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["late", "refused"])
+def test_what_is_not_verified_is_as_the_program_has_it(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """Of a long program, the layers that were found right stay fused."""
+    monkeypatch.setattr(verifier, "_of_sections", {})
+    whole = verifier._whole
+
+    def last(candidate: KernelGraph, program: KernelGraph, how: Any) -> Any:
+        found = whole(candidate, program, how)
+        if any("rowshift" in n.op.name for n in program.applies):
+            if not wrong:
+                raise OutOfTimeError
+            return replace(found, equivalent=False)
+        return found
+
+    monkeypatch.setattr(verifier, "_whole", last)
+    result = search(many_layers(40), H100, budget_seconds=ENOUGH)
+    best = result.best
+    assert len(best.mugraph.blocks) >= 40
+    assert any("rowshift" in n.op.name for n in best.mugraph.applies)
+    assert best.certificate is not None
+    assert best.certificate.ok
+    monkeypatch.undo()
+    assert verifier.verify(best.mugraph, many_layers(40)).ok
 
 
 def test_what_the_caller_has_waited_shortens_what_is_beyond_the_budget() -> None:

@@ -10,7 +10,10 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.verify.verifier import recheck, sections_of, verify
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.verify import sections
+from mirage_dsl.verify.sections import Section, mended, sections_of
+from mirage_dsl.verify.verifier import recheck, verify
 
 Layer = Callable[[Any], Any]
 
@@ -49,9 +52,9 @@ def tripled(x: Any) -> Any:
 
 def test_layers_are_sections_and_equal_ones_are_one() -> None:
     program = network(doubled, doubled, doubled)
-    sections = sections_of(network(summed, summed, summed), program)
-    assert [len(section.program.inputs) for section in sections] == [2, 1, 1]
-    assert sections[0] != sections[1] == sections[2]
+    found = sections_of(network(summed, summed, summed), program) or []
+    assert [len(section.program.inputs) for section in found] == [2, 1, 1]
+    assert found[0] != found[1] == found[2]
     certificate = verify(network(summed, summed, summed), program)
     assert certificate.equivalent
     assert certificate.stability is not None
@@ -96,8 +99,8 @@ def test_other_calls_have_no_sections() -> None:
         return torch.nn.functional.max_pool2d(x, 3, 1, 1)
 
     program = network(doubled, doubled, doubled)
-    assert not sections_of(network(pooled, summed, summed), program)
-    assert not sections_of(program, network(pooled, summed, summed))
+    assert sections_of(network(pooled, summed, summed), program) is None
+    assert sections_of(program, network(pooled, summed, summed)) is None
     assert not verify(network(pooled, summed, summed), program).equivalent
 
 
@@ -113,7 +116,7 @@ def behind(count: int, function: Layer) -> KernelGraph:
 
 
 def test_a_section_has_the_dims_that_it_reads() -> None:
-    (section,) = sections_of(behind(1, summed), behind(1, doubled))
+    (section,) = sections_of(behind(1, summed), behind(1, doubled)) or []
     for graph in (section.candidate, section.program):
         read = {n for i in graph.inputs for n in i.type.names}
         assert {n for n, _ in graph.extents} == read
@@ -129,6 +132,173 @@ def test_the_only_section_is_verified_by_itself() -> None:
 def test_equal_calls_are_one() -> None:
     for counts in ((1, 2), (2, 1), (2, 2)):
         candidate, program = behind(counts[0], summed), behind(counts[1], doubled)
-        assert len(sections_of(candidate, program)) == 1
+        assert len(sections_of(candidate, program) or []) == 1
         assert verify(candidate, program).equivalent
         assert not verify(behind(counts[0], tripled), program).equivalent
+
+
+# -- Long programs ---------------------------------------------------------------------
+
+
+def layers(count: int, layer: Layer, odd: Layer | None = None) -> KernelGraph:
+    """Many equal layers between products, the middle one another if that is given."""
+
+    def model(x: Any, w: Any) -> Any:
+        for number in range(count):
+            x = (odd if odd and number == count // 2 else layer)(x @ w)
+        return x
+
+    return mirage.kernel(model).trace(mirage.f32[8, 16], mirage.f32[16, 16])
+
+
+def test_long_programs_are_cut_at_what_both_compute() -> None:
+    candidate, program = layers(30, summed), layers(30, doubled)
+    found = sections_of(candidate, program) or []
+    assert len(found) == 30
+    assert len(set(found)) <= 4, "those at either end may differ from the others"
+    certificate = verify(candidate, program)
+    assert certificate.ok
+    assert "30 sections" in certificate.reason
+    assert sections_of(layers(3, summed), layers(3, doubled)) is None, "is no long one"
+
+
+def negated(x: Any) -> Any:
+    return torch.relu(-x) * 2
+
+
+def lost(x: Any) -> Any:
+    return torch.relu(x) + x
+
+
+@pytest.mark.parametrize("wrong", [tripled, negated, lost, torch.relu])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_wrong_layer_of_many_is_refused(wrong: Layer, seed: int) -> None:
+    candidate, program = layers(30, summed, wrong), layers(30, doubled)
+    assert not verify(candidate, program, seed=seed).equivalent
+
+
+def crossed(names: str, given: str = "xy") -> KernelGraph:
+    """Relu of both arguments, in the order of their names, and a long chain."""
+
+    def model(x: Any, y: Any) -> Any:
+        own = {"x": x, "y": y} if given == "xy" else {"x": y, "y": x}
+        made = {name: torch.relu(own[name]) for name in names}
+        z = made["x"] - made["y"]
+        for _ in range(40):
+            z = torch.relu(z) + 1
+        return z
+
+    return mirage.kernel(model).trace(mirage.f32[8, 16], mirage.f32[8, 16])
+
+
+def test_names_that_mean_something_else_are_seen() -> None:
+    """What has one name on both sides differs, but not what is made of it."""
+    assert verify(crossed("yx"), crossed("xy")).equivalent
+    assert not verify(crossed("xy", "yx"), crossed("xy")).equivalent
+    assert not verify(crossed("yx", "yx"), crossed("xy")).equivalent
+
+
+PROGRAM = parse("""mirage 1
+mugraph program(x: f32[m, a, b], w: f32[n, a, b]) -> f32[m, n], f32[m, a, b]
+    where m = 8, a = 4, b = 2, n = 16 {
+  r = relu x
+  d = mul r, 2
+  y = matmul d, w over(a, b)
+  s = relu y
+  z = mul s, 2
+  return z, d
+}
+""")
+
+
+def in_blocks(scale: int = 2, last: int = 2) -> KernelGraph:
+    """The program in two blocks, of which the first one flattens its result."""
+    return parse(f"""mirage 1
+mugraph candidate(x: f32[m, a, b], w: f32[n, a, b]) -> f32[m, n], f32[m, a, b]
+    where m = 8, a = 4, b = 2, n = 16, k = 8 {{
+  xf = flatten x of(a, b) to(k)
+  d = block grid(m / 4) {{
+    t: f32[m/grid, k] = load xf
+    u = relu t
+    v = mul u, {scale}
+    store d: f32[m/grid, k] = v
+  }}
+  whole = unflatten d dim(k) gives(a, b)
+  y = matmul whole, w over(a, b)
+  z = block grid(m / 4) {{
+    t: f32[m/grid, n] = load y
+    u = relu t
+    v = mul u, {last}
+    store z: f32[m/grid, n] = v
+  }}
+  return z, whole
+}}
+""")
+
+
+@pytest.fixture
+def _short_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "_LONG", 0)
+
+
+@pytest.mark.usefixtures("_short_ones_too")
+def test_values_are_cut_where_one_side_has_one_dim_for_several() -> None:
+    found = sections_of(in_blocks(), PROGRAM) or []
+    assert [len(section.candidate.blocks) for section in found] == [1, 0, 1]
+    assert "3 sections" in verify(in_blocks(), PROGRAM).reason
+    assert verify(in_blocks(), PROGRAM).ok
+    for wrong in (in_blocks(scale=3), in_blocks(last=3), in_blocks(scale=4, last=1)):
+        assert not verify(wrong, PROGRAM).equivalent
+
+
+def is_right(section: Section) -> bool:
+    return verify(section.candidate, section.program).ok
+
+
+@pytest.mark.usefixtures("_short_ones_too")
+def test_wrong_sections_are_the_program_s() -> None:
+    found = mended(in_blocks(last=3), PROGRAM, is_right)
+    assert found is not None
+    assert [block.results for block in found.blocks] == [("d",)]
+    assert verify(found, PROGRAM).ok
+    # What reads a lost value in another shape is lost with it.
+    found = mended(in_blocks(scale=3), PROGRAM, is_right)
+    assert found is not None
+    assert [block.results for block in found.blocks] == [("z",)]
+    assert [node.op.name for node in found.applies] == ["relu", "mul", "matmul"]
+    assert verify(found, PROGRAM).ok
+    assert mended(in_blocks(scale=3, last=3), PROGRAM, is_right) is None
+
+
+@pytest.mark.usefixtures("_short_ones_too")
+def test_a_right_candidate_is_left_as_it_is() -> None:
+    found = mended(in_blocks(), PROGRAM, lambda _: True)
+    assert found is not None
+    assert set(found.nodes) == set(in_blocks().nodes)
+
+
+@pytest.mark.usefixtures("_short_ones_too")
+def test_one_view_may_stand_for_several() -> None:
+    text = """mirage 1
+mugraph views(x: f32[m, k], w: f32[n, k]) -> f32[m, n] where m = 8, k = 16, n = 16 {
+  a = rename w dims(n, k) to(k, n)
+  y = matmul x, a over(k)
+  r = relu y
+  b = rename w dims(n, k) to(k, n)
+  z = matmul r, a over(n)
+  s = relu z
+  t = rename s dims(k) to(n)
+  return t
+}
+"""
+    once, twice = parse(text), parse(text.replace("matmul r, a", "matmul r, b"))
+    assert verify(once, twice).ok
+    assert sections_of(once, twice) == []
+    assert verify(once, twice).error_bound == 0.0
+    other = parse(text.replace("s = relu", "s = exp"))
+    (section,) = sections_of(other, twice) or []
+    assert len(section.program.nodes) == 1
+
+
+def test_what_cannot_be_cut_cannot_be_mended() -> None:
+    assert mended(in_blocks(last=3), PROGRAM, is_right) is None

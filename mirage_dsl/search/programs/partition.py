@@ -216,24 +216,36 @@ class Cutter:
         )
         return Group(group.nodes[:best]), Group(group.nodes[best:])
 
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """Where each result is computed."""
+        return {n.result: at for at, n in enumerate(self._early)}
+
+    @cached_property
+    def _read_in(self) -> Mapping[str, set[str]]:
+        """By a result, those of the nodes that read it."""
+        found: dict[str, set[str]] = {n.result: set() for n in self._early}
+        for node in self._early:
+            for value in found.keys() & node.values:
+                found[value].add(node.result)
+        return found
+
     def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
         """The program of some nodes: from what they read to what others need.
 
         Their order does not count, so that equal segments are known to be equal.
         """
         made = {n.result for n in nodes}
-        place = {n.result: at for at, n in enumerate(self._early)}
-        nodes = sorted(nodes, key=lambda n: place[n.result])
-        outside = [n for n in self._early if n.result not in made]
-        read_later = read_by(outside)
+        nodes = sorted(nodes, key=lambda n: self._places[n.result])
+        read_later = {n for n in made if not self._read_in[n] <= made}
         views = self._views(read_by(nodes))
         read = read_by((*views, *nodes))
         own = {n.result for n in views} | made
         sources = [i for i in self.program.inputs if i.name in read]
+        computed = (read - own) & self._places.keys()
         sources += [
-            Input(n.result, self._stored(n.result))
-            for n in outside
-            if n.result in read - own
+            Input(name, self._stored(name))
+            for name in sorted(computed, key=self._places.__getitem__)
         ]
         returns: list[Return] = []
         for node in nodes:
