@@ -338,3 +338,17 @@ def test_long_runs_of_maps_stream_slower(columns: int) -> None:
 def test_runs_of_blocks_that_reduce_were_not_measured() -> None:
     several, one = (time_of_tiles(n, summed=True) for n in (1024, 8192))
     assert one < 1.02 * several
+
+
+def test_many_results_of_few_numbers_take_a_library_long() -> None:
+    """Pooling of 2 x 2, which a reduction of PyTorch's makes at 30 results a ns."""
+
+    def pooled(x: Any) -> Any:
+        return torch.nn.functional.avg_pool2d(x, 2)
+
+    x = mirage.spec((128, 64, 256, 256), "float32")
+    graph = mirage.kernel(pooled).trace(x)
+    assert estimate(graph, H200).microseconds == pytest.approx(4368, rel=0.05)
+    found = mirage.superoptimize(graph, hardware=H200, use_cache=False)
+    assert found.best.mugraph.blocks
+    assert found.best.cost.microseconds < 1500

@@ -378,3 +378,31 @@ def test_a_search_goes_on_where_one_kernel_is_unstable() -> None:
     assert found.best.certificate.ok
     assert len(found.best.mugraph.blocks) == len(found.best.mugraph.nodes) == 2
     assert found.best.cost.microseconds < 21
+
+
+def distances(sums: str) -> KernelGraph:
+    """The mean over rows of what one distance is longer than another one."""
+
+    def loss(a: Any, p: Any, n: Any) -> Any:
+        d, e = a - p, a - n
+        if sums == "squares":
+            near, far = (d * d).sum(-1).sqrt(), (e * e).sum(-1).sqrt()
+        elif sums == "halves":
+            near, far = (((d * d) / 2).sum(-1) * 2).sqrt(), (e * e).sum(-1).sqrt()
+        else:
+            # |d|^2 = |a|^2 - 2 a p + |p|^2 cancels where a is large.
+            near = ((a * a).sum(-1) - (2 * a * p).sum(-1) + (p * p).sum(-1)).sqrt()
+            far = (e * e).sum(-1).sqrt()
+        return mirage.maximum(near - far + 1, 0).mean()
+
+    return trace_function(loss, [mirage.spec((64, 32), "float32")] * 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_number_is_compared_to_the_program_s_errors_around_it(seed: int) -> None:
+    """That its roundings cancel in one run is luck, of which candidates have less."""
+    program = distances("squares")
+    good = verify(distances("halves"), program, seed=seed)
+    assert good.ok, good
+    bad = verify(distances("apart"), program, seed=seed)
+    assert bad.stability is None or not bad.stability.ok
