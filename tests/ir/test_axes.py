@@ -218,7 +218,7 @@ mugraph masked(b: bool[q], z: f32[n], x: f32[m, q, k]) -> f32[m, q, r]
     draw = np.random.default_rng(0)
     b, z = np.array([True, False, True]), draw.normal(size=1).astype(np.float32)
     x = draw.normal(size=(2, 3, 4)).astype(np.float32)
-    (found,) = evaluate_numpy(graph, [b, z, x])
+    (found,) = evaluate_numpy(graph, b, z, x)
     wanted = np.where(b[None, :, None], 0, x)
     first = np.broadcast_to(z, (2, 3, 1))
     np.testing.assert_array_equal(found, np.concatenate([first, wanted], 2))
