@@ -1060,11 +1060,7 @@ def _call_kernel(
     if len(products) > 1:
         busy = math.hypot(busy / ATTENTION_SHARE, hardware.library_reduction)
     elif not products and call.over:
-        elements = size_of(types[call.value("x")].names, extents)
-        if not {*call.over} & {*types[call.result].names}:
-            made = size_of(types[call.result].names, extents)
-            busy = max(busy, REDUCED_SECONDS * made)
-        busy = math.hypot(busy, _row_latency(elements, hardware))
+        busy = _busy_with_reduction(call, extents, hardware, busy)
     busy = _busy_with_rows(call, nodes, extents, hardware, busy)
     return KernelCost(
         1e6 * (busy + hardware.launch + hardware.ramp),
@@ -1076,6 +1072,20 @@ def _call_kernel(
         1e6 * arithmetic,
         call=call.name,
     )
+
+
+def _busy_with_reduction(
+    call: FusedCall,
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+    busy: float,
+) -> float:
+    """Seconds of a call that reduces; it is `busy` with its numbers and bytes."""
+    made = call.types[call.result].names
+    elements = size_of(call.types[call.value("x")].names, extents)
+    if not {*call.over} & {*made}:
+        busy = max(busy, REDUCED_SECONDS * size_of(made, extents))
+    return math.hypot(busy, _row_latency(elements, hardware))
 
 
 def _busy_with_rows(

@@ -211,8 +211,7 @@ def apply_type(
     dtype = _apply_dtype(node, types, in_block=in_block)
     match node.op.kind:
         case Kind.ELEMENTWISE:
-            given = types if in_block else _widest_first(types)
-            return flat_type(dtype, union_dims(given), space)
+            return flat_type(dtype, union_dims(types), space)
         case Kind.REDUCTION:
             _check_over(node, types)
             return flat_type(dtype, _without(types[0].dims, node.over), space)
@@ -232,14 +231,6 @@ def apply_type(
             return _concat_type(node, types, space)
         case Kind.LIBRARY:
             return _library_type(node, types, space)
-
-
-def _widest_first(types: Sequence[TensorType]) -> list[TensorType]:
-    """Types, and ahead of all the first one of the most dims.
-
-    Its order is that of the result in memory, so that it is written as it is read.
-    """
-    return sorted(types, key=lambda t: -len(t.dims))[:1] + list(types)
 
 
 def _apply_dtype(node: Apply, types: Sequence[TensorType], *, in_block: bool) -> DType:
@@ -525,9 +516,8 @@ def _concat_type(
         if name not in t.names:
             raise CheckError(f"{node.op.name}: an operand has no dim {name}")
         rest.append(flat_type(t.dtype, _without(t.dims, (name,)), space))
-    widest = max(range(len(types)), key=lambda i: len(types[i].dims))
-    at = types[widest].names.index(joined[widest])
-    others = list(union_dims(_widest_first(rest)))
+    at = types[0].names.index(joined[0])
+    others = list(union_dims(rest))
     if to in {d.name for d in others}:
         raise CheckError(f"{node.op.name}: another dim is called {to} already")
     others.insert(at, Dim(to))

@@ -200,25 +200,3 @@ def test_types_of_graphs_made_by_hand_are_held_too() -> None:
     made = replace(block, grid=grid, nodes=(replace(load, axes=axes), *others))
     with pytest.raises(CheckError, match="m/grid and k/grid/loop meet"):
         block_types(made, kernel_types(graph))
-
-
-def test_a_result_has_its_axes_as_its_widest_operand() -> None:
-    """It is written as that is read, though a mask or a part comes first."""
-    graph = parse("""mirage 1
-mugraph masked(b: bool[q], z: f32[n], x: f32[m, q, k]) -> f32[m, q, r]
-    where m = 2, q = 3, k = 4, n = 1, r = 5 {
-  y = where b, 0, x
-  c = concat z, y dims(n, k) to(r)
-  return c
-}
-""")
-    types = kernel_types(graph)
-    assert types["y"].names == ("m", "q", "k")
-    assert types["c"].names == ("m", "q", "r")
-    draw = np.random.default_rng(0)
-    b, z = np.array([True, False, True]), draw.normal(size=1).astype(np.float32)
-    x = draw.normal(size=(2, 3, 4)).astype(np.float32)
-    (found,) = evaluate_numpy(graph, b, z, x)
-    wanted = np.where(b[None, :, None], 0, x)
-    first = np.broadcast_to(z, (2, 3, 1))
-    np.testing.assert_array_equal(found, np.concatenate([first, wanted], 2))
