@@ -84,15 +84,6 @@ def aligned(value: str, dims: Sequence[str], order: Sequence[str]) -> str:
     return text
 
 
-def letters(dims: Sequence[str], known: dict[str, str]) -> str:
-    """The einsum letters of dims, given out in order of appearance."""
-    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    for dim in dims:
-        if dim not in known:
-            known[dim] = alphabet[len(known)]
-    return "".join(known[d] for d in dims)
-
-
 @dataclass(frozen=True)
 class Argument:
     """An operand: its name, dims and storage format; constants have neither of those.
@@ -147,6 +138,12 @@ def expression(
             return _concat(template, node, operands, result)
         case Kind.LIBRARY:
             return _library(template, node, operands, size)
+
+
+def only_element(operand: Argument, over: Sequence[str], dtype: DType) -> str:
+    """What a reduction over axes of one element gives, as a view."""
+    text = f"{operand.text}.squeeze({tuple(operand.dims.index(d) for d in over)})"
+    return text if operand.dtype == dtype else f"{text}.to({torch_dtype(dtype)})"
 
 
 def _elementwise(
@@ -245,19 +242,46 @@ def _product(
     result: tuple[str, ...],
     size: Callable[[str], str],
 ) -> str:
-    """A product of matrices, or of batches of them, if it is one; else a sum."""
+    """A matrix by columns that lie as they are to lie, or batches of matrices."""
     a, b = operands
-    factors = product(a, b, result)
-    if factors is not None:
-        return template.format(*factors)
     for own, matrix in ((a, b), (b, a)):
         text = _of_columns(template, own, matrix, result, size)
         if text is not None:
             return text
-    known: dict[str, str] = {}
-    left, right = letters(a.dims, known), letters(b.dims, known)
-    equation = f"{left},{right}->{letters(result, known)}"
-    return f'torch.einsum("{equation}", {a.text}, {b.text})'
+    return _of_matrices(template, a, b, result, size)
+
+
+def _of_matrices(
+    template: str,
+    a: Argument,
+    b: Argument,
+    result: tuple[str, ...],
+    size: Callable[[str], str],
+) -> str:
+    """Batches of matrices: dims of rows, of columns and what is summed are one axis."""
+    shared = {*a.dims} & {*b.dims}
+    batch = [d for d in result if d in shared]
+    if next((d for d in result if d not in shared), "") in b.dims:
+        a, b = b, a
+    rows, columns = (
+        [d for d in result if d in own.dims and d not in shared] for own in (a, b)
+    )
+    summed = tuple(d for d in a.dims if d not in result)
+    batches = [(d,) for d in batch]
+    # Where there are no batches PyTorch takes any number of axes for rows.
+    left, right = [tuple(rows)], [tuple(columns)]
+    if not batch:
+        left = [(d,) for d in rows]
+        right = right if columns else []
+    forms = (
+        _with_axes(a, (*batches, *left, summed), size),
+        _with_axes(b, (*batches, summed, *right), size),
+    )
+    text = template.format(*forms)
+    order = (*batch, *rows, *columns)
+    if any(len(axis) != 1 for axis in (*left, *right)):
+        text += f".reshape({_shape([(d,) for d in order], size)})"
+    return aligned(text, order, result)
 
 
 def _of_columns(

@@ -46,6 +46,7 @@ from mirage_dsl.ir.analysis.layouts import (
     lies_with_channels_last,
     places,
     rows_last,
+    single_elements,
 )
 from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, dims_of
@@ -802,6 +803,7 @@ def estimate(
     running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
     together = calls(graph, types)
     within = _within(together) | _repeated(graph)
+    single = single_elements(graph, extents)
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             part = _block_kernel(node, graph, types, extents, inside, hardware)
@@ -815,7 +817,7 @@ def estimate(
             if node.result in together:
                 call = together[node.result]
                 parts.append(_call_kernel(call, graph, extents, inside, hardware))
-            elif not _is_free(node, placed, types):
+            elif not (node.result in single or _is_free(node, placed, types)):
                 there = placed.keys()
                 part = library_kernel(node, types, extents, inside, hardware, there)
                 parts.append(part)
@@ -918,6 +920,7 @@ def launched(graph: KernelGraph) -> list[int]:
     types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
     within = _within(calls(graph, types)) | _repeated(graph)
+    within |= single_elements(graph, extents)
     return [
         at
         for at, node in enumerate(graph.nodes)

@@ -516,8 +516,10 @@ def _concat_type(
         if name not in t.names:
             raise CheckError(f"{node.op.name}: an operand has no dim {name}")
         rest.append(flat_type(t.dtype, _without(t.dims, (name,)), space))
-    at = types[0].names.index(joined[0])
-    others = list(union_dims(rest))
+    # A part may lack dims along which it repeats; the widest one has the axes in order.
+    widest = max(range(len(types)), key=lambda part: len(types[part].dims))
+    at = types[widest].names.index(joined[widest])
+    others = list(union_dims([rest[widest], *rest]))
     if to in {d.name for d in others}:
         raise CheckError(f"{node.op.name}: another dim is called {to} already")
     others.insert(at, Dim(to))

@@ -30,6 +30,7 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError, UnsupportedError
 from mirage_dsl.core.types import f16
+from mirage_dsl.cost.estimate import launched
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.maps import complete_extents, with_symbolic
@@ -906,3 +907,113 @@ def test_parts_of_a_part_are_left_to_the_long_way(out: bool) -> None:
     tensors = [torch.ones(16, 8).half(), torch.ones(8, 8).half()]
     given = [*tensors, *([torch.zeros(48, 8).half()] if out else [])]
     assert direct_call(plan(joined(nested=True), out=out), given) is None
+
+
+# -- Views in one step -----------------------------------------------------------------
+
+
+def heads(x: Any, w: Any) -> Any:
+    """Attention without a softmax, of three parts of one product."""
+    q, k, v = (x @ w).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4)
+    made = torch.relu(q @ k.transpose(-1, -2)) @ v
+    return made.transpose(1, 2).reshape(2, 5, 32)
+
+
+def steps(x: Any, w: Any) -> Any:
+    """A recurrent cell, whose steps are parts of a tensor."""
+    state, made = torch.zeros_like(x[0]), []
+    for step in range(3):
+        state = torch.tanh(torch.cat((x[step], state), 1) @ w)
+        made.append(state)
+    return torch.stack(made)
+
+
+def windows(x: Any, w: Any) -> Any:
+    """Parts of planes, which are rows, and planes again."""
+    parts = x.view(2, 2, 3, 2, 3, 4).transpose(2, 3).reshape(2, 4, 9, 4)
+    mixed = torch.relu(torch.einsum("bpic,ji->bpjc", parts, w))
+    return mixed.view(2, 2, 2, 3, 3, 4).transpose(2, 3).reshape(2, 6, 6, 4)
+
+
+VIEWED = {
+    "heads": (heads, ((2, 5, 16), (16, 96)), 7),
+    "steps": (steps, ((3, 4, 6), (12, 6)), 8),
+    "windows": (windows, ((2, 6, 6, 4), (9, 9)), 4),
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_what_is_seen_of_a_tensor_is_one_view(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    del driver
+    function, shapes, most = VIEWED[name]
+    seen: list[tuple[Any, ...]] = []
+    view = direct._reinterpret()
+
+    def counted(*given: Any) -> Any:
+        seen.append(given)
+        return view(*given)
+
+    monkeypatch.setattr(direct, "_reinterpret", lambda: counted)
+    graph = mirage.kernel(function).trace(*(mirage.spec(s, "float32") for s in shapes))
+    given = [torch.randn(s) for s in shapes]
+    run = made(graph, given)
+    for _ in range(2):
+        given = [torch.randn(s) for s in shapes]
+        seen.clear()
+        (found,) = run.call(*given) or [None]
+        torch.testing.assert_close(found, function(*given))
+        assert 0 < len(seen) <= most
+        assert len({(id(g[0]), *g[1:]) for g in seen}) == len(seen)
+
+
+def test_a_view_without_pytorchs_shortest_way() -> None:
+    x = torch.arange(24.0).reshape(4, 6)[1:]
+    guards = types.SimpleNamespace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch._C._dynamo, "guards", guards)
+        plain = direct._reinterpret()
+    for view in (plain, direct._reinterpret()):
+        assert torch.equal(view(x, (3, 2), (1, 6), 2), x[:2, 2:5].T)
+
+
+@pytest.mark.usefixtures("driver")
+def test_what_the_caller_has_twice_keeps_its_own_views() -> None:
+    """A change of the one is known to the other, as in eager."""
+
+    def turned(x: Any) -> Any:
+        y = torch.exp(x)
+        return x.T, y, y.T
+
+    x = torch.randn(3, 4)
+    run = made(mirage.kernel(turned).trace(mirage.spec((3, 4), "float32")), [x])
+    of_x, y, of_y = run.call(x) or [None] * 3
+    assert (of_x._base is x, of_y._base is y) == (True, True)
+    y.add_(1)
+    assert of_y._version == y._version == 1
+
+
+def single(x: Any) -> Any:
+    return torch.tanh(x[1]) + x[2]
+
+
+def returned(x: Any) -> Any:
+    """The caller may change these, and not what they were made of."""
+    return x[:1].sum(0), x[1:2].amax(0).T
+
+
+@pytest.mark.parametrize(("function", "kernels"), [(single, 2), (returned, 2)])
+def test_the_only_element_of_a_reduction_is_a_view(
+    driver: Driver, function: Callable[..., Any], kernels: int
+) -> None:
+    del driver
+    graph = mirage.kernel(function).trace(mirage.spec((3, 4, 4), "float32"))
+    assert len(launched(graph)) == kernels
+    x = torch.randn(3, 4, 4)
+    found = made(graph, [x]).call(x)
+    assert found is not None
+    wanted = function(x)
+    for own, other in zip(found, wanted if len(found) > 1 else [wanted], strict=True):
+        torch.testing.assert_close(own, other)
+        assert own.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

@@ -324,6 +324,29 @@ def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
     return found is not None and found.flattens == flattens
 
 
+# -- Reductions of one element ---------------------------------------------------------
+
+
+def single_elements(
+    graph: KernelGraph, extents: Mapping[str, int | None]
+) -> frozenset[str]:
+    """Results of reductions over dims of one element, which are views: `x[3]` is one.
+
+    What the caller gets is not among them, nor what it sees a view of: it may change
+    that, and not what it was made of.
+    """
+    gets = {r.value for r in graph.returns}
+    found: set[str] = set()
+    for node in reversed(graph.applies):
+        if node.is_view and node.result in gets:
+            gets.update(node.values)
+        op = node.op
+        keeps = op.kind is Kind.REDUCTION and op.join is not None and not op.shift_of
+        if keeps and all(extents.get(d) == 1 for d in node.over):
+            found.add(node.result)
+    return frozenset(found - gets)
+
+
 # -- What library kernels with channels last read and make ----------------------------
 
 MemoryOrder = tuple[str, ...]
@@ -776,5 +799,6 @@ __all__ = [
     "middle",
     "places",
     "rows_last",
+    "single_elements",
     "with_channels_last",
 ]

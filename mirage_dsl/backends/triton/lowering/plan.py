@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from mirage_dsl.backends.library import (
@@ -18,6 +19,7 @@ from mirage_dsl.backends.library import (
     call_text,
     expression,
     number,
+    only_element,
     torch_dtype,
 )
 from mirage_dsl.backends.triton.lowering.source import (
@@ -35,6 +37,7 @@ from mirage_dsl.ir.analysis.layouts import (
     as_libraries_make,
     built,
     copied_parts,
+    single_elements,
 )
 from mirage_dsl.ir.graph import (
     Apply,
@@ -722,6 +725,8 @@ class Launcher:
         kind = self._types[node.result]
         if node.op.kind not in _BY_NAME:
             operands = [self._value(o) for o in node.operands]
+            if node.op.kind is Kind.REDUCTION and node.result in self._single:
+                return only_element(operands[0], node.over, kind.dtype)
             return expression(node, operands, kind.names, kind.dtype, self.size)
         # Made as it lies in memory, and seen with its axes.
         operands = [self._as_it_lies(o) for o in node.operands]
@@ -730,6 +735,10 @@ class Launcher:
         if node.result in self._lying:
             text += ".contiguous()"
         return aligned(text, dims, kind.names)
+
+    @cached_property
+    def _single(self) -> frozenset[str]:
+        return single_elements(self._graph, self._extents)
 
     def _as_it_lies(self, operand: Operand) -> Argument:
         """A value with its axes as they lie in memory, if a library kernel made it."""

@@ -34,11 +34,22 @@ are known here, there is no short way, and Triton launches.
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import itertools
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -549,6 +560,213 @@ def _parameters(
     return [*found, *(Parameter(POINTER) for _ in range(SCRATCH))]
 
 
+# -- Views in one step -----------------------------------------------------------------
+# A view takes the host a microsecond, and one that turns, cuts and joins axes takes
+# several.  Where the dry run has found how a tensor lies, the shape, the strides and
+# the offset of what is seen of it are known, and PyTorch's shortest way makes it.
+
+_SHOWS = frozenset(
+    {"contiguous", "expand", "flatten", "narrow", "permute", "reshape", "squeeze"}
+    | {"transpose", "unflatten", "unsqueeze", "view"}
+)
+"""Methods of tensors that may show what they have in another way."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of the variables of a generated function.
+
+    Attributes:
+        tensors: Stand for those that they hold, without data.
+        known: The memories of those that lie just as these.  Others are results of
+            calls, of which the dry run has guessed.
+        sizes: Variables that hold extents.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    known: AbstractSet[int]
+    sizes: Container[str]
+
+
+def one_step_views(lines: Sequence[str], seen: Seen) -> list[str]:
+    """A function with one call of `view` for each view, and no view that nobody reads.
+
+    Args:
+        lines: Of one function.
+        seen: Its variables.
+    """
+    (function,) = ast.parse("\n".join(lines)).body
+    assert isinstance(function, ast.FunctionDef)
+    parameters = [a.arg for a in function.args.args]
+    names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    views = _OneStep(seen, names.union(parameters))
+    views.see(parameters)
+    body = [made for old in function.body for made in views.statements(old)]
+    read: set[str] = set()
+    function.body = []
+    for statement in reversed(body):
+        if _target(statement) in read or not _is_view(statement):
+            function.body.append(statement)
+            read |= _read(statement)
+    function.body.reverse()
+    return ast.unparse(ast.fix_missing_locations(function)).split("\n")
+
+
+class _OneStep(ast.NodeTransformer):
+    """Puts one call of `view` where several views are written.
+
+    Args:
+        seen: The variables.
+        names: All names in the function.
+    """
+
+    def __init__(self, seen: Seen, names: set[str]) -> None:
+        self._tensors, self._known = dict(seen.tensors), set(seen.known)
+        self._sizes = seen.sizes
+        self._names = names
+        # What expressions may read: tensors and extents.
+        self._scope: dict[str, Any] = {}
+        # The variable that others are views of, by memory.
+        self._whole: dict[int, str] = {}
+        # The variables of views, and what is to give them their values.
+        self._views: dict[str, str] = {}
+        self._ahead: list[ast.stmt] = []
+
+    def see(self, names: Iterable[str]) -> None:
+        """Take note of variables that have a value from here on."""
+        for name in names:
+            tensor = self._tensors.get(name)
+            if tensor is not None and _memory(tensor) in self._known:
+                self._scope[name] = tensor
+                self._whole.setdefault(_memory(tensor), name)
+
+    def statements(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+        """What takes the place of a statement."""
+        target = _target(statement)
+        if isinstance(statement, ast.Assign):
+            if target in self._sizes and _read(statement.value) <= self._scope.keys():
+                self._scope[target] = self._value(statement.value)
+            yield from self._made_before(statement.value, target)
+        yield from self._visited(statement)
+        self.see([target])
+
+    def _visited(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+        """A statement behind the views that it reads and that were not there yet."""
+        made = self.visit(statement)
+        yield from self._ahead
+        self._ahead.clear()
+        yield made
+
+    def _made_before(self, value: ast.expr, target: str) -> Iterator[ast.stmt]:
+        """A variable for what is made and then turned, as in `call(...).permute(...)`.
+
+        Others see this one, so that the turned one may have no reader.
+        """
+        guess = self._tensors.get(target)
+        if guess is None or _memory(guess) in self._known:
+            return
+        match value:
+            case ast.Call(ast.Attribute(call, "permute") as turn, turns):
+                order = [ast.literal_eval(axis) for axis in turns]
+            case _:
+                return
+        made = guess.permute([order.index(axis) for axis in range(len(order))])
+        if not made.is_contiguous():
+            return
+        name = self._new(f"{target}_made")
+        self._tensors[name] = made
+        self._known.add(_memory(made))
+        yield from self._visited(_assigned(name, _contiguous(call)))
+        self.see([name])
+        turn.value = ast.Name(name, ast.Load())
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return self._in_one(node) or self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return self._in_one(node) or self.generic_visit(node)
+
+    def _in_one(self, node: ast.expr) -> ast.expr | None:
+        """What is seen of a variable, by one call; None for other expressions."""
+        name = _variable_seen(node)
+        others = _read(node) - {name}
+        if name not in self._scope or any(n not in self._sizes for n in others):
+            return None
+        if not others <= self._scope.keys():
+            return None
+        whole = self._whole[_memory(self._scope[name])]
+        has, shown = self._scope[whole], self._value(node)
+        if _memory(shown) != _memory(has) or shown.dtype != has.dtype:
+            return None
+        start = shown.storage_offset() - has.storage_offset()
+        layout = tuple(shown.shape), tuple(shown.stride()), start
+        if layout == (tuple(has.shape), tuple(has.stride()), 0):
+            return ast.Name(whole, ast.Load())
+        text = f"view({', '.join(map(str, (whole, *layout)))})"
+        if text not in self._views:
+            name = self._views[text] = self._new(f"{whole}_seen")
+            self._ahead.append(_assigned(name, ast.parse(text, mode="eval").body))
+        return ast.Name(self._views[text], ast.Load())
+
+    def _new(self, name: str) -> str:
+        """A name that the function does not have yet."""
+        numbered = (f"{name}{number or ''}" for number in itertools.count())
+        found = next(n for n in numbered if n not in self._names)
+        self._names.add(found)
+        return found
+
+    def _value(self, node: ast.expr) -> Any:
+        return eval(ast.unparse(node), {}, self._scope)
+
+
+def _variable_seen(node: ast.expr) -> str:
+    """The variable that methods show and indices cut; none of other expressions."""
+    while True:
+        match node:
+            case ast.Call(ast.Attribute(inner, method)) if method in _SHOWS:
+                node = inner
+            case ast.Subscript(inner):
+                node = inner
+            case ast.Name(name):
+                return name
+            case _:
+                return ""
+
+
+def _contiguous(call: ast.expr) -> ast.expr:
+    match call:
+        case ast.Call(ast.Attribute(_, "contiguous")):
+            return call
+        case _:
+            return ast.Call(ast.Attribute(call, "contiguous", ast.Load()), [], [])
+
+
+def _assigned(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _target(statement: ast.stmt) -> str:
+    """The one variable that a statement gives a value; none of another statement."""
+    match statement:
+        case ast.Assign([ast.Name(name)]):
+            return name
+        case _:
+            return ""
+
+
+def _is_view(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Assign([ast.Name()], ast.Name() | ast.Call(ast.Name("view"))):
+            return True
+        case _:
+            return False
+
+
+def _read(node: ast.AST) -> set[str]:
+    found = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {n.id for n in found if isinstance(n.ctx, ast.Load)}
+
+
 # -- The generated function ------------------------------------------------------------
 
 RESERVED = (
@@ -566,6 +784,7 @@ RESERVED = (
     "observers",
     "same",
     "space",
+    "view",
 )
 """Names that a generated function uses besides those that no tensor gets."""
 
@@ -597,6 +816,8 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
         return None
     writer = _Writer(plan, binding, tensors)
     lines = writer.call()
+    lines = one_step_views([*lines, writer.first], writer.seen())
+    *lines, writer.first = lines
     scope = writer.scope(tensors)
     exec("\n".join(lines), scope)
     exec("\n".join([*lines[:-1], writer.first]).replace("def call", "def first"), scope)
@@ -618,6 +839,26 @@ def _allocator() -> Any:
         return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
 
     return empty
+
+
+def _reinterpret() -> Any:
+    """PyTorch's own shortest way to a view: of what, its shape, strides, and offset.
+
+    The offset is from where the tensor starts, in elements.
+    """
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    found = getattr(guards, "_reinterpret_tensor", None)
+    if found is not None:
+        return found
+
+    def view(
+        tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
+    ) -> torch.Tensor:
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+    return view
 
 
 _SEEN = ("types", "dtype", "shape", "stride")
@@ -672,6 +913,36 @@ class _Writer(Launcher):
         self.first = f"    return {results[0]}"
         writer.line(f"return [{', '.join(results)}]")
         return writer.lines
+
+    def seen(self) -> Seen:
+        """The tensors that may be seen in one step, and which lie as is known.
+
+        What the caller has two tensors of keeps its own views, which know of changes to
+        each other: `out=`, an input or a result that is returned twice.
+        """
+        values = self._binding.dry_run.values
+        known = {_memory(values[i.name]) for i in self._graph.inputs}
+        for node in self._graph.nodes:
+            if not isinstance(node, Apply):
+                known |= {_memory(values[r]) for r in node.results}
+            elif node.result in self._variables and self._is_row_major(node):
+                known.add(_memory(values[node.result]))
+        held = Counter(_memory(values[i.name]) for i in self._graph.inputs)
+        held.update(_memory(values[r.value]) for r in self._graph.returns)
+        apart = {memory for memory, times in held.items() if times > 1}
+        count = len(self._graph.returns)
+        outs = [out_name(at) for at in range(count) if out_name(at) in values]
+        apart |= {_memory(values[out]) for out in outs}
+        tensors = {
+            name: values[value]
+            for value, name in self._variables.items()
+            if value in values and _memory(values[value]) not in apart
+        }
+        return Seen(tensors, known, frozenset(self._sizes.values()))
+
+    def _is_row_major(self, call: Apply) -> bool:
+        """Whether PyTorch may not lay out the result of a call as it likes."""
+        return call.op.kind is not Kind.VIEW and self._types[call.result].layout is None
 
     def _results(self) -> list[str]:
         """What is returned; in tensors of the caller if there are such."""
@@ -802,6 +1073,7 @@ class _Writer(Launcher):
         scope: dict[str, Any] = {
             "torch": torch,
             "empty": _allocator(),
+            "view": _reinterpret(),
             "current_device": torch._C._cuda_getDevice,
             "current_stream": torch._C._cuda_getCurrentRawStream,
             "grad_enabled": torch.is_grad_enabled,
