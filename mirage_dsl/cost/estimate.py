@@ -797,13 +797,12 @@ def estimate(
     """
     extents = derived_extents(graph, graph.extent_of)
     types = laid_out(graph, kernel_types(graph), extents)
-    inside = set(inside)
-    parts: list[KernelCost] = []
+    inside, parts = set(inside), list[KernelCost]()
     placed = places(graph, types, extents)
     running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
     together = calls(graph, types)
     within = _within(together) | _repeated(graph)
-    single = single_elements(graph, extents)
+    free = _free(graph, placed, types, extents)
     for node in graph.nodes:
         if isinstance(node, BlockGraph):
             part = _block_kernel(node, graph, types, extents, inside, hardware)
@@ -817,7 +816,7 @@ def estimate(
             if node.result in together:
                 call = together[node.result]
                 parts.append(_call_kernel(call, graph, extents, inside, hardware))
-            elif not (node.result in single or _is_free(node, placed, types)):
+            elif node.result not in free:
                 there = placed.keys()
                 part = library_kernel(node, types, extents, inside, hardware, there)
                 parts.append(part)
@@ -920,13 +919,23 @@ def launched(graph: KernelGraph) -> list[int]:
     types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
     within = _within(calls(graph, types)) | _repeated(graph)
-    within |= single_elements(graph, extents)
+    within |= _free(graph, placed, types, extents)
     return [
         at
         for at, node in enumerate(graph.nodes)
-        if isinstance(node, BlockGraph)
-        or not (node.result in within or _is_free(node, placed, types))
+        if isinstance(node, BlockGraph) or node.result not in within
     ]
+
+
+def _free(
+    graph: KernelGraph,
+    placed: Mapping[str, Place],
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
+) -> frozenset[str]:
+    """What no kernel makes of what operators give."""
+    free = {n.result for n in graph.applies if _is_free(n, placed, types)}
+    return single_elements(graph, extents) | free
 
 
 def _is_free(

@@ -577,30 +577,30 @@ class Seen:
     """What is known of the variables of a generated function.
 
     Attributes:
+        parameters: Those that have a value from the start.
         tensors: Stand for those that they hold, without data.
         known: The memories of those that lie just as these.  Others are results of
             calls, of which the dry run has guessed.
         sizes: Variables that hold extents.
     """
 
+    parameters: Sequence[str]
     tensors: Mapping[str, torch.Tensor]
     known: AbstractSet[int]
     sizes: Container[str]
 
 
 def one_step_views(lines: Sequence[str], seen: Seen) -> list[str]:
-    """A function with one call of `view` for each view, and no view that nobody reads.
+    """Statements with one call of `view` for each view, and none that nobody reads.
 
     Args:
-        lines: Of one function.
+        lines: The statements of a function.
         seen: Its variables.
     """
-    (function,) = ast.parse("\n".join(lines)).body
+    (function,) = ast.parse("\n".join(["def call():", *lines])).body
     assert isinstance(function, ast.FunctionDef)
-    parameters = [a.arg for a in function.args.args]
     names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    views = _OneStep(seen, names.union(parameters))
-    views.see(parameters)
+    views = _OneStep(seen, names)
     body = [made for old in function.body for made in views.statements(old)]
     read: set[str] = set()
     function.body = []
@@ -609,7 +609,7 @@ def one_step_views(lines: Sequence[str], seen: Seen) -> list[str]:
             function.body.append(statement)
             read |= _read(statement)
     function.body.reverse()
-    return ast.unparse(ast.fix_missing_locations(function)).split("\n")
+    return ast.unparse(ast.fix_missing_locations(function)).split("\n")[1:]
 
 
 class _OneStep(ast.NodeTransformer):
@@ -631,6 +631,7 @@ class _OneStep(ast.NodeTransformer):
         # The variables of views, and what is to give them their values.
         self._views: dict[str, str] = {}
         self._ahead: list[ast.stmt] = []
+        self.see(seen.parameters)
 
     def see(self, names: Iterable[str]) -> None:
         """Take note of variables that have a value from here on."""
@@ -816,11 +817,9 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
         return None
     writer = _Writer(plan, binding, tensors)
     lines = writer.call()
-    lines = one_step_views([*lines, writer.first], writer.seen())
-    *lines, writer.first = lines
     scope = writer.scope(tensors)
-    exec("\n".join(lines), scope)
-    exec("\n".join([*lines[:-1], writer.first]).replace("def call", "def first"), scope)
+    exec("\n".join([*lines, writer.results]), scope)
+    exec("\n".join([*lines, writer.first]).replace("def call", "def first"), scope)
     return Direct(len(tensors), scope["call"], first=scope["first"])
 
 
@@ -880,10 +879,13 @@ class _Writer(Launcher):
         self._addresses: dict[str, str] = {}
         self._waiting: list[PreparedLaunch] = []
         self._launchers: dict[str, Any] = {}
-        self.first = ""
+        self.results = self.first = ""
 
     def call(self) -> list[str]:
-        """The lines of `call`; names are those of `scope`."""
+        """The lines of `call` but for its end; names are those of `scope`.
+
+        The ends are `results` and `first`: all of them, and the first.
+        """
         writer = self._writer
         for item in self._graph.inputs:
             self._variables[item.name] = self._names.fresh(item.name)
@@ -894,6 +896,7 @@ class _Writer(Launcher):
         writer.line(f"def call({', '.join(self._variables.values())}):")
         writer.indent()
         self._check(dict(self._variables))
+        checked = len(writer.lines)
         self._bind_sizes()
         self._count()
         if self._binding.space:
@@ -910,11 +913,12 @@ class _Writer(Launcher):
                 self._note_address(node.result)
         self._start()
         results = self._results()
-        self.first = f"    return {results[0]}"
-        writer.line(f"return [{', '.join(results)}]")
-        return writer.lines
+        ends = [f"    return [{', '.join(results)}]", f"    return {results[0]}"]
+        body = one_step_views([*writer.lines[checked:], *ends], self._seen())
+        *body, self.results, self.first = body
+        return [*writer.lines[:checked], *body]
 
-    def seen(self) -> Seen:
+    def _seen(self) -> Seen:
         """The tensors that may be seen in one step, and which lie as is known.
 
         What the caller has two tensors of keeps its own views, which know of changes to
@@ -938,7 +942,8 @@ class _Writer(Launcher):
             for value, name in self._variables.items()
             if value in values and _memory(values[value]) not in apart
         }
-        return Seen(tensors, known, frozenset(self._sizes.values()))
+        parameters = [self._variables[i.name] for i in self._graph.inputs]
+        return Seen(parameters, tensors, known, frozenset(self._sizes.values()))
 
     def _is_row_major(self, call: Apply) -> bool:
         """Whether PyTorch may not lay out the result of a call as it likes."""
