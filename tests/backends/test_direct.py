@@ -29,7 +29,7 @@ from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError, UnsupportedError
-from mirage_dsl.core.types import f16
+from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import launched
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -1017,3 +1017,19 @@ def test_the_only_element_of_a_reduction_is_a_view(
     for own, other in zip(found, wanted if len(found) > 1 else [wanted], strict=True):
         torch.testing.assert_close(own, other)
         assert own.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def test_what_a_kernel_reads_of_one_element_is_aligned(driver: Driver) -> None:
+    """It is compiled for that: `x[1]` lies where it lies, and is no multiple of 16."""
+    g = KernelBuilder("row", t=3, n=5)
+    x = g.input("x", f32, "t, n")
+    part = g.slice(x, dim="t", start=1, stop=2, to="u")
+    row = g.sum(part, over="u")
+    with g.block(grid={"n": 5}) as b:
+        y = b.store(b.exp(b.load(row, "n/grid")), "n/grid", dtype=f32)
+    graph = g.returns(y).build()
+    given = [torch.randn(3, 5)]
+    run = made(graph, given)
+    assert run.call(*given) is not None
+    (launch,) = driver.launches
+    assert not any(address % 16 for address in launch["given"])

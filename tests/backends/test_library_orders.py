@@ -111,6 +111,7 @@ def test_values_lie_as_they_are_made(name: str) -> None:
     graph = traced(function, shapes)
     found = lying(graph)
     assert len(found) >= least
+    assert bool(found) == bool(least)
     types = laid_out(graph, kernel_types(graph), dict(graph.extents))
     for value, dims in found.items():
         kind = types[value]

@@ -28,7 +28,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ir.maps import grid_parts, iterations, partial_base
-from mirage_dsl.ir.walk import makers, users
+from mirage_dsl.ir.walk import makers, read_by, users
 from mirage_dsl.ops.definition import Kind
 
 # -- Concatenations that cost nothing --------------------------------------------------
@@ -333,18 +333,19 @@ def single_elements(
     """Results of reductions over dims of one element, which are views: `x[3]` is one.
 
     What the caller gets is not among them, nor what it sees a view of: it may change
-    that, and not what it was made of.
+    that, and not what it was made of.  Nor is what blocks read, who take tensors to be
+    aligned, as a row of another one is not.
     """
-    gets = {r.value for r in graph.returns}
+    seen = read_by(graph.blocks) | {r.value for r in graph.returns}
     found: set[str] = set()
     for node in reversed(graph.applies):
-        if node.is_view and node.result in gets:
-            gets.update(node.values)
+        if node.is_view and node.result in seen:
+            seen.update(node.values)
         op = node.op
         keeps = op.kind is Kind.REDUCTION and op.join is not None and not op.shift_of
         if keeps and all(extents.get(d) == 1 for d in node.over):
             found.add(node.result)
-    return frozenset(found - gets)
+    return frozenset(found - seen)
 
 
 # -- What library kernels with channels last read and make ----------------------------

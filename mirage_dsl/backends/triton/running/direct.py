@@ -690,10 +690,10 @@ class _OneStep(ast.NodeTransformer):
     def _in_one(self, node: ast.expr) -> ast.expr | None:
         """What is seen of a variable, by one call; None for other expressions."""
         name = _variable_seen(node)
-        others = _read(node) - {name}
-        if name not in self._scope or any(n not in self._sizes for n in others):
+        read = _read(node)
+        if name not in self._scope or not read <= self._scope.keys():
             return None
-        if not others <= self._scope.keys():
+        if any(n not in self._sizes for n in read - {name}):
             return None
         whole = self._whole[_memory(self._scope[name])]
         has, shown = self._scope[whole], self._value(node)
