@@ -360,8 +360,7 @@ def _measure_cell(cell: Cell, turn: threading.Lock, deadline: float) -> None:
     import torch
 
     from mirage_dsl.ir.text.parser import parse
-    from mirage_dsl.tune.channel import Task
-    from mirage_dsl.tune.measure import Tuner
+    from mirage_dsl.tune.measure import Task, Tuner
     from mirage_dsl.tune.tuner import input_spec
 
     program = parse(cell.program)

@@ -207,8 +207,7 @@ def _tuned(
     The processes that help load while others are waited for, as they would during a
     search; the tuning ends when it would if it followed the search.
     """
-    from mirage_dsl.tune.channel import SPARES, Helper
-    from mirage_dsl.tune.measure import WORKER, compiler
+    from mirage_dsl.tune.measure import SPARES, WORKER, Helper, compiler
     from mirage_dsl.tune.tuner import Ahead, tuned
 
     helpers = {command: Helper(command) for command in (WORKER, compiler())}

@@ -61,13 +61,11 @@ _HOME = {
     "cost.explain": "Explanation explain",
     "store.superoptimize": "superoptimize_all",
     "backends.triton.running.screen": "compile_only",
-    "frontend.functions": _FUNCTIONS,
-    "frontend.views": _VIEWS,
+    "frontend.functions": f"{_FUNCTIONS} {_VIEWS}",
     "frontend.composites": _COMPOSITES,
     "frontend.constructors": _CONSTRUCTORS,
     "frontend.arguments": "spec",
-    "api.kernel": "kernel Kernel",
-    "api.bound": "BoundKernel",
+    "api.kernel": "kernel Kernel BoundKernel",
     "api.graph": (
         "superoptimize new_kernel_graph new_graph new_threadblock_graph Graph"
     ),

@@ -1,6 +1,5 @@
 # Types of the public names, which `__init__.py` loads when they are used.
 
-from mirage_dsl.api.bound import BoundKernel as BoundKernel
 from mirage_dsl.api.compatibility import (
     convert_dtype_to_torch_type as convert_dtype_to_torch_type,
 )
@@ -16,6 +15,7 @@ from mirage_dsl.api.graph import new_graph as new_graph
 from mirage_dsl.api.graph import new_kernel_graph as new_kernel_graph
 from mirage_dsl.api.graph import new_threadblock_graph as new_threadblock_graph
 from mirage_dsl.api.graph import superoptimize as superoptimize
+from mirage_dsl.api.kernel import BoundKernel as BoundKernel
 from mirage_dsl.api.kernel import Kernel as Kernel
 from mirage_dsl.api.kernel import kernel as kernel
 from mirage_dsl.backends.triton.running.screen import compile_only as compile_only
@@ -73,12 +73,18 @@ from mirage_dsl.frontend.functions import amax as amax
 from mirage_dsl.frontend.functions import amin as amin
 from mirage_dsl.frontend.functions import argmax as argmax
 from mirage_dsl.frontend.functions import argmin as argmin
+from mirage_dsl.frontend.functions import astype as astype
 from mirage_dsl.frontend.functions import bitwise_and as bitwise_and
 from mirage_dsl.frontend.functions import bitwise_not as bitwise_not
 from mirage_dsl.frontend.functions import bitwise_or as bitwise_or
 from mirage_dsl.frontend.functions import bitwise_xor as bitwise_xor
+from mirage_dsl.frontend.functions import broadcast_to as broadcast_to
+from mirage_dsl.frontend.functions import cat as cat
+from mirage_dsl.frontend.functions import chunk as chunk
 from mirage_dsl.frontend.functions import clamp as clamp
 from mirage_dsl.frontend.functions import clip as clip
+from mirage_dsl.frontend.functions import concat as concat
+from mirage_dsl.frontend.functions import concatenate as concatenate
 from mirage_dsl.frontend.functions import cumprod as cumprod
 from mirage_dsl.frontend.functions import cumsum as cumsum
 from mirage_dsl.frontend.functions import div as div
@@ -87,6 +93,9 @@ from mirage_dsl.frontend.functions import equal as equal
 from mirage_dsl.frontend.functions import erf as erf
 from mirage_dsl.frontend.functions import exp as exp
 from mirage_dsl.frontend.functions import exp2 as exp2
+from mirage_dsl.frontend.functions import expand as expand
+from mirage_dsl.frontend.functions import expand_dims as expand_dims
+from mirage_dsl.frontend.functions import flatten as flatten
 from mirage_dsl.frontend.functions import floor_divide as floor_divide
 from mirage_dsl.frontend.functions import gather as gather
 from mirage_dsl.frontend.functions import gelu as gelu
@@ -105,46 +114,37 @@ from mirage_dsl.frontend.functions import mean as mean
 from mirage_dsl.frontend.functions import min as min
 from mirage_dsl.frontend.functions import minimum as minimum
 from mirage_dsl.frontend.functions import mul as mul
+from mirage_dsl.frontend.functions import narrow as narrow
 from mirage_dsl.frontend.functions import neg as neg
 from mirage_dsl.frontend.functions import not_equal as not_equal
+from mirage_dsl.frontend.functions import permute as permute
 from mirage_dsl.frontend.functions import pow as pow
 from mirage_dsl.frontend.functions import prod as prod
 from mirage_dsl.frontend.functions import reciprocal as reciprocal
 from mirage_dsl.frontend.functions import relu as relu
 from mirage_dsl.frontend.functions import remainder as remainder
+from mirage_dsl.frontend.functions import repeat_interleave as repeat_interleave
+from mirage_dsl.frontend.functions import reshape as reshape
 from mirage_dsl.frontend.functions import rsqrt as rsqrt
 from mirage_dsl.frontend.functions import shift_left as shift_left
 from mirage_dsl.frontend.functions import shift_right as shift_right
 from mirage_dsl.frontend.functions import sigmoid as sigmoid
 from mirage_dsl.frontend.functions import silu as silu
+from mirage_dsl.frontend.functions import split as split
 from mirage_dsl.frontend.functions import sqrt as sqrt
 from mirage_dsl.frontend.functions import square as square
+from mirage_dsl.frontend.functions import squeeze as squeeze
+from mirage_dsl.frontend.functions import stack as stack
 from mirage_dsl.frontend.functions import sub as sub
 from mirage_dsl.frontend.functions import sum as sum
+from mirage_dsl.frontend.functions import swapaxes as swapaxes
 from mirage_dsl.frontend.functions import take_along_dim as take_along_dim
 from mirage_dsl.frontend.functions import tanh as tanh
+from mirage_dsl.frontend.functions import transpose as transpose
+from mirage_dsl.frontend.functions import unbind as unbind
+from mirage_dsl.frontend.functions import unflatten as unflatten
+from mirage_dsl.frontend.functions import unsqueeze as unsqueeze
 from mirage_dsl.frontend.functions import where as where
-from mirage_dsl.frontend.views import astype as astype
-from mirage_dsl.frontend.views import broadcast_to as broadcast_to
-from mirage_dsl.frontend.views import cat as cat
-from mirage_dsl.frontend.views import chunk as chunk
-from mirage_dsl.frontend.views import concat as concat
-from mirage_dsl.frontend.views import concatenate as concatenate
-from mirage_dsl.frontend.views import expand as expand
-from mirage_dsl.frontend.views import expand_dims as expand_dims
-from mirage_dsl.frontend.views import flatten as flatten
-from mirage_dsl.frontend.views import narrow as narrow
-from mirage_dsl.frontend.views import permute as permute
-from mirage_dsl.frontend.views import repeat_interleave as repeat_interleave
-from mirage_dsl.frontend.views import reshape as reshape
-from mirage_dsl.frontend.views import split as split
-from mirage_dsl.frontend.views import squeeze as squeeze
-from mirage_dsl.frontend.views import stack as stack
-from mirage_dsl.frontend.views import swapaxes as swapaxes
-from mirage_dsl.frontend.views import transpose as transpose
-from mirage_dsl.frontend.views import unbind as unbind
-from mirage_dsl.frontend.views import unflatten as unflatten
-from mirage_dsl.frontend.views import unsqueeze as unsqueeze
 from mirage_dsl.ir.canonical import diff as diff
 from mirage_dsl.ir.check.graph import check as check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy

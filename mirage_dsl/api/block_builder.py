@@ -29,9 +29,13 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.hardware import WARP
 from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, promote
-from mirage_dsl.frontend import functions, views
-from mirage_dsl.frontend.dims import (
+from mirage_dsl.frontend import functions
+from mirage_dsl.frontend.interop import called
+from mirage_dsl.frontend.namespace import function_named
+from mirage_dsl.frontend.program import (
     Axes,
+    Builder,
+    DimNames,
     DimVar,
     DimVars,
     Handle,
@@ -39,9 +43,6 @@ from mirage_dsl.frontend.dims import (
     shape_text,
     vars_of,
 )
-from mirage_dsl.frontend.interop import called
-from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.program import Builder, DimNames
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir.graph import (
@@ -544,7 +545,7 @@ class ThreadblockGraph:
                 user_location(),
             )
         split = (*shape[:dim], extent // self._dimx, self._dimx, *shape[dim + 1 :])
-        return functions.sum(views.reshape(stensor, split), dim)
+        return functions.sum(functions.reshape(stensor, split), dim)
 
     def broadcast(
         self, function: Callable[..., Any], x: Tensor, y: Tensor, **options: Any
@@ -566,7 +567,7 @@ class ThreadblockGraph:
         made = called(name, function, left, right, **options)
         shape = tuple(map(int, made.shape))
         merged = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-        return views.reshape(made, merged)
+        return functions.reshape(made, merged)
 
     def _one_each(self, x: Tensor) -> int | None:
         """The axis that the loop cuts into single elements of its leading dim."""
@@ -584,7 +585,7 @@ class ThreadblockGraph:
         shape = tuple(map(int, x.shape))
         parts = self._rounds if self._one_each(x) == axis else 1
         split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
-        return views.reshape(x, split)
+        return functions.reshape(x, split)
 
     def forloop_accum_max(self, stensor: Tensor) -> Tensor:
         """The largest over all iterations, element by element."""

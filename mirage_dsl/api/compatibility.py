@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mirage_dsl.api.block_builder import Difference, Rescaling, ThreadblockGraph
-from mirage_dsl.api.bound import BoundKernel, Options
 from mirage_dsl.api.graph import (
     Graph,
     GraphKernel,
@@ -28,6 +27,7 @@ from mirage_dsl.api.graph import (
     nothing,
     superoptimize,
 )
+from mirage_dsl.api.kernel import BoundKernel, Options
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import (
     CacheError,

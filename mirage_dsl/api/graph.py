@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from mirage_dsl.api.block_builder import ThreadblockGraph, power_of_two
-from mirage_dsl.api.bound import BoundKernel, Options, check_options
+from mirage_dsl.api.kernel import BoundKernel, Options, check_options
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import (
     SearchError,
@@ -37,10 +37,15 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Axis, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
 from mirage_dsl.frontend.arguments import Leaf, check_dtypes, order_of, spec
-from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.interop import called
 from mirage_dsl.frontend.namespace import function_named
-from mirage_dsl.frontend.program import TracedInput, build_graph, results_of, sources_of
+from mirage_dsl.frontend.program import (
+    Handle,
+    TracedInput,
+    build_graph,
+    results_of,
+    sources_of,
+)
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace

@@ -7,10 +7,10 @@ language.
 
 Who calls what, and when:
 
-- `takes` tells `api.bound`, at the first call with tensors of a kind, whether the
+- `takes` tells `api.kernel`, at the first call with tensors of a kind, whether the
   backend runs it, or the reference semantics of the front end.
 - `compile` makes an `Executable`, once for each μGraph and kind of device: for
-  `api.bound` before the first call, for the process that judges candidates, and for
+  `api.kernel` before the first call, for the process that judges candidates, and for
   the command line.
 - An `Executable` is launched by calling it with tensors.  Of `prepared` the front end
   keeps what it gives: that is all that a repeated call goes through

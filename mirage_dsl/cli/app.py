@@ -142,7 +142,7 @@ def fail(error: MirageError | OSError, *, as_json: bool) -> NoReturn:
 
 # Each command is imported when it is used: --help must not wait for PyTorch.
 _COMMANDS = {
-    "search": ("search", "Search for the fastest equivalent of a function."),
+    "search": ("graphs", "Search for the fastest equivalent of a function."),
     "show": ("graphs", "Print a μGraph, its tile programs or its Triton source."),
     "check": ("graphs", "Say whether files hold well-formed μGraphs."),
     "verify": ("graphs", "Say whether two μGraphs compute the same function."),

@@ -204,7 +204,7 @@ def show_command(digest: str, key_only: bool, as_json: bool) -> None:
     entry = Cache().find(digest)
     text = str(entry.key)
     if not key_only and entry.key.kind == MUGRAPHS:
-        from mirage_dsl.cli.search import describe
+        from mirage_dsl.cli.graphs import describe
         from mirage_dsl.search.result import SearchResult
 
         result = SearchResult.from_json(dict(entry.content))

@@ -89,13 +89,17 @@ def refusal(values: Sequence[Any]) -> str | None:
     return None if torch is None else next(_reasons(values, torch), None)
 
 
+def in_autocast() -> bool:
+    """Whether autocast is on for some device."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch._C._is_any_autocast_enabled()
+
+
 def autocast_refusal(device: str) -> str | None:
     """Why autocast on a device forbids to compute there; None if it is off."""
     torch = sys.modules.get("torch")
     kind = device.partition(":")[0]
-    if torch is None or not torch._C._is_any_autocast_enabled():
-        return None
-    if not torch.is_autocast_enabled(kind):
+    if torch is None or not in_autocast() or not torch.is_autocast_enabled(kind):
         return None
     dtype = str(torch.get_autocast_dtype(kind))
     return (
@@ -276,6 +280,7 @@ def result_class(values: Sequence[Any]) -> type | None:
 
 __all__ = [
     "autocast_refusal",
+    "in_autocast",
     "in_mode",
     "memory_refusal",
     "own_mode",

@@ -20,9 +20,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.types import Dim, TensorType, f32
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.graph import (
     Apply,

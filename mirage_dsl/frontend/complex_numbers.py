@@ -24,11 +24,10 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import DType, f16, f32, f64, promote
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.dims import shape_text
 from mirage_dsl.frontend.elementary import ELEMENTARY
+from mirage_dsl.frontend.functions import NoTensor, as_tensor
 from mirage_dsl.frontend.memory import link
-from mirage_dsl.frontend.operands import NoTensor, as_tensor
+from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.tensor import Tensor
 
 _NAMES: Mapping[DType, str] = {f16: "complex32", f32: "complex64", f64: "complex128"}
@@ -122,7 +121,7 @@ class Complex(NoTensor):
             recorder = self.real.recorder
             place = recorder.index((recorder.dims.fresh(2),))
             first = f.equal(Tensor.made(recorder, place, ()), 0)
-            pairs = f.where(first, *(v.expand_dims(part, -1) for part in old))
+            pairs = f.where(first, *(f.expand_dims(part, -1) for part in old))
             for part in old:
                 link(part.memory, pairs.memory)
             self.real, self._imag, self._pairs = pairs[..., 0], pairs[..., 1], pairs
@@ -276,17 +275,6 @@ def of_complex(
 # -- Where they come from --------------------------------------------------------------
 
 
-def is_complex(operands: tuple[Any, ...]) -> bool:
-    """Whether one of some operands makes the result complex."""
-    kinds = [type(x) for x in operands]
-    if Complex in kinds:
-        return True
-    if complex not in kinds:
-        return False
-    tensors = [x for x in operands if isinstance(x, Tensor)]
-    return all(x.recorder.origin.library == "torch" for x in tensors)
-
-
 def view_as_complex(x: Any) -> Complex:
     """The complex tensor whose parts lie along the last axis."""
     x = as_tensor("view_as_complex", x)
@@ -336,10 +324,10 @@ def _require_one_format(what: str, *tensors: Any) -> None:
 def _joined(real: Any, imag: Any) -> Complex:
     """Copies of two parts, in one shape and one dtype."""
     dtype = promote(real.handle.value.dtype, imag.handle.value.dtype)
-    parts = [v.astype(part, dtype) for part in (real, imag)]
+    parts = [f.astype(part, dtype) for part in (real, imag)]
     if real.handle.shape != imag.handle.shape:
         shape = np.broadcast_shapes(tuple(real.shape), tuple(imag.shape))
-        parts = [v.expand(part, *shape) for part in parts]
+        parts = [f.expand(part, *shape) for part in parts]
     return Complex(*parts)
 
 
@@ -468,14 +456,14 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
     **dict.fromkeys(("neg", "negative"), _negated),
     **dict.fromkeys(("abs", "absolute"), _size),
-    **dict.fromkeys(("cat", "concat"), _of_lists(v.concat)),
+    **dict.fromkeys(("cat", "concat"), _of_lists(f.concat)),
     **{name: _answer(name) for name in ("imag", "is_complex", "is_conj", "real")},
     "angle": _angle,
     "conj": Complex.conjugate,
     "exp": _exponential,
     "is_floating_point": Complex.is_floating_point,
     "resolve_conj": Complex.resolved,
-    "stack": _of_lists(v.stack),
+    "stack": _of_lists(f.stack),
     "view_as_real": Complex.as_pairs,
 }
 """By PyTorch's names, of which one argument at least is complex."""

@@ -1,6 +1,8 @@
-"""Functions made of others: softmax, norms, variances, attention, einsum.
+"""Functions made of others: of matrices, softmax, norms, variances, attention, einsum.
 
-They are plain Python over operators, so the search sees what they consist of.
+They are plain Python over operators, so the search sees what they consist of: a
+diagonal is elements at positions, and what stands on one is chosen by a comparison of
+positions.
 """
 
 from __future__ import annotations
@@ -8,19 +10,345 @@ from __future__ import annotations
 import functools
 import math
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import bf16, f16, f32, promote
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.constructors import positions
-from mirage_dsl.frontend.matrices import diagonal
-from mirage_dsl.frontend.operands import apply, is_condition, public
+from mirage_dsl.frontend.constructors import arange, positions
+from mirage_dsl.frontend.functions import apply, as_tensor, is_condition, public
+from mirage_dsl.frontend.memory import link
+from mirage_dsl.frontend.program import shape_text
+from mirage_dsl.frontend.rearranging import pad
+from mirage_dsl.frontend.recorder import (
+    flat_arguments,
+    integer,
+    normal_axes,
+    normal_axis,
+)
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OR_ONE
+
+# -- Diagonals -------------------------------------------------------------------------
+
+
+def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """A diagonal of the matrices in two axes, as a new last axis.
+
+    It is made of elements at positions, and a view in PyTorch and NumPy: after a write
+    to one of both the other is in doubt.
+
+    Args:
+        x: The tensor.
+        offset: How far it is above the main one; below 0, below it.
+        dim1: The axis of rows.
+        dim2: The axis of columns.
+
+    Raises:
+        ShapeError: The matrices have no such diagonal.
+    """
+    x = as_tensor("diagonal", x)
+    first, second = normal_axes((dim1, dim2), x.ndim, "diagonal")
+    rest = [i for i in range(x.ndim) if i not in (first, second)]
+    rows, columns = (integer(x.shape[i], "an extent") for i in (first, second))
+    count = min(rows + min(offset, 0), columns - max(offset, 0))
+    if count < 1:
+        raise ShapeError(
+            f"the diagonal {offset} of {shape_text(x.handle)}: there is none",
+            user_location(),
+        )
+    matrices = f.permute(x, *rest, first, second)
+    # One element of each row: the stride of a flat index would be a number that does
+    # not follow extents.
+    each, start = f.narrow(matrices, -2, max(-offset, 0), count), max(offset, 0)
+    column = f.reshape(arange(start, start + count), *[1] * len(rest), count, 1)
+    found = f.squeeze(f.take_along_dim(each, column, -1), -1).clone()
+    link(x.memory, found.memory)
+    return found
+
+
+def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    """Matrices that are 0 but on a diagonal, which the last axis holds."""
+    x = as_tensor("diag_embed", x)
+    given = integer(x.shape[-1], "an extent")
+    extent = given + abs(offset)
+    if offset:
+        # On a diagonal above the main one a column holds an earlier element.
+        x = pad(x, (max(offset, 0), max(-offset, 0)))
+    wide = f.expand(f.expand_dims(x, -2), *x.shape[:-1], extent, extent)
+    rows, columns = positions(wide, -2), positions(wide, -1)
+    found = f.where(f.equal(columns, rows + offset if offset else rows), wide, 0)
+    found = f.astype(found, x)
+    if (dim1, dim2) == (-2, -1):
+        return found
+    places = normal_axes((dim1, dim2), found.ndim, "diag_embed")
+    order = list(range(found.ndim - 2))
+    for place, axis in sorted(zip(places, (-2, -1), strict=True)):
+        order.insert(place, found.ndim + axis)
+    return f.permute(found, *order)
+
+
+def diag(x: Any, diagonal_: int = 0) -> Any:
+    """The diagonal of a matrix, or the matrix that a vector is the diagonal of."""
+    x = as_tensor("diag", x)
+    if x.ndim > 2 or not x.ndim:
+        raise ShapeError(
+            f"diag of {shape_text(x.handle)}; expected a matrix or a vector",
+            user_location(),
+        )
+    whole = diag_embed if x.ndim == 1 else diagonal
+    return whole(x.clone(), diagonal_)
+
+
+def diagflat(x: Any, offset: int = 0) -> Any:
+    """The matrix that all elements are the diagonal of, whatever their shape."""
+    return diag_embed(f.flatten(as_tensor("diagflat", x)), offset)
+
+
+def trace(x: Any) -> Any:
+    """The sum of the main diagonal of a matrix."""
+    return f.sum(diagonal(x))
+
+
+def fill_diagonal(x: Any, fill_value: Any, wrap: bool = False) -> Any:
+    """The matrix with a number on its main diagonal."""
+    x = as_tensor("fill_diagonal_", x)
+    if x.ndim != 2 or wrap:
+        raise UnsupportedError(
+            f"fill_diagonal_ of {shape_text(x.handle)} with wrap={wrap}; expected a "
+            "matrix, and no wrapping",
+            user_location(),
+        )
+    return f.masked_fill(x, f.equal(positions(x, -2), positions(x, -1)), fill_value)
+
+
+# -- Products --------------------------------------------------------------------------
+
+
+def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
+    """The sum of products over so many axes, or over pairs of named ones.
+
+    Args:
+        a: The first tensor.
+        b: The second one.
+        dims: The last so many axes of `a` with the first ones of `b`, or two lists of
+            axes.
+    """
+    a, b = as_tensor("tensordot", a), as_tensor("tensordot", b)
+    if isinstance(dims, int):
+        left, right = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
+    else:
+        left = normal_axes(dims[0], a.ndim, "tensordot")
+        right = normal_axes(dims[1], b.ndim, "tensordot")
+    own = [i for i in range(a.ndim) if i not in left]
+    others = [i for i in range(b.ndim) if i not in right]
+    kept = [a.shape[i] for i in own] + [b.shape[i] for i in others]
+    rows = f.permute(a, *own, *left)
+    columns = f.permute(b, *right, *others)
+    count = math.prod(int(a.shape[i]) for i in left)
+    wide = math.prod(int(s) for s in kept[: len(own)])
+    found = f.matmul(f.reshape(rows, wide, count), f.reshape(columns, count, -1))
+    return f.reshape(found, *kept) if kept else f.reshape(found, ())
+
+
+def _numpy_tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    return tensordot(a, b, axes)
+
+
+def inner(a: Any, b: Any) -> Any:
+    """The sums of products over the last axes of both."""
+    a, b = as_tensor("inner", a), as_tensor("inner", b)
+    if not a.ndim or not b.ndim:
+        return a * b
+    return tensordot(a, b, ((-1,), (-1,)))
+
+
+def kron(a: Any, b: Any) -> Any:
+    """Each element of the first tensor times the whole second one."""
+    a, b = as_tensor("kron", a), as_tensor("kron", b)
+    rank = max(a.ndim, b.ndim)
+    first = f.reshape(a, *(1,) * (rank - a.ndim), *a.shape)
+    second = f.reshape(b, *(1,) * (rank - b.ndim), *b.shape)
+    shape = [m * n for m, n in zip(first.shape, second.shape, strict=True)]
+    for axis in range(rank):
+        first = f.expand_dims(first, 2 * axis + 1)
+        second = f.expand_dims(second, 2 * axis)
+    return f.reshape(first * second, *shape)
+
+
+def cross(a: Any, b: Any, dim: int = -1) -> Any:
+    """The cross products of vectors of three elements along an axis."""
+    a, b = as_tensor("cross", a), as_tensor("cross", b)
+    at = normal_axis(dim, a.ndim, "cross")
+    if a.shape[at] != 3 or b.shape[at] != 3:
+        raise ShapeError(
+            f"cross of {shape_text(a.handle)} by {shape_text(b.handle)} along axis "
+            f"{at}; expected 3 elements there",
+            user_location(),
+        )
+    x, y = f.unbind(a, at), f.unbind(b, at)
+    parts = [
+        x[(i + 1) % 3] * y[(i + 2) % 3] - x[(i + 2) % 3] * y[(i + 1) % 3]
+        for i in range(3)
+    ]
+    return f.stack(parts, at)
+
+
+def multi_dot(tensors: Sequence[Any]) -> Any:
+    """The product of matrices, of which the first and the last may be vectors."""
+    found, *others = tensors
+    for other in others:
+        found = f.matmul(found, other)
+    return found
+
+
+def matrix_power(x: Any, n: int) -> Any:
+    """Square matrices multiplied by themselves."""
+    count = integer(n, "a power")
+    if count < 1:
+        raise UnsupportedError(
+            f"matrix_power of order {count}; expected 1 or more", user_location()
+        )
+    found = None
+    while count:
+        if count % 2:
+            found = x if found is None else f.matmul(found, x)
+        count //= 2
+        x = f.matmul(x, x) if count else x
+    return found
+
+
+def _scaled(x: Any, by: Any) -> Any:
+    return x if by == 1 else x * by
+
+
+def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A product of two tensors as `addmv`, added to a third one."""
+
+    def added(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        if is_condition(x):
+            raise DTypeError(
+                "a product of truth values, added to others; cast them to numbers",
+                user_location(),
+            )
+        found = _scaled(product(a, b), alpha)
+        return found if beta == 0 else found + _scaled(x, beta)
+
+    return added
+
+
+def _outer(a: Any, b: Any) -> Any:
+    return f.expand_dims(a, 1) * f.expand_dims(b, 0)
+
+
+def _summed_products(a: Any, b: Any) -> Any:
+    return f.sum(f.matmul(a, b), 0)
+
+
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """For each matrix of weights the product of it with a vector on either side."""
+    left = f.matmul(f.expand_dims(input1, -2), f.flatten(weight.permute(1, 0, 2), 1))
+    left = f.reshape(left, *input1.shape[:-1], weight.shape[0], weight.shape[2])
+    found = f.sum(left * f.expand_dims(input2, -2), -1)
+    return found if bias is None else found + bias
+
+
+# -- Grids -----------------------------------------------------------------------------
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> Any:
+    """For each vector a tensor in which its elements go along an axis of their own."""
+    given = flat_arguments(tensors)
+    vectors = [f.reshape(t, -1) for t in given]
+    if indexing not in ("ij", "xy"):
+        raise UnsupportedError(
+            f"meshgrid with indexing={indexing!r}; expected 'ij' or 'xy'",
+            user_location(),
+        )
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = 1, 0
+    shape = [vectors[i].shape[0] for i in order]
+    found: list[Any] = []
+    for number, vector in enumerate(vectors):
+        sizes = [1] * len(order)
+        sizes[order.index(number)] = vector.shape[0]
+        found.append(f.expand(f.reshape(vector, *sizes), *shape))
+    return tuple(found)
+
+
+def _numpy_meshgrid(*vectors: Any, indexing: str = "xy") -> Any:
+    """NumPy's, whose results are copies and start with the second axis."""
+    return tuple(t.clone() for t in meshgrid(*vectors, indexing=indexing))
+
+
+def cartesian_prod(*tensors: Any) -> Any:
+    """All combinations of the elements of vectors, one in each row."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return f.stack([f.reshape(t, -1) for t in meshgrid(*tensors)], 1)
+
+
+def block_diag(*tensors: Any) -> Any:
+    """Matrices one behind the other along the diagonal of one that is 0 elsewhere."""
+    matrices = [_as_matrix(t) for t in tensors]
+    width = sum(int(m.shape[1]) for m in matrices)
+    rows: list[Any] = []
+    start = 0
+    for matrix in matrices:
+        end = start + int(matrix.shape[1])
+        rows.append(pad(matrix, (start, width - end)))
+        start = end
+    return f.concat(rows, 0)
+
+
+def _as_matrix(x: Any) -> Tensor:
+    x = as_tensor("block_diag", x)
+    return f.reshape(x, 1, -1) if x.ndim < 2 else x
+
+
+MATRICES: Mapping[str, Callable[..., Any]] = {
+    "diag": diag,
+    "diagonal": diagonal,
+    "inner": inner,
+    "kron": kron,
+    "trace": trace,
+}
+"""By the names that PyTorch and NumPy share."""
+
+PYTORCHS_MATRICES: Mapping[str, Callable[..., Any]] = {
+    "addbmm": _added(_summed_products),
+    "addmv": _added(f.matmul),
+    "addr": _added(_outer),
+    "bilinear": bilinear,
+    "block_diag": block_diag,
+    "cartesian_prod": cartesian_prod,
+    "cross": cross,
+    "diag_embed": diag_embed,
+    "diagflat": diagflat,
+    "fill_diagonal": fill_diagonal,
+    "linalg_cross": cross,
+    "linalg_diagonal": diagonal,
+    "linalg_matrix_power": matrix_power,
+    "linalg_multi_dot": multi_dot,
+    "matrix_power": matrix_power,
+    "meshgrid": meshgrid,
+    "tensordot": tensordot,
+}
+"""By PyTorch's names."""
+
+NUMPYS_MATRICES: Mapping[str, Callable[..., Any]] = {
+    "meshgrid": _numpy_meshgrid,
+    "tensordot": _numpy_tensordot,
+}
+"""By NumPy's names."""
+
 
 # -- Functions -------------------------------------------------------------------------
 
@@ -42,20 +370,20 @@ def within_f32(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         wide = [_in_f32(x) for x in args]
         found = function(*wide, **{name: _in_f32(x) for name, x in kwargs.items()})
-        return v.to(found, dtype.long_name)
+        return f.to(found, dtype.long_name)
 
     return computed
 
 
 def _in_f32(x: Any) -> Any:
     narrow = isinstance(x, Tensor) and x.handle.value.dtype in (f16, bf16)
-    return v.to(x, f32.long_name) if narrow else x
+    return f.to(x, f32.long_name) if narrow else x
 
 
 @public
 def softmax(x: Any, axis: Any = -1, *, dtype: Any = None) -> Any:
     """Exponentials over their sum, along an axis."""
-    x = x if dtype is None else v.to(x, dtype)
+    x = x if dtype is None else f.to(x, dtype)
     e = f.exp(x - f.rowshift(x, axis))
     return e / f.sum(e, axis, keepdims=True)
 
@@ -79,7 +407,7 @@ def var(
     centred = f.square(x - f.mean(x, axis, keepdims=True))
     if not correction:
         return f.mean(centred, axis, keepdims=keepdims)
-    count = math.prod(int(x.shape[a]) for a in shapes.normal_axes(axis, x.ndim, "var"))
+    count = math.prod(int(x.shape[a]) for a in normal_axes(axis, x.ndim, "var"))
     return f.sum(centred, axis, keepdims=keepdims) / (count - correction)
 
 
@@ -102,7 +430,7 @@ def norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
 def _has_one_index(x: Any, axis: Any) -> bool:
     """Whether axes have extent 1: a norm is a size there, which nothing overflows."""
     shape = f.as_tensor("norm", x).handle.axes
-    return not any(shape[at] for at in shapes.normal_axes(axis, len(shape), "norm"))
+    return not any(shape[at] for at in normal_axes(axis, len(shape), "norm"))
 
 
 def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
@@ -121,7 +449,7 @@ def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
     if order == -math.inf:
         return f.min(size, axis, keepdims)
     if order == 0:
-        return f.sum(v.to(f.not_equal(x, 0), x), axis, keepdims)
+        return f.sum(f.to(f.not_equal(x, 0), x), axis, keepdims)
     if order == 1:
         return f.sum(size, axis, keepdims)
 
@@ -144,7 +472,7 @@ def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
     Raises:
         UnsupportedError: It is a norm by singular values.
     """
-    axes = shapes.normal_axes(axis, x.ndim, what)
+    axes = normal_axes(axis, x.ndim, what)
     if order is None or (order == "fro" and len(axes) == 2):
         return norm(x, axes, keepdims)
     if len(axes) == 1 and not isinstance(order, str):
@@ -158,7 +486,7 @@ def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
     inner, outer = axes if order in (1, -1) else axes[::-1]
     sums = f.sum(f.abs(x), inner, keepdims=True)
     found = (f.max if order in (1, math.inf) else f.min)(sums, outer, keepdims=True)
-    return found if keepdims else v.squeeze(found, axes)
+    return found if keepdims else f.squeeze(found, axes)
 
 
 def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:
@@ -169,7 +497,7 @@ def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:
         raise ShapeError(
             f"{what}: give axis or normalized_shape, not both", user_location()
         )
-    given = shapes.flat_arguments((normalized_shape,))
+    given = flat_arguments((normalized_shape,))
     have = tuple(x.shape)[len(x.shape) - len(given) :]
     if len(given) > len(x.shape) or any(
         isinstance(h, int) and h != g for h, g in zip(have, given, strict=True)
@@ -232,7 +560,7 @@ def _per_channel(x: Any, parameter: Any) -> Any:
     """A parameter along axis 1, to be broadcast with x."""
     if parameter is None:
         return None
-    return v.reshape(parameter, (-1,) + (1,) * (len(x.shape) - 2))
+    return f.reshape(parameter, (-1,) + (1,) * (len(x.shape) - 2))
 
 
 @public
@@ -250,9 +578,9 @@ def group_norm(
             user_location(),
         )
     shape = x.shape
-    split = v.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    split = f.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
     over = tuple(range(2, len(shape) + 1))
-    y = v.reshape(_standardised(split, over, eps), shape)
+    y = f.reshape(_standardised(split, over, eps), shape)
     return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
 
 
@@ -334,9 +662,9 @@ def scaled_dot_product_attention(
         )
     if enable_gqa:
         repeats = int(q.shape[-3]) // int(k.shape[-3])
-        k, value = (v.repeat_interleave(t, repeats, -3) for t in (k, value))
+        k, value = (f.repeat_interleave(t, repeats, -3) for t in (k, value))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    logits = f.matmul(q, v.swapaxes(k, -1, -2)) * factor
+    logits = f.matmul(q, f.swapaxes(k, -1, -2)) * factor
     # PyTorch's fused attention has the heads inside of the rows.
     if is_causal:
         attn_mask = f.less_equal(positions(logits, -1), positions(logits, -2))
@@ -347,7 +675,7 @@ def scaled_dot_product_attention(
     else:
         # A wider mask makes for wider logits, and leaves the result as it is.
         masked = logits + attn_mask
-    weights = v.to(_masked_softmax(masked), value)
+    weights = f.to(_masked_softmax(masked), value)
     return f.matmul(weights, value).with_unknown_strides()
 
 
@@ -372,7 +700,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
     Raises:
         ShapeError: The equation does not fit the operands.
     """
-    given: list[Any] = list(shapes.flat_arguments(operands))
+    given: list[Any] = list(flat_arguments(operands))
     terms, output = _labels(str(equation), [x.ndim for x in given])
     _check_result(str(equation), terms, output)
     for at, labels in enumerate(terms):
@@ -459,7 +787,7 @@ def _single(term: str, output: str, x: Any) -> Any:
     gone = tuple(i for i, c in enumerate(term) if c not in output)
     x = f.sum(x, gone) if gone else x
     left = [c for c in term if c in output]
-    return v.permute(x, [left.index(c) for c in output])
+    return f.permute(x, [left.index(c) for c in output])
 
 
 def _pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
@@ -473,7 +801,7 @@ def _pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
     result = f.matmul(x[0], y[0])
     shape = [*x[1][: len(batch)], *x[1][len(batch) :][: len(own_a)]]
     shape += y[1][len(batch) + len(both) :]
-    return v.permute(v.reshape(result, shape), [order.index(c) for c in out])
+    return f.permute(f.reshape(result, shape), [order.index(c) for c in out])
 
 
 def _arranged(
@@ -484,15 +812,15 @@ def _arranged(
     gone = tuple(i for i, c in enumerate(labels) if c not in kept)
     x = f.sum(x, gone) if gone else x
     left = [c for c in labels if c in kept]
-    x = v.permute(x, [left.index(c) for c in kept])
+    x = f.permute(x, [left.index(c) for c in kept])
     sizes = list(x.shape)
     start, middle = len(batch), len(batch) + len(first)
     if not first:
-        x = v.expand_dims(x, start)
+        x = f.expand_dims(x, start)
         middle += 1
     elif len(first) > 1:
-        x = v.flatten(x, start, middle - 1)
+        x = f.flatten(x, start, middle - 1)
         middle = start + 1
     if not second:
-        return v.expand_dims(x, middle), sizes
-    return (v.flatten(x, middle, -1) if len(second) > 1 else x), sizes
+        return f.expand_dims(x, middle), sizes
+    return (f.flatten(x, middle, -1) if len(second) > 1 else x), sizes

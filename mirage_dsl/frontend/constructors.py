@@ -30,11 +30,15 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.dims import DimVars, Handle
-from mirage_dsl.frontend.operands import apply, as_operand, as_tensor, public
-from mirage_dsl.frontend.recorder import RECORDING, Recorder
+from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, public
+from mirage_dsl.frontend.program import DimVars, Handle
+from mirage_dsl.frontend.recorder import (
+    RECORDING,
+    Recorder,
+    SymbolicSize,
+    flat_arguments,
+    integer,
+)
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import EQUAL, OPERATORS
 
@@ -54,9 +58,9 @@ def _recorder(what: str) -> Recorder:
 
 def _vars(recorder: Recorder, extent: Any) -> DimVars:
     """The dims of a new axis, of which a symbolic extent tells."""
-    if isinstance(extent, shapes.SymbolicSize):
+    if isinstance(extent, SymbolicSize):
         return extent.vars
-    count = shapes.integer(extent, "an extent")
+    count = integer(extent, "an extent")
     return () if count == 1 else (recorder.dims.fresh(count),)
 
 
@@ -70,7 +74,7 @@ def _placed(x: Any, dtype: Any, device: Any) -> Any:
         x.stays(device)
     if dtype is None or _format(dtype) == x.handle.value.dtype:
         return x
-    return v.astype(x, _format(dtype))
+    return f.astype(x, _format(dtype))
 
 
 def _format(dtype: Any) -> DType:
@@ -102,7 +106,7 @@ def arange(
         vars = _vars(recorder, end)
     else:
         first, last, by = (
-            shapes.integer(n, "an argument of arange") for n in (start, end, step)
+            integer(n, "an argument of arange") for n in (start, end, step)
         )
         vars = _vars(recorder, _count(first, last, by))
     found: Any = _made(recorder, recorder.index(vars))
@@ -132,7 +136,7 @@ def _steps_of(
     recorder = _recorder("arange")
     at = _made(recorder, recorder.index(_vars(recorder, count)))
     kind = _floats(recorder) if dtype is None else _format(dtype)
-    wide = v.astype(at - zero if zero else at, f64 if kind == f64 else f32)
+    wide = f.astype(at - zero if zero else at, f64 if kind == f64 else f32)
     return _placed(wide * step + start, kind, device)
 
 
@@ -166,7 +170,7 @@ def _kept(x: Any, keep: Tensor) -> Any:
         return _made(x.recorder, Handle(keep.handle.value, axes))
     if value.dtype == boolean:
         return apply(OPERATORS["mul"], x, keep)
-    return v.astype(f.where(keep, x, 0), x)
+    return f.astype(f.where(keep, x, 0), x)
 
 
 def _of_matrices(name: str, x: Any) -> Any:
@@ -217,7 +221,7 @@ def _filled(
     if not isinstance(number, Scalar):
         raise TraceError(f"{what} of a tensor; use expand", user_location())
     extents = [
-        s.vars if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
+        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
         for s in shape
     ]
     kind = _dtype_of(recorder, value, dtype)
@@ -245,7 +249,7 @@ def _constructor(name: str, value: float) -> Callable[..., Any]:
         order: str = "C",
     ) -> Any:
         del order
-        sizes = shapes.flat_arguments(shape) if size is None else tuple(size)
+        sizes = flat_arguments(shape) if size is None else tuple(size)
         return _filled(name, sizes, value, dtype, device)
 
     make.__name__ = make.__qualname__ = name
@@ -312,7 +316,7 @@ def _listed(data: Any, dtype: Any, device: Any) -> Any:
         if numbers[place] != numbers[place + 1]:
             # What stands at this place and before it; those before are put behind.
             found = f.where(f.less_equal(at, place), numbers[place], found)
-    return _placed(v.reshape(found, *shape), wanted, device)
+    return _placed(f.reshape(found, *shape), wanted, device)
 
 
 def _flat(data: Any) -> tuple[tuple[int, ...], list[Any]]:
@@ -391,7 +395,7 @@ def _linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None
 ) -> Any:
     """So many numbers at equal distances, with both ends."""
-    count = shapes.integer(steps, "steps")
+    count = integer(steps, "steps")
     step = (end - start) / (count - 1) if count > 1 else 0.0
     near = _steps_of(start, step, count, dtype, device)
     of_data = any(isinstance(point, Tensor) for point in (start, end))

@@ -15,8 +15,7 @@ import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import views as v
-from mirage_dsl.frontend.operands import (
+from mirage_dsl.frontend.functions import (
     apply,
     as_operand,
     as_tensor,
@@ -60,7 +59,7 @@ def _below_zero(x: Any) -> Any:
 
 def sign(x: Any) -> Any:
     """1, 0 or -1, as x is above, at or below 0; 0 of NaN, as PyTorch has it."""
-    return v.to(f.greater(x, 0), x) - v.to(f.less(x, 0), x)
+    return f.to(f.greater(x, 0), x) - f.to(f.less(x, 0), x)
 
 
 def numpy_sign(x: Any) -> Any:
@@ -81,11 +80,11 @@ def copysign(x: Any, y: Any) -> Any:
         # Promoted as a product is; of floats there are two zeros.
         below = _below_zero(y) if _varies(y) else math.copysign(1, y) < 0
         signs = f.where(below, -1.0, 1.0) if _varies(y) else 1.0 - 2.0 * below
-        return size * (v.to(signs, y) if is_float(y) else signs)
+        return size * (f.to(signs, y) if is_float(y) else signs)
     if not isinstance(y, Tensor):
         return size if math.copysign(1, y) > 0 else -size
     found = f.where(_below_zero(y), -size, size)
-    return found if _varies(x) else v.to(found, y)
+    return found if _varies(x) else f.to(found, y)
 
 
 def _floats_of_numpy(*operands: Any) -> tuple[Any, ...]:
@@ -94,7 +93,7 @@ def _floats_of_numpy(*operands: Any) -> tuple[Any, ...]:
     if first.recorder.origin.library != "numpy" or all(map(is_float, operands)):
         return operands
     dtype = float_of_numpy(operands, [as_operand(x) for x in operands])
-    return tuple(v.to(x, dtype) if _varies(x) else x for x in operands)
+    return tuple(f.to(x, dtype) if _varies(x) else x for x in operands)
 
 
 def _promotes(x: Any, y: Tensor) -> bool:
@@ -104,7 +103,7 @@ def _promotes(x: Any, y: Tensor) -> bool:
 def heaviside(x: Any, values: Any) -> Any:
     """0 below 0, 1 above it, and `values` there."""
     x, values = _floats_of_numpy(x, values)
-    return f.where(f.equal(x, 0), values, v.to(f.greater(x, 0), x))
+    return f.where(f.equal(x, 0), values, f.to(f.greater(x, 0), x))
 
 
 def floor(x: Any) -> Any:
@@ -249,7 +248,7 @@ def xlog1py(x: Any, y: Any) -> Any:
 
 def _in_format(x: Any, y: Any) -> Any:
     """Integers and truth values in the format of the floats beside them."""
-    return v.to(y, x) if is_float(x) and _varies(y) and not is_float(y) else y
+    return f.to(y, x) if is_float(x) and _varies(y) and not is_float(y) else y
 
 
 def _log(y: Any) -> Any:
@@ -273,14 +272,14 @@ def logit(x: Any, eps: float | None = None) -> Any:
 
 def float_power(x: Any, exponent: Any) -> Any:
     """A power in float64, whatever is given."""
-    return f.pow(*(v.to(t, "float64") if _varies(t) else t for t in (x, exponent)))
+    return f.pow(*(f.to(t, "float64") if _varies(t) else t for t in (x, exponent)))
 
 
 def ldexp(x: Any, exponent: Any) -> Any:
     """X times a power of 2, in the format of x where the exponent is an integer."""
     x, exponent = as_tensor("ldexp", x), as_tensor("ldexp", exponent)
     found = f.mul(x, f.pow(2.0, exponent))
-    return v.to(found, x) if is_float(x) and f.is_whole(exponent) else found
+    return f.to(found, x) if is_float(x) and f.is_whole(exponent) else found
 
 
 # -- Trigonometric and hyperbolic functions --------------------------------------------

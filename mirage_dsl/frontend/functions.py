@@ -1,56 +1,716 @@
-"""The functions of mirage on tensors: operators, reductions, views.
+"""The functions of mirage on tensors: what they take, operators, reductions, views.
 
 They follow NumPy's names and arguments; `public` accepts PyTorch's `dim` and `keepdim`.
-Called with NumPy arrays or PyTorch tensors they evaluate at once, by the reference
-semantics.  Norms and other composites are in `composites`.
+Called with NumPy arrays or PyTorch tensors they are traced, and evaluated at once by
+the reference semantics.  Norms and other composites are in `composites`.
+
+Operators of the table take numbers of one format, so what promotes, as in PyTorch or in
+NumPy, is converted before, and the program shows where.  Between floats alone the type
+rules of the program say what a mixture gives.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NoReturn
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
+    TraceError,
     UnsupportedError,
+    public_function,
     user_location,
 )
-from mirage_dsl.core.types import LARGEST_INDEX, i8, i16, i64, scalar, u8
-from mirage_dsl.frontend import shapes, views
-from mirage_dsl.frontend.dims import Handle, extents_of, vars_of
-from mirage_dsl.frontend.operands import (
-    apply,
-    as_operand,
-    as_tensor,
-    averaged_format,
-    complement,
-    format_of,
-    is_condition,
-    is_numpys_number,
-    public,
-    recorder_of,
-    stored_number,
-    summed_format,
+from mirage_dsl.core.types import (
+    DTYPE_NAMES,
+    LARGEST_INDEX,
+    DType,
+    Scalar,
+    boolean,
+    dtype_named,
+    dtype_of,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i64,
+    promote,
+    scalar,
+    u8,
+)
+from mirage_dsl.frontend.arguments import (
+    Origin,
+    bind_arguments,
+    is_array,
+    is_sequence,
+    is_torch,
+    leaves_of,
+    refuse_modes,
+    to_numpy,
+    to_torch,
+    without_strides,
+)
+from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
+from mirage_dsl.frontend.program import Handle, Operand, extents_of, shape_text, vars_of
+from mirage_dsl.frontend.recorder import (
+    Recorder,
+    Size,
+    SymbolicSize,
+    flat_arguments,
+    integer,
+    kept,
+    normal_axes,
+    normal_axis,
 )
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.definition import Operator
+from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
+from mirage_dsl.ops.definition import Formats, Operator, Truth
 from mirage_dsl.ops.table import (
+    ABS,
+    ADD,
     CUMPROD,
     CUMSUM,
+    DIV,
+    EQUAL,
     MAX,
+    MAXIMUM,
     MIN,
     MUL,
     OPERATORS,
     PROD,
+    RELU,
     ROWSHIFT,
+    SUB,
     SUM,
+    WHERE,
 )
+
+if TYPE_CHECKING:
+    from mirage_dsl.frontend.trace import Trace
+
+
+_BEYOND = 2**1024
+"""Numbers that no float holds."""
+
+
+class NoTensor:
+    """What stands in for a tensor that cannot be traced, and says so when used."""
+
+    def refuse(self) -> NoReturn:
+        """Refuse what needs the tensor.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise NotImplementedError
+
+
+def as_operand(value: object) -> Operand:
+    """A tensor or a Python number as an operand.
+
+    Raises:
+        TraceError: It is neither; arrays of other libraries have to be arguments.
+    """
+    if isinstance(value, Tensor):
+        return value.handle
+    if isinstance(value, NoTensor):
+        value.refuse()
+    if isinstance(value, Size | SymbolicSize):
+        return extents_of(value.vars)
+    if isinstance(value, bool | int | float | Fraction):
+        return _number(value)
+    if type(value) is np.bool_:
+        return _number(bool(value))
+    if isinstance(value, numbers.Real):
+        return _number(float(value))
+    kind = type(value)
+    module = kind.__module__.partition(".")[0]
+    if module in ("numpy", "torch"):
+        raise TraceError(
+            f"a {module} {kind.__name__} that is no argument of the function; pass it "
+            "as an argument, so that its values are not frozen into the program",
+            user_location(),
+        )
+    raise TraceError(
+        f"found {kind.__name__} where a tensor or a number was expected",
+        user_location(),
+    )
+
+
+def _number(value: float | Fraction) -> Scalar:
+    if value != value:
+        raise TraceError(
+            "the constant is NaN, which no program can compute with", user_location()
+        )
+    found = scalar(value)
+    if isinstance(found.value, Fraction) and builtins.abs(found.value) >= _BEYOND:
+        raise TraceError(
+            "the constant is a number beyond float64, expected one within its range; "
+            "write float('inf') if it is meant as infinite",
+            user_location(),
+        )
+    return found
+
+
+def apply(op: Operator, *operands: Any) -> Tensor:
+    """An elementwise operator on tensors and numbers, at least one of them a tensor."""
+    recorder = recorder_of(op.name, operands)
+    handles = [as_operand(o) for o in operands]
+    if any(isinstance(h, Handle) and h.value.dtype.only_stores for h in handles):
+        return _of_narrow(recorder, op, operands, handles)
+    if any(isinstance(h, Handle) and h.value.dtype.is_integer for h in handles):
+        return _of_integers(recorder, op, operands, handles)
+    if recorder.origin.library == "numpy":
+        handles = _promoted_by_numpy(recorder, op, operands, handles)
+    else:
+        handles = _promoted(recorder, handles)
+    if op.truth is Truth.COMPARES:
+        handles = _comparable(handles)
+    elif _without_numbers(recorder, op, handles):
+        return _of_truth(recorder, op, operands, handles)
+    elif op.formats is Formats.INTEGERS:
+        _refuse_floats(op)
+    return Tensor.made(recorder, recorder.elementwise(op, handles), operands)
+
+
+# -- Floats of 8 bits ------------------------------------------------------------------
+
+
+def _of_narrow(
+    recorder: Recorder,
+    op: Operator,
+    given: Sequence[Any],
+    operands: list[Operand],
+) -> Tensor:
+    """What PyTorch does with them: whether they are equal, a choice, sizes.
+
+    Raises:
+        DTypeError: It is something else.
+    """
+    taken = operands[op.chooses :]
+    formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
+    if op not in (ABS, EQUAL, WHERE) or len(formats) > 1:
+        named = " and ".join(sorted(d.long_name for d in formats))
+        raise DTypeError(
+            f"{op.name} of {named}: PyTorch computes in no floats of 8 bits, and "
+            "promotes none; cast first, as with .to(torch.float16)",
+            user_location(),
+        )
+    wide = [
+        recorder.cast(o, f32) if isinstance(o, Handle) and o in taken else o
+        for o in operands
+    ]
+    if op is EQUAL:
+        (own,) = formats
+        wide = [_rounded(o, own) if isinstance(o, Scalar) else o for o in wide]
+        return Tensor.made(recorder, recorder.elementwise(op, wide), given)
+    if op is WHERE and isinstance(given[0], Tensor) and not is_condition(given[0]):
+        wide = [complement(complement(given[0])).handle, *wide[1:]]
+    found = recorder.elementwise(op, wide)
+    return Tensor.made(recorder, recorder.cast(found, *formats), given)
+
+
+# -- Integers --------------------------------------------------------------------------
+
+
+def _of_integers(
+    recorder: Recorder,
+    op: Operator,
+    given: Sequence[Any],
+    operands: list[Operand],
+) -> Tensor:
+    """An operator in the format that PyTorch or NumPy computes in."""
+    if op is SUB and _without_numbers(recorder, op, operands):
+        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+    if op is RELU:
+        given, operands = [*given, 0], [*operands, scalar(0)]
+        return _of_integers(recorder, MAXIMUM, given, operands)
+    if op.chooses and isinstance(given[0], Tensor) and not is_condition(given[0]):
+        operands = [complement(complement(given[0])).handle, *operands[1:]]
+    dtype = format_of(op, recorder.origin, given, operands)
+    if op.formats is Formats.INTEGERS and dtype.is_float:
+        _refuse_floats(op)
+    if dtype.is_integer:
+        check_constants(op, dtype, operands)
+    elif op.truth is Truth.COMPARES:
+        operands = [
+            _rounded(o, dtype) if isinstance(o, Scalar) else o for o in operands
+        ]
+    converted = [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and not (op.chooses and at == 0)
+        else o
+        for at, o in enumerate(operands)
+    ]
+    found = recorder.elementwise(op, converted)
+    if op.truth is not Truth.COMPARES and dtype.is_integer:
+        # Of constants alone no operand says the format.
+        found = recorder.cast(found, dtype)
+    return Tensor.made(recorder, found, given)
+
+
+def _refuse_floats(op: Operator) -> NoReturn:
+    raise DTypeError(
+        f"{op.name} of floats, which is possible of integers alone; convert first, as "
+        "with .to(torch.int32) or .astype('int32')",
+        user_location(),
+    )
+
+
+def _comparable(operands: list[Operand]) -> list[Operand]:
+    """The operands, constants rounded to the format of the tensors beside them.
+
+    So PyTorch and NumPy compare them.
+    """
+    dtype = promote(*(o.value.dtype for o in operands if isinstance(o, Handle)))
+    if dtype is boolean:
+        return operands
+    return [_rounded(o, dtype) if isinstance(o, Scalar) else o for o in operands]
+
+
+def _rounded(number: Scalar, dtype: DType) -> Scalar:
+    value = number.value
+    if number.extents or builtins.abs(value) > dtype.max:
+        return number
+    stored = np.asarray(float(value)).astype(numpy_dtype(dtype))
+    return scalar(float(stored))
+
+
+# -- Truth values ----------------------------------------------------------------------
+
+
+def is_condition(x: object) -> bool:
+    """Whether it is a tensor of truth values."""
+    return isinstance(x, Tensor) and x.handle.value.dtype == boolean
+
+
+def is_float(x: object) -> bool:
+    """Whether it is a tensor of floats."""
+    return isinstance(x, Tensor) and x.handle.value.dtype.is_float
+
+
+def complement(x: Tensor) -> Tensor:
+    """Truth values turned over; of numbers, where they are 0.
+
+    One less the value would be the same, but no truth value to the search, which
+    multiplies sums out.
+    """
+    narrow = x.handle.value.dtype.only_stores
+    handle = x.recorder.cast(x.handle, f32) if narrow else x.handle
+    operands = [handle, scalar(0)]
+    return Tensor.made(x.recorder, x.recorder.elementwise(EQUAL, operands), (x,))
+
+
+def _without_numbers(recorder: Recorder, op: Operator, operands: list[Operand]) -> bool:
+    """Whether no tensor says in which format of numbers a result would be.
+
+    PyTorch subtracts truth values from nothing, and nothing from them.
+    """
+    taken = [o for o in operands[op is WHERE :] if isinstance(o, Handle)]
+    if op is SUB and recorder.origin.library == "torch":
+        return any(o.value.dtype is boolean for o in taken)
+    return all(o.value.dtype is boolean for o in taken)
+
+
+def _of_truth(
+    recorder: Recorder,
+    op: Operator,
+    given: Sequence[Any],
+    operands: list[Operand],
+) -> Tensor:
+    """An operator on truth values, as PyTorch and NumPy have it."""
+    numbers = [g for g in given[op is WHERE :] if not isinstance(g, Tensor)]
+    logical = all(isinstance(n, bool) for n in numbers)
+    if logical and (op is ADD or (op.truth is Truth.KEEPS and op.arity > 1)):
+        either = MAXIMUM if op is ADD else op
+        found = recorder.elementwise(either, operands)
+        return Tensor.made(recorder, found, given)
+    if op is WHERE and not is_condition(given[0]):
+        operands = [complement(complement(given[0])).handle, *operands[1:]]
+    computed = format_of(op, recorder.origin, given, operands)
+    if op.formats is Formats.INTEGERS and computed.is_float:
+        _refuse_floats(op)
+    if computed.is_integer and op is not SUB:
+        return _of_integers(recorder, op, given, operands)
+    if op is SUB or op.name not in _OF_FLOATS:
+        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+    dtype = computed if computed.is_float else recorder.origin.default_dtype()
+    if dtype is None:
+        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+    cast = [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and (op is not WHERE or at)
+        else o
+        for at, o in enumerate(operands)
+    ]
+    found = recorder.elementwise(op, cast)
+    return Tensor.made(recorder, recorder.cast(found, dtype), given)
+
+
+_BESIDE_FLOATS = ("add", "mul", "div", "maximum", "minimum", "where")
+_OF_FLOATS = (*_BESIDE_FLOATS, "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "erf")
+"""Operators that turn truth values to floats: beside a float, or always."""
+
+
+def _refuse_truth(op: Operator, why: str, advice: str) -> NoReturn:
+    raise DTypeError(
+        f"{op.name} of truth values {why}; {advice}: cast the condition, as with "
+        ".to(x.dtype) or .astype(x.dtype)",
+        user_location(),
+    )
+
+
+def _promoted(recorder: Recorder, operands: list[Operand]) -> list[Operand]:
+    """The operands, tensors without axes in the format of those that have some.
+
+    As PyTorch promotes: a scale of one f32 number leaves an f16 tensor f16.
+    """
+    handles = [o for o in operands if isinstance(o, Handle)]
+    if all(h.axes for h in handles):
+        return operands
+    ranked = [h.value.dtype for h in handles if h.axes and h.value.dtype != boolean]
+    if not ranked or promote(*(h.value.dtype for h in handles)) == promote(*ranked):
+        return operands
+    dtype = promote(*ranked)
+    return [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and not o.axes and o.value.dtype != boolean
+        else o
+        for o in operands
+    ]
+
+
+def _promoted_by_numpy(
+    recorder: Recorder, op: Operator, given: Sequence[Any], operands: list[Operand]
+) -> list[Operand]:
+    """The operands, floats in the format that NumPy computes in.
+
+    Its own numbers have a format as arrays have, and so have arrays without axes.
+    """
+    taken = operands[op.chooses :]
+    formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
+    single = any(map(is_numpys_number, given[op.chooses :]))
+    if formats <= {boolean} or (len(formats) == 1 and not single):
+        return operands
+    dtype = format_of(op, recorder.origin, given, operands)
+    return [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and o in taken and o.value.dtype != boolean
+        else o
+        for o in operands
+    ]
+
+
+def as_tensor(what: str, x: Any) -> Tensor:
+    """The operand, which must be a tensor.
+
+    Raises:
+        TraceError: It is none.
+    """
+    recorder_of(what, (x,))
+    return x
+
+
+def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
+    """The trace that the operands belong to.
+
+    Raises:
+        TraceError: There is no tensor among them, or they belong to two traces.
+    """
+    found = {id(o.recorder): o.recorder for o in operands if isinstance(o, Tensor)}
+    if len(found) > 1:
+        raise TraceError(
+            f"{what} of tensors of two different traces; a symbolic tensor must not be "
+            "kept outside of the decorated function",
+            user_location(),
+        )
+    if not found:
+        raise TraceError(
+            f"{what} needs a tensor, found "
+            f"{', '.join(type(o).__name__ for o in operands) or 'nothing'}",
+            user_location(),
+        )
+    return next(iter(found.values()))
+
+
+# -- Functions called with arrays ------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SYNONYMS = {"dim": "axis", "keepdim": "keepdims"}
+"""PyTorch's names of arguments, and NumPy's."""
+
+
+def public(function: F) -> F:
+    """Let a function on symbolic tensors also take arrays.
+
+    Where it takes NumPy's `axis` or `keepdims`, it takes PyTorch's `dim` and `keepdim`
+    as well.
+    """
+    places = {name: at for at, name in enumerate(signature(function).parameters)}
+
+    @public_function(f"mirage.{function.__name__}")
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        for theirs, ours in SYNONYMS.items():
+            if theirs in kwargs and ours in places and theirs not in places:
+                if ours in kwargs or len(args) > places[ours]:
+                    raise ShapeError(
+                        f"{function.__name__}: give {ours} or {theirs}, not both",
+                        user_location(),
+                    )
+                kwargs[ours] = kwargs.pop(theirs)
+        if any(isinstance(x, Tensor) for x in args):
+            return function(*args, **kwargs)
+        leaves = leaves_of((args, kwargs))
+        traced = any(isinstance(leaf, Tensor) for leaf in leaves)
+        if traced or not any(is_array(leaf) for leaf in leaves):
+            return function(*args, **kwargs)
+        return call_by_reference(function, args, kwargs)
+
+    return cast(F, called)
+
+
+def call_by_reference(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Trace a function and evaluate its program on the arrays it was called with."""
+    from mirage_dsl.frontend.trace import trace_call
+
+    refuse_modes(leaves_of((args, kwargs)))
+    arguments = without_strides(bind_arguments(function, args, kwargs))
+    trace = trace_call(function, arguments)
+    return evaluate_trace(trace, arguments.tensors)
+
+
+def evaluate_trace(trace: Trace, tensors: Sequence[Any]) -> Any:
+    """Evaluate a traced program in float64, rounded to its dtypes at the end.
+
+    PyTorch tensors among the arguments make the results PyTorch tensors.
+    """
+    arrays = [to_numpy(t) for t in tensors]
+    results = evaluate_numpy(trace.program, *arrays)
+    with np.errstate(over="ignore"):
+        rounded = [
+            np.asarray(r).astype(numpy_dtype(ret.type.dtype))
+            for r, ret in zip(results, trace.program.returns, strict=True)
+        ]
+    if any(is_torch(t) for t in tensors):
+        return trace.rebuild(trace.alike([to_torch(r) for r in rounded], tensors))
+    return trace.rebuild(rounded)
+
+
+# -- In which format an operator computes ----------------------------------------------
+
+
+_NARROW = {boolean: f16, i8: f16, u8: f16, i16: f32}
+"""The floats that NumPy's functions make of other formats, f64 of those not here."""
+
+
+def format_of(
+    op: Operator, origin: Origin, given: Sequence[Any], operands: Sequence[Operand]
+) -> DType:
+    """The format in which an operator computes on some operands.
+
+    Args:
+        op: The operator.
+        origin: What the function was called with.
+        given: The operands as they were given; Python's numbers by their classes.
+        operands: What they stand for.
+
+    Raises:
+        DTypeError: PyTorch and NumPy have none.
+    """
+    pairs = list(zip(given, operands, strict=True))[op.chooses :]
+    numpy = origin.library == "numpy"
+    found = _numpys(pairs) if numpy else _torchs(pairs, origin)
+    if op.formats is Formats.ANY or found.is_float or op.truth is Truth.COMPARES:
+        return found
+    if op.formats is Formats.INTEGERS:
+        return found
+    if numpy:
+        return f64 if op is DIV else float_of_numpy(given, operands)
+    return origin.default_dtype() or f32
+
+
+def _torchs(pairs: Sequence[tuple[Any, Operand]], origin: Origin) -> DType:
+    """Tensors with axes say it, those without where theirs is another category."""
+    handles = [o for _, o in pairs if isinstance(o, Handle)]
+    shaped = [h.value.dtype for h in handles if h.axes]
+    single = [h.value.dtype for h in handles if not h.axes]
+    python = [_pythons(g, origin) for g, o in pairs if not isinstance(o, Handle)]
+    found: DType | None = None
+    for group in (python, single, shaped):
+        if group:
+            found = _combined(promote(*group), found)
+    return found or f32
+
+
+def _combined(higher: DType, lower: DType | None) -> DType:
+    """What a group of operands makes of one that counts less."""
+    if lower is None or higher.is_float:
+        return higher
+    if higher == boolean or lower.is_float:
+        return promote(higher, lower)
+    return higher
+
+
+def _pythons(value: Any, origin: Origin) -> DType:
+    if isinstance(value, bool | np.bool_):
+        return boolean
+    whole = isinstance(value, int | np.integer) or not isinstance(
+        value, float | Fraction | np.floating
+    )
+    return i64 if whole else origin.default_dtype() or f32
+
+
+def _numpys(pairs: Sequence[tuple[Any, Operand]]) -> DType:
+    """As arrays of these formats promote, beside Python's numbers."""
+    return _together([_kind_of(*pair) for pair in pairs])
+
+
+def float_of_numpy(given: Sequence[Any], operands: Sequence[Operand]) -> DType:
+    """The format of NumPy's functions that take floats: each operand as one."""
+    kinds = [_kind_of(*pair) for pair in zip(given, operands, strict=True)]
+    promoted = _together(kinds)
+    own = [k for k in kinds if _has_format(k)]
+    if promoted.is_float or (promoted != boolean and _together(own) == boolean):
+        # Python's numbers beside what is of a lower kind have NumPy's default formats.
+        return promoted if promoted.is_float else f64
+    found = _together([_float_kind(kind) for kind in kinds])
+    return found if found.is_float else _NARROW.get(found, f64)
+
+
+def is_numpys_number(value: object) -> bool:
+    """Whether it is a number of NumPy's, which has a format, unlike Python's."""
+    return isinstance(value, np.generic)
+
+
+def _has_format(kind: Any) -> bool:
+    return is_numpys_number(kind) or isinstance(kind, np.dtype)
+
+
+def _float_kind(kind: Any) -> Any:
+    """The float that NumPy makes of a format; numbers of Python are as they are."""
+    if not _has_format(kind):
+        return kind
+    known = _together([kind])
+    return kind if known.is_float else numpy_dtype(_NARROW.get(known, f64))
+
+
+def _kind_of(value: Any, operand: Operand) -> Any:
+    """What NumPy's promotion takes: a format, or a number of Python."""
+    if isinstance(operand, Handle):
+        return numpy_dtype(operand.value.dtype)
+    if is_numpys_number(value) or isinstance(value, bool | int | float):
+        return value
+    return 1.0 if isinstance(value, Fraction) else 1
+
+
+def _together(kinds: Sequence[Any]) -> DType:
+    name = np.result_type(*kinds).name
+    found = dtype_named(name)
+    if found is None:
+        raise DTypeError(
+            f"operands whose result is {name} in NumPy, in which no program computes; "
+            "convert one of them",
+            user_location(),
+        )
+    return found
+
+
+def stored_number(what: str, dtype: DType, value: Any) -> Any:
+    """A number as integers hold it: as a float it would make floats of all of them.
+
+    Args:
+        what: What stores it, for messages.
+        dtype: Of the tensor; where it is no integer, the number is as it is.
+        value: A number, or a tensor, which is as it is.
+
+    Raises:
+        DTypeError: Integers do not hold it.
+    """
+    if not dtype.is_integer or not isinstance(value, int | float | np.number):
+        return value
+    range_of = np.iinfo(numpy_dtype(dtype))
+    if not range_of.min - 1 < value < range_of.max + 1:
+        raise DTypeError(
+            f"{what} stores {value} in {dtype}, which holds {range_of.min} to "
+            f"{range_of.max}; convert the tensor",
+            user_location(),
+        )
+    return int(cast(float, value))
+
+
+def check_constants(op: Operator, dtype: DType, operands: Sequence[Operand]) -> None:
+    """Refuse numbers that a format of integers does not hold.
+
+    Raises:
+        DTypeError: There is one.
+    """
+    for operand in operands[op.chooses :]:
+        if isinstance(operand, Scalar) and not operand.extents:
+            if not dtype.holds(operand.value):
+                raise DTypeError(
+                    f"{op.name} of {dtype.long_name} and {operand}, which that format "
+                    "does not hold; convert the tensor to a larger one",
+                    user_location(),
+                )
+            if dtype == i64 and builtins.abs(operand.value) > 2**53:
+                raise DTypeError(
+                    f"{op.name} of int64 and {operand}; constants beyond 2**53 are not "
+                    "possible: pass the number as a tensor",
+                    user_location(),
+                )
+
+
+def summed_format(what: str, dtype: DType, origin: Origin) -> DType:
+    """The format in which PyTorch and NumPy add up or multiply many numbers.
+
+    Raises:
+        DTypeError: It is none of ours.
+    """
+    if dtype.is_float:
+        return dtype
+    if origin.library == "numpy" and dtype == u8:
+        _refuse_format(f"{what} of uint8, which is uint64 in NumPy", ".astype('int64')")
+    return i64
+
+
+def joined_format(handles: Sequence[Handle], origin: Origin) -> DType:
+    """The format of tensors one after the other."""
+    if origin.library == "numpy":
+        return _together([numpy_dtype(h.value.dtype) for h in handles])
+    return promote(*(h.value.dtype for h in handles))
+
+
+def averaged_format(dtype: DType, origin: Origin) -> DType:
+    """The format of a mean.
+
+    Raises:
+        DTypeError: PyTorch has no mean of integers and truth values.
+    """
+    if dtype.is_float:
+        return dtype
+    if origin.library != "numpy":
+        _refuse_format(
+            f"a mean of {dtype.long_name}, which PyTorch does not take", ".float()"
+        )
+    return f64
+
+
+def _refuse_format(what: str, way: str) -> NoReturn:
+    raise DTypeError(f"{what}; convert first, as with {way}", user_location())
 
 
 def _elementwise(name: str, summary: str) -> Callable[..., Any]:
@@ -297,10 +957,10 @@ def _beside_numpys(a: Any, exponent: Any) -> tuple[Any, Any]:
     origin = a.recorder.origin
     if is_numpys_number(exponent):
         handles = [a.handle, as_operand(exponent)]
-        a = views.to(a, format_of(MUL, origin, (a, exponent), handles))
+        a = to(a, format_of(MUL, origin, (a, exponent), handles))
         exponent = exponent.item()
     logical = isinstance(exponent, builtins.bool) and is_condition(a)
-    return views.to(a, i8) if logical and origin.library == "numpy" else a, exponent
+    return to(a, i8) if logical and origin.library == "numpy" else a, exponent
 
 
 def holds_integers(x: Any) -> bool:
@@ -354,12 +1014,12 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     """The value where the mask is not 0, else x; in the format of x."""
     x = as_tensor("masked_fill", x)
     value = stored_number("masked_fill", x.handle.value.dtype, value)
-    return views.astype(where(mask, value, x), x)
+    return astype(where(mask, value, x), x)
 
 
 def reduced(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
     x = as_tensor(what, x)
-    axes, keep = shapes.normal_axes(axis, x.ndim, what), shapes.kept(keepdims, what)
+    axes, keep = normal_axes(axis, x.ndim, what), kept(keepdims, what)
     found = x.recorder.reduce(op, x.handle, axes, keepdims=keep)
     return Tensor.made(x.recorder, found, (x,))
 
@@ -367,10 +1027,10 @@ def reduced(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor
 def _counted(what: str, x: Any, dtype: Any) -> Any:
     """The tensor in the format that it is added up or multiplied in."""
     if dtype is not None:
-        return views.to(x, dtype)
+        return to(x, dtype)
     x = as_tensor(what, x)
     found = summed_format(what, x.handle.value.dtype, x.recorder.origin)
-    return views.astype(x, found, copy=False)
+    return astype(x, found, copy=False)
 
 
 @public
@@ -399,8 +1059,8 @@ def mean(
     found = averaged_format(x.handle.value.dtype, x.recorder.origin)
     wanted = found if dtype is None else dtype
     if wanted is not x.handle.value.dtype:
-        x = views.to(x, wanted)
-    axes, keep = shapes.normal_axes(axis, x.ndim, "mean"), shapes.kept(keepdims, "mean")
+        x = to(x, wanted)
+    axes, keep = normal_axes(axis, x.ndim, "mean"), kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     vars = x.recorder.dims.resolve(vars_of([x.handle.axes[i] for i in axes]))
     factor = extents_of(vars, -1)
@@ -460,11 +1120,11 @@ def _place(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
 
     NaN is selected before all others.
     """
-    x, keep = as_tensor(what, x), shapes.kept(keepdims, what)
+    x, keep = as_tensor(what, x), kept(keepdims, what)
     if axis is None:
-        found = _place(op, what, views.flatten(x), 0, False)
-        return views.reshape(found, (1,) * x.ndim) if keep else found
-    (at,) = shapes.normal_axes(axis, x.ndim, what)
+        found = _place(op, what, flatten(x), 0, False)
+        return reshape(found, (1,) * x.ndim) if keep else found
+    (at,) = normal_axes(axis, x.ndim, what)
     there = equal(x, reduced(op, what, x, at, True))
     if x.handle.value.dtype.is_float:
         there = bitwise_or(there, not_equal(x, x))
@@ -489,8 +1149,8 @@ def argmin(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
 def _scanned(op: Operator, x: Any, axis: Any, dtype: Any) -> Tensor:
     x = _counted(op.name, x, dtype)
     if axis is None:
-        x, axis = views.flatten(x), 0
-    (at,) = shapes.normal_axes(axis, x.ndim, op.name)
+        x, axis = flatten(x), 0
+    (at,) = normal_axes(axis, x.ndim, op.name)
     return Tensor.made(x.recorder, x.recorder.scan(op, x.handle, at), (x,))
 
 
@@ -517,7 +1177,7 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
     x = as_tensor(what, x)
     if not _is_index(index):
         raise DTypeError(f"{what} takes an index of integers", user_location())
-    (at,) = shapes.normal_axes(axis, x.ndim, what)
+    (at,) = normal_axes(axis, x.ndim, what)
     number = _same_index(index)
     if number is not None:
         return _repeated(x, at, number, index, along=along)
@@ -540,15 +1200,15 @@ def _repeated(x: Tensor, at: int, number: int, index: Tensor, *, along: bool) ->
             f"the index {number} of an axis of extent {extent} is outside of it",
             user_location(),
         )
-    found = views.narrow(x, at, number, 1)
+    found = narrow(x, at, number, 1)
     if along:
         shape = list(np.broadcast_shapes(found.shape, index.shape))
         shape[at] = index.shape[at]
-        return views.expand(found, *shape).clone()
-    found = views.squeeze(found, at)
+        return expand(found, *shape).clone()
+    found = squeeze(found, at)
     for _ in range(index.ndim):
-        found = views.expand_dims(found, at)
-    return views.expand(found, *x.shape[:at], *index.shape, *x.shape[at + 1 :]).clone()
+        found = expand_dims(found, at)
+    return expand(found, *x.shape[:at], *index.shape, *x.shape[at + 1 :]).clone()
 
 
 def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
@@ -559,10 +1219,10 @@ def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
     if not _is_index(index) or not isinstance(x, Tensor) or not x.ndim:
         return index
     if index.handle.value.dtype in (i8, i16):
-        index = views.to(index, i64)
+        index = to(index, i64)
     if index.handle.value.dtype == u8:
         return index
-    (at,) = shapes.normal_axes(axis, x.ndim, "an index")
+    (at,) = normal_axes(axis, x.ndim, "an index")
     number = _same_index(index)
     if number is not None:
         if number < 0:
@@ -594,7 +1254,7 @@ def gather(x: Any, axis: Any, index: Any) -> Any:
         raise ShapeError(
             f"gather of {x!r} by {index!r}: both have as many axes", user_location()
         )
-    (at,) = shapes.normal_axes(axis, x.ndim, "gather")
+    (at,) = normal_axes(axis, x.ndim, "gather")
     pairs = zip(x.handle.shape, index.handle.shape, strict=True)
     for i, (have, want) in enumerate(pairs):
         if i == at or have == want or have is None or want is None:
@@ -604,7 +1264,7 @@ def gather(x: Any, axis: Any, index: Any) -> Any:
                 f"gather of {x!r} by {index!r}: axis {i} of the index is longer",
                 user_location(),
             )
-        x = views.narrow(x, i, 0, want)
+        x = narrow(x, i, 0, want)
     return _gathered("gather", x, at, index, along=True)
 
 
@@ -643,4 +1303,273 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return product if bias is None else product + bias
 
 
-__all__ = []
+@public
+def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
+    """Tensors joined along an axis."""
+    given = list(tensors)
+    if not given:
+        raise ShapeError("concat of no tensors", user_location())
+    recorder = recorder_of("concat", tuple(given))
+    handles = [as_operand(t) for t in given]
+    rank = len(handles[0].axes) if isinstance(handles[0], Handle) else 0
+    at = normal_axis(axis, rank, "concat")
+    parts: list[Handle] = []
+    for handle in handles:
+        if not isinstance(handle, Handle) or not _joinable(handles[0], handle, at):
+            found = ", ".join(
+                shape_text(h) if isinstance(h, Handle) else "a number" for h in handles
+            )
+            raise ShapeError(
+                f"concat along axis {at} of {found}: all other extents must be equal",
+                user_location(),
+            )
+        parts.append(handle)
+    # What is empty adds nothing, unless all are.
+    some = [i for i, part in enumerate(parts) if part.shape[at] != 0] or [0]
+    if not some[1:]:
+        return given[some[0]].clone()
+    parts = [parts[i] for i in some]
+    if any(not p.value.dtype.is_float for p in parts):
+        dtype = joined_format(parts, recorder.origin)
+        parts = [recorder.cast(p, dtype) for p in parts]
+    return Tensor.made(recorder, recorder.concat(parts, at), given)
+
+
+def _joinable(first: Operand, other: Handle, axis: int) -> bool:
+    if not isinstance(first, Handle) or len(first.axes) != len(other.axes):
+        return False
+    pairs = enumerate(zip(first.shape, other.shape, strict=True))
+    return all(i == axis or None in (a, b) or a == b for i, (a, b) in pairs)
+
+
+concatenate = cat = concat
+
+
+@public
+def stack(tensors: Sequence[Any], axis: Any = 0) -> Any:
+    """Tensors joined along a new axis."""
+    return concat([expand_dims(t, axis) for t in tensors], axis)
+
+
+@public
+def transpose(x: Any, *axes: Any) -> Any:
+    """Axes in another order; two integers exchange two axes."""
+    return as_tensor("transpose", x).transpose(*axes)
+
+
+@public
+def permute(x: Any, *order: Any) -> Any:
+    """Axes in the given order."""
+    return as_tensor("permute", x).permute(*order)
+
+
+@public
+def swapaxes(x: Any, first: int, second: int) -> Any:
+    """Two axes exchanged."""
+    return as_tensor("swapaxes", x).swapaxes(first, second)
+
+
+@public
+def reshape(x: Any, *shape: Any) -> Any:
+    """Axes split and merged, row-major."""
+    return as_tensor("reshape", x).reshape(*shape)
+
+
+@public
+def expand_dims(x: Any, axis: Any) -> Any:
+    """A new axis of extent 1."""
+    x = as_tensor("expand_dims", x)
+    given = axis if is_sequence(axis) else (axis,)
+    rank = x.ndim + len(given)
+    new = {normal_axis(a, rank, "expand_dims") for a in given}
+    old = iter(range(x.ndim))
+    return x.viewed(
+        Arranged(tuple(None if i in new else next(old) for i in range(rank)))
+    )
+
+
+unsqueeze = expand_dims
+
+
+@public
+def squeeze(x: Any, axis: Any = None) -> Any:
+    """Without axes of extent 1: all of them, or the given ones.
+
+    PyTorch leaves axes of other extents as they are.
+    """
+    x = as_tensor("squeeze", x)
+    units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
+    gone = units if axis is None else normal_axes(axis, x.ndim, "squeeze")
+    if x.recorder.origin.library == "torch":
+        gone = [i for i in gone if x.handle.shape[i] in (1, None)]
+    if any(i not in units for i in gone):
+        raise ShapeError(
+            f"squeeze of axis {axis} of {shape_text(x.handle)}: its extent is not 1",
+            user_location(),
+        )
+    return x.viewed(Arranged(tuple(i for i in range(x.ndim) if i not in gone)))
+
+
+@public
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Axes from the first to the last given merged into one."""
+    x = as_tensor("flatten", x)
+    x = x if x.ndim else expand_dims(x, 0)
+    first = normal_axis(start_dim, x.ndim, "flatten")
+    last = normal_axis(end_dim, x.ndim, "flatten")
+    if first > last:
+        raise ShapeError(
+            f"flatten from axis {first} to axis {last}, which comes before it",
+            user_location(),
+        )
+    return x.seen_as(Flattened(first, last))
+
+
+@public
+def unflatten(x: Any, axis: Any, shape: Sequence[Any]) -> Any:
+    """One axis split into several."""
+    x = as_tensor("unflatten", x)
+    at = normal_axis(axis, x.ndim, "unflatten")
+    return x.reshape(*x.shape[:at], *shape, *x.shape[at + 1 :])
+
+
+@public
+def expand(x: Any, *shape: Any) -> Any:
+    """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent."""
+    x = as_tensor("expand", x)
+    wanted = [
+        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
+        for s in flat_arguments(shape)
+    ]
+    if len(wanted) < x.ndim:
+        raise ShapeError(
+            f"expand of {shape_text(x.handle)} to {len(wanted)} axes", user_location()
+        )
+    return x.viewed(Expanded(tuple(wanted)))
+
+
+broadcast_to = expand
+
+
+@public
+def repeat_interleave(x: Any, repeats: int, axis: Any = None) -> Any:
+    """Every element of an axis, or of all axes merged, repeated, next to each other."""
+    x = as_tensor("repeat_interleave", x)
+    if axis is None:
+        x, axis = flatten(x), 0
+    at = normal_axis(axis, x.ndim, "repeat_interleave")
+    grown = expand_dims(x, at + 1)
+    sizes = [-1] * grown.ndim
+    sizes[at + 1] = integer(repeats, "repeats")
+    repeated = expand(grown, *sizes).viewed(Flattened(at, at + 1))
+    return Tensor.made(x.recorder, repeated.handle, ())
+
+
+@public
+def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
+    """`length` elements of an axis from `start`, which counts from its end below 0."""
+    x = as_tensor("narrow", x)
+    at = normal_axis(axis, x.ndim, "narrow")
+    extent = x.handle.shape[at]
+    if extent is not None:
+        first = start + extent if start < 0 else start
+        if not 0 <= first <= first + length <= extent:
+            raise ShapeError(
+                f"narrow of axis {at} with extent {extent} to {length} elements from "
+                f"{start} on: they must lie within it",
+                user_location(),
+            )
+        start = first
+    return x[(builtins.slice(None),) * at + (builtins.slice(start, start + length),)]
+
+
+@public
+def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
+    """Pieces of an axis: of equal size, or of the given sizes (as PyTorch's)."""
+    x = as_tensor("split", x)
+    at = normal_axis(axis, x.ndim, "split")
+    extent = x.handle.shape[at]
+    if extent is None:
+        raise UnsupportedError("split of a dynamic axis", user_location())
+    if is_sequence(sizes):
+        lengths = [integer(s, "a size") for s in sizes]
+    else:
+        size = integer(sizes, "the size")
+        starts = range(0, extent, builtins.max(size, 1))
+        lengths = [builtins.min(size, extent - s) for s in starts]
+    if builtins.sum(lengths) != extent or builtins.min(lengths) < 1:
+        raise ShapeError(
+            f"split of axis {at} with extent {extent} into {lengths}: the sizes must "
+            "be positive and add up",
+            user_location(),
+        )
+    starts = [builtins.sum(lengths[:i]) for i in range(len(lengths))]
+    return tuple(narrow(x, at, s, n) for s, n in zip(starts, lengths, strict=True))
+
+
+@public
+def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
+    """An axis cut into so many pieces, the last one shorter if need be."""
+    x = as_tensor("chunk", x)
+    at = normal_axis(axis, x.ndim, "chunk")
+    extent = x.handle.shape[at]
+    if extent is None:
+        raise UnsupportedError("chunk of a dynamic axis", user_location())
+    return split(x, -(-extent // integer(chunks, "chunks")), at)
+
+
+@public
+def unbind(x: Any, axis: Any = 0) -> Any:
+    """The slices along an axis, without it."""
+    x = as_tensor("unbind", x)
+    at = normal_axis(axis, x.ndim, "unbind")
+    index = (builtins.slice(None),) * at
+    return tuple(x[(*index, i)] for i in range(len(x.swapaxes(0, at))))
+
+
+@public
+def astype(x: Any, dtype: Any = None, *, copy: bool = True, **_: Any) -> Any:
+    """A copy in another element format, as NumPy's."""
+    return _converted(as_tensor("astype", x), dtype, copy=copy)
+
+
+def to(
+    x: Any, dtype: Any = None, *rest: Any, copy: bool = False, **options: Any
+) -> Any:
+    """The tensor in another element format, as PyTorch's: itself if it has that.
+
+    Before the format, or alone, may stand the tensor's own device.
+    """
+    x = as_tensor("to", x)
+    device = dtype if _is_device(dtype) else options.get("device")
+    if device is not None:
+        x.stays(device)
+    if _is_device(dtype) or (dtype is None and "device" in options):
+        # PyTorch's `to(device, dtype, ...)`.
+        named = bool(rest) and not isinstance(rest[0], bool)
+        dtype = options.get("dtype") or (rest[0] if named else x.dtype)
+        rest = rest[1:] if named else rest
+    return _converted(x, dtype, copy=copy or rest[1:] == (True,))
+
+
+def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
+    if isinstance(dtype, Tensor):
+        dtype = dtype.handle.value.dtype
+    found = dtype_of(dtype)
+    if found is None:
+        raise DTypeError(
+            f"cannot convert to {dtype}; expected one of {DTYPE_NAMES}", user_location()
+        )
+    if found == x.handle.value.dtype:
+        return x.clone() if copy else x
+    if found == boolean:
+        return complement(complement(x))
+    return Tensor.made(x.recorder, x.recorder.rounded(x.handle, found), (x,))
+
+
+def _is_device(value: object) -> bool:
+    named = isinstance(value, str) and value.split(":")[0] in _DEVICES
+    return named or type(value).__name__ == "device"
+
+
+_DEVICES = ("cpu", "cuda")

@@ -16,19 +16,19 @@ from mirage_dsl.core.errors import (
     TraceError,
     user_location,
 )
-from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import leaves_of
-from mirage_dsl.frontend.dims import Handle, shape_of, shape_text
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
-from mirage_dsl.frontend.memory import views_of_index
-from mirage_dsl.frontend.namespace import of_bits
-from mirage_dsl.frontend.operands import (
+from mirage_dsl.frontend.functions import (
     as_operand,
     as_tensor,
     is_condition,
     stored_number,
 )
-from mirage_dsl.frontend.selected import Selected, assign_rows
+from mirage_dsl.frontend.memory import views_of_index
+from mirage_dsl.frontend.namespace import of_bits
+from mirage_dsl.frontend.places import Selected, assign_rows
+from mirage_dsl.frontend.program import Handle, shape_of, shape_text
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 
 Function = Callable[..., Any]
@@ -295,7 +295,7 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     chosen = at_integers(x, index)
     if chosen is not None:
         # Imported when it is needed: it is made of functions of tensors.
-        from mirage_dsl.frontend.placing import placed_at
+        from mirage_dsl.frontend.places import placed_at
 
         plain, tensors = chosen
         target = x[plain]
@@ -312,5 +312,5 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
             # The end of `x[index] += ...`, which has changed it already.
             return
         while value.ndim > target.ndim and value.handle.shape[0] == 1:
-            value = v.squeeze(value, 0)
+            value = f.squeeze(value, 0)
     write("an assignment", target, value, (value,))

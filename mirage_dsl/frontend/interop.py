@@ -22,32 +22,30 @@ from mirage_dsl.core.errors import (
     misuse,
     user_location,
 )
-from mirage_dsl.core.modes import autocast_refusal
+from mirage_dsl.core.modes import autocast_refusal, in_autocast
 from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes, torch_functions
-from mirage_dsl.frontend import views as v
+from mirage_dsl.frontend import torch_functions
 from mirage_dsl.frontend.arguments import is_array, leaves_of
-from mirage_dsl.frontend.attributes import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS
 from mirage_dsl.frontend.complex_numbers import (
     COMPLEX_OF_REAL,
     Complex,
-    is_complex,
     of_complex,
 )
-from mirage_dsl.frontend.composites import einsum
+from mirage_dsl.frontend.composites import (
+    MATRICES,
+    NUMPYS_MATRICES,
+    PYTORCHS_MATRICES,
+    einsum,
+)
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
+from mirage_dsl.frontend.functions import is_condition
 from mirage_dsl.frontend.inplace import function_in_place, into, write
-from mirage_dsl.frontend.layers import RECURRENT
-from mirage_dsl.frontend.matrices import MATRICES
-from mirage_dsl.frontend.matrices import OF_NUMPY as NUMPYS_MATRICES
-from mirage_dsl.frontend.matrices import OF_PYTORCH as PYTORCHS_MATRICES
-from mirage_dsl.frontend.measures import MEASURES
+from mirage_dsl.frontend.layers import RECURRENT, WINDOWS, im2col
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
-from mirage_dsl.frontend.operands import is_condition
-from mirage_dsl.frontend.placing import FUNCTIONS as PLACING
+from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
 from mirage_dsl.frontend.rearranging import (
     NUMPY_SELECTIONS,
     OF_NUMPY,
@@ -55,10 +53,9 @@ from mirage_dsl.frontend.rearranging import (
     REARRANGING,
     SELECTIONS,
 )
-from mirage_dsl.frontend.selected import FUNCTIONS as OF_PLACES
-from mirage_dsl.frontend.selected import index_add
-from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.windows import WINDOWS, im2col
+from mirage_dsl.frontend.recorder import flat_arguments, normal_axes
+from mirage_dsl.frontend.tensor import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS, Tensor
+from mirage_dsl.frontend.torch_functions import MEASURES
 
 Function = Callable[..., Any]
 
@@ -74,16 +71,16 @@ _SAME = (
 
 
 def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
-    starts = shapes.normal_axes(source, x.ndim, "moveaxis")
-    ends = shapes.normal_axes(destination, x.ndim, "moveaxis")
+    starts = normal_axes(source, x.ndim, "moveaxis")
+    ends = normal_axes(destination, x.ndim, "moveaxis")
     order = [i for i in range(x.ndim) if i not in starts]
     for end, start in sorted(zip(ends, starts, strict=True)):
         order.insert(end, start)
-    return v.permute(x, order)
+    return f.permute(x, order)
 
 
 def _outer(a: Any, b: Any) -> Any:
-    return v.expand_dims(a, 1) * v.expand_dims(b, 0)
+    return f.expand_dims(a, 1) * f.expand_dims(b, 0)
 
 
 def _raveled(x: Any) -> Any:
@@ -155,8 +152,8 @@ _COMMON: dict[str, Function] = {
     "movedim": _moveaxis,
     "mv": f.matmul,
     "outer": _outer,
-    "swapdims": v.swapaxes,
-    "swap_axes": v.swapaxes,
+    "swapdims": f.swapaxes,
+    "swap_axes": f.swapaxes,
     "t": _reversed,
     "numpy_T": _reversed,
 }
@@ -175,7 +172,7 @@ def _torch_rms_norm(
     # PyTorch's default is the epsilon of the dtype that it computes in.
     eps = f32.epsilon if eps is None else eps
     found = c.rms_norm(x, weight, eps=eps, normalized_shape=normalized_shape)
-    return v.astype(found, x.dtype)
+    return f.astype(found, x.dtype)
 
 
 def _torch_layer_norm(
@@ -189,7 +186,7 @@ def _torch_layer_norm(
     del cudnn_enable
     _check_parameters("layer_norm", x, weight, bias)
     found = c.layer_norm(x, weight, bias, eps, normalized_shape=normalized_shape)
-    return v.astype(found, x.dtype)
+    return f.astype(found, x.dtype)
 
 
 def _torch_group_norm(
@@ -202,7 +199,7 @@ def _torch_group_norm(
 ) -> Any:
     del cudnn_enabled
     _check_parameters("group_norm", x, weight, bias)
-    return v.astype(c.group_norm(x, num_groups, weight, bias, eps), x.dtype)
+    return f.astype(c.group_norm(x, num_groups, weight, bias, eps), x.dtype)
 
 
 def _torch_batch_norm(
@@ -231,7 +228,7 @@ def _torch_batch_norm(
         )
     _check_parameters("batch_norm", x, running_mean, running_var, weight, bias)
     found = c.batch_norm(x, running_mean, running_var, weight, bias, eps)
-    return v.astype(found, x.dtype)
+    return f.astype(found, x.dtype)
 
 
 def _torch_instance_norm(
@@ -254,7 +251,7 @@ def _torch_instance_norm(
             "leave them out, and update them outside of the kernel",
         )
     _check_parameters("instance_norm", x, weight, bias)
-    return v.astype(c.instance_norm(x, weight, bias, eps), x.dtype)
+    return f.astype(c.instance_norm(x, weight, bias, eps), x.dtype)
 
 
 def _check_parameters(name: str, x: Any, *parameters: Any) -> None:
@@ -294,7 +291,7 @@ def _of_one_dtype(function: Function, name: str, count: int) -> Function:
 
 def _torch_einsum(equation: Any, *operands: Any) -> Any:
     """PyTorch promotes where nothing is summed of two operands, and nowhere else."""
-    given = shapes.flat_arguments(operands)
+    given = flat_arguments(operands)
     left, arrow, kept = str(equation).partition("->")
     terms = [set(term) for term in left.split(",")]
     shared = [c for c in set(left) if sum(c in term for term in terms) > 1]
@@ -351,7 +348,7 @@ def _torch_gather(x: Any, dim: Any, index: Any) -> Any:
 
 
 def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
-    return v.swapaxes(x, dim0, dim1)
+    return f.swapaxes(x, dim0, dim1)
 
 
 def _copied(x: Any) -> Any:
@@ -424,7 +421,7 @@ _TORCH: dict[str, Function] = {
     "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),
     "max": _torch_max,
     "min": _torch_min,
-    "split": v.split,
+    "split": f.split,
     "transpose": _torch_transpose,
     "bitwise_left_shift": f.shift_left,
     "bitwise_right_shift": f.shift_right,
@@ -449,10 +446,10 @@ def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
     if isinstance(parts, int):
         if extent % parts:
             _refuse(f"np.split of {extent} into {parts}", "use sizes that divide")
-        return list(v.split(x, extent // parts, axis))
+        return list(f.split(x, extent // parts, axis))
     bounds: list[int] = [0, *parts, extent]
     sizes = [b - a for a, b in pairwise(bounds)]
-    return list(v.split(x, sizes, axis))
+    return list(f.split(x, sizes, axis))
 
 
 def _numpy_copyto(x: Any, source: Any, _casting: str = "", where: Any = True) -> None:
@@ -460,7 +457,7 @@ def _numpy_copyto(x: Any, source: Any, _casting: str = "", where: Any = True) ->
 
 
 def _numpy_transpose(x: Any, axes: Any = None) -> Any:
-    return x.T if axes is None else v.permute(x, axes)
+    return x.T if axes is None else f.permute(x, axes)
 
 
 def _numpy_norm(
@@ -501,7 +498,7 @@ _NUMPY: dict[str, Function] = {
     "bitwise_right_shift": f.shift_right,
     "var": c.var,
     "std": c.std,
-    "repeat": v.repeat_interleave,
+    "repeat": f.repeat_interleave,
     "norm": _numpy_norm,
     "sign": numpy_sign,
     "shape": _shape,
@@ -632,10 +629,11 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     Raises:
         UnsupportedError: It takes no such arguments.
     """
-    _refuse_autocast((args, kwargs))
+    if in_autocast():
+        _refuse_autocast((args, kwargs))
     if kwargs:
         args, kwargs = _in_places(what, function, args, kwargs)
-    if is_complex(args):
+    if _is_complex(args):
         return of_complex(what, what.rpartition(".")[2].split()[-1], args, kwargs)
     try:
         return inside(function)(*args, **kwargs)
@@ -643,6 +641,17 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
         if not is_misuse(error):
             raise
         raise misuse(what, function, args, kwargs, error) from error
+
+
+def _is_complex(operands: tuple[Any, ...]) -> bool:
+    """Whether one of some operands makes the result complex."""
+    kinds = [type(x) for x in operands]
+    if Complex in kinds:
+        return True
+    if complex not in kinds:
+        return False
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    return all(x.recorder.origin.library == "torch" for x in tensors)
 
 
 _OPERANDS = tuple(

@@ -24,11 +24,23 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import is_array
-from mirage_dsl.frontend.dims import Axes, DimVars, Extent, Handle, shape_text, vars_of
-from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.frontend.shapes import SymbolicSize, integer
+from mirage_dsl.frontend.program import (
+    Axes,
+    DimVars,
+    Extent,
+    Handle,
+    shape_text,
+    vars_of,
+)
+from mirage_dsl.frontend.recorder import (
+    Recorder,
+    SymbolicSize,
+    integer,
+    product_of,
+    reshaped,
+    sizes_of,
+)
 from mirage_dsl.ops.table import WHERE
 
 # -- Storages and views ----------------------------------------------------------------
@@ -54,7 +66,7 @@ class Strided:
     @classmethod
     def row_major(cls, shape: Sequence[int]) -> Strided:
         """All elements of a tensor, in order."""
-        strides = [shapes.product_of(shape[i + 1 :]) for i in range(len(shape))]
+        strides = [product_of(shape[i + 1 :]) for i in range(len(shape))]
         return cls(0, tuple(shape), tuple(strides))
 
     @property
@@ -179,11 +191,11 @@ class Reshaped:
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
         """The view of a tensor."""
-        return shapes.reshaped(recorder, x, self.shape)
+        return reshaped(recorder, x, self.shape)
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
         """The tensor after its view became `new`."""
-        return shapes.reshaped(recorder, new, shapes.sizes_of(x))
+        return reshaped(recorder, new, sizes_of(x))
 
     def region(self, layout: Strided) -> Strided | None:
         """The elements of the view; None where no strides give them."""
@@ -210,20 +222,20 @@ class Flattened:
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
         """The tensor after its view became `new`."""
-        return shapes.reshaped(recorder, new, shapes.sizes_of(x))
+        return reshaped(recorder, new, sizes_of(x))
 
     def region(self, layout: Strided) -> Strided | None:
         """The elements of the view; None where no strides give them."""
-        merged = shapes.product_of(layout.shape[self.first : self.last + 1])
+        merged = product_of(layout.shape[self.first : self.last + 1])
         before, behind = layout.shape[: self.first], layout.shape[self.last + 1 :]
         return layout.reshaped((*before, merged, *behind))
 
 
 def _completed(shape: Sequence[object], old: Sequence[int]) -> list[int]:
     """A shape with its -1 inferred."""
-    wanted = [shapes.integer(s, "an extent") for s in shape]
-    rest = shapes.product_of([w for w in wanted if w != -1])
-    return [shapes.product_of(old) // rest if w == -1 else w for w in wanted]
+    wanted = [integer(s, "an extent") for s in shape]
+    rest = product_of([w for w in wanted if w != -1])
+    return [product_of(old) // rest if w == -1 else w for w in wanted]
 
 
 @dataclass(frozen=True)

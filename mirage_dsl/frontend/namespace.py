@@ -10,10 +10,10 @@ from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.core.types import u8
-from mirage_dsl.frontend import composites, constructors, functions, views
-from mirage_dsl.frontend.operands import complement, is_condition, is_float, public
+from mirage_dsl.frontend import composites, constructors, functions
+from mirage_dsl.frontend.functions import complement, is_condition, is_float, public
 
-_HOMES = (composites, constructors, functions, views)
+_HOMES = (composites, constructors, functions)
 _ALL: dict[str, Callable[..., Any]] = {
     name: value
     for home in _HOMES
@@ -99,7 +99,7 @@ def _all(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
 def _as_bytes(x: Any, found: Any) -> Any:
     """PyTorch's answer about bytes is one, which were its truth values once."""
     if x.handle.value.dtype == u8 and x.recorder.origin.library == "torch":
-        return views.to(found, u8)
+        return functions.to(found, u8)
     return found
 
 

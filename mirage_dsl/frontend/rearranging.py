@@ -26,12 +26,16 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import Scalar, boolean
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.arguments import is_sequence
-from mirage_dsl.frontend.dims import DimVars, Handle, vars_of
+from mirage_dsl.frontend.functions import as_operand, as_tensor
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
-from mirage_dsl.frontend.operands import as_operand, as_tensor
+from mirage_dsl.frontend.program import DimVars, Handle, vars_of
+from mirage_dsl.frontend.recorder import (
+    flat_arguments,
+    integer,
+    normal_axes,
+    normal_axis,
+)
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 
@@ -44,7 +48,7 @@ MOST_SLICES = 64
 def repeat(x: Any, *counts: Any) -> Any:
     """The whole tensor so many times along each axis, leading axes added."""
     x = as_tensor("repeat", x)
-    given = [shapes.integer(n, "a count") for n in shapes.flat_arguments(counts)]
+    given = [integer(n, "a count") for n in flat_arguments(counts)]
     if len(given) < x.ndim or min(given, default=1) < 1:
         raise ShapeError(
             f"repeat by {given} of a tensor of rank {x.ndim}; expected a positive "
@@ -53,20 +57,20 @@ def repeat(x: Any, *counts: Any) -> Any:
         )
     found = x
     for _ in range(len(given) - x.ndim):
-        found = v.expand_dims(found, 0)
+        found = f.expand_dims(found, 0)
     for axis, count in enumerate(given):
         if count == 1:
             continue
-        grown = v.expand_dims(found, axis)
+        grown = f.expand_dims(found, axis)
         sizes = [-1] * grown.ndim
         sizes[axis] = count
-        found = v.expand(grown, *sizes).viewed(Flattened(axis, axis + 1))
+        found = f.expand(grown, *sizes).viewed(Flattened(axis, axis + 1))
     return Tensor.made(x.recorder, found.handle, ())
 
 
 def tile(x: Any, *counts: Any) -> Any:
     """The same, where counts for leading axes may be left out."""
-    given = shapes.flat_arguments(counts)
+    given = flat_arguments(counts)
     return repeat(x, *(1,) * (x.ndim - len(given)), *given)
 
 
@@ -74,15 +78,15 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
     """Elements moved along axes; those that leave at the end enter at the front."""
     x = as_tensor("roll", x)
     if dims is None:
-        return v.reshape(roll(v.reshape(x, -1), shifts, 0), *x.shape)
-    moves = shapes.flat_arguments((shifts,))
-    for move, axis in zip(moves, shapes.flat_arguments((dims,)), strict=True):
-        at = shapes.normal_axis(axis, x.ndim, "roll")
+        return f.reshape(roll(f.reshape(x, -1), shifts, 0), *x.shape)
+    moves = flat_arguments((shifts,))
+    for move, axis in zip(moves, flat_arguments((dims,)), strict=True):
+        at = normal_axis(axis, x.ndim, "roll")
         extent = _known(x, at, "roll")
         start = -move % extent
         if start:
             parts = (_cut(x, at, start, extent), _cut(x, at, 0, start))
-            x = v.concat(parts, at)
+            x = f.concat(parts, at)
     return x.clone()
 
 
@@ -112,11 +116,11 @@ def _numpys_view(x: Tensor, found: Tensor) -> Tensor:
 
 
 def _flipped(x: Tensor, dims: tuple[Any, ...]) -> Any:
-    given = shapes.flat_arguments(dims)
+    given = flat_arguments(dims)
     if dims and not given:
         return x
     axes = None if given in ((), (None,)) else given
-    for at in shapes.normal_axes(axes, x.ndim, "flip"):
+    for at in normal_axes(axes, x.ndim, "flip"):
         x = _reversed(x, at)
     return x
 
@@ -125,7 +129,7 @@ def _reversed(x: Any, axis: int) -> Any:
     extent = _known(x, axis, "flip")
     if extent > MOST_SLICES:
         return reversed_along(x, axis)
-    return v.concat([_cut(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
+    return f.concat([_cut(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
 
 
 def _few(count: int, what: str) -> int:
@@ -146,7 +150,7 @@ def _known(x: Tensor, axis: int, what: str) -> int:
 
 
 def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
-    return v.narrow(x, axis, start, stop - start)
+    return f.narrow(x, axis, start, stop - start)
 
 
 # -- Padding ---------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
         value: Of the new elements of `constant`; 0 unless given.
     """
     x = as_tensor("pad", x)
-    given = [shapes.integer(n, "a padding") for n in pad]
+    given = [integer(n, "a padding") for n in pad]
     if len(given) % 2 or len(given) > 2 * x.ndim:
         raise ShapeError(
             f"pad by {given} of a tensor of rank {x.ndim}; expected two numbers for "
@@ -185,7 +189,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
         before, behind = max(before, 0), max(behind, 0)
         if before or behind:
             left, right = edges(x, axis, before, behind, number)
-            x = v.concat([*left, x, *right], axis)
+            x = f.concat([*left, x, *right], axis)
     return x.clone()
 
 
@@ -265,7 +269,7 @@ _EDGES: Mapping[str, Edges] = {
 def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     """Windows along an axis, each as a new last axis."""
     x = as_tensor("unfold", x)
-    at = shapes.normal_axis(dimension, x.ndim, "unfold")
+    at = normal_axis(dimension, x.ndim, "unfold")
     extent = _known(x, at, "unfold")
     if not 0 < size <= extent or step < 1:
         raise ShapeError(
@@ -277,15 +281,15 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     if step == size:
         grouped = _cut(x, at, 0, count * size).viewed(Grouped(at, size))
         order = [i for i in range(grouped.ndim) if i != at + 1]
-        return v.permute(grouped, *order, at + 1)
+        return f.permute(grouped, *order, at + 1)
     if count > size:
         found = windows_along(x, at, size, step).clone()
     else:
         _few(count, "unfold in windows that do not stand side by side")
         windows = [_cut(x, at, i * step, i * step + size) for i in range(count)]
-        found = v.stack(windows, at)
+        found = f.stack(windows, at)
         order = [i for i in range(found.ndim) if i != at + 1]
-        found = v.permute(found, *order, at + 1).clone()
+        found = f.permute(found, *order, at + 1).clone()
     # A view in PyTorch: after a write to one of both the other is in doubt.
     link(x.memory, found.memory)
     return found
@@ -312,13 +316,13 @@ def windows_along(x: Any, axis: int, size: int, step: int, dilation: int = 1) ->
     lead = (slice(None),) * axis
     starts = (dilation * i for i in range(size))
     stops = extent - reach + 1
-    return v.stack([x[(*lead, slice(s, s + stops, step))] for s in starts], -1)
+    return f.stack([x[(*lead, slice(s, s + stops, step))] for s in starts], -1)
 
 
 def tensor_split(x: Any, parts: Any, dim: int = 0) -> Any:
     """Pieces of an axis: so many, the first ones longer by one, or at indices."""
     x = as_tensor("tensor_split", x)
-    at = shapes.normal_axis(dim, x.ndim, "tensor_split")
+    at = normal_axis(dim, x.ndim, "tensor_split")
     extent = _known(x, at, "tensor_split")
     if isinstance(parts, int):
         short, longer = divmod(extent, parts)
@@ -341,12 +345,12 @@ def _by_axis(vector_axis: int, axis: int) -> Callable[..., Any]:
 
 def _at_least(x: Any, rank: int) -> Any:
     """A tensor with leading axes of extent 1, up to a rank."""
-    return v.reshape(x, *(1,) * (rank - x.ndim), *x.shape) if x.ndim < rank else x
+    return f.reshape(x, *(1,) * (rank - x.ndim), *x.shape) if x.ndim < rank else x
 
 
 def _in_space(x: Any, _: int = 3) -> Any:
     """A tensor of three axes or more: the last one follows those of a matrix."""
-    return x if x.ndim > 2 else v.expand_dims(_at_least(x, 2), 2)
+    return x if x.ndim > 2 else f.expand_dims(_at_least(x, 2), 2)
 
 
 def _each(widened: Callable[[Any, int], Any], rank: int) -> Callable[..., Any]:
@@ -355,7 +359,7 @@ def _each(widened: Callable[[Any, int], Any], rank: int) -> Callable[..., Any]:
     def at_least(*tensors: Any) -> Any:
         if len(tensors) == 1 and not is_sequence(tensors[0]):
             return widened(tensors[0], rank)
-        return tuple(widened(t, rank) for t in shapes.flat_arguments(tensors))
+        return tuple(widened(t, rank) for t in flat_arguments(tensors))
 
     return at_least
 
@@ -363,37 +367,37 @@ def _each(widened: Callable[[Any, int], Any], rank: int) -> Callable[..., Any]:
 def hstack(tensors: Sequence[Any]) -> Any:
     """Tensors joined along the second axis, vectors along the first."""
     given = [_at_least(t, 1) for t in tensors]
-    return v.concat(given, 0 if given[0].ndim == 1 else 1)
+    return f.concat(given, 0 if given[0].ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Any]) -> Any:
     """Tensors joined along the first axis, vectors as rows."""
-    return v.concat([_at_least(t, 2) for t in tensors], 0)
+    return f.concat([_at_least(t, 2) for t in tensors], 0)
 
 
 def column_stack(tensors: Sequence[Any]) -> Any:
     """Tensors joined along the second axis, vectors as columns."""
-    given = [v.reshape(t, -1, 1) if t.ndim < 2 else t for t in tensors]
-    return v.concat(given, 1)
+    given = [f.reshape(t, -1, 1) if t.ndim < 2 else t for t in tensors]
+    return f.concat(given, 1)
 
 
 def dstack(tensors: Sequence[Any]) -> Any:
     """Tensors joined along the third axis, matrices as slices of it."""
-    return v.concat([_in_space(t) for t in tensors], 2)
+    return f.concat([_in_space(t) for t in tensors], 2)
 
 
 def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     """The tensor turned so many times by a right angle, from the first axis on."""
     x = as_tensor("rot90", x)
-    first, second = shapes.normal_axes(tuple(dims), x.ndim, "rot90")
-    turns = shapes.integer(k, "a number of turns") % 4
+    first, second = normal_axes(tuple(dims), x.ndim, "rot90")
+    turns = integer(k, "a number of turns") % 4
     if turns == 2:
         return flip(x, first, second)
     if not turns:
         return x.clone()
     if turns == 1:
-        return v.swapaxes(flip(x, second), first, second).clone()
-    return flip(v.swapaxes(x, first, second), second)
+        return f.swapaxes(flip(x, second), first, second).clone()
+    return flip(f.swapaxes(x, first, second), second)
 
 
 def diff(
@@ -401,15 +405,15 @@ def diff(
 ) -> Any:
     """Differences of neighbours along an axis, so many times."""
     x = as_tensor("diff", x)
-    at = shapes.normal_axis(dim, x.ndim, "diff")
-    order = shapes.integer(n, "an order")
+    at = normal_axis(dim, x.ndim, "diff")
+    order = integer(n, "an order")
     if not order:
         return x.clone()
     joined = [part for part in (prepend, x, append) if part is not None]
-    x = v.concat(joined, at) if joined[1:] else x
+    x = f.concat(joined, at) if joined[1:] else x
     for _ in range(order):
         count = _known(x, at, "diff") - 1
-        later, sooner = v.narrow(x, at, 1, count), v.narrow(x, at, 0, count)
+        later, sooner = f.narrow(x, at, 1, count), f.narrow(x, at, 0, count)
         # Of truth values it is whether they differ.
         truth = x.handle.value.dtype == boolean
         x = later ^ sooner if truth else later - sooner
@@ -448,7 +452,7 @@ def _listed(given: Any) -> list[Any]:
 def take(x: Any, index: Any) -> Any:
     """Elements of the tensor as one row, at indices."""
     x = as_tensor("take", x)
-    return f.index_select(v.flatten(x), 0, index)
+    return f.index_select(f.flatten(x), 0, index)
 
 
 def slice_scatter(
@@ -465,7 +469,7 @@ def select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
 
 def _replaced_at(x: Any, src: Any, dim: int, part: Any, what: str) -> Any:
     found = as_tensor(what, x).clone()
-    at = shapes.normal_axis(dim, found.ndim, what)
+    at = normal_axis(dim, found.ndim, what)
     index = (slice(None),) * at + (part,)
     if tuple(found[index].shape) != tuple(src.shape):
         raise ShapeError(
@@ -479,9 +483,9 @@ def _replaced_at(x: Any, src: Any, dim: int, part: Any, what: str) -> Any:
 
 def broadcast_tensors(*tensors: Any) -> Any:
     """Tensors expanded to the shape that they have together."""
-    given = shapes.flat_arguments(tensors)
+    given = flat_arguments(tensors)
     shape = np.broadcast_shapes(*(tuple(t.shape) for t in given))
-    return tuple(v.expand(t, *shape) for t in given)
+    return tuple(f.expand(t, *shape) for t in given)
 
 
 # -- Channels and pixels ---------------------------------------------------------------
@@ -501,37 +505,37 @@ def _planes(what: str, x: Any, factors: Mapping[int, int]) -> Tensor:
 
 def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
     """Planes r times as high and as wide, of r² channels for each pixel."""
-    r = shapes.integer(upscale_factor, "a factor")
+    r = integer(upscale_factor, "a factor")
     x = _planes("pixel_shuffle", x, {-3: r * r})
     *lead, channels, rows, columns = x.shape
-    split = v.reshape(x, *lead, channels // (r * r), r, r, rows, columns)
+    split = f.reshape(x, *lead, channels // (r * r), r, r, rows, columns)
     n = len(lead)
     order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return v.reshape(v.permute(split, *order), *lead, -1, rows * r, columns * r)
+    return f.reshape(f.permute(split, *order), *lead, -1, rows * r, columns * r)
 
 
 def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     """Planes of which r by r pixels have become channels."""
-    r = shapes.integer(downscale_factor, "a factor")
+    r = integer(downscale_factor, "a factor")
     x = _planes("pixel_unshuffle", x, {-2: r, -1: r})
     *lead, channels, rows, columns = x.shape
-    split = v.reshape(x, *lead, channels, rows // r, r, columns // r, r)
+    split = f.reshape(x, *lead, channels, rows // r, r, columns // r, r)
     n = len(lead)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return v.reshape(v.permute(split, *order), *lead, -1, rows // r, columns // r)
+    return f.reshape(f.permute(split, *order), *lead, -1, rows // r, columns // r)
 
 
 def channel_shuffle(x: Any, groups: int) -> Any:
     """Channels of groups in turn."""
     x = as_tensor("channel_shuffle", x)
     batch, channels, *rest = x.shape
-    split = v.reshape(x, batch, groups, channels // groups, *rest)
-    return v.reshape(v.swapaxes(split, 1, 2), *x.shape).clone()
+    split = f.reshape(x, batch, groups, channels // groups, *rest)
+    return f.reshape(f.swapaxes(split, 1, 2), *x.shape).clone()
 
 
 def as_shaped(x: Any, other: Any) -> Any:
     """The tensor in the shape of another one."""
-    return v.reshape(x, *other.shape)
+    return f.reshape(x, *other.shape)
 
 
 REARRANGING: Mapping[str, Callable[..., Any]] = {
@@ -565,13 +569,13 @@ OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
     "reshape_as": as_shaped,
     "select_scatter": select_scatter,
     "slice_scatter": slice_scatter,
-    "split_with_sizes": v.split,
+    "split_with_sizes": f.split,
     "take": take,
     "tensor_split": tensor_split,
     "unfold": unfold,
-    "unsafe_chunk": v.chunk,
-    "unsafe_split": v.split,
-    "unsafe_split_with_sizes": v.split,
+    "unsafe_chunk": f.chunk,
+    "unsafe_split": f.split,
+    "unsafe_split_with_sizes": f.split,
     "view_as": as_shaped,
     "vsplit": _by_axis(0, 0),
 }
@@ -630,7 +634,7 @@ def _placed(what: str, x: Any, dim: Any) -> tuple[Tensor, int]:
     x = as_tensor(what, x)
     if x.ndim == 0:
         raise ShapeError(f"{what} of a number; it has no axis", user_location())
-    (at,) = shapes.normal_axes(shapes.integer(dim, "an axis"), x.ndim, what)
+    (at,) = normal_axes(integer(dim, "an axis"), x.ndim, what)
     return x, at
 
 
@@ -669,7 +673,7 @@ def topk(
     """The largest or smallest elements in order, whatever `sorted` says."""
     del sorted
     x, at = _placed("topk", x, dim)
-    numbers = {"k": shapes.integer(k, "k"), "largest": int(largest)}
+    numbers = {"k": integer(k, "k"), "largest": int(largest)}
     found = (_along(n, x, at, numbers, keeps=False) for n in ("topk", "argtopk"))
     return Selection(*found)
 
@@ -684,7 +688,7 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median: of all elements, or with its index along an axis."""
     x = as_tensor("median", x)
     if dim is None:
-        return _single(("median", "argmedian"), v.flatten(x), 0, False).values
+        return _single(("median", "argmedian"), f.flatten(x), 0, False).values
     x, at = _placed("median", x, dim)
     return _single(("median", "argmedian"), x, at, keepdim)
 
@@ -694,7 +698,7 @@ def _single(
 ) -> Selection:
     """One element of each row, and its index."""
     found = (_along(n, x, axis, numbers, keeps=False) for n in names)
-    return Selection(*(e if keepdim else v.squeeze(e, axis) for e in found))
+    return Selection(*(e if keepdim else f.squeeze(e, axis) for e in found))
 
 
 SELECTIONS: Mapping[str, Function] = {
@@ -715,7 +719,7 @@ def _numpy_axis(x: Any, axis: int | None, kind: str | None) -> tuple[Any, int]:
         raise UnsupportedError(
             f"a sort of the kind {kind!r}; leave it out", user_location()
         )
-    return (v.flatten(x), 0) if axis is None else (x, axis)
+    return (f.flatten(x), 0) if axis is None else (x, axis)
 
 
 def _numpy_sort(x: Any, axis: int | None = -1, kind: str | None = None) -> Any:

@@ -1,8 +1,11 @@
-"""Functions of PyTorch that NumPy lacks, with its arguments."""
+"""Functions of PyTorch, with its arguments: what NumPy lacks, or has otherwise.
+
+Each is a formula of other functions, so that the search sees what it consists of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
@@ -12,16 +15,21 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import Scalar, f32
+from mirage_dsl.core.types import Scalar, boolean, f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend import shapes
-from mirage_dsl.frontend import views as v
 from mirage_dsl.frontend.constructors import positions
-from mirage_dsl.frontend.dims import shape_text
+from mirage_dsl.frontend.functions import as_operand, as_tensor, complement
 from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
-from mirage_dsl.frontend.operands import as_operand, as_tensor
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.program import shape_text
+from mirage_dsl.frontend.recorder import (
+    SymbolicSize,
+    flat_arguments,
+    integer,
+    normal_axes,
+    normal_axis,
+)
+from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor
 
 # -- Activations -----------------------------------------------------------------------
 
@@ -97,7 +105,7 @@ def glu(x: Any, dim: int = -1) -> Any:
             f"glu of an axis of extent {x.shape[dim]}, which has no halves",
             user_location(),
         )
-    a, b = v.chunk(x, 2, dim)
+    a, b = f.chunk(x, 2, dim)
     return a * f.sigmoid(b)
 
 
@@ -119,7 +127,7 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
 def prelu(x: Any, weight: Any) -> Any:
     """The tensor, times a weight where it is negative: of all, or of each of axis 1."""
     if weight.ndim and x.ndim > 1:
-        weight = v.reshape(weight, (-1,) + (1,) * (x.ndim - 2))
+        weight = f.reshape(weight, (-1,) + (1,) * (x.ndim - 2))
     return f.where(f.greater(x, 0), x, x * weight)
 
 
@@ -202,7 +210,7 @@ def softmax_arguments(x: Any, dim: Any, third: Any, dtype: Any) -> tuple[int, An
 def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
     axis, dtype = softmax_arguments(x, dim, third, dtype)
-    x = x if dtype is None else v.to(x, dtype)
+    x = x if dtype is None else f.to(x, dtype)
     shifted = x - f.max(x, axis, keepdims=True)
     return shifted - f.log(f.sum(f.exp(shifted), axis, keepdims=True))
 
@@ -212,14 +220,14 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     largest = f.as_tensor("logsumexp", x).handle.value.dtype.max
     top = f.clamp(f.max(x, dim, keepdims=True), -largest, largest)
     found = top + f.log(f.sum(f.exp(x - top), dim, keepdims=True))
-    return found if keepdim else v.squeeze(found, shapes.normal_axes(dim, x.ndim, "it"))
+    return found if keepdim else f.squeeze(found, normal_axes(dim, x.ndim, "it"))
 
 
 def vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """A norm of a tensor's elements, of any order."""
-    x = x if dtype is None else v.to(x, dtype)
+    x = x if dtype is None else f.to(x, dtype)
     return c.vector_norm(x, ord, dim, keepdim)
 
 
@@ -232,7 +240,7 @@ def linalg_norm(
     dtype: Any = None,
 ) -> Any:
     """A norm of vectors, or of matrices where there are two axes and an order."""
-    x = x if dtype is None else v.to(x, dtype)
+    x = x if dtype is None else f.to(x, dtype)
     return c.norm_of("torch.linalg.norm", x, ord, dim, keepdim)
 
 
@@ -245,7 +253,7 @@ def matrix_norm(
     dtype: Any = None,
 ) -> Any:
     """A norm of matrices."""
-    x = x if dtype is None else v.to(x, dtype)
+    x = x if dtype is None else f.to(x, dtype)
     return c.norm_of("torch.linalg.matrix_norm", x, ord, dim, keepdim)
 
 
@@ -354,12 +362,12 @@ def clamp_max(x: Any, max: Any) -> Any:
 
 def expand_as(x: Any, other: Any) -> Any:
     """The tensor expanded to the shape of another one."""
-    return v.expand(x, *other.shape)
+    return f.expand(x, *other.shape)
 
 
 def select(x: Any, dim: int, index: int) -> Any:
     """One slice along an axis, without it."""
-    at = shapes.normal_axis(dim, x.ndim, "select")
+    at = normal_axis(dim, x.ndim, "select")
     return x[(slice(None),) * at + (index,)]
 
 
@@ -400,11 +408,11 @@ def filled(
     if not isinstance(number, Scalar):
         raise TraceError("a tensor filled with a tensor; use expand", user_location())
     extents = [
-        s.vars if isinstance(s, shapes.SymbolicSize) else shapes.integer(s, "an extent")
+        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
         for s in shape
     ]
     made = x.recorder.full(extents, number, x.handle.value.dtype)
-    found = v.to(Tensor.made(x.recorder, made, ()), dtype or x)
+    found = f.to(Tensor.made(x.recorder, made, ()), dtype or x)
     if tuple(found.shape) == tuple(x.shape):
         found.memory.like = x.handle
     return found
@@ -422,7 +430,7 @@ def _new(value: float) -> Any:
     """A method as `new_zeros`."""
 
     def new(x: Any, *shape: Any, **options: Any) -> Any:
-        sizes = options.pop("size", None) or shapes.flat_arguments(shape)
+        sizes = options.pop("size", None) or flat_arguments(shape)
         return filled(x, sizes, value, **_without_place(options))
 
     return new
@@ -463,7 +471,7 @@ FILLED = {
 
 def type_as(x: Any, other: Any) -> Any:
     """The tensor in the dtype of another one."""
-    return v.to(x, other)
+    return f.to(x, other)
 
 
 def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
@@ -527,7 +535,7 @@ def embedding_bag(
     _check_bags(mode, per_sample_weights is not None, padding_idx is not None)
     rows = embedding(input, weight, max_norm=max_norm)
     if per_sample_weights is not None:
-        rows = rows * v.unsqueeze(per_sample_weights, -1)
+        rows = rows * f.unsqueeze(per_sample_weights, -1)
     if padding_idx is None:
         return c.within_f32(_OF_BAGS[mode])(rows, 1)
     padding = padding_idx + (weight.shape[0] if padding_idx < 0 else 0)
@@ -537,7 +545,7 @@ def embedding_bag(
 @c.within_f32
 def _without_padding(rows: Any, kept: Any, mode: str) -> Any:
     """The sum or the mean of the rows that are kept; 0 where there are none."""
-    kept = v.unsqueeze(kept, -1)
+    kept = f.unsqueeze(kept, -1)
     total = f.sum(f.where(kept, rows, 0.0), 1)
     if mode == "sum":
         return total
@@ -602,7 +610,7 @@ def _of_labels(
         )
     counted = f.not_equal(target, ignored)
     label = f.none_below_zero(f.where(counted, target, 0), x, 1)
-    found = -v.squeeze(f.take_along_dim(x, v.expand_dims(label, 1), 1), 1)
+    found = -f.squeeze(f.take_along_dim(x, f.expand_dims(label, 1), 1), 1)
     share = None if weight is None else f.index_select(weight, 0, label)
     found = found if share is None else found * share
     if smoothing:
@@ -638,7 +646,7 @@ def _of_probabilities(
 def _of_classes(weight: Any, rank: int) -> Any:
     """Weights of classes along axis 1."""
     for _ in range(rank - 2):
-        weight = v.expand_dims(weight, -1)
+        weight = f.expand_dims(weight, -1)
     return weight
 
 
@@ -697,11 +705,11 @@ def scaled_mm(
     x, other = as_tensor("scaled_mm", input), as_tensor("scaled_mm", mat2)
     scales = as_tensor("scaled_mm", scale_a), as_tensor("scaled_mm", scale_b)
     by_row, by_column = _scales_of(x, other, *scales)
-    product = f.matmul(v.to(x, f32), v.to(other, f32))
+    product = f.matmul(f.to(x, f32), f.to(other, f32))
     found = product * by_row * by_column
     if bias is not None:
-        found = found + v.to(bias, f32)
-    return v.to(found, x if out_dtype is None else out_dtype)
+        found = found + f.to(bias, f32)
+    return f.to(found, x if out_dtype is None else out_dtype)
 
 
 def _scales_of(
@@ -726,7 +734,7 @@ def _scales_of(
     wholly = by_row.numel() == 1 and by_column.numel() == 1
     rows, columns = (x.shape[0], 1), (1, other.shape[1])
     if wholly:
-        by_row, by_column = v.reshape(by_row, 1, 1), v.reshape(by_column, 1, 1)
+        by_row, by_column = f.reshape(by_row, 1, 1), f.reshape(by_column, 1, 1)
     elif tuple(by_row.shape) != rows or tuple(by_column.shape) != columns:
         raise ShapeError(
             f"scaled_mm with scales {shape_text(by_row.handle)} and "
@@ -752,8 +760,8 @@ def multi_margin_loss(
             f"multi_margin_loss: p={p}; expected 1 or 2", user_location()
         )
     single = input.ndim == 1
-    x = v.unsqueeze(input, 0) if single else input
-    label = v.reshape(target, -1) if single else target
+    x = f.unsqueeze(input, 0) if single else input
+    label = f.reshape(target, -1) if single else target
     if x.ndim != 2 or label.ndim != 1:
         raise ShapeError(
             f"labels {tuple(target.shape)} for {tuple(input.shape)}; expected one for "
@@ -761,16 +769,16 @@ def multi_margin_loss(
             user_location(),
         )
     label = f.none_below_zero(label, x, 1)
-    own = f.take_along_dim(x, v.expand_dims(label, 1), 1)
+    own = f.take_along_dim(x, f.expand_dims(label, 1), 1)
     each = f.maximum(margin - own + x, 0)
     each = each if p == 1 else f.square(each)
     if weight is not None:
-        each = each * v.expand_dims(f.index_select(weight, 0, label), 1)
-    others = f.not_equal(positions(x, 1), v.expand_dims(label, 1))
+        each = each * f.expand_dims(f.index_select(weight, 0, label), 1)
+    others = f.not_equal(positions(x, 1), f.expand_dims(label, 1))
     found = f.mean(f.where(others, each, 0.0), 1)
     if reduction != "none":
         return f.sum(found) if reduction == "sum" else f.mean(found)
-    return v.squeeze(found, 0) if single else found
+    return f.squeeze(found, 0) if single else found
 
 
 FUNCTIONS = {
@@ -816,5 +824,195 @@ FUNCTIONS = {
     "var_mean": _with_mean(var),
     "vdot": f.matmul,
     "weight_norm": weight_norm,
+}
+"""By PyTorch's names."""
+
+
+# -- Comparisons -----------------------------------------------------------------------
+
+
+def isclose(
+    x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    """Where two tensors differ by atol + rtol |y| at most; equal infinities do.
+
+    Raises:
+        DTypeError: They are of different dtypes, or of truth values.
+        UnsupportedError: NaN is to be close to NaN, or a tolerance is below 0.
+    """
+    x, y = as_tensor("isclose", x), as_tensor("isclose", y)
+    _check_alike("isclose", x, y)
+    if x.handle.value.dtype == boolean:
+        raise DTypeError("isclose of truth values; compare with ==", user_location())
+    if equal_nan:
+        raise UnsupportedError(
+            f"isclose with equal_nan=True cannot be traced; {NO_NUMBERS}",
+            user_location(),
+        )
+    if rtol < 0 or atol < 0:
+        raise UnsupportedError(
+            f"isclose with rtol={rtol}, atol={atol}; expected 0 or more",
+            user_location(),
+        )
+    apart = f.abs(x - y)
+    # Of an infinite difference and an infinite tolerance there is no difference.
+    near = f.less_equal(apart - (atol + f.abs(y * float(rtol))), 0)
+    return near if f.is_whole(x) else f.bitwise_or(f.equal(x, y), near)
+
+
+def _check_alike(what: str, x: Tensor, y: Tensor) -> None:
+    dtypes = x.handle.value.dtype, y.handle.value.dtype
+    if dtypes[0] != dtypes[1]:
+        raise DTypeError(
+            f"{what} of {dtypes[0]} and {dtypes[1]}: PyTorch takes one dtype there; "
+            "convert one of them",
+            user_location(),
+        )
+
+
+def isin(
+    elements: Any,
+    test_elements: Any,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Any:
+    """Where an element is one of others."""
+    del assume_unique
+    x = as_tensor("isin", elements)
+    if isinstance(test_elements, Tensor):
+        others = f.reshape(test_elements, -1)
+        found = f.max(f.equal(f.expand_dims(x, -1), others), -1)
+    else:
+        found = f.equal(x, test_elements)
+    return complement(found) if invert else found
+
+
+def bucketize(
+    input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False
+) -> Any:
+    """How many sorted boundaries are below each element, with `right` not above it."""
+    x = as_tensor("bucketize", input)
+    edges = as_tensor("bucketize", boundaries)
+    _check_alike("bucketize", x, edges)
+    if edges.ndim != 1:
+        raise ShapeError(
+            f"bucketize by boundaries of rank {edges.ndim}; expected a vector",
+            user_location(),
+        )
+    x = f.expand_dims(x, -1)
+    # NaN is above all others, as PyTorch sorts it.
+    below = complement(f.less(x, edges) if right else f.less_equal(x, edges))
+    return f.sum(below, -1, dtype="int32" if out_int32 else "int64")
+
+
+def count_nonzero(x: Any, dim: Any = None) -> Any:
+    """How many elements are not 0, of all or along axes."""
+    return f.sum(f.not_equal(as_tensor("count_nonzero", x), 0), dim)
+
+
+# -- Distances -------------------------------------------------------------------------
+
+
+def cdist(
+    x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist"
+) -> Any:
+    """The distances of all rows of one matrix from all rows of another.
+
+    They are norms of differences in each mode: products of matrices lose the digits of
+    rows that are close.
+    """
+    del compute_mode
+    x, y = as_tensor("cdist", x1), as_tensor("cdist", x2)
+    _check_alike("cdist", x, y)
+    if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-1] or p < 0:
+        raise ShapeError(
+            f"cdist of {tuple(x.shape)} and {tuple(y.shape)} with p={p}; expected rows "
+            "of one length, and an order of 0 or more",
+            user_location(),
+        )
+    return _between(f.expand_dims(x, -2), f.expand_dims(y, -3), p)
+
+
+@c.within_f32
+def _between(x: Any, y: Any, order: float) -> Any:
+    return c.vector_norm(x - y, order, -1, False)
+
+
+def dist(x: Any, other: Any, p: float = 2) -> Any:
+    """The norm of the difference of all elements."""
+    return c.vector_norm(x - other, p, None, False)
+
+
+_BESIDE_A_NORM = 1e-7
+"""What PyTorch adds to a norm that it divides by."""
+
+
+@c.within_f32
+def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """The slices along an axis, those of a larger norm scaled to it."""
+    at = normal_axis(dim, x.ndim, "renorm")
+    others = tuple(i for i in range(x.ndim) if i != at)
+    if not others or p <= 0 or maxnorm < 0:
+        raise ShapeError(
+            f"renorm of a tensor of rank {x.ndim} with p={p}, maxnorm={maxnorm}; "
+            "expected two axes or more, a positive order and a norm of 0 or more",
+            user_location(),
+        )
+    norm = c.vector_norm(x, p, others, True)
+    factor = maxnorm / (norm + _BESIDE_A_NORM)
+    return x * f.where(f.greater(norm, maxnorm), factor, 1.0)
+
+
+# -- Integrals -------------------------------------------------------------------------
+
+
+def _neighbours(x: Any, axis: int) -> tuple[Any, Any]:
+    """All elements along an axis but the last, and all but the first."""
+    count = integer(x.shape[axis], "an extent") - 1
+    return f.narrow(x, axis, 0, count), f.narrow(x, axis, 1, count)
+
+
+def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
+    """Twice the areas of the trapezoids between neighbours, and their axis."""
+    y = as_tensor(what, y)
+    at = normal_axis(dim, y.ndim, what)
+    if y.shape[at] == 1:
+        raise ShapeError(f"{what} of one point has no areas", user_location())
+    sooner, later = _neighbours(y, at)
+    if x is None:
+        return (sooner + later) * (1.0 if dx is None else dx), at
+    x = as_tensor(what, x)
+    if x.ndim == 1:
+        x = f.reshape(x, -1, *(1,) * (y.ndim - at - 1))
+    before, behind = _neighbours(x, at - y.ndim)
+    return (sooner + later) * (behind - before), at
+
+
+def trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Any:
+    """The integral along an axis, of points at x or dx apart."""
+    areas, at = _areas("trapezoid", y, x, dx, dim)
+    return f.sum(areas, at) / 2.0
+
+
+def cumulative_trapezoid(
+    y: Any, x: Any = None, *, dx: Any = None, dim: int = -1
+) -> Any:
+    """The integrals up to each point but the first."""
+    areas, at = _areas("cumulative_trapezoid", y, x, dx, dim)
+    return f.cumsum(areas, at) / 2.0
+
+
+MEASURES: Mapping[str, Callable[..., Any]] = {
+    "bucketize": bucketize,
+    "cdist": cdist,
+    "count_nonzero": count_nonzero,
+    "cumulative_trapezoid": cumulative_trapezoid,
+    "dist": dist,
+    "isclose": isclose,
+    "isin": isin,
+    "renorm": renorm,
+    "trapezoid": trapezoid,
+    "trapz": trapezoid,
 }
 """By PyTorch's names."""

@@ -21,8 +21,10 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.modes import own_mode, result_class
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import (
+    STATE,
     Arguments,
     Leaf,
+    ModuleFunction,
     bind_arguments,
     items_of,
     leaves_of,
@@ -33,20 +35,18 @@ from mirage_dsl.frontend.arguments import (
     strides_of,
     to_complex,
 )
-from mirage_dsl.frontend.attributes import UnknownAttributeError
 from mirage_dsl.frontend.complex_numbers import Complex, view_as_complex
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
-from mirage_dsl.frontend.dims import Handle
+from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
-from mirage_dsl.frontend.modules import STATE, ModuleFunction
-from mirage_dsl.frontend.operands import NoTensor
-from mirage_dsl.frontend.program import TracedInput, build_graph
+from mirage_dsl.frontend.program import Handle, TracedInput, build_graph
 from mirage_dsl.frontend.rearranging import Selection
 from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
-from mirage_dsl.frontend.tensor import Extreme, Tensor
+from mirage_dsl.frontend.tensor import Extreme, Tensor, UnknownAttributeError
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import ROUNDINGS
 from mirage_dsl.rewrite.casts import without_unseen_roundings
 from mirage_dsl.rewrite.updates import updates_chosen
 
@@ -184,9 +184,12 @@ def _traced(
 
 def _settled(program: KernelGraph) -> KernelGraph:
     """The program, once all that reads what it computes is known."""
-    if any(n.op.kind is Kind.CONCAT for n in program.applies):
+    ops = {node.op for node in program.applies}
+    if any(op.kind is Kind.CONCAT for op in ops):
         program = updates_chosen(program)
-    return without_unseen_roundings(program)
+    if not ops.isdisjoint(ROUNDINGS.values()):
+        program = without_unseen_roundings(program)
+    return program
 
 
 # -- PyTorch's constructors ------------------------------------------------------------

@@ -14,8 +14,8 @@ from difflib import SequenceMatcher
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

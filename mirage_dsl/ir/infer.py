@@ -267,14 +267,15 @@ def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
         )
 
 
-def check_operands(op: Operator, operands: Sequence[DType | Scalar]) -> None:
-    """Outside of blocks an operator takes the formats of its operands.
+def checked_dtype(op: Operator, operands: Sequence[DType | Scalar]) -> DType:
+    """The element format of an operator's result, outside of blocks and but of a cast.
 
     Raises:
-        CheckError: It does not.
+        CheckError: The operator does not take operands of these formats.
     """
     check_numbers(op, operands)
     check_narrow(op, operands)
+    return result_dtype(op, operands)
 
 
 def check_narrow(op: Operator, operands: Sequence[DType | Scalar]) -> None:
@@ -761,8 +762,8 @@ __all__ = [
     "apply_type",
     "block_node_type",
     "block_types",
-    "check_operands",
     "check_stored",
+    "checked_dtype",
     "kernel_types",
     "library_dims",
     "library_shapes",

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.core.types import Axis, Dim, axis_text
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar, overload
 
-from mirage_dsl.core.clock import look
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -174,8 +174,6 @@ def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
         program: A traced program.
     """
     roundings = [node for node in program.applies if node.op in _ROWS]
-    if not roundings:
-        return program
     seeing = _Seeing(program)
     unseen = {
         node.result: node.values[0]

@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, scalar
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.canonical import FreshNames, Renaming
 from mirage_dsl.ir.graph import Apply, Attrs, Index, KernelGraph, Operand
 from mirage_dsl.ir.infer import apply_type, kernel_types

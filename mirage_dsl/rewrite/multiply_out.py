@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Scalar
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.graph import Apply, KernelGraph, Operand
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.walk import depending, makers

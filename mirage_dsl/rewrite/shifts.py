@@ -28,9 +28,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, TensorType, f32, scalar
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.bounds import bare, needs_no_shift, shift_row
 from mirage_dsl.ir.analysis.homogeneity import (
     Exponentials,

@@ -2,7 +2,7 @@
 
 A step that works in many small ones is given a `Budget`, asks whether it is `late`, and
 hands back what it has.  What such a step calls knows no budget, and takes a `look` at
-the clock (`core.clock`) instead.
+the clock (`core.work`) instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mirage_dsl.core.clock import OutOfTimeError, until
+from mirage_dsl.core.work import OutOfTimeError, until
 
 _log = logging.getLogger("mirage_dsl.search.budget")
 

@@ -21,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.cost.order import in_good_order

@@ -17,10 +17,10 @@ from threading import local
 
 import numpy as np
 
-from mirage_dsl.core.clock import OutOfTimeError, look, until
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis, Scalar
+from mirage_dsl.core.work import OutOfTimeError, look, until
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,

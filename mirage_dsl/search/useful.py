@@ -49,9 +49,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.compiled import inner, once
 from mirage_dsl.core.types import Scalar
+from mirage_dsl.core.work import look
 from mirage_dsl.ops.definition import Term
 from mirage_dsl.search.space import Space, Value
 

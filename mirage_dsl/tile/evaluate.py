@@ -19,9 +19,9 @@ from typing import Generic, TypeVar, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, scalar
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.evaluate.graph import (
     LOOP,
     Domain,

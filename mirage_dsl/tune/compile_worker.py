@@ -25,7 +25,7 @@ from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.tune.channel import (
+from mirage_dsl.tune.measure import (
     HEADER,
     Compiled,
     CompileJob,

@@ -26,7 +26,7 @@ from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.tune.channel import (
+from mirage_dsl.tune.measure import (
     Final,
     InputSpec,
     Task,

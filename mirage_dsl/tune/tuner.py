@@ -56,10 +56,16 @@ from mirage_dsl.search.sizes.variants import (
     with_others_of,
 )
 from mirage_dsl.store.cache import TIMINGS, Cache, Entry, Key
-from mirage_dsl.store.results import Fitting, result_json, result_of, usable, vouched
-from mirage_dsl.store.superoptimize import AREAS, code_version
-from mirage_dsl.tune.channel import InputSpec, Task, Timing
-from mirage_dsl.tune.measure import Marks, Tuner
+from mirage_dsl.store.superoptimize import (
+    AREAS,
+    Fitting,
+    code_version,
+    result_json,
+    result_of,
+    usable,
+    vouched,
+)
+from mirage_dsl.tune.measure import InputSpec, Marks, Task, Timing, Tuner
 
 # -- Timings in the cache --------------------------------------------------------------
 

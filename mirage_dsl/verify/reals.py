@@ -34,8 +34,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import DType, Scalar, boolean, f32
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import fitted, index_limits
 from mirage_dsl.ir.evaluate.floats import (
     NumpyDomain,

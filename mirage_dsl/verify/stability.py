@@ -41,8 +41,8 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.types import DType, TensorType, f32
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.canonical import attribute_dims
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
 from mirage_dsl.ir.infer import kernel_types

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.api.bound import free_dims, resized, rounded
+from mirage_dsl.api.kernel import free_dims, resized, rounded
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import TensorSpec

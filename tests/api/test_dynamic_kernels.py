@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.api.bound import Executables
+from mirage_dsl.api.kernel import Executables
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import launch
 from mirage_dsl.backends.triton.running.screen import compile_kernel

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.api.bound import Options
+from mirage_dsl.api.kernel import Options
 from mirage_dsl.backends.base import BACKENDS, Backend, backend_named
 from mirage_dsl.backends.triton.lowering.emit import _Printer
 from mirage_dsl.core.errors import CompileError, SearchError

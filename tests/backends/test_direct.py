@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
-from mirage_dsl.api import bound as bound_kernel
+from mirage_dsl.api import kernel as bound_kernel
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.backends.dispatch import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan

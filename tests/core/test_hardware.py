@@ -92,7 +92,7 @@ DOORS = {
     "tune/tuner.py",
     "search/why_not.py",
     "backends/triton/running/screen.py",
-    "api/bound.py",
+    "api/kernel.py",
     "api/graph.py",
     "api/compatibility.py",
     "cli/environment.py",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import mirage_dsl as mirage
-from mirage_dsl.api.bound import BoundKernel
+from mirage_dsl.api.kernel import BoundKernel
 from tests.programs.workloads import WORKLOADS, Shape, Workload
 
 NAMES = [w.name for w in WORKLOADS]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.api.bound import BoundKernel
+from mirage_dsl.api.kernel import BoundKernel
 from mirage_dsl.core.types import dtype_named
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph

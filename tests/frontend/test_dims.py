@@ -12,7 +12,7 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.frontend.dims import SharedTail, Unifier
+from mirage_dsl.frontend.program import SharedTail, Unifier
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.evaluate.floats import evaluate_numpy

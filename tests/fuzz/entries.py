@@ -41,7 +41,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.store.cache import TIMINGS, Cache, Key
 from mirage_dsl.store.superoptimize import superoptimize
-from mirage_dsl.tune.channel import Timing
+from mirage_dsl.tune.measure import Timing
 from mirage_dsl.tune.tuner import Measured, stored_timings, timings_document
 from tests.fuzz.attacks import Fault
 

@@ -50,7 +50,7 @@ CALLED = {
 SHOWN = {
     ("mirage_dsl", "mirage_dsl.backends.triton.running.screen"),
     ("mirage_dsl.ir.graph", "mirage_dsl.backends.triton.backend"),
-    ("mirage_dsl.api.bound", "mirage_dsl.backends.triton.lowering.emit"),
+    ("mirage_dsl.api.kernel", "mirage_dsl.backends.triton.lowering.emit"),
     ("mirage_dsl.cli.graphs", "mirage_dsl.backends.triton.lowering.emit"),
 }
 # What says something to readers only.

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.clock import OutOfTimeError, look, until
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.work import OutOfTimeError, look, until
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.printer import to_text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.cli.search import describe
+from mirage_dsl.cli.graphs import describe
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate

@@ -17,7 +17,7 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import SearchError
-from mirage_dsl.core.spread import spread
+from mirage_dsl.core.work import spread
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search import driver

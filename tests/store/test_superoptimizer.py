@@ -637,5 +637,5 @@ def test_code_changes_change_the_version() -> None:
     package = Path(mirage.__file__).parent
     for area in store.AREAS:
         assert (package / area).is_dir() or (package / f"{area}.py").is_file()
-    modules = ("core/hardware", "core/clock")
+    modules = ("core/hardware", "core/work")
     assert len({store.code_version(module) for module in modules}) == 2

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.tune import channel
-from mirage_dsl.tune.channel import CompileJob, Helper, Spares
+from mirage_dsl.tune import measure
+from mirage_dsl.tune.measure import CompileJob, Helper, Spares
 
 WITH_A_CHILD = """
 import os, sys, time
-from mirage_dsl.tune.channel import send
+from mirage_dsl.tune.measure import send
 child = os.fork()
 if not child:
     time.sleep(60)
@@ -49,13 +49,13 @@ def _ends(process: int) -> bool:
 
 BUSY = """
 import os, sys, time
-from mirage_dsl.tune.channel import arriving, send
+from mirage_dsl.tune.measure import arriving, send
 for request in arriving(sys.stdin.buffer):
     send(sys.stdout.buffer, os.getpid())
     time.sleep(request)
 """
 FAILING = """
-from mirage_dsl.tune.channel import arriving, own_channel
+from mirage_dsl.tune.measure import arriving, own_channel
 for request in arriving(own_channel()[0]):
     raise SystemExit(request)
 """
@@ -117,7 +117,7 @@ def test_compilations_end_with_the_owner(tmp_path: Path) -> None:
 
 ECHO = """
 import os, sys
-from mirage_dsl.tune.channel import receive, send
+from mirage_dsl.tune.measure import receive, send
 while True:
     receive(sys.stdin.buffer)
     send(sys.stdout.buffer, os.getpid())
@@ -169,7 +169,7 @@ def test_a_process_does_not_wait_for_ever_nor_when_it_is_dead(
         time.sleep(0.01)
     helper = spares.take(echo)
     asked(helper)
-    monkeypatch.setattr(channel, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(measure, "IDLE_SECONDS", 0.05)
     spares.keep(echo, helper)
     for _ in range(100):
         if not helper.alive:

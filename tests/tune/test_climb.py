@@ -18,7 +18,7 @@ from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.sizes.variants import proposals
 from mirage_dsl.store import superoptimize as store
 from mirage_dsl.tune import tuner
-from mirage_dsl.tune.channel import Timing
+from mirage_dsl.tune.measure import Timing
 from mirage_dsl.tune.tuner import Tuned, tuned
 from tests.tune.tuning import Device, gated, library_first, searched
 

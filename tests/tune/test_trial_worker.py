@@ -16,7 +16,7 @@ from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.tune import trial_worker
-from mirage_dsl.tune.channel import Final, InputSpec, Task, Trial
+from mirage_dsl.tune.measure import Final, InputSpec, Task, Trial
 from mirage_dsl.tune.timing import Time, chain_length
 from mirage_dsl.tune.trial_worker import LOST, TrialWorker, relative_error
 from tests.tune.trials import GRAPH, INPUTS

@@ -11,16 +11,16 @@ import pytest
 
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.tune import channel, compile_worker, measure
+from mirage_dsl.tune import compile_worker, measure
 from mirage_dsl.tune import measure as tuning
-from mirage_dsl.tune.channel import (
+from mirage_dsl.tune.compile_worker import compiled
+from mirage_dsl.tune.measure import (
     CompileJob,
     Helper,
     Task,
     Timing,
+    Tuner,
 )
-from mirage_dsl.tune.compile_worker import compiled
-from mirage_dsl.tune.measure import Tuner
 from tests.programs import mugraphs
 from tests.tune.trials import GRAPH, INPUTS
 
@@ -31,8 +31,8 @@ def test_graphs_survive_pickling() -> None:
 
 FAKE_WORKER = """
 import os, sys, time
-from mirage_dsl.tune.channel import receive, send
-from mirage_dsl.tune.channel import Final, Task, Timing
+from mirage_dsl.tune.measure import receive, send
+from mirage_dsl.tune.measure import Final, Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
     if request is None:
@@ -61,7 +61,7 @@ while True:
 FAKE_COMPILER = """
 import os, sys, time
 from mirage_dsl.tune import compile_worker as worker
-from mirage_dsl.tune.channel import Compiled
+from mirage_dsl.tune.measure import Compiled
 def compiled(job):
     if job.graph.name == "broken":
         os._exit(3)
@@ -206,7 +206,7 @@ def test_what_time_forbids_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> N
         started.append(command)
         return Helper(command)
 
-    monkeypatch.setattr(channel, "Helper", start)
+    monkeypatch.setattr(measure, "Helper", start)
     task = Task(GRAPH, INPUTS)
     graphs = [named("endless"), named("waiting"), named("more")]
     deadline = time.monotonic() + 1.5

@@ -23,9 +23,9 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store.cache import TIMINGS, Cache
-from mirage_dsl.store.results import for_program
+from mirage_dsl.store.superoptimize import for_program
 from mirage_dsl.tune import tuner
-from mirage_dsl.tune.channel import Timing
+from mirage_dsl.tune.measure import Timing
 from mirage_dsl.tune.tuner import Ahead, timings_key, tuned
 from tests.programs import mugraphs
 from tests.tune.tuning import Device, TrialWorker, gated, library_first, searched

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_dsl.tune.channel import InputSpec
+from mirage_dsl.tune.measure import InputSpec
 from tests.programs import mugraphs
 
 GRAPH = mugraphs.rmsnorm_linear(8, 64, 96, tile_n=32, tile_k=16)

@@ -16,8 +16,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store.superoptimize import prepare, superoptimize
 from mirage_dsl.tune import tuner
-from mirage_dsl.tune.channel import Task, Timing
-from mirage_dsl.tune.measure import Marks
+from mirage_dsl.tune.measure import Marks, Task, Timing
 
 
 @mirage.kernel

@@ -16,9 +16,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, dtype_named
+from mirage_dsl.core.work import look
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.clock import look
 from mirage_dsl.core.compiled import entry, inner, once
+from mirage_dsl.core.work import look
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure import Ints
 from mirage_dsl.search.extract import EMPTY, HEAP, pop, push

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_dsl.core.clock import OutOfTimeError, until
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check

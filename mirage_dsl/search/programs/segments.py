@@ -19,8 +19,8 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.core.spread import spread
 from mirage_dsl.core.types import Axis
+from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import least_microseconds, library_kernel
 from mirage_dsl.ir.analysis.layouts import with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash

@@ -1,13 +1,57 @@
-"""Work on the workers of any executor, where a worker that dies loses nothing."""
+"""Long work: the clock that it looks at, so that it ends in time, and workers for it.
+
+A step of the search does not know how long it takes: a program may have hundreds of
+operators, or a value a million terms.  So what works in many steps takes a `look` at
+each, and whoever started it says `until` when it may run.  Without that it runs to its
+end.  What can be done in pieces is `spread` on the workers of any executor, where a
+worker that dies loses nothing.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+
+_end: ContextVar[float] = ContextVar("_end", default=math.inf)
+
+
+class OutOfTimeError(Exception):
+    """The time is up.  Whoever set it catches this; no user sees it."""
+
+
+def look() -> None:
+    """Go on, unless the time is up.
+
+    Raises:
+        OutOfTimeError: It is.
+    """
+    end = _end.get()
+    if end < math.inf and time.monotonic() > end:
+        raise OutOfTimeError
+
+
+@contextmanager
+def until(deadline: float | None) -> Generator[None]:
+    """Work that ends at its first `look` after a reading of `time.monotonic()`.
+
+    Of several around it the earliest counts.  It holds in this thread alone; None is no
+    limit.
+    """
+    before = _end.get()
+    token = _end.set(before if deadline is None else min(before, deadline))
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
 
 A = TypeVar("A")
 B = TypeVar("B")
