@@ -42,7 +42,7 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sizes.variants import neighbours
+from mirage_dsl.search.variants import neighbours
 from tests.programs.workloads import PAPER, WORKLOADS
 
 # -- Samples ---------------------------------------------------------------------------

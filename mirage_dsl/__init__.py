@@ -57,7 +57,7 @@ _HOME = {
     "verify.certificate": "Certificate",
     "search.why_not": "why_not WhyNot",
     "search.result": "Candidate SearchResult",
-    "search.sizes.constraints": "Constraints",
+    "search.sizes": "Constraints",
     "cost.explain": "Explanation explain",
     "store.superoptimize": "superoptimize_all",
     "backends.triton.running.screen": "compile_only",

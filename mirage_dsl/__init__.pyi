@@ -154,7 +154,7 @@ from mirage_dsl.ir.graph import Schedule as Schedule
 from mirage_dsl.ir.text.parser import parse as parse
 from mirage_dsl.search.result import Candidate as Candidate
 from mirage_dsl.search.result import SearchResult as SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints as Constraints
+from mirage_dsl.search.sizes import Constraints as Constraints
 from mirage_dsl.search.why_not import WhyNot as WhyNot
 from mirage_dsl.search.why_not import why_not as why_not
 from mirage_dsl.store.superoptimize import superoptimize_all as superoptimize_all

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mirage_dsl.api.compatibility import Mugraphs
     from mirage_dsl.search.driver import EveryMugraph
     from mirage_dsl.search.result import SearchResult
-    from mirage_dsl.search.sizes.constraints import Constraints
+    from mirage_dsl.search.sizes import Constraints
 
 
 # -- The builder without its search ----------------------------------------------------
@@ -770,7 +770,7 @@ def constraints(
     franges: Sequence[int] | None,
 ) -> Constraints | None:
     """Mirage's search parameters as constraints; None where all are left out."""
-    from mirage_dsl.search.sizes.constraints import Constraints
+    from mirage_dsl.search.sizes import Constraints
 
     limits = Constraints(
         _triples(griddims, "griddims", 1),

@@ -21,7 +21,7 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check.graph import check_or_raise
 from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode
 from mirage_dsl.ir.text.printer import lines_of, with_lines
-from mirage_dsl.search.programs.repeats import names_of, renamed
+from mirage_dsl.search.memo import names_of, renamed
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.store.cache import Cache, Entry, Key
 from mirage_dsl.verify.certificate import Certificate

@@ -41,7 +41,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.memo import Checkpoint
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.cache import MUGRAPHS, Cache, Key
 from mirage_dsl.store.results import (
     Stored,
@@ -109,7 +109,7 @@ def _compile(version: str, progress: Progress | None) -> None:
     else:
         progress("compiling the search (once)", 0, 1, None)
     from mirage_dsl.search.driver import search
-    from mirage_dsl.search.multi_kernel import multi_kernel
+    from mirage_dsl.search.multi_kernel.search import multi_kernel
 
     search(_small(), DEFAULT, k=1)
     multi_kernel(_small(), DEFAULT, max_kernels=2, keep=1)
@@ -365,7 +365,7 @@ class Job:
     @property
     def is_long(self) -> bool:
         """Whether the program is cut into segments before it is searched."""
-        from mirage_dsl.search.programs.one_space import MOST_OPERATORS
+        from mirage_dsl.search.programs import MOST_OPERATORS
 
         return len(expand(self.program).nodes) > MOST_OPERATORS
 

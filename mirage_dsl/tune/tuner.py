@@ -48,8 +48,8 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.variants import (
+from mirage_dsl.search.sizes import Constraints
+from mirage_dsl.search.variants import (
     costliest,
     neighbours,
     proposals,

@@ -36,7 +36,7 @@ from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.rewrite.skip import unproven
+from mirage_dsl.rewrite.loops import unproven
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles

@@ -23,7 +23,7 @@ from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.loops import split_loop
 from tests.backends.running import TORCH, as_array
 
 REDUCTIONS = [o for o in OPERATORS.values() if o.kind is Kind.REDUCTION]

@@ -19,7 +19,7 @@ from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.search.sizes.variants import neighbours, proposals
+from mirage_dsl.search.variants import neighbours, proposals
 from tests.programs import mugraphs
 from tests.search import blocks, programs
 

@@ -25,7 +25,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.concats import pick_joined
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.rewrite.sinking import sink_views
 from mirage_dsl.tile import program as tile_program
 from mirage_dsl.tile import text as tile_text
 from mirage_dsl.tile.build import programs

@@ -25,7 +25,7 @@ from mirage_dsl.ops.makers import ROWS, shift
 from mirage_dsl.ops.table import MIN
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.superoptimize import superoptimize
 from mirage_dsl.tile import build as tiles
 from mirage_dsl.tile.check import check

@@ -17,7 +17,7 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.rewrite.concats import take_apart
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.rewrite.sinking import sink_views
 from mirage_dsl.search.driver import search
 from tests.end_to_end.anatomy import Anatomy, only_block
 

@@ -18,8 +18,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search import driver
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
+from mirage_dsl.search.sizes import Constraints, Sizer
 from mirage_dsl.verify.verifier import verify
 from tests.search import programs
 

@@ -20,7 +20,7 @@ from mirage_dsl.ir.evaluate.floats import NumpyDomain
 from mirage_dsl.ir.evaluate.graph import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.partition import shift_carriers
+from mirage_dsl.search.partition import shift_carriers
 
 ROWS, COLUMNS = 24, 36
 

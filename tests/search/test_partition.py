@@ -19,8 +19,8 @@ from mirage_dsl.ir.evaluate.floats import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.search.programs import partition
-from mirage_dsl.search.programs.partition import (
+from mirage_dsl.search import partition
+from mirage_dsl.search.partition import (
     Cutter,
     Group,
     computed_again,

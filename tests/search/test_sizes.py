@@ -16,7 +16,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.search.sizes.sizes import Allowed, Sized, choose_sizes
+from mirage_dsl.search.sizes import Allowed, Sized, choose_sizes
 from tests.search import blocks
 
 GRAPHS = {

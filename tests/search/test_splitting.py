@@ -19,11 +19,10 @@ from mirage_dsl.ir.check.graph import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel.halves import cut_dims
-from mirage_dsl.search.programs.segments import MOST_SPLIT, Found, SegmentSearch
+from mirage_dsl.search.multi_kernel.storable import cut_dims
 from mirage_dsl.search.result import Plan, SearchResult, is_one_kernel, splits_a_loop
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
+from mirage_dsl.search.segments import MOST_SPLIT, Found, SegmentSearch
+from mirage_dsl.search.sizes import Constraints, Sizer
 from tests.programs import mugraphs
 from tests.search import programs
 from tests.search.test_driver import safe_attention

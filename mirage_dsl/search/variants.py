@@ -15,8 +15,7 @@ from mirage_dsl.ir.analysis.waiting import behind_kernels, launched_early, loads
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import Sized, choose_sizes
+from mirage_dsl.search.sizes import Constraints, Sized, choose_sizes
 from mirage_dsl.tile.sizes import SMALLEST_DOT
 
 DIFFERENT = 24
