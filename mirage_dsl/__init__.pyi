@@ -146,8 +146,8 @@ from mirage_dsl.frontend.views import unbind as unbind
 from mirage_dsl.frontend.views import unflatten as unflatten
 from mirage_dsl.frontend.views import unsqueeze as unsqueeze
 from mirage_dsl.ir.canonical import diff as diff
-from mirage_dsl.ir.check.graph import check as check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check as check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import BlockGraph as BlockGraph
 from mirage_dsl.ir.graph import KernelGraph as KernelGraph
 from mirage_dsl.ir.graph import Schedule as Schedule

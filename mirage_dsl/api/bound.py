@@ -49,8 +49,8 @@ from mirage_dsl.frontend.arguments import (
 )
 from mirage_dsl.frontend.operands import evaluate_trace
 from mirage_dsl.frontend.trace import Trace
-from mirage_dsl.ir.analysis.waiting import launched_early
-from mirage_dsl.ir.check.graph import check, check_or_raise
+from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (
     bind_extents,

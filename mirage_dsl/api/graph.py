@@ -44,7 +44,7 @@ from mirage_dsl.frontend.program import TracedInput, build_graph, results_of, so
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Input, KernelGraph
 
 if TYPE_CHECKING:

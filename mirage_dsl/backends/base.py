@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from mirage_dsl.backends.dispatch import Call, Direct
 from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError, UnsupportedError
 from mirage_dsl.core.modes import memory_refusal
-from mirage_dsl.core.types import TensorType
+from mirage_dsl.core.types import TensorType, torch_dtype
 from mirage_dsl.ir.analysis.layouts import FlatValues, Groups, flat_values
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load, Store, dims_of
 from mirage_dsl.ir.infer import kernel_types
@@ -277,9 +277,9 @@ def check_memory(graph: KernelGraph, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _check_dtype(what: str, kind: TensorType, tensor: torch.Tensor) -> None:
-    if str(tensor.dtype) != f"torch.{kind.dtype.long_name}":
+    if str(tensor.dtype) != torch_dtype(kind.dtype):
         raise DTypeError(
-            f"{what} is {tensor.dtype}, expected torch.{kind.dtype.long_name}"
+            f"{what} is {tensor.dtype}, expected {torch_dtype(kind.dtype)}"
         )
 
 

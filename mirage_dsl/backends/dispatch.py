@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mirage_dsl.tile.sizes import ALIGNMENT
+from mirage_dsl.tile.program import ALIGNMENT
 
 MOST_CALLS = 1024
 """Different signatures that are remembered."""

@@ -14,13 +14,15 @@ import numpy as np
 
 from mirage_dsl.backends.base import Backend, Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
-from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy, numpy_dtype
-from mirage_dsl.ir.evaluate.graph import (
+from mirage_dsl.ir.evaluate import (
     BlockEvaluator,
     Domain,
     Named,
     NamedArrays,
+    NumpyDomain,
     evaluate,
+    evaluate_numpy,
+    numpy_dtype,
 )
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import parts

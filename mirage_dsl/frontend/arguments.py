@@ -47,7 +47,7 @@ from mirage_dsl.core.types import (
     packed,
 )
 from mirage_dsl.frontend.modules import STATE, ModuleFunction
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.evaluate import numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 
 # -- Containers ------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from mirage_dsl.frontend import shapes
 from mirage_dsl.frontend.arguments import Origin
 from mirage_dsl.frontend.dims import Handle
 from mirage_dsl.frontend.recorder import Recorder
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.evaluate import numpy_dtype
 
 LIKENESS = 0.8
 """Of two names, above which one may be a slip of the other."""

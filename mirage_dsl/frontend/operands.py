@@ -55,7 +55,7 @@ from mirage_dsl.frontend.arguments import (
 from mirage_dsl.frontend.dims import Handle, Operand, extents_of
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
+from mirage_dsl.ir.evaluate import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Formats, Operator, Truth
 from mirage_dsl.ops.table import ABS, ADD, DIV, EQUAL, MAXIMUM, RELU, SUB, WHERE
 

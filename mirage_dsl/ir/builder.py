@@ -29,7 +29,7 @@ from typing import Self
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, scalar
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -51,8 +51,7 @@ from math import prod
 from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, Scalar, f32, scalar
 from mirage_dsl.ir.analysis.settled import followed
 from mirage_dsl.ir.canonical import FreshNames
-from mirage_dsl.ir.check.block import MAX_GRID_DIMS
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import MAX_GRID_DIMS, check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -440,7 +439,7 @@ def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
     """The block with the dims that bound its loop last among the grid's.
 
     Blocks of one length are numbered one after the other then, and those that iterate
-    least start last (`tile.sizes.counts_down`).  Where tensors are large the order is
+    least start last (`tile.program.counts_down`).  Where tensors are large the order is
     left: blocks that run together are to read the same tiles.
     """
     types, bounding = kernel_types(graph), {b.dim for b in block.bounds}

@@ -53,7 +53,7 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.ir.canonical import FreshNames, free_name
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,

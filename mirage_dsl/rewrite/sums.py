@@ -50,7 +50,7 @@ from mirage_dsl.core.types import (
     flat_type,
 )
 from mirage_dsl.ir.canonical import FreshNames, free_name
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,

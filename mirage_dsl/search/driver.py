@@ -27,7 +27,7 @@ from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.cost.order import in_good_order
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types

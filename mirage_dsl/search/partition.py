@@ -22,10 +22,9 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
-from mirage_dsl.ir.analysis.calls import calls
+from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.canonical import FreshNames, Renaming
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import (
     Apply,
     Input,

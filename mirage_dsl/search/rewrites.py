@@ -14,7 +14,7 @@ from enum import Enum
 from functools import reduce
 from types import MappingProxyType
 
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.rewrite.concats import name_whole_parts, pick_joined, take_apart
 from mirage_dsl.rewrite.expand import expand

@@ -77,7 +77,7 @@ from mirage_dsl.rewrite.loops import split_loop
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.result import Plan
 from mirage_dsl.search.space import along_axes, matched
-from mirage_dsl.tile.sizes import SMALLEST_DOT
+from mirage_dsl.tile.program import SMALLEST_DOT
 
 # -- Sizes of one kernel ---------------------------------------------------------------
 

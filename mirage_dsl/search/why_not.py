@@ -12,7 +12,7 @@ from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.core.types import MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,

@@ -18,7 +18,7 @@ from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode
 from mirage_dsl.ir.text.printer import lines_of, with_lines
 from mirage_dsl.search.memo import names_of, renamed

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.clock import look
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, scalar
-from mirage_dsl.ir.evaluate.graph import (
+from mirage_dsl.ir.evaluate import (
     LOOP,
     Domain,
     Inside,
@@ -49,8 +49,11 @@ from mirage_dsl.tile.program import (
     Load,
     Loop,
     Merge,
+    Number,
+    Order,
     Part,
     Pick,
+    Pieces,
     Positions,
     Product,
     Reduce,
@@ -63,10 +66,10 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
     pieces_of,
+    value,
     walk,
 )
 from mirage_dsl.tile.program import Mask as MaskStatement
-from mirage_dsl.tile.sizes import Number, Order, Pieces, value
 
 V = TypeVar("V")
 

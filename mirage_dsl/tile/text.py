@@ -26,7 +26,6 @@ from lark import Lark, Token, v_args
 from mirage_dsl.core.errors import ParseError
 from mirage_dsl.core.types import Axis, Dim, axis_text, is_name, scalar
 from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
-from mirage_dsl.ir.text.applications import Resolver
 from mirage_dsl.ir.text.forms import (
     AxisForm,
     ClauseForm,
@@ -38,16 +37,13 @@ from mirage_dsl.ir.text.forms import (
     counted,
     suggest,
 )
+from mirage_dsl.ir.text.parser import Resolver
 from mirage_dsl.ir.text.printer import bounds_text
-from mirage_dsl.ir.text.syntax import (
-    Lines,
-    TypeForms,
-    read_with,
-    word,
-)
+from mirage_dsl.ir.text.syntax import Lines, TypeForms, read_with, word
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
 from mirage_dsl.tile.program import (
+    OPERATIONS,
     Along,
     Announce,
     Ask,
@@ -56,6 +52,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Formula,
     Lane,
     Largest,
     Load,
@@ -64,6 +61,8 @@ from mirage_dsl.tile.program import (
     Merge,
     Note,
     Notes,
+    Number,
+    Order,
     Part,
     Pick,
     Positions,
@@ -79,7 +78,6 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
 )
-from mirage_dsl.tile.sizes import OPERATIONS, Formula, Number, Order
 
 # -- Printing --------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from mirage_dsl.core.settings import (
 )
 from mirage_dsl.core.types import packed
 from mirage_dsl.cost.estimate import Cost, estimate
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph
 from mirage_dsl.ir.text.parser import parse

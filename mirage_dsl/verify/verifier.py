@@ -22,9 +22,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
-from mirage_dsl.ir.analysis.waiting import launches
+from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate.graph import BlockEvaluator, Domain, Named
+from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -15,7 +15,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.api.bound import Options
 from mirage_dsl.backends.base import BACKENDS, Backend, backend_named
-from mirage_dsl.backends.triton.lowering.emit import _Printer
+from mirage_dsl.backends.triton.lowering.kernel import _Printer
 from mirage_dsl.core.errors import CompileError, SearchError
 from mirage_dsl.core.types import f64
 from mirage_dsl.ir.graph import Apply

@@ -49,7 +49,7 @@ from mirage_dsl.core.hardware import (
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import BASE_SHARED, footprint_of, resources
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.driver import search

@@ -20,7 +20,7 @@ from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import AxisNames
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand

@@ -18,8 +18,8 @@ import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.types import Dim
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind

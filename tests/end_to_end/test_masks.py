@@ -15,7 +15,7 @@ from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check as check_graph
+from mirage_dsl.ir.check import check as check_graph
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, LoopBound, Settled
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents

@@ -12,7 +12,7 @@ from torch import Tensor
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H200
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind

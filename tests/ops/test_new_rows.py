@@ -18,7 +18,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.frontend.functions import reduced
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Operator

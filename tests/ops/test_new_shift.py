@@ -16,7 +16,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, RunningMax
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.walk import applications

@@ -12,7 +12,7 @@ import mirage_dsl as m
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts

@@ -11,8 +11,8 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate, least_microseconds
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.analysis.waiting import launched_early
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand

@@ -8,7 +8,7 @@ import pytest
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import parse

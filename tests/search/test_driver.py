@@ -15,7 +15,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -18,8 +18,8 @@ from mirage_dsl.core import compiled
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import grid_parts, with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts

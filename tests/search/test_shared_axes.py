@@ -14,7 +14,7 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, Split
 from mirage_dsl.ir.maps import grid_parts
 from mirage_dsl.ir.text.parser import parse

@@ -13,9 +13,9 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H100, H200
 from mirage_dsl.core.types import f16, f32, u8
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.driver import search

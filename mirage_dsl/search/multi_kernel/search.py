@@ -25,7 +25,7 @@ from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,

@@ -30,7 +30,7 @@ from mirage_dsl.core.types import (
     f32,
     promote,
 )
-from mirage_dsl.ir.analysis.homogeneity import (
+from mirage_dsl.ir.analysis.bounds import (
     Degree,
     NotHomogeneousError,
     applied,

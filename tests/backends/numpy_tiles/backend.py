@@ -15,7 +15,7 @@ from mirage_dsl.backends.base import Backend, Report
 from mirage_dsl.backends.reference import Evaluated, Function
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import dtype_named, f32
-from mirage_dsl.ir.evaluate.floats import as_format, numpy_dtype
+from mirage_dsl.ir.evaluate import as_format, numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.tile.build import programs

@@ -19,7 +19,7 @@ from mirage_dsl.ir.graph import BlockGraph, LoopBound, Operand
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile import program as tp
-from mirage_dsl.tile.sizes import Piece, partial_of
+from mirage_dsl.tile.program import Piece, partial_of
 
 CALLED = {"np", "rows", "span", "read", "write", "rounded", "finite", "range", "it"}
 CALLED |= {"as_format"}
