@@ -14,8 +14,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
-from mirage_dsl.backends.dispatch import Call, Guarded
+from mirage_dsl.backends.base import (
+    DEFAULT_BACKEND,
+    Backend,
+    Call,
+    Guarded,
+    backend_named,
+)
 from mirage_dsl.core.errors import (
     CompileError,
     EquivalenceError,

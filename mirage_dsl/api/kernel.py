@@ -22,7 +22,7 @@ from typing import Any, overload
 
 from mirage_dsl.api.bound import BoundKernel, Options, check_options, rounded, typical
 from mirage_dsl.api.reads import ReadList, Reads
-from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
+from mirage_dsl.backends.base import Call, Dispatch, Guarded, signature
 from mirage_dsl.core.errors import TraceError, UnsupportedError, user_location
 from mirage_dsl.core.modes import in_mode
 from mirage_dsl.core.settings import EFFORTS, Effort

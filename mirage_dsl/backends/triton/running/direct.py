@@ -55,8 +55,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.base import overlaps, span
-from mirage_dsl.backends.dispatch import Direct
+from mirage_dsl.backends.base import Direct, overlaps, span
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.emit import Launcher, ModulePlan
 from mirage_dsl.backends.triton.lowering.kernel import KernelPlan

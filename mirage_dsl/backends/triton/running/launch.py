@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_dsl.backends.base import check_memory, check_tensors, overlaps, stored_over
-from mirage_dsl.backends.dispatch import Call, Direct, Dispatch, signature
+from mirage_dsl.backends.base import (
+    Call,
+    Direct,
+    Dispatch,
+    check_memory,
+    check_tensors,
+    overlaps,
+    signature,
+    stored_over,
+)
 from mirage_dsl.backends.triton.lowering.emit import FAR, ModulePlan, is_far, plan
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
