@@ -1056,7 +1056,7 @@ def parse(text: str, filename: str = "<mu>") -> KernelGraph:
     from mirage_dsl.ir.text.syntax import read
 
     source = Source(filename, text)
-    _require_version(source)
+    source.require_version("mirage", VERSION)
     try:
         return elaborate(read(source), source)
     except RecursionError:
@@ -1065,29 +1065,6 @@ def parse(text: str, filename: str = "<mu>") -> KernelGraph:
             "their own",
             source.whole(),
         ) from None
-
-
-def _require_version(source: Source) -> None:
-    """Refuse a text of another version before its syntax is looked at."""
-    for number, line in enumerate(source.text.split("\n"), 1):
-        content = line.split("//")[0].strip()
-        if not content:
-            continue
-        column = line.index(content[0]) + 1
-        found = re.match(r"mirage\s+0*([0-9]+)(?=\s|$)", content)
-        if found is None:
-            raise source.wrong(
-                Word(content, number, column),
-                f"a text begins with its version, expected `mirage {VERSION}`",
-            )
-        if found[1] != str(VERSION):
-            raise source.wrong(
-                Word(content, number, column),
-                f"this is version {found[1][:20]} of the text format; this program "
-                f"reads version {VERSION}",
-            )
-        return
-    raise ParseError(f"the text is empty, expected `mirage {VERSION}`", source.whole())
 
 
 # -- What is taken for a graph ---------------------------------------------------------
