@@ -431,6 +431,24 @@ class Piece:
         whole = not self.padded or self.size in (self.extent, self.most)
         return whole and not inside_part
 
+    def positions(
+        self, block: Any = 0, iteration: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where lanes lie in the dim, and which hold elements of the block's part.
+
+        Args:
+            block: The block's coordinate along the dim's axis of the grid; of several
+                blocks an array, with an axis of one for the lanes.
+            iteration: Of the loop.  After the loop lanes are those of the first one.
+        """
+        assert self.extent is not None
+        lane, first = np.arange(self.width), block * (self.grid_tile or 0)
+        at = first + iteration * (self.loop_tile or 0) + lane
+        end = np.asarray(self.extent)
+        if self.grid_tile is not None:
+            end = np.minimum(first + self.grid_tile, end)
+        return at, (lane < self.size) & (at < end)
+
 
 def _ragged(extent: int | None, tile: int) -> bool:
     return tile != 1 and (extent is None or extent % tile != 0)
@@ -692,6 +710,11 @@ class Pieces:
     def axes(self, dims: Sequence[Dim]) -> Order:
         """Those of `dims` that are axes of tiles."""
         return tuple(d for d in dims if not self._by_dim[d].unit)
+
+    def axes_stored(self, at: Iterable[Axis], own: Order) -> Order:
+        """The axes of a tile that is stored `at` pieces: its own, and what it lacks."""
+        dims = [d for axis in at for d in axis if partial_of(d, self.block) is None]
+        return (*own, *(d for d in self.axes(dims) if d not in own))
 
     def lanes(self, dim: Dim) -> int:
         """How many lanes tiles have along a piece."""
@@ -1385,6 +1408,65 @@ def loop_parts(whole: Iterable[LoopBound]) -> tuple[Part, ...]:
     if True in upper:
         parts.append("behind")
     return tuple(parts) or ("",)
+
+
+def iterations(program: TileProgram) -> int:
+    """How often a block iterates, where it visits all iterations."""
+    span, tile = _iterated(program)
+    return ceil_div(span, tile)
+
+
+def _iterated(program: TileProgram) -> tuple[int, int]:
+    """How many elements of the loop's dim a block has, and an iteration."""
+    loop = program.loop
+    assert loop is not None
+    span = program.extents[loop.dim]
+    if program.within_grid:
+        span = _clamp(next(s.tile for s in program.grid if s.dim == loop.dim), span)
+    assert span is not None
+    return span, min(loop.tile, span)
+
+
+def runs(
+    program: TileProgram, part: Part, blocks: Mapping[str, Any], iteration: int
+) -> NDArray[np.bool_]:
+    """Whether blocks run an iteration, in the loop over some part of iterations.
+
+    Args:
+        program: At known extents.
+        part: What the loop runs.
+        blocks: The coordinate of a block along each split dim that bounds and the loop
+            ask for; of several blocks arrays that broadcast.
+        iteration: Its number.
+    """
+    loop, (span, tile) = program.loop, _iterated(program)
+    widths = {s.dim: _clamp(s.tile, program.extents[s.dim]) for s in program.grid}
+    at = np.asarray(iteration * tile)
+    if loop is not None and program.within_grid:
+        at = at + blocks[loop.dim] * span
+
+    def all_hold(bounds: Iterable[LoopBound], how: _Holds) -> NDArray[np.bool_]:
+        kept = np.ones((), np.bool_)
+        for bound in bounds:
+            width = widths[bound.dim]
+            kept = kept & how(bound, at, tile, blocks[bound.dim] * width, width)
+        return kept
+
+    visited = all_hold(program.bounds, LoopBound.met)
+    if not part:
+        return visited
+    lower, upper = ([b for b in program.whole if b.upper is up] for up in (False, True))
+    begun = all_hold(lower, LoopBound.covers)
+    if part == "ahead":
+        return visited & ~begun
+    unended = all_hold(upper, LoopBound.covers)
+    return visited & begun & (unended if part == "whole" else ~unended)
+
+
+_Holds = Callable[
+    [LoopBound, NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.bool_]
+]
+"""A method of `LoopBound`: which iterations of which blocks."""
 
 
 # -- Questions -------------------------------------------------------------------------

@@ -1180,8 +1180,7 @@ class Memory:
         """
         lanes = lanes or tile.axes
         dims = [d for axis in node.at for d in axis]
-        missing = [d for d in dims if self._places.is_axis(d) and d not in lanes]
-        order = (*lanes, *missing)
+        order = self._tiles.pieces.axes_stored(node.at, lanes)
         # A dim of extent 1 that only the tile has: its lanes are one address.
         extra = tuple((d,) for d in lanes if d not in dims)
         axes, steps = (*node.at, *extra), (*strides, *(0 for _ in extra))
