@@ -36,13 +36,13 @@ from benchmarks.h100_figures import Figure, figures
 from mirage_dsl.core.hardware import H100, Hardware, hardware_named
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sizes.variants import neighbours
+from mirage_dsl.search.variants import neighbours
 from tests.programs.workloads import PAPER, WORKLOADS
 
 # -- Samples ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.loops import split_loop
 from tests.programs import mugraphs
 
 

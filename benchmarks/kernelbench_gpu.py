@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any, Self
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -74,6 +75,8 @@ class Timed:
         kernels: Generated kernels of what was chosen.
         microseconds: The median of a call, for ours, eager and torch.compile.
         failures: Why there is no time of one of them.
+        launches: What a call puts on the GPU, kernels and copies, as its profiler saw
+            it, for each that was timed.
     """
 
     level: int
@@ -89,6 +92,7 @@ class Timed:
     kernels: int = 0
     microseconds: Mapping[str, float] = field(default_factory=dict[str, float])
     failures: Mapping[str, str] = field(default_factory=dict[str, str])
+    launches: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def ratio(self, other: str) -> float | None:
         """Our time over another's, if both are there."""
@@ -101,6 +105,13 @@ class Timed:
         """Whether a call of ours takes longer than one of another's."""
         ratios = [self.ratio(EAGER), self.ratio(COMPILED)]
         return any(ratio is not None and ratio > SLACK for ratio in ratios)
+
+    @property
+    def launches_more(self) -> bool | None:
+        """Whether a call of ours launches more than eager; None if nobody counted."""
+        if not {OURS, EAGER} <= self.launches.keys():
+            return None
+        return self.launches[OURS] > self.launches[EAGER]
 
 
 @dataclass(frozen=True)
@@ -162,6 +173,7 @@ def timed(level: int, file: Path, names: ModuleType, asked: Asked) -> Timed:
         times.kernels,
         times.medians,
         times.failures,
+        times.launches,
     )
 
 
@@ -235,6 +247,7 @@ class _Times:
         failures: Why there is none.
         error: As in `Timed`.
         kernels: As in `Timed`.
+        launches: As in `Timed`.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -242,6 +255,7 @@ class _Times:
         self.seconds: dict[str, float] = {}
         self.medians: dict[str, float] = {}
         self.failures: dict[str, str] = {}
+        self.launches: dict[str, int] = {}
         self.error = 0.0
         self.kernels = 0
 
@@ -278,6 +292,7 @@ class _Times:
         with self._shared.turn():
             torch.cuda.empty_cache()
             self.medians = in_turns(calls)
+            self.launches = {name: launched(call) for name, call in calls.items()}
 
     def _first(self, name: str, call: Callable[[], Any]) -> Any:
         """A first call; others that are waited for meanwhile do not count."""
@@ -420,6 +435,15 @@ def in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
         if time.monotonic() - began > SECONDS * len(calls):
             break
     return {name: statistics.median(times) for name, times in found.items()}
+
+
+def launched(call: Callable[[], Any]) -> int:
+    """How many kernels and copies one call puts on the GPU."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    events: Any = seen.events()
+    return sum(event.device_type.name == "CUDA" for event in events)
 
 
 def furthest(found: Any, wanted: Any) -> float:
@@ -586,7 +610,7 @@ def line_of(row: Timed) -> str:
 
 
 def summary(rows: Sequence[Timed]) -> str:
-    """How often we are no slower, and the rest with their ratios."""
+    """How often we are no slower and launch no more, and the rest."""
     lines: list[str] = []
     for level in sorted({row.level for row in rows}):
         own = [row for row in rows if row.level == level]
@@ -599,6 +623,11 @@ def summary(rows: Sequence[Timed]) -> str:
         for row in slower:
             how = "" if row.tuned else ", untuned"
             lines.append(f"  {row.ratio(other):6.2f}  {row.problem}{how}")
+    more = [row for row in rows if row.launches_more]
+    lines.append(f"more launches than {EAGER}: {len(more)}")
+    for row in more:
+        counts = f"{row.launches[OURS]:4} for {row.launches[EAGER]}"
+        lines.append(f"  {counts}  {row.problem}")
     return "\n".join(lines)
 
 
@@ -610,7 +639,9 @@ def _count(rows: Sequence[Timed]) -> str:
         ratios = [r for row in done if (r := row.ratio(other)) is not None]
         said += f"; no slower than {SLACK} times {other}: "
         said += f"{sum(r <= SLACK for r in ratios)} of {len(ratios)}"
-    late = sum(row.tuned and row.ready > QUICK_SECONDS for row in done)
+    counted = [more for row in done if (more := row.launches_more) is not None]
+    said += f"; no more launches than eager: {counted.count(False)} of {len(counted)}"
+    late = sum(row.ready > QUICK_SECONDS for row in done)
     short = sum(row.cut_short for row in done)
     wrong = sum(row.error > TOLERANCE for row in done)
     said += f"; {late} ready after more than {QUICK_SECONDS:.0f} s, {short} searches "

@@ -29,7 +29,7 @@ from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
-from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.rewrite.sinking import sink_views
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.closure import Workspace, saturate, workspace
 from mirage_dsl.search.driver import search

@@ -146,15 +146,15 @@ from mirage_dsl.frontend.functions import unflatten as unflatten
 from mirage_dsl.frontend.functions import unsqueeze as unsqueeze
 from mirage_dsl.frontend.functions import where as where
 from mirage_dsl.ir.canonical import diff as diff
-from mirage_dsl.ir.check.graph import check as check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check as check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import BlockGraph as BlockGraph
 from mirage_dsl.ir.graph import KernelGraph as KernelGraph
 from mirage_dsl.ir.graph import Schedule as Schedule
 from mirage_dsl.ir.text.parser import parse as parse
 from mirage_dsl.search.result import Candidate as Candidate
 from mirage_dsl.search.result import SearchResult as SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints as Constraints
+from mirage_dsl.search.sizes import Constraints as Constraints
 from mirage_dsl.search.why_not import WhyNot as WhyNot
 from mirage_dsl.search.why_not import why_not as why_not
 from mirage_dsl.store.superoptimize import superoptimize_all as superoptimize_all

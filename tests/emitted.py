@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mirage_dsl.backends.triton.lowering.plan import ModulePlan
+from mirage_dsl.backends.triton.lowering.emit import ModulePlan
 
 TARGETS = (90, 80)
 

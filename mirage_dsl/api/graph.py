@@ -49,14 +49,14 @@ from mirage_dsl.frontend.program import (
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Input, KernelGraph
 
 if TYPE_CHECKING:
     from mirage_dsl.api.compatibility import Mugraphs
     from mirage_dsl.search.driver import EveryMugraph
     from mirage_dsl.search.result import SearchResult
-    from mirage_dsl.search.sizes.constraints import Constraints
+    from mirage_dsl.search.sizes import Constraints
 
 
 # -- The builder without its search ----------------------------------------------------
@@ -775,7 +775,7 @@ def constraints(
     franges: Sequence[int] | None,
 ) -> Constraints | None:
     """Mirage's search parameters as constraints; None where all are left out."""
-    from mirage_dsl.search.sizes.constraints import Constraints
+    from mirage_dsl.search.sizes import Constraints
 
     limits = Constraints(
         _triples(griddims, "griddims", 1),

@@ -28,8 +28,15 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, overload
 
 from mirage_dsl.api.reads import ReadList, Reads
-from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
-from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded, signature
+from mirage_dsl.backends.base import (
+    DEFAULT_BACKEND,
+    Backend,
+    Call,
+    Dispatch,
+    Guarded,
+    backend_named,
+    signature,
+)
 from mirage_dsl.core.errors import (
     CompileError,
     EquivalenceError,
@@ -74,8 +81,8 @@ from mirage_dsl.frontend.arguments import (
 from mirage_dsl.frontend.functions import NoTensor, call_by_reference, evaluate_trace
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
-from mirage_dsl.ir.analysis.waiting import launched_early
-from mirage_dsl.ir.check.graph import check, check_or_raise
+from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (
     bind_extents,
@@ -89,8 +96,8 @@ if TYPE_CHECKING:
     from mirage_dsl.backends.base import Executable
     from mirage_dsl.core.hardware import Hardware
     from mirage_dsl.cost.explain import Explanation
-    from mirage_dsl.search.driver import Progress
     from mirage_dsl.search.result import SearchResult
+    from mirage_dsl.search.segments import Progress
     from mirage_dsl.tune.timing import Benchmark
     from mirage_dsl.tune.tuner import Ahead, Tuned
     from mirage_dsl.verify.certificate import Certificate

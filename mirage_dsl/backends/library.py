@@ -3,8 +3,8 @@
 PyTorch's own kernels run what a μGraph leaves to pre-defined operators, and on the CPU
 they are the reference run.  The rows of the operator table have the expressions.
 
-Where one of PyTorch's functions computes several operators (`ir.analysis.calls`), that
-function is called.
+Where one of PyTorch's functions computes several operators (`ir.analysis.launches`),
+that function is called.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mirage_dsl.core.types import DType, boolean, f64, i64
-from mirage_dsl.ir.analysis.calls import (
+from mirage_dsl.core.types import DType, boolean, f64, i64, number, torch_dtype
+from mirage_dsl.ir.analysis.launches import (
     EPS,
     SCALE,
     FusedCall,
@@ -64,11 +64,6 @@ def joined(parts, axis):
     }
 )
 """Functions that an emitted module defines when an expression calls them."""
-
-
-def torch_dtype(dtype: DType) -> str:
-    """PyTorch's name of a dtype."""
-    return f"torch.{dtype.long_name}"
 
 
 def aligned(value: str, dims: Sequence[str], order: Sequence[str]) -> str:
@@ -414,13 +409,6 @@ def _with_axes(
 def _shape(axes: Sequence[tuple[str, ...]], size: Callable[[str], str]) -> str:
     sizes = [" * ".join(map(size, axis)) or "1" for axis in axes]
     return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
-
-
-def number(value: float) -> str:
-    """A constant as an atomic Python expression that reads back exactly."""
-    if value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    return f"({value!r})" if value < 0 or str(value)[0] == "-" else repr(value)
 
 
 # -- Several operators at once ---------------------------------------------------------

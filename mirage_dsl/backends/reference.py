@@ -6,7 +6,7 @@ The backend `reference`, and a host for kernels of other backends that run on th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -14,36 +14,49 @@ import numpy as np
 
 from mirage_dsl.backends.base import Backend, Plain, Report, check_tensors
 from mirage_dsl.core.errors import DTypeError
-from mirage_dsl.ir.evaluate.floats import NumpyDomain, evaluate_numpy, numpy_dtype
-from mirage_dsl.ir.evaluate.graph import (
+from mirage_dsl.ir.evaluate import (
     BlockEvaluator,
     Domain,
     Named,
     NamedArrays,
+    NumpyDomain,
     evaluate,
+    evaluate_numpy,
+    numpy_dtype,
 )
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.program import TileProgram
 
 if TYPE_CHECKING:
     import torch
 
 
-class Reference(Backend):
-    """The evaluator: slow, and right by definition."""
+Function = Callable[..., None]
+"""Computes one block: takes its coordinates, one for each split of the grid, and the
+tensors of the tile program as f32 arrays, one axis for each dim; fills those it stores.
+"""
 
-    name = "reference"
-    packages = ("numpy",)
+
+class Hosted(Backend):
+    """A backend without a host language: the evaluator hosts what it has of kernels."""
+
+    packages: Sequence[str] = ("numpy",)
     tuned = False
+
+    def function(self, program: TileProgram) -> Function:
+        """What computes a block, at known extents."""
+        raise NotImplementedError
+
+    def launched(self, graph: KernelGraph) -> BlockEvaluator | None:
+        """What runs the kernels of a μGraph in the place of the evaluator."""
+        made = programs(graph)
+        return _block_after_block(graph, made, [self.function(p) for p in made])
 
     def takes(self, device: str) -> bool:  # noqa: ARG002
         """All tensors: they are moved to the CPU and back."""
         return True
-
-    def emit(self, graph: KernelGraph) -> str:
-        """The text of the μGraph, which is evaluated as it stands."""
-        return str(graph)
 
     def compile(
         self,
@@ -53,7 +66,11 @@ class Reference(Backend):
         most: Mapping[str, int] | None = None,
     ) -> Evaluated:
         """What evaluates it at whatever extents the tensors have."""
-        return Evaluated(graph, self.emit, most=most)
+        largest = graph.with_extents(most or {})
+        if None not in largest.extent_of.values():
+            # What the backend cannot express is refused before a call.
+            self.launched(largest)
+        return Evaluated(graph, self, most)
 
     def report(
         self,
@@ -68,10 +85,17 @@ class Reference(Backend):
         """Nothing is loaded late."""
 
 
-Function = Callable[..., None]
-"""Computes one block: takes its coordinates, one for each split of the grid, and the
-tensors of the tile program as f32 arrays, one axis for each dim; fills those it stores.
-"""
+class Reference(Hosted):
+    """The evaluator: slow, and right by definition."""
+
+    name = "reference"
+
+    def emit(self, graph: KernelGraph) -> str:
+        """The text of the μGraph, which is evaluated as it stands."""
+        return str(graph)
+
+    def launched(self, graph: KernelGraph) -> None:
+        """Kernels are evaluated as all else is, in float64."""
 
 
 class Evaluated(Plain):
@@ -82,30 +106,24 @@ class Evaluated(Plain):
 
     Args:
         graph: What to run, at whatever extents tensors have.
-        emit: Gives its source.
-        kernels: Gives what computes a block of each graph-defined kernel, in launch
-            order; asked once for each set of extents.  Without it kernels are
-            evaluated, as all is, in float64.
+        backend: Gives its source, and its kernels once for each set of extents.
         most: The largest extents of symbolic dims.
     """
 
     def __init__(
         self,
         graph: KernelGraph,
-        emit: Callable[[KernelGraph], str],
-        kernels: Callable[[KernelGraph], Sequence[Function]] | None = None,
+        backend: Hosted,
         most: Mapping[str, int] | None = None,
     ) -> None:
         self.graph = graph
-        self._emit, self._most = emit, dict(most or {})
-        self._blocks = None
-        if kernels is not None:
-            self._blocks = cache(partial(_block_after_block, kernels))
+        self._backend, self._most = backend, dict(most or {})
+        self._launched = cache(backend.launched)
 
     @property
     def source(self) -> str:
         """What was emitted, at the largest extents of symbolic dims."""
-        return self._emit(self.graph.with_extents(self._most))
+        return self._backend.emit(self.graph.with_extents(self._most))
 
     def __call__(
         self, *tensors: torch.Tensor, out: Sequence[torch.Tensor] = ()
@@ -113,7 +131,8 @@ class Evaluated(Plain):
         """The outputs, as new tensors or in those given."""
         extents = check_tensors(self.graph, tensors, out, self._most)
         graph = self.graph.with_extents(extents)
-        if self._blocks is None:
+        launched = self._launched(graph)
+        if launched is None:
             found = run_reference(graph, *tensors)
         else:
             domain = NumpyDomain(np.float32, round_casts=True)
@@ -121,7 +140,7 @@ class Evaluated(Plain):
                 (t if _has_integers(t) else t.float()).detach().cpu().numpy()
                 for t in tensors
             ]
-            results = evaluate(graph, arrays, domain, self._blocks(graph))
+            results = evaluate(graph, arrays, domain, launched)
             found = _as_tensors(graph, results, tensors)
         for result, target in zip(found, out, strict=bool(out)):
             target.copy_(result)
@@ -129,11 +148,13 @@ class Evaluated(Plain):
 
 
 def _block_after_block(
-    functions: Callable[[KernelGraph], Sequence[Function]], graph: KernelGraph
+    graph: KernelGraph, made: Sequence[TileProgram], functions: Sequence[Function]
 ) -> BlockEvaluator:
     """What calls the function of a kernel for each of its blocks in turn."""
-    made = zip(graph.blocks, programs(graph), functions(graph), strict=True)
-    kernels = {b.results: (program, function) for b, program, function in made}
+    kernels = {
+        b.results: (program, function)
+        for b, program, function in zip(graph.blocks, made, functions, strict=True)
+    }
 
     def launch(
         block: BlockGraph,

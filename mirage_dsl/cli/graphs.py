@@ -43,7 +43,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.hardware import DEFAULT, EARLIEST, HARDWARE
 from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.core.types import MAX_EXTENT, TensorSpec, boolean, dtype_named
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.parser import parse
@@ -306,7 +306,7 @@ def check_command(files: tuple[str, ...], as_json: bool) -> None:
 
 
 def _problems(file: str) -> list[str]:
-    from mirage_dsl.ir.check.graph import check
+    from mirage_dsl.ir.check import check
 
     try:
         graph = read_graph(file)
@@ -503,7 +503,7 @@ def run_command(
     interpreter, which is slow, so give small sizes; else the evaluator runs, rounding
     as the kernels would.  The reference is the same graph, or PROGRAM, in float64.
     """
-    from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+    from mirage_dsl.ir.evaluate import evaluate_numpy
 
     graph = resize(read_graph(file), sizes)
     reference = graph if program is None else resize(read_graph(program), sizes)
@@ -551,7 +551,7 @@ def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:
     what is indexed.
     """
     from mirage_dsl.ir.analysis.integers import Limit, index_limits
-    from mirage_dsl.ir.evaluate.floats import numpy_dtype
+    from mirage_dsl.ir.evaluate import numpy_dtype
 
     generator = np.random.default_rng(seed)
     limits = index_limits(graph)
@@ -580,7 +580,7 @@ def _execute(
 ) -> tuple[str, list[Array]]:
     import torch
 
-    from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+    from mirage_dsl.ir.evaluate import evaluate_numpy
 
     gpu = torch.cuda.is_available() and not interpret
     if not gpu and not interpret:

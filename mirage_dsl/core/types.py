@@ -99,6 +99,11 @@ class DType:
         return TensorSpec(self, dims if isinstance(dims, tuple) else (dims,))
 
 
+def torch_dtype(dtype: DType) -> str:
+    """PyTorch's name of a format, as an expression: `torch.float16`."""
+    return f"torch.{dtype.long_name}"
+
+
 def _float(
     name: str, long_name: str, size: int, most: float, bits: int, low: int
 ) -> DType:
@@ -440,6 +445,13 @@ class Scalar:
             text += "*" if power > 0 else "/"
             text += name if abs(power) == 1 else f"{name}^{abs(power)}"
         return text
+
+
+def number(value: float) -> str:
+    """A number as an atomic Python expression that reads back exactly."""
+    if value in (math.inf, -math.inf):
+        return f'float("{value}")'
+    return f"({value!r})" if value < 0 or str(value)[0] == "-" else repr(value)
 
 
 def _stays_float(value: float) -> bool:

@@ -38,7 +38,7 @@ from mirage_dsl.cost.footprint import (
     size_of,
     tensor_bytes,
 )
-from mirage_dsl.ir.analysis.calls import FusedCall, calls
+from mirage_dsl.ir.analysis.launches import FusedCall, behind_kernels, calls, runs_ahead
 from mirage_dsl.ir.analysis.layouts import (
     SOFTMAXES,
     Place,
@@ -48,7 +48,6 @@ from mirage_dsl.ir.analysis.layouts import (
     rows_last,
     single_elements,
 )
-from mirage_dsl.ir.analysis.waiting import behind_kernels, runs_ahead
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, dims_of
 from mirage_dsl.ir.infer import (
     kernel_types,
@@ -60,7 +59,7 @@ from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
-from mirage_dsl.tile.sizes import SMALLEST_DOT
+from mirage_dsl.tile.program import SMALLEST_DOT
 
 # -- Memory ----------------------------------------------------------------------------
 

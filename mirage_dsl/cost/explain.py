@@ -22,8 +22,12 @@ from mirage_dsl.cost.footprint import (
 )
 from mirage_dsl.cost.order import exchanges, synchronisations
 from mirage_dsl.ir.analysis.bounds import exposed, unshifted
+from mirage_dsl.ir.analysis.launches import (
+    asked_ahead,
+    behind_kernels,
+    launched_in_turn,
+)
 from mirage_dsl.ir.analysis.layouts import laid_out, places
-from mirage_dsl.ir.analysis.waiting import asked_ahead, behind_kernels, launched_in_turn
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, grid_parts

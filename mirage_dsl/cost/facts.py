@@ -35,9 +35,19 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
-from mirage_dsl.tile.build import build, memory_order
+from mirage_dsl.tile.build import (
+    Suited,
+    build,
+    defer,
+    deferrable,
+    eager,
+    is_worth_a_tile,
+    memory_order,
+    vector_products,
+)
 from mirage_dsl.tile.combined import packed, runs
 from mirage_dsl.tile.program import (
+    SMALLEST_DOT,
     Cast,
     Compute,
     Convert,
@@ -47,7 +57,11 @@ from mirage_dsl.tile.program import (
     Loop,
     Mask,
     Merge,
+    Number,
+    Order,
+    Outer,
     Pick,
+    Pieces,
     Positions,
     Product,
     Reduce,
@@ -58,27 +72,12 @@ from mirage_dsl.tile.program import (
     Store,
     Tile,
     TileProgram,
+    Unsized,
+    either,
     makes,
     reads,
     tiles_of,
     walk,
-)
-from mirage_dsl.tile.sizes import (
-    SMALLEST_DOT,
-    Number,
-    Order,
-    Outer,
-    Pieces,
-    Unsized,
-    either,
-)
-from mirage_dsl.tile.suited import (
-    Suited,
-    defer,
-    deferrable,
-    eager,
-    is_worth_a_tile,
-    vector_products,
 )
 
 # -- Who makes and who reads a value ---------------------------------------------------

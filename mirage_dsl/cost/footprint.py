@@ -25,8 +25,15 @@ from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, WARP, Hardware
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.facts import BlockFacts, Live, ProgramFacts, as_column
 from mirage_dsl.ir.graph import BlockGraph, LoopBound, Split, dims_of, grid_axes
-from mirage_dsl.tile.program import Numbers, Product, elements_at, lanes_at
-from mirage_dsl.tile.sizes import SMALLEST_DOT, Formula, Number
+from mirage_dsl.tile.program import (
+    SMALLEST_DOT,
+    Formula,
+    Number,
+    Numbers,
+    Product,
+    elements_at,
+    lanes_at,
+)
 
 # -- Sizes of values -------------------------------------------------------------------
 

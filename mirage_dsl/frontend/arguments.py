@@ -58,7 +58,7 @@ from mirage_dsl.core.types import (
     is_name,
     packed,
 )
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.evaluate import numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 
 STATE = "*state"

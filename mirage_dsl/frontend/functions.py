@@ -73,7 +73,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axis,
 )
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy, numpy_dtype
+from mirage_dsl.ir.evaluate import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Formats, Operator, Truth
 from mirage_dsl.ops.table import (
     ABS,

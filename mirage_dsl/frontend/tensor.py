@@ -54,7 +54,7 @@ from mirage_dsl.frontend.recorder import (
     sizes_of,
     with_correction,
 )
-from mirage_dsl.ir.evaluate.floats import numpy_dtype
+from mirage_dsl.ir.evaluate import numpy_dtype
 
 LIKENESS = 0.8
 """Of two names, above which one may be a slip of the other."""

@@ -48,7 +48,7 @@ from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import ROUNDINGS
 from mirage_dsl.rewrite.casts import without_unseen_roundings
-from mirage_dsl.rewrite.updates import updates_chosen
+from mirage_dsl.rewrite.concats import updates_chosen
 
 Function = Callable[..., Any]
 

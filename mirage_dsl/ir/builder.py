@@ -28,13 +28,20 @@ from types import TracebackType
 from typing import Self
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Axis, Dim, DType, Scalar, TensorType, scalar
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.core.types import (
+    Axis,
+    AxisNames,
+    Dim,
+    DType,
+    Scalar,
+    TensorType,
+    scalar,
+)
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     AttrValue,
-    AxisNames,
     BlockGraph,
     BlockNode,
     Index,

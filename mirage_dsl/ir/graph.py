@@ -165,7 +165,7 @@ class Apply:
         """Whether no block computes it of what the block has computed.
 
         So a generated kernel ends before it, and another one starts behind it; or that
-        one does it, where it is a gather (`rewrite.gathers`).
+        one does it, where it is a gather (`rewrite.sinking`).
         """
         alone = (Kind.CONCAT, Kind.GATHER, Kind.LIBRARY)
         return self.is_view or self.op.kind in alone or len(self.along) > 1

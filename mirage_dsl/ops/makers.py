@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import DType, scalar
+from mirage_dsl.core.types import DType, scalar, torch_dtype
 from mirage_dsl.ops.definition import (
     Algebra,
     Array,
@@ -361,7 +361,7 @@ def conversion(dtype: DType) -> Operator:
         name,
         converted,
         f"{{0}}.to(tl.{dtype.long_name})",
-        torch=f"{{0}}.to(torch.{dtype.long_name})",
+        torch=f"{{0}}.to({torch_dtype(dtype)})",
         field=lambda f, a: f.oracle(name, a),
         flops=0.5,
         formats=Formats.ANY if dtype.is_integer else Formats.INTEGERS,
@@ -389,7 +389,7 @@ def narrowing(dtype: DType, triton: str, *, saturates: bool) -> Operator:
         name,
         converted,
         triton,
-        torch=f"{{0}}{limits}.to(torch.{dtype.long_name})",
+        torch=f"{{0}}{limits}.to({torch_dtype(dtype)})",
         field=lambda f, a: f.oracle(name, a),
         field_note=ORACLE,
         flops=2.0,
@@ -412,7 +412,7 @@ def rounding(dtype: DType) -> Operator:
         f"round_{dtype.name}",
         rounded,
         f"{{0}}.to(tl.{dtype.long_name}).to(tl.float32)",
-        torch=f"{{0}}.to(torch.{dtype.long_name}).to({{0}}.dtype)",
+        torch=f"{{0}}.to({torch_dtype(dtype)}).to({{0}}.dtype)",
     )
 
 

@@ -31,15 +31,17 @@ from fractions import Fraction
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, TensorType, f32, scalar
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.analysis.bounds import bare, needs_no_shift, shift_row
-from mirage_dsl.ir.analysis.homogeneity import (
+from mirage_dsl.ir.analysis.bounds import (
     Exponentials,
     NotHomogeneousError,
     Scaling,
+    bare,
+    needs_no_shift,
     scaling_of,
+    shift_row,
 )
 from mirage_dsl.ir.canonical import FreshNames
-from mirage_dsl.ir.check.graph import check, check_or_raise
+from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

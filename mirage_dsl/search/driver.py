@@ -6,7 +6,7 @@
 Programs with products are one space of all their kernels (`search.multi_kernel`), of
 which a single kernel is the case of one layer.  What that does not cover is one segment
 first and, unless one kernel comes close to what the hardware could do, cut into chains
-of segments (`search.programs.chains`).  The program by library kernels is always a
+of segments (`search.programs`).  The program by library kernels is always a
 candidate.
 """
 
@@ -27,39 +27,30 @@ from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.cost.order import in_good_order
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.rewrite.flatten import FlatForm, flattened
-from mirage_dsl.rewrite.gathers import GathersGiven, with_gathers_given
+from mirage_dsl.rewrite.layouts import FlatForm, flattened
 from mirage_dsl.rewrite.shifts import stabilise
-from mirage_dsl.rewrite.variances import read_in_turn
+from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
+from mirage_dsl.rewrite.sums import read_in_turn
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.memo import Checkpoint, Memo
-from mirage_dsl.search.programs.chains import (
+from mirage_dsl.search.partition import Cutter, computed_again
+from mirage_dsl.search.programs import (
     MOST_GROUPS,
+    MOST_OPERATORS,
     Chains,
     Parts,
     PartsOf,
     Quick,
-)
-from mirage_dsl.search.programs.one_space import (
-    MOST_OPERATORS,
     both_proved,
     covers,
     one_space,
-)
-from mirage_dsl.search.programs.partition import Cutter, computed_again
-from mirage_dsl.search.programs.segments import (
-    HOPELESS,
-    Progress,
-    SegmentSearch,
-    silent,
-    structural_search,
 )
 from mirage_dsl.search.result import (
     Candidate,
@@ -72,11 +63,18 @@ from mirage_dsl.search.result import (
     with_every_kind,
 )
 from mirage_dsl.search.rewrites import REWRITES, Use, rewrites, rewritten
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.segments import (
+    HOPELESS,
+    Progress,
+    SegmentSearch,
+    silent,
+    structural_search,
+)
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.verify.certificate import Certificate
 
 if TYPE_CHECKING:
-    from mirage_dsl.search.multi_kernel import MultiKernel
+    from mirage_dsl.search.multi_kernel.search import MultiKernel
 
 # -- Certificates ----------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ avoids.
 
 What an edge costs is a plain sum over what it works on.  The sizes here are
 placeholders, one guess for each dim; they only rank structures.  The real sizes and the
-real cost model come after, in `search.sizes.sizes`.
+real cost model come after, in `search.sizes`.
 
 Sums and differences commute, so sum(x - y) is also sum(x) - sum(y), which may be
 cheaper; but large sums may cancel where the small differences were accurate.  What is

@@ -1,10 +1,13 @@
-"""What a search knows already, in this process and in a file.
+"""What is not searched twice: what is known by a key, and what differs in names only.
 
 What was found once under a key is not searched again.  With a checkpoint it is also
 kept in a file, so that an interruption loses little.  The file has one JSON document a
 line, each with a checksum, and only grows: a line that an interruption cut short is
 passed over.  Lines of other programs, settings or versions of the code have other keys,
 so one file may serve many searches.
+
+Programs that are the same but for their names, as the layers of a model are, have one
+text, and what was found for one of them is renamed for the others.
 """
 
 from __future__ import annotations
@@ -12,14 +15,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from mirage_dsl.core.errors import CacheError, MirageError
+from mirage_dsl.ir.canonical import Renaming, canonical_names
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.ir.walk import results_of
 from mirage_dsl.search.budget import SearchBudget
+
+# -- What is known, by key -------------------------------------------------------------
 
 _log = logging.getLogger("mirage_dsl.search.memo")
 
@@ -136,3 +146,100 @@ class Memo:
         """Keep something in the file, if it is whole: if no time cut it short."""
         if self.checkpoint is not None and (whole or not self.budget.late()):
             self.checkpoint.store(key, write())
+
+
+# -- Programs that are the same but for their names ------------------------------------
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of a program, in an order that does not depend on them.
+
+    Nor on the order of operators that do not need each other.
+
+    Attributes:
+        values: Inputs, then results of operators.
+        dims: All that the values have, as they appear.
+    """
+
+    values: tuple[str, ...]
+    dims: tuple[str, ...]
+
+
+def names_of(program: KernelGraph) -> Names:
+    """The names of a program of operators only."""
+    known = canonical_names(program)
+    applies = [n.result for n in program.applies]
+    ordered = sorted(applies, key=lambda name: known.values[name])
+    inputs = (i.name for i in program.given)
+    return Names((*inputs, *ordered), tuple(known.dims))
+
+
+def normal_text(program: KernelGraph) -> str:
+    """The same text for programs that differ only in names."""
+    names = names_of(program)
+    used = set(names.dims)
+    bare = replace(
+        program,
+        name="segment",
+        extents=tuple((n, e) for n, e in program.extents if n in used),
+    )
+    renaming = Renaming(
+        {name: f"d{i}" for i, name in enumerate(names.dims)},
+        {name: f"v{i}" for i, name in enumerate(names.values)},
+    )
+    return to_text(renaming.graph(bare))
+
+
+def renamed(graph: KernelGraph, own: Names, other: Names) -> KernelGraph:
+    """A μGraph of one program, as one of another that differs only in names."""
+    if own == other:
+        return graph
+    values = dict(zip(own.values, other.values, strict=True))
+    dims = dict(zip(own.dims, other.dims, strict=True))
+    _keep_apart(values, own.values, _tensors(graph))
+    _keep_apart(dims, own.dims, [n for n, _ in graph.extents])
+    taken = set(values.values())
+    inner = tuple(_inner_names(block, values, taken) for block in graph.blocks)
+    return Renaming(dims, values, inner).graph(graph)
+
+
+def _tensors(graph: KernelGraph) -> list[str]:
+    """The values of a kernel graph that kernels make."""
+    return [name for node in graph.nodes for name in results_of(node)]
+
+
+def _keep_apart(
+    names: dict[str, str], program: Sequence[str], used: Iterable[str]
+) -> None:
+    """Add new names for what only the μGraph has, where the other program has these."""
+    taken = set(names.values())
+    for name in used:
+        if name in program or name.endswith("#"):
+            continue  # `k#` follows `k`.
+        new = name
+        while new in taken:
+            new += "_"
+        taken.add(new)
+        names[name] = new
+
+
+def _inner_names(
+    block: BlockGraph, values: dict[str, str], taken: AbstractSet[str]
+) -> dict[str, str]:
+    """Loads are called after what they load; nothing is called like a tensor."""
+    wanted: dict[str, str] = {}
+    for node in block.nodes:
+        if isinstance(node, Load) and node.result.startswith(f"{node.source}_t"):
+            rest = node.result.removeprefix(node.source)
+            wanted[node.result] = values.get(node.source, node.source) + rest
+    names = [n.result for n in block.nodes if n.result not in block.results]
+    used = set(taken)
+    found: dict[str, str] = {}
+    for name in names:
+        new = wanted.get(name, name)
+        while new in used:
+            new += "_"
+        used.add(new)
+        found[name] = new
+    return found

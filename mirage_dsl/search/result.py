@@ -18,7 +18,7 @@ from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.bounds import exposed
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text

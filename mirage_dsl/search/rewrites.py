@@ -14,18 +14,20 @@ from enum import Enum
 from functools import reduce
 from types import MappingProxyType
 
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.rewrite.channels_last import with_convolutions_channels_last
 from mirage_dsl.rewrite.concats import name_whole_parts, pick_joined, take_apart
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.gathers import fuse_gathers, sink_gathers
-from mirage_dsl.rewrite.multiply_out import multiplied_out
+from mirage_dsl.rewrite.layouts import with_convolutions_channels_last
+from mirage_dsl.rewrite.loops import settle_masks, skip_tiles, split_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
-from mirage_dsl.rewrite.split import split_loop
-from mirage_dsl.rewrite.variances import combined_variances
-from mirage_dsl.rewrite.views import share_views, sink_views
+from mirage_dsl.rewrite.sinking import (
+    fuse_gathers,
+    share_views,
+    sink_gathers,
+    sink_views,
+)
+from mirage_dsl.rewrite.sums import combined_variances, multiplied_out
 from mirage_dsl.verify.shifts import reductions_as_shifts
 
 

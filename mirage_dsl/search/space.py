@@ -13,16 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
-from mirage_dsl.core.types import Scalar, TensorType, f64
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    AxisNames,
-    BlockGraph,
-    KernelGraph,
-    Operand,
-    Split,
-)
+from mirage_dsl.core.types import AxisNames, Scalar, TensorType, f64
+from mirage_dsl.ir.graph import Apply, Attrs, BlockGraph, KernelGraph, Operand, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind, Operator, Term

@@ -35,7 +35,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.rewrite.multiply_out import Form, forms
+from mirage_dsl.rewrite.sums import Form, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure import (
     ADD,
@@ -71,7 +71,7 @@ from mirage_dsl.search.extract import (
     placeholder_tiles,
     work_of,
 )
-from mirage_dsl.search.sizes.sizes import on_grid
+from mirage_dsl.search.sizes import on_grid
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
 
 VARIETY = 4

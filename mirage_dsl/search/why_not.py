@@ -12,7 +12,7 @@ from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.core.types import MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -34,14 +34,14 @@ from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.multiply_out import forms
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.rewrite.sums import forms
 from mirage_dsl.search.closure import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.segments import _reads_joined, one_kernel
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.rewrites import REWRITES
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.segments import _reads_joined, one_kernel
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.space import Configuration, Space, space_of
 from mirage_dsl.search.useful import (
     IN_TILE,

@@ -38,21 +38,20 @@ from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import Renaming, canonical_hash, canonical_names
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode
 from mirage_dsl.ir.text.printer import lines_of, with_lines
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.budget import SearchBudget
-from mirage_dsl.search.memo import Checkpoint
-from mirage_dsl.search.programs.repeats import names_of, renamed
+from mirage_dsl.search.memo import Checkpoint, names_of, renamed
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.cache import MUGRAPHS, Cache, Entry, Key
 from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.version import __version__
 
 if TYPE_CHECKING:
-    from mirage_dsl.search.driver import Progress
+    from mirage_dsl.search.segments import Progress
 
 
 T = TypeVar("T")
@@ -328,7 +327,7 @@ def _compile(version: str, progress: Progress | None) -> None:
     else:
         progress("compiling the search (once)", 0, 1, None)
     from mirage_dsl.search.driver import search
-    from mirage_dsl.search.multi_kernel import multi_kernel
+    from mirage_dsl.search.multi_kernel.search import multi_kernel
 
     search(_small(), DEFAULT, k=1)
     multi_kernel(_small(), DEFAULT, max_kernels=2, keep=1)
@@ -584,7 +583,7 @@ class Job:
     @property
     def is_long(self) -> bool:
         """Whether the program is cut into segments before it is searched."""
-        from mirage_dsl.search.programs.one_space import MOST_OPERATORS
+        from mirage_dsl.search.programs import MOST_OPERATORS
 
         return len(expand(self.program).nodes) > MOST_OPERATORS
 

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
-from mirage_dsl.ir.check.block import Diagnostic
+from mirage_dsl.ir.check import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ops.definition import Operator, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
@@ -27,13 +27,17 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Formula,
     Lane,
     Largest,
     Load,
     Loop,
     Mask,
     Merge,
+    Number,
+    Order,
     Pick,
+    Pieces,
     Positions,
     Product,
     Reduce,
@@ -46,27 +50,21 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
-    held_after,
-    held_by,
-    loop_parts,
-    makes,
-    neutral,
-    pieces_of,
-    reads,
-    tiles_of,
-    walk,
-)
-from mirage_dsl.tile.sizes import (
-    Formula,
-    Number,
-    Order,
-    Pieces,
     all_of,
     any_of,
     ends,
     fold,
+    held_after,
+    held_by,
+    loop_parts,
     loose,
+    makes,
+    neutral,
     opposite,
+    pieces_of,
+    reads,
+    tiles_of,
+    walk,
 )
 from mirage_dsl.tile.text import statement_text
 

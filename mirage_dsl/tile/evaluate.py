@@ -12,17 +12,16 @@ no meaning here: `check` looks at it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, scalar
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.evaluate.graph import (
+from mirage_dsl.ir.evaluate import (
     LOOP,
     Domain,
     Inside,
@@ -32,7 +31,7 @@ from mirage_dsl.ir.evaluate.graph import (
     grid_label,
     index_values,
 )
-from mirage_dsl.ir.graph import Index, LoopBound, Operand, dims_of
+from mirage_dsl.ir.graph import Index, Operand, dims_of
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -49,8 +48,11 @@ from mirage_dsl.tile.program import (
     Load,
     Loop,
     Merge,
+    Number,
+    Order,
     Part,
     Pick,
+    Pieces,
     Positions,
     Product,
     Reduce,
@@ -62,16 +64,15 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
+    iterations,
     pieces_of,
+    runs,
+    value,
     walk,
 )
 from mirage_dsl.tile.program import Mask as MaskStatement
-from mirage_dsl.tile.sizes import Number, Order, Pieces, value
 
 V = TypeVar("V")
-
-Met = Callable[[NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.bool_]]
-"""A method of `LoopBound`: which iterations of which blocks."""
 
 
 def evaluate_tiles(
@@ -93,15 +94,6 @@ def evaluate_tiles(
     """
     sized = replace(program, extents={**program.extents, **extents})
     return _Evaluation(sized, domain).run(outer)
-
-
-def _some_fail(covered: Sequence[Inside]) -> Inside:
-    """Where not all of these hold."""
-    labels = tuple(dict.fromkeys(n for c in covered for n in c.labels))
-    every = np.ones((1,) * len(labels), np.bool_)
-    for one in covered:
-        every = every & one.aligned(labels)
-    return Inside(labels, ~every)
 
 
 class _Evaluation(Generic[V]):
@@ -130,7 +122,9 @@ class _Evaluation(Generic[V]):
         for statement in body:
             look()
             if isinstance(statement, Loop):
-                for number in range(self._iterations()):
+                if self.program.loop is None:
+                    raise CheckError("a loop, but the program splits no dim for it")
+                for number in range(iterations(self.program)):
                     self.iteration = number
                     before = dict(self.values)
                     self._region(statement.body)
@@ -149,8 +143,7 @@ class _Evaluation(Generic[V]):
             number: Of the iteration.
             part: Of the iterations: which of them the loop runs.
         """
-        kept = [self._visits(b, number, b.met) for b in self.program.bounds]
-        kept += self._runs(number, part)
+        kept = self._runs(number, part)
         started = [s for s, _ in walk(self.program.body) if isinstance(s, Start)]
         for statement in started if kept else ():
             name, axes = statement.result, statement.tile.axes
@@ -162,46 +155,19 @@ class _Evaluation(Generic[V]):
             self._assign(name, axes, self._elementwise(table.WHERE, both, axes))
 
     def _runs(self, number: int, part: Part) -> list[Inside]:
-        """Which blocks run an iteration in a part: all of these hold there."""
-        if not part:
+        """Which blocks run an iteration in a part, if not all do."""
+        program = self.program
+        bounds = (*program.bounds, *(program.whole if part else ()))
+        if not bounds:
             return []
-        covered = {False: list[Inside](), True: list[Inside]()}
-        for bound in self.program.whole:
-            covered[bound.upper].append(self._visits(bound, number, bound.covers))
-        match part:
-            case "ahead":
-                return [_some_fail(covered[False])]
-            case "whole":
-                return [*covered[False], *covered[True]]
-            case "behind":
-                return [*covered[False], _some_fail(covered[True])]
-
-    def _visits(self, bound: LoopBound, number: int, met: Met) -> Inside:
-        loop, within = self.program.loop, self.program.within_grid
-        assert loop is not None
-        piece = self.pieces[Dim(loop.dim, grid=within, loop=True)]
-        width = min(
-            next(s.tile for s in self.program.grid if s.dim == bound.dim),
-            self.extents[bound.dim],
-        )
-        tile = piece.loop_tile
-        assert tile is not None
-        first = np.arange(parts(self.extents[bound.dim], width)) * width
-        labels, at = [grid_label(bound.dim)], np.asarray(number * tile)
-        if piece.grid_tile is not None:
-            count = parts(self.extents[loop.dim], piece.grid_tile)
-            labels.append(grid_label(loop.dim))
-            first, at = first[:, None], np.arange(count) * piece.grid_tile + at
-        return Inside(tuple(labels), met(at, tile, first, width))
-
-    def _iterations(self) -> int:
-        loop = self.program.loop
-        if loop is None:
-            raise CheckError("a loop, but the program splits no dim over iterations")
-        piece = self.pieces[Dim(loop.dim, grid=self.program.within_grid, loop=True)]
-        span = piece.grid_tile or self.extents[loop.dim]
-        assert piece.loop_tile is not None
-        return parts(span, piece.loop_tile)
+        dims = [*dict.fromkeys(b.dim for b in bounds)]
+        if program.loop is not None and program.within_grid:
+            dims += [program.loop.dim] * (program.loop.dim not in dims)
+        labels = tuple(map(grid_label, dims))
+        counts = [self._blocks(label) for label in labels]
+        blocks = dict(zip(dims, np.ix_(*map(np.arange, counts)), strict=True))
+        found = runs(program, part, blocks, number)
+        return [Inside(labels, np.broadcast_to(found, counts))]
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -457,19 +423,14 @@ class _Evaluation(Generic[V]):
         With `tensor`, which are inside of the tensor.  After the loop a lane of a
         looped piece is inside if it is in the first iteration.
         """
-        piece = self.pieces[dim]
+        piece, extent = self.pieces[dim], self.extents[dim.name]
         labels: list[Label] = [dim.name]
-        start, end = np.zeros((), np.int64), np.asarray(self.extents[dim.name])
+        block = np.zeros((), np.int64)
         if piece.grid_tile is not None:
             labels.insert(0, grid_label(dim.name))
-            count = parts(self.extents[dim.name], piece.grid_tile)
-            start = np.arange(count)[:, None] * piece.grid_tile
-            end = end if tensor else np.minimum(start + piece.grid_tile, end)
-        if piece.loop_tile is not None and self.iteration is not None:
-            start = start + self.iteration * piece.loop_tile
-        lane = np.arange(piece.width)
-        inside = start + lane < end
-        return Inside(tuple(labels), inside if tensor else inside & (lane < piece.size))
+            block = np.arange(parts(extent, piece.grid_tile))[:, None]
+        at, inside = piece.positions(block, self.iteration or 0)
+        return Inside(tuple(labels), at < extent if tensor else inside)
 
     def _masked(
         self, named: Named[V], masks: Sequence[Inside], fill: float

@@ -26,7 +26,6 @@ from lark import Lark, Token, v_args
 from mirage_dsl.core.errors import ParseError
 from mirage_dsl.core.types import Axis, Dim, axis_text, is_name, scalar
 from mirage_dsl.ir.graph import LoopBound, Operand, Schedule, Split
-from mirage_dsl.ir.text.applications import Resolver
 from mirage_dsl.ir.text.forms import (
     AxisForm,
     ClauseForm,
@@ -38,16 +37,13 @@ from mirage_dsl.ir.text.forms import (
     counted,
     suggest,
 )
+from mirage_dsl.ir.text.parser import Resolver
 from mirage_dsl.ir.text.printer import bounds_text
-from mirage_dsl.ir.text.syntax import (
-    Lines,
-    TypeForms,
-    read_with,
-    word,
-)
+from mirage_dsl.ir.text.syntax import TypeForms, grammar_beside, read_with, word
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
 from mirage_dsl.tile.program import (
+    OPERATIONS,
     Along,
     Announce,
     Ask,
@@ -56,6 +52,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Formula,
     Lane,
     Largest,
     Load,
@@ -64,6 +61,8 @@ from mirage_dsl.tile.program import (
     Merge,
     Note,
     Notes,
+    Number,
+    Order,
     Part,
     Pick,
     Positions,
@@ -79,7 +78,6 @@ from mirage_dsl.tile.program import (
     Update,
     Wait,
 )
-from mirage_dsl.tile.sizes import OPERATIONS, Formula, Number, Order
 
 # -- Printing --------------------------------------------------------------------------
 
@@ -724,15 +722,7 @@ class _Forms(TypeForms):
 
 @cache
 def _grammar() -> Lark:
-    text = Path(__file__).with_name("syntax.lark").read_text(encoding="utf-8")
-    return Lark(
-        text,
-        parser="lalr",
-        postlex=Lines(),
-        maybe_placeholders=True,
-        transformer=_Forms(),
-        import_paths=[str(Path(__file__).parents[1] / "ir" / "text")],
-    )
+    return grammar_beside(Path(__file__), _Forms())
 
 
 def read(source: Source) -> tuple[ProgramForm, ...]:
@@ -778,7 +768,7 @@ def parse_all(text: str, filename: str = "<tiles>") -> tuple[TileProgram, ...]:
             f"expected the text of tile programs, found {type(text).__name__}"
         )
     source = Source(filename, text)
-    _require_version(source)
+    source.require_version("tiles", _VERSION)
     try:
         return tuple(_Program(form, source).program() for form in read(source))
     except RecursionError:
@@ -786,30 +776,6 @@ def parse_all(text: str, filename: str = "<tiles>") -> tuple[TileProgram, ...]:
             "the formulas are nested too deeply; expected what `to_text` writes",
             source.whole(),
         ) from None
-
-
-def _require_version(source: Source) -> None:
-    """Refuse a text of another kind or version before its syntax is looked at."""
-    for number, line in enumerate(source.text.split("\n"), 1):
-        content = line.split("//")[0].strip()
-        if not content:
-            continue
-        word = Word(content, number, line.index(content[0]) + 1)
-        found = re.fullmatch(r"tiles\s+0*([0-9]+)", content)
-        if found is None:
-            raise source.wrong(
-                word,
-                f"found `{word}`, expected `tiles {_VERSION}`: a text of tile programs "
-                "begins with its version",
-            )
-        if found[1] != str(_VERSION):
-            raise source.wrong(
-                word,
-                f"this is version {found[1][:20]} of the text of tile programs; this "
-                f"program reads version {_VERSION}",
-            )
-        return
-    raise ParseError(f"the text is empty, expected `tiles {_VERSION}`", source.whole())
 
 
 _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(

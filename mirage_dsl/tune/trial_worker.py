@@ -22,7 +22,7 @@ from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.core.types import DType, Scalar, dtype_named, f32
 from mirage_dsl.ir.analysis.integers import Limit, index_limits
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.evaluate import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
 from mirage_dsl.ops.definition import Numbers, Operator
 from mirage_dsl.ops.table import OPERATORS

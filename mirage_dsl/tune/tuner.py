@@ -41,15 +41,15 @@ from mirage_dsl.core.settings import (
 )
 from mirage_dsl.core.types import packed
 from mirage_dsl.cost.estimate import Cost, estimate
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.variants import (
+from mirage_dsl.search.sizes import Constraints
+from mirage_dsl.search.variants import (
     costliest,
     neighbours,
     proposals,

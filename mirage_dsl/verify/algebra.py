@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
 from mirage_dsl.ir.analysis.integers import SMALL, Limit, any_integers
-from mirage_dsl.ir.evaluate.floats import as_format
+from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import MirageError, UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, scalar
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.evaluate import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Axes, Numbers, Operator
 from mirage_dsl.ops.table import OPERATORS

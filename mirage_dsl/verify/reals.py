@@ -37,13 +37,14 @@ from numpy.typing import NDArray
 from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import fitted, index_limits
-from mirage_dsl.ir.evaluate.floats import (
+from mirage_dsl.ir.evaluate import (
+    BlockEvaluator,
     NumpyDomain,
+    evaluate,
     evaluate_numpy,
     numpy_dtype,
     stand_in,
 )
-from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Array, Numbers, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples

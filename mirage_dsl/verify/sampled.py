@@ -34,7 +34,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Dim, Scalar
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import Limit, index_limits, of_words
-from mirage_dsl.ir.evaluate.graph import (
+from mirage_dsl.ir.evaluate import (
     LOOP,
     BlockEvaluation,
     Inside,

@@ -38,8 +38,7 @@ from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir.analysis.bounds import is_limited
 from mirage_dsl.ir.analysis.integers import Limit, fitted, index_limits
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

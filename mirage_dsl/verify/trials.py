@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import Limit, index_limits
-from mirage_dsl.ir.evaluate.graph import BlockEvaluator, evaluate, evaluate_block
+from mirage_dsl.ir.evaluate import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (
     INVALID,

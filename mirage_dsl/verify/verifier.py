@@ -22,9 +22,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
-from mirage_dsl.ir.analysis.waiting import launches
+from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate.graph import BlockEvaluator, Domain, Named
+from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -36,7 +36,7 @@ from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.rewrite.skip import unproven
+from mirage_dsl.rewrite.loops import unproven
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles

@@ -10,8 +10,8 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import CheckError, ShapeError, TraceError, UnsupportedError
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 

@@ -15,7 +15,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.api.kernel import BoundKernel
-from mirage_dsl.backends.dispatch import Call, Dispatch, Guarded
+from mirage_dsl.backends.base import Call, Dispatch, Guarded
 from mirage_dsl.core.settings import INTERPRET
 
 

@@ -18,7 +18,7 @@ from mirage_dsl.backends.triton.running import launch
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import with_symbolic
 from mirage_dsl.ir.text.parser import parse

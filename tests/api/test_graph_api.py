@@ -19,7 +19,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
 )
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, RunningMax
 
 

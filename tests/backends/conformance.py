@@ -36,8 +36,8 @@ from mirage_dsl.core.types import (
     u8,
 )
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode, Schedule, Split
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.walk import map_nodes

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan
+from mirage_dsl.backends.triton.lowering.emit import ModulePlan
+from mirage_dsl.backends.triton.lowering.kernel import KernelPlan
 from mirage_dsl.backends.triton.running import direct
 
 WORD = ctypes.c_uint64

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import DType
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents
 

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mirage_dsl as mirage
 from mirage_dsl.api import kernel as bound_kernel
 from mirage_dsl.api import kernel as kernel_module
-from mirage_dsl.backends.dispatch import Direct
+from mirage_dsl.backends.base import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running import direct
 from mirage_dsl.backends.triton.running.direct import direct_call

@@ -15,7 +15,7 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from tests.backends.running import allowed, compare, random_inputs
 from tests.programs import mugraphs

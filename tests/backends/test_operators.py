@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_dsl.backends.library import Argument, expression, number
+from mirage_dsl.backends.library import Argument, expression
 from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
-from mirage_dsl.core.types import DType, Scalar, f16, f32
+from mirage_dsl.core.types import DType, Scalar, f16, f32, number
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Operator

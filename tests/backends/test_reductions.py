@@ -18,12 +18,12 @@ from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import DType, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.loops import split_loop
 from tests.backends.running import TORCH, as_array
 
 REDUCTIONS = [o for o in OPERATORS.values() if o.kind is Kind.REDUCTION]

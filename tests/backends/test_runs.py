@@ -6,7 +6,7 @@ import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.backends.triton.running.screen import compile_only
-from mirage_dsl.ir.check.graph import check as problems
+from mirage_dsl.ir.check import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs

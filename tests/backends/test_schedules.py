@@ -10,9 +10,9 @@ import pytest
 from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import f32
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.search.sizes.variants import neighbours, proposals
+from mirage_dsl.search.variants import neighbours, proposals
 from tests.backends.running import check
 from tests.programs import mugraphs
 

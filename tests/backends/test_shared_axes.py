@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
-from mirage_dsl.ir.check.graph import check as problems
+from mirage_dsl.ir.check import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import check, random_inputs

@@ -7,7 +7,7 @@ import torch
 
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.rewrite.split import split_loop
+from mirage_dsl.rewrite.loops import split_loop
 from tests.backends.running import check, random_inputs
 from tests.programs import mugraphs
 from tests.rewrite.test_split import masked_attention

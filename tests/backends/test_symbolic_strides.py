@@ -7,8 +7,7 @@ import re
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.lowering.plan import ModulePlan
+from mirage_dsl.backends.triton.lowering.emit import ModulePlan, plan
 from mirage_dsl.backends.triton.running import launch
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel

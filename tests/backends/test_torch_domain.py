@@ -7,7 +7,7 @@ import pytest
 
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import OPERATORS

@@ -10,12 +10,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mirage_dsl.backends.triton.lowering.emit import emit, plan
-from mirage_dsl.backends.triton.lowering.source import UNPACKING
+from mirage_dsl.backends.triton.lowering.emit import UNPACKING, emit, plan
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Dim
-from mirage_dsl.ir.check.graph import check as problems
+from mirage_dsl.ir.check import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs

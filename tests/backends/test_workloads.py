@@ -24,7 +24,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from tests.backends.running import (
     allowed,

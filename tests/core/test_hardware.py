@@ -49,13 +49,13 @@ from mirage_dsl.core.hardware import (
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import BASE_SHARED, footprint_of, resources
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel import multi_kernel
+from mirage_dsl.search.multi_kernel.search import multi_kernel
 from mirage_dsl.search.result import Candidate, SearchResult
-from mirage_dsl.search.sizes.variants import neighbours, proposals
+from mirage_dsl.search.variants import neighbours, proposals
 from mirage_dsl.store.cache import HARDWARE as MEASURED
 from mirage_dsl.store.cache import Cache
 from mirage_dsl.store.superoptimize import prepare

@@ -12,7 +12,7 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import A100, H100, H200, hardware_named
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import _covered, estimate, launched
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.text.parser import parse

@@ -16,10 +16,10 @@ from mirage_dsl.cost import explain as explanation
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.order import in_good_order
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.search.sizes.variants import neighbours, proposals
+from mirage_dsl.search.variants import neighbours, proposals
 from tests.programs import mugraphs
 from tests.search import blocks, programs
 

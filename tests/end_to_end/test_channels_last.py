@@ -17,7 +17,7 @@ from mirage_dsl.core.hardware import H200
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.cost.explain import explain
 from mirage_dsl.ir.analysis.layouts import laid_out
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import parse

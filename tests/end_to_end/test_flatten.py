@@ -20,11 +20,11 @@ from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import AxisNames
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.flatten import flattened, side_by_side
+from mirage_dsl.rewrite.layouts import flattened, side_by_side
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 

@@ -22,7 +22,7 @@ from mirage_dsl.core.errors import (
     ShapeError,
     UnsupportedError,
 )
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 

@@ -18,14 +18,14 @@ import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.types import Dim
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.concats import pick_joined
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.rewrite.sinking import sink_views
 from mirage_dsl.tile import program as tile_program
 from mirage_dsl.tile import text as tile_text
 from mirage_dsl.tile.build import programs

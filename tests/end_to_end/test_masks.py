@@ -15,14 +15,14 @@ from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check as check_graph
+from mirage_dsl.ir.check import check as check_graph
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, LoopBound, Settled
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import map_blocks
-from mirage_dsl.rewrite.skip import settle_masks, skip_tiles
+from mirage_dsl.rewrite.loops import settle_masks, skip_tiles
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sizes.sizes import choose_sizes
+from mirage_dsl.search.sizes import choose_sizes
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as check_tiles
 from mirage_dsl.tile.program import Loop, Positions, tiles_of

@@ -15,7 +15,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.api.kernel import BoundKernel
 from mirage_dsl.core.types import dtype_named
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
 from tests.end_to_end.searching import relative_error

@@ -16,9 +16,8 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import CheckError, MirageError
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 

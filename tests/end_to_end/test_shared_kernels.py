@@ -14,7 +14,7 @@ import pytest
 
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import ShapeError, UnsupportedError
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import bind_extents, derived_extents, with_symbolic
 from tests.end_to_end.searching import relative_error

@@ -15,10 +15,10 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.loops import split_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.split import split_loop
-from mirage_dsl.rewrite.views import sink_views
-from mirage_dsl.search.programs.segments import (
+from mirage_dsl.rewrite.sinking import sink_views
+from mirage_dsl.search.segments import (
     one_kernel,
 )
 from mirage_dsl.search.structures import structures

@@ -12,13 +12,13 @@ from torch import Tensor
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H200
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.flatten import flattened
-from mirage_dsl.rewrite.variances import in_parts, read_in_turn
+from mirage_dsl.rewrite.layouts import flattened
+from mirage_dsl.rewrite.sums import in_parts, read_in_turn
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.rewrites import REWRITES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mirage_dsl as mirage
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from tests.end_to_end.searching import BY_NAME, NAMES, draw, relative_error, searched
 from tests.programs import reference
 

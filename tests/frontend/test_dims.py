@@ -14,8 +14,8 @@ import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend.program import SharedTail, Unifier
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 3.0, 1e-6, -1e-6, 1e-3, 20.0]
 SPECIAL += [-88.0, 89.0, 1e4, -1e4, 3e38, -3e38, math.inf, -math.inf, math.nan]

@@ -16,7 +16,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import DTYPES, INTEGERS, promote
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.text.parser import parse
 
 Function = Callable[..., Any]

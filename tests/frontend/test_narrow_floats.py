@@ -15,7 +15,7 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import DTypeError, MirageError
 from mirage_dsl.core.types import NARROW_FLOATS, DType, dtype_of
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.text.parser import parse
 
 Function = Callable[..., Any]

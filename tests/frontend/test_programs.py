@@ -7,8 +7,8 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import DTypeError, MirageError, TraceError
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.text.parser import parse
 
 Function = Callable[..., Any]

@@ -18,8 +18,8 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
 )
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import OPERATORS

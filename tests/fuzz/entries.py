@@ -35,7 +35,7 @@ from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import CACHE_DIR, DISALLOW_SEARCH
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mirage_dsl.core.types import Dim, f16
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,

@@ -8,7 +8,7 @@ import numpy as np
 
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 
 

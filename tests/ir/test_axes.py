@@ -9,8 +9,8 @@ import pytest
 
 from mirage_dsl.core.errors import CheckError, ParseError
 from mirage_dsl.ir.canonical import canonical_hash, diff
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load, Split
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import grid_parts

@@ -16,8 +16,8 @@ from mirage_dsl.core.types import Dim, DType, Scalar, bf16, f16, f32, scalar
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.analysis.bounds import GraphBounds, unshifted
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.check.graph import check_or_raise
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check_or_raise
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph, Load, Return, RunningMax
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ops.table import CAST, MUL

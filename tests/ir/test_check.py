@@ -10,7 +10,7 @@ import pytest
 from mirage_dsl.core.errors import CheckError, SourceLocation
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, TensorType, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.check.graph import check, check_or_raise
+from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import (
     Apply,
     Input,

@@ -11,7 +11,7 @@ import pytest
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar, f16, f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

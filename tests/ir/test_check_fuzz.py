@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from mirage_dsl.core.types import Axis, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -11,7 +11,7 @@ import pytest
 from mirage_dsl.core.errors import CheckError, DTypeError, ShapeError
 from mirage_dsl.core.types import bf16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from tests.ir.evaluation import draw, one, rms_linear
 
 # -- Programs --------------------------------------------------------------------------

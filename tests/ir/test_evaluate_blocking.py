@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 
 UNARY = ("exp", "tanh", "sigmoid", "square", "abs", "silu", "relu")

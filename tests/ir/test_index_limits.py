@@ -16,7 +16,7 @@ from mirage_dsl.ir.analysis.integers import (
     index_limits,
     indexed_too_short,
 )
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 
 Function = Callable[..., Any]

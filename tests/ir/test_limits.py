@@ -16,7 +16,7 @@ from mirage_dsl.core.errors import CheckError, MirageError, ParseError, ShapeErr
 from mirage_dsl.core.types import Scalar, TensorSpec, f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import parse

@@ -9,8 +9,7 @@ import pytest
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.types import f32
-from mirage_dsl.ir.analysis.bounds import GraphBounds
-from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
+from mirage_dsl.ir.analysis.bounds import GraphBounds, NotHomogeneousError, scaling_of
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.table import OPERATORS

@@ -7,8 +7,8 @@ import numpy as np
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 
 

@@ -28,7 +28,7 @@ from mirage_dsl.core.types import (
     parse_scalar,
     scalar,
 )
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,

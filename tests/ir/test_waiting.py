@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirage_dsl.core.types import f16, f32
-from mirage_dsl.ir.analysis.waiting import (
+from mirage_dsl.ir.analysis.launches import (
     after_wait,
     asked_ahead,
     behind_kernels,

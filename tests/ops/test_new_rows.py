@@ -18,14 +18,14 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.frontend.functions import reduced
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.makers import ROWS, binary, reduction
 from mirage_dsl.ops.table import MINIMUM
-from mirage_dsl.rewrite.split import split_loop
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.rewrite.loops import split_loop
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.superoptimize import superoptimize
 from mirage_dsl.verify.verifier import verify
 

@@ -16,7 +16,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, RunningMax
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.walk import applications
@@ -25,7 +25,7 @@ from mirage_dsl.ops.makers import ROWS, shift
 from mirage_dsl.ops.table import MIN
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.superoptimize import superoptimize
 from mirage_dsl.tile import build as tiles
 from mirage_dsl.tile.check import check

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar, TensorType
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

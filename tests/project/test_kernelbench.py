@@ -190,8 +190,18 @@ def test_attention_of_eager_is_one_kernel() -> None:
 def test_a_table_of_times(checkout: Path) -> None:
     assert main([str(checkout), "--gpu"]) == (0 if torch.cuda.is_available() else 2)
     rows = [
-        Timed(1, "fast", microseconds={OURS: 1.0, EAGER: 2.0, COMPILED: 0.5}),
-        Timed(1, "slow", microseconds={OURS: 3.0, EAGER: 2.0}),
+        Timed(
+            1,
+            "fast",
+            microseconds={OURS: 1.0, EAGER: 2.0, COMPILED: 0.5},
+            launches={OURS: 2, EAGER: 2, COMPILED: 1},
+        ),
+        Timed(
+            1,
+            "slow",
+            microseconds={OURS: 3.0, EAGER: 2.0},
+            launches={OURS: 3, EAGER: 1},
+        ),
         Timed(1, "stopped", reason="not done after 60 s"),
     ]
     text = gpu_summary(rows)
@@ -200,6 +210,8 @@ def test_a_table_of_times(checkout: Path) -> None:
     assert "slower than 1.02 times eager: 1\n    1.50  slow\n" in text
     assert "no slower than 1.02 times torch.compile: 0 of 1" in text
     assert "slower than 1.02 times torch.compile: 1\n    2.00  fast" in text
+    assert "no more launches than eager: 1 of 2; " in text
+    assert "more launches than eager: 1\n     3 for 1  slow" in text
 
 
 # -- Several processes beside one GPU --------------------------------------------------

@@ -12,12 +12,12 @@ import mirage_dsl as m
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.multiply_out import multiplied_out
 from mirage_dsl.rewrite.shifts import strip_shifts
-from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.rewrite.sinking import sink_views
+from mirage_dsl.rewrite.sums import multiplied_out
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.why_not import why_not

@@ -6,7 +6,7 @@ import torch
 
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.ir.analysis.layouts import places
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.concats import name_whole_parts

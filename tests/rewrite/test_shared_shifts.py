@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mirage_dsl.core.types import f16, f32
-from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError
+from mirage_dsl.ir.analysis.bounds import NotHomogeneousError
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import Accumulate, Apply, KernelGraph, RunningMax
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.views import share_views, sink_views
+from mirage_dsl.rewrite.sinking import share_views, sink_views
 from mirage_dsl.search.driver import search
 from mirage_dsl.verify.verifier import verify
 

@@ -9,12 +9,12 @@ import pytest
 
 from mirage_dsl.core.types import f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph, Load, Split
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.loops import split_loop
 from mirage_dsl.rewrite.shifts import stabilise
-from mirage_dsl.rewrite.split import split_loop
 from mirage_dsl.verify.verifier import verify
 from tests.programs import mugraphs
 from tests.rewrite.test_shared_shifts import in_a_loop, program

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from mirage_dsl.core.types import f16, f32
-from mirage_dsl.ir.analysis.bounds import exposed
-from mirage_dsl.ir.analysis.homogeneity import NotHomogeneousError, scaling_of
+from mirage_dsl.ir.analysis.bounds import NotHomogeneousError, exposed, scaling_of
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import Accumulate, Apply, BlockGraph, KernelGraph, RunningMax
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts

@@ -21,7 +21,7 @@ from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.multiply_out import multiplied_out
+from mirage_dsl.rewrite.sums import multiplied_out
 from mirage_dsl.search import driver
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.closure import saturate, workspace

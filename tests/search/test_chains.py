@@ -11,15 +11,14 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate, least_microseconds
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.analysis.waiting import launched_early
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search import driver
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
+from mirage_dsl.search.sizes import Constraints, Sizer
 from mirage_dsl.verify.verifier import verify
 from tests.search import programs
 

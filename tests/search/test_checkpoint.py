@@ -15,11 +15,11 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search import multi_kernel
+from mirage_dsl.search import segments
 from mirage_dsl.search import structures as module
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.memo import Checkpoint
-from mirage_dsl.search.programs import segments
+from mirage_dsl.search.multi_kernel import search as union_search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.verify import verifier
 from tests.search.programs import Program
@@ -142,7 +142,7 @@ class _Work:
         for owner, name in (
             (module, "structures"),
             (segments, "sizes_of_all"),
-            (multi_kernel, "multi_kernel"),
+            (union_search, "multi_kernel"),
             (verifier, "verify"),
         ):
             patch.setattr(owner, name, self.counted(name, getattr(owner, name)))

@@ -8,12 +8,11 @@ import pytest
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import choose_sizes
+from mirage_dsl.search.sizes import Constraints, choose_sizes
 from tests.search import blocks
 
 ATTENTION = blocks.attention(1)

@@ -15,7 +15,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -28,7 +28,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult, is_one_kernel
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes import Constraints
 from tests.search import blocks, programs
 from tests.search.blocks import op, tensor
 

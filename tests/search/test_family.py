@@ -11,7 +11,7 @@ import pytest
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.search.sizes.sizes import (
+from mirage_dsl.search.sizes import (
     Allowed,
     UnsizedBlock,
     choose_sizes,

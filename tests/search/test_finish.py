@@ -15,7 +15,7 @@ from mirage_dsl.cost.order import (
 )
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents

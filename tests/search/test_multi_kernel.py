@@ -18,24 +18,20 @@ from mirage_dsl.core import compiled
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim, Scalar, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder, one_over
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import grid_parts, with_derived_extents
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
 from mirage_dsl.search.multi_kernel import search as union_search
 from mirage_dsl.search.multi_kernel.dags import prove
-from mirage_dsl.search.multi_kernel.halves import Joining, cut_dims, with_halves
-from mirage_dsl.search.multi_kernel.kernels import LARGEST, with_room
-from mirage_dsl.search.multi_kernel.search import Planner
+from mirage_dsl.search.multi_kernel.layered import LARGEST, with_room
+from mirage_dsl.search.multi_kernel.search import MultiKernel, Planner, multi_kernel
+from mirage_dsl.search.multi_kernel.storable import Joining, cut_dims, with_halves
 from mirage_dsl.search.result import is_one_kernel, leaves_products
-from mirage_dsl.search.sizes import graphs
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
-from mirage_dsl.search.sizes.sizes import UnsizedBlock, sizes_of_all
+from mirage_dsl.search.sizes import Constraints, Sizer, UnsizedBlock, sizes_of_all
 from mirage_dsl.search.space import Configuration, space_of
 from mirage_dsl.store.superoptimize import code_version, prepare_search
 from mirage_dsl.verify.verifier import verify
@@ -505,7 +501,7 @@ def test_kernels_that_graphs_share_are_sized_once(
         calls.append(structures[0].block)
         return sizes_of_all(structures, *rest, **options)
 
-    monkeypatch.setattr(graphs, "sizes_of_all", counted)
+    monkeypatch.setattr("mirage_dsl.search.sizes.sizes_of_all", counted)
     sizer = Sizer(H100, Constraints())
     graph = only_blocks(found("split_k"), 2)[0]
     first = sizer.sized(graph)

@@ -12,8 +12,11 @@ from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.maps import with_derived_extents
 from mirage_dsl.search.budget import Budget
-from mirage_dsl.search.multi_kernel import MultiKernel, multi_kernel
-from mirage_dsl.search.multi_kernel.search import PROOF_EFFORT
+from mirage_dsl.search.multi_kernel.search import (
+    PROOF_EFFORT,
+    MultiKernel,
+    multi_kernel,
+)
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
 from tests.search.test_multi_kernel import operators, softmax, stored, sums

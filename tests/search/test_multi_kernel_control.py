@@ -11,8 +11,8 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel import multi_kernel
 from mirage_dsl.search.multi_kernel import search as union_search
+from mirage_dsl.search.multi_kernel.search import multi_kernel
 from tests.search.test_multi_kernel import decode
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.multi_kernel.dags import Dag, cheap_enough, neighbours, prove
-from mirage_dsl.search.multi_kernel.graph import (
+from mirage_dsl.search.multi_kernel.layered import (
     LAUNCH,
     OPERATE,
     PASS,

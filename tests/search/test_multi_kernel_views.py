@@ -11,7 +11,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel import multi_kernel
+from mirage_dsl.search.multi_kernel.search import multi_kernel
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
 

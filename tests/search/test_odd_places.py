@@ -16,11 +16,10 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.partition import shift_carriers
+from mirage_dsl.search.partition import shift_carriers
 
 ROWS, COLUMNS = 24, 36
 

@@ -15,10 +15,9 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.one_space import kernels_of
+from mirage_dsl.search.programs import kernels_of
 from mirage_dsl.search.result import is_one_kernel
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
+from mirage_dsl.search.sizes import Constraints, Sizer
 from tests.programs.random_programs import random_program
 
 

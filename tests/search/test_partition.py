@@ -14,13 +14,13 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim, TensorType, f16
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.search.programs import partition
-from mirage_dsl.search.programs.partition import (
+from mirage_dsl.search import partition
+from mirage_dsl.search.partition import (
     Cutter,
     Group,
     computed_again,

@@ -17,12 +17,12 @@ import mirage_dsl as m
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Accumulate, BlockGraph, Input, KernelGraph
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import strip_shifts
-from mirage_dsl.rewrite.views import sink_views
+from mirage_dsl.rewrite.sinking import sink_views
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult, is_one_kernel
 from mirage_dsl.search.space import space_of

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from mirage_dsl.core.hardware import H100, Hardware
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search import structures as module
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.programs.repeats import apart, names_of, normal_text, renamed
+from mirage_dsl.search.memo import names_of, normal_text, renamed
+from mirage_dsl.search.partition import apart
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program

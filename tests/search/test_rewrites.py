@@ -15,7 +15,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.canonical import FreshNames, canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.walk import applications, makers, map_nodes

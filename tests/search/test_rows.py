@@ -13,7 +13,7 @@ from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.search.sizes.sizes import choose_sizes
+from mirage_dsl.search.sizes import choose_sizes
 
 
 def product(tile: int, *, row: str = "1, k", step: int = 4096) -> KernelGraph:

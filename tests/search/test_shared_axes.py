@@ -14,16 +14,16 @@ import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, Split
 from mirage_dsl.ir.maps import grid_parts
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.variants import neighbours, proposals
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.space import Configuration, configurations, space_of
 from mirage_dsl.search.structures import structures
+from mirage_dsl.search.variants import neighbours, proposals
 from mirage_dsl.search.why_not import why_not
 from tests.search.test_bruteforce import Enumerator, reference
 from tests.search.test_structures import assert_right, outline

@@ -11,12 +11,12 @@ import pytest
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.search.sizes.sizes import Allowed, Sized, choose_sizes
+from mirage_dsl.search.sizes import Allowed, Sized, choose_sizes
 from tests.search import blocks
 
 GRAPHS = {

@@ -13,17 +13,16 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H100, H200
 from mirage_dsl.core.types import f16, f32, u8
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel.halves import cut_dims
-from mirage_dsl.search.programs.segments import MOST_SPLIT, Found, SegmentSearch
+from mirage_dsl.search.multi_kernel.storable import cut_dims
 from mirage_dsl.search.result import Plan, SearchResult, is_one_kernel, splits_a_loop
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
+from mirage_dsl.search.segments import MOST_SPLIT, Found, SegmentSearch
+from mirage_dsl.search.sizes import Constraints, Sizer
 from tests.programs import mugraphs
 from tests.search import programs
 from tests.search.test_driver import safe_attention

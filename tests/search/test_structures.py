@@ -11,8 +11,8 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Scalar
-from mirage_dsl.ir.check.graph import check
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,

@@ -8,12 +8,12 @@ import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, Split
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.variants import (
+from mirage_dsl.search.sizes import Constraints
+from mirage_dsl.search.variants import (
     costliest,
     neighbours,
     proposals,

@@ -12,7 +12,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.sizes.constraints import Constraints
+from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.why_not import why_not
 
 PROGRAM = """mirage 1

@@ -25,7 +25,7 @@ from mirage_dsl.core.errors import CacheError, SearchError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.settings import ASSERT_CACHE_HIT, DISALLOW_SEARCH, EFFORT
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
-from mirage_dsl.ir.check.graph import check_or_raise
+from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text

@@ -27,9 +27,8 @@ import numpy as np
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import f32
-from mirage_dsl.ir.analysis.waiting import launched_early, launches
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate, evaluate_block
+from mirage_dsl.ir.analysis.launches import launched_early, launches
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate, evaluate_block
 from mirage_dsl.ir.graph import KernelGraph, dims_of
 from mirage_dsl.ops.table import CUMPROD, CUMSUM, MAX, SUM
 from mirage_dsl.tile.build import programs

@@ -11,30 +11,33 @@ from typing import Any
 import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.ir.analysis.waiting import launched_early, launches
+from mirage_dsl.ir.analysis.launches import launched_early, launches
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.tile.build import build, programs
+from mirage_dsl.tile.build import Suited, build, programs, suited
 from mirage_dsl.tile.program import (
     Announce,
     Ask,
     Compute,
     Convert,
+    Formula,
     Load,
     Loop,
     Mask,
     Pick,
+    Pieces,
     Product,
     Start,
     Statement,
     Store,
     TileProgram,
+    Unsized,
     Update,
     Wait,
+    outer_of,
+    value,
     walk,
 )
-from mirage_dsl.tile.sizes import Formula, Pieces, Unsized, outer_of, value
-from mirage_dsl.tile.suited import Suited, suited
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GRAPHS = {f.stem: parse(f.read_text()) for f in sorted(EXAMPLES.glob("*.mu"))}

@@ -11,8 +11,7 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile import build as tiles

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_dsl.core.types import Dim
-from mirage_dsl.tile.sizes import (
+from mirage_dsl.tile.program import (
     STAGES,
     WARPS,
     Number,

@@ -29,6 +29,8 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.program import (
     Load,
+    Order,
+    Pieces,
     Product,
     Reduce,
     Statement,
@@ -39,7 +41,6 @@ from mirage_dsl.tile.program import (
     pieces_of,
     walk,
 )
-from mirage_dsl.tile.sizes import Order, Pieces
 from tests.freeze.frozen import GRAPHS, HERE
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import MirageError, ParseError
-from mirage_dsl.ir.analysis.waiting import launched_early
+from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.maps import derived_extents, with_symbolic
 from mirage_dsl.tile.build import programs

@@ -15,7 +15,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import BUDGET_SECONDS, DETERMINISTIC
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.sizes.variants import proposals
+from mirage_dsl.search.variants import proposals
 from mirage_dsl.store import superoptimize as store
 from mirage_dsl.tune import tuner
 from mirage_dsl.tune.measure import Timing

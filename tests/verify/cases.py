@@ -13,7 +13,7 @@ import numpy as np
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.sizes import Shrunk, input_shape, shrink
 from tests.programs import mugraphs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.shifts import stabilise

@@ -15,7 +15,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.core.types import Integers
 from mirage_dsl.ir.canonical import Renaming
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind

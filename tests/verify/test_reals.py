@@ -12,7 +12,7 @@ import pytest
 
 from mirage_dsl.core.types import f16, scalar
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.verify.verifier import verify

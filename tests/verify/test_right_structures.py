@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.ir.evaluate.floats import evaluate_numpy
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.rewrite.casts import insert_casts

@@ -9,7 +9,7 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.frontend.trace import trace_function
-from mirage_dsl.ir.evaluate.floats import Compute, evaluate_numpy
+from mirage_dsl.ir.evaluate import Compute, evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify.reals import TOGETHER, RunsDomain, evaluate_runs
 from mirage_dsl.verify.sizes import input_shape

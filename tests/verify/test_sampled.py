@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mirage_dsl.core.types import Dim
-from mirage_dsl.ir.evaluate import graph as evaluation
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir import evaluate as evaluation
+from mirage_dsl.ir.evaluate import evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify import sampled

@@ -12,7 +12,7 @@ import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar, f16
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.check.graph import check
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.ir.text.parser import parse

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_dsl.backends.base import Backend
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
-from mirage_dsl.core.types import Axis, TensorType, boolean
+from mirage_dsl.core.types import Axis, TensorType, boolean, torch_dtype
 from mirage_dsl.ir.graph import KernelGraph
 
 if TYPE_CHECKING:
@@ -109,7 +109,6 @@ def standalone(graph: KernelGraph) -> str:
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
-    from mirage_dsl.backends.library import torch_dtype
     from mirage_dsl.backends.triton.lowering.emit import emit
 
     dtypes = [torch_dtype(item.type.dtype) for item in graph.inputs]

@@ -17,7 +17,7 @@ from itertools import pairwise
 from math import prod
 
 from mirage_dsl.core.types import Axis, AxisNames, Dim, TensorType
-from mirage_dsl.ir.analysis.calls import FusedCall, calls
+from mirage_dsl.ir.analysis.launches import FusedCall, calls
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,

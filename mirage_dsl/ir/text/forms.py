@@ -56,6 +56,30 @@ class Source:
         last = max((n for n, line in enumerate(self.lines, 1) if line), default=1)
         return self._location(last, len(self.lines[last - 1]) + 1)
 
+    def require_version(self, kind: str, version: int) -> None:
+        """Refuse a text of another kind or version, before its syntax is looked at.
+
+        Raises:
+            ParseError: It does not begin with this version.
+        """
+        expected = f"expected `{kind} {version}`"
+        for number, line in enumerate(self.text.split("\n"), 1):
+            content = line.split("//")[0].strip()
+            if not content:
+                continue
+            first = Word(content, number, line.index(content[0]) + 1)
+            found = re.match(rf"{kind}\s+0*([0-9]+)(?=\s|$)", content)
+            if found is None:
+                raise self.wrong(first, f"a text begins with its version, {expected}")
+            if found[1] != str(version):
+                raise self.wrong(
+                    first,
+                    f"this is version {found[1][:20]} of the text format; this program "
+                    f"reads version {version}",
+                )
+            return
+        raise ParseError(f"the text is empty, {expected}", self.whole())
+
     def _location(self, line: int, column: int | None) -> SourceLocation:
         shown = self.lines[line - 1] if line <= len(self.lines) else ""
         if column is not None:

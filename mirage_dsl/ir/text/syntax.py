@@ -224,14 +224,21 @@ class Lines:
 
 @cache
 def _grammar() -> Lark:
-    text = Path(__file__).with_name("syntax.lark").read_text(encoding="utf-8")
-    # Forms are made while parsing, so no tree is built.
+    return grammar_beside(Path(__file__), _Forms())
+
+
+def grammar_beside(module: Path, forms: Any) -> Lark:
+    """The grammar that lies beside a module, which may import rules of this one.
+
+    Forms are made while parsing, so no tree is built.
+    """
     return Lark(
-        text,
+        module.with_name("syntax.lark").read_text(encoding="utf-8"),
         parser="lalr",
         postlex=Lines(),
         maybe_placeholders=True,
-        transformer=_Forms(),
+        transformer=forms,
+        import_paths=[str(Path(__file__).parent)],
     )
 
 

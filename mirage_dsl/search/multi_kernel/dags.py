@@ -40,14 +40,14 @@ from mirage_dsl.core.work import look
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure import Ints
 from mirage_dsl.search.extract import EMPTY, HEAP, pop, push
-from mirage_dsl.search.multi_kernel.candidates import done_once
-from mirage_dsl.search.multi_kernel.graph import (
+from mirage_dsl.search.multi_kernel.layered import (
     LAUNCH,
     LIBRARY,
     OPERATE,
     SAVE,
     LayeredGraph,
 )
+from mirage_dsl.search.multi_kernel.storable import done_once
 
 # -- Re-extraction ---------------------------------------------------------------------
 

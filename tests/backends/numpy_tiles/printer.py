@@ -8,22 +8,15 @@ dim the block has positions (`k_loop_at`) and knows which are inside (`k_loop_in
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterable, Sequence
 from string import ascii_letters
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Axis, Dim, DType, Scalar, f32
-from mirage_dsl.ir.graph import BlockGraph, LoopBound, Operand
-from mirage_dsl.ir.maps import parts
+from mirage_dsl.core.types import Axis, Dim
+from mirage_dsl.ir.graph import Operand
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile import program as tp
-from mirage_dsl.tile.sizes import Piece, partial_of
-
-CALLED = {"np", "rows", "span", "read", "write", "rounded", "finite", "range", "it"}
-CALLED |= {"as_format"}
-"""What a function uses: NumPy, the rows' NumPy facets, what `backend` defines."""
 
 
 class Printer:
@@ -32,8 +25,6 @@ class Printer:
     def __init__(self, program: tp.TileProgram) -> None:
         self.program, self.pieces = program, tp.pieces_of(program)
         self.axes = {name: tile.axes for name, tile in tp.tiles_of(program).items()}
-        self.formats = {n: tile.dtype for n, tile in tp.tiles_of(program).items()}
-        self._block = BlockGraph(program.grid, program.loop, ())
         self._names, self._lines = dict[str, str](), list[str]()
 
     def source(self) -> str:
@@ -52,42 +43,18 @@ class Printer:
                 self.line(depth, f"# {note.text}")
             if isinstance(step, tp.Loop):
                 looped = [p for p in self.pieces.all if p.loop_tile is not None]
-                whole = looped[0].grid_tile or looped[0].extent or 1
-                count = parts(whole, looped[0].loop_tile or 1)
-                self.line(depth, f"for it in range({count}):")
-                self.bounds(depth + 1, looped[0], step.part)
-                self.positions(depth + 1, looped, " + it * {}")
+                self.line(depth, f"for it in range({tp.iterations(self.program)}):")
+                if self.program.bounds or step.part:
+                    ids = {s.dim: self.name(f"{s.dim} id") for s in self.program.grid}
+                    blocks = ", ".join(f"'{dim}': {name}" for dim, name in ids.items())
+                    runs = f"runs('{step.part}', {{{blocks}}}, it)"
+                    self.line(depth + 1, f"if not {runs}: continue")
+                self.positions(depth + 1, looped, "it")
                 self.region(step.body, depth + 1)
                 # From now on lanes are those of the first iteration.
                 self.positions(depth, looped)
             for text in self.lines(step):
                 self.line(depth, text)
-
-    def bounds(self, depth: int, looped: Piece, part: str) -> None:
-        """Leave out the iterations that the block does not visit, or not in a part."""
-        tile, begin = looped.loop_tile or 1, "0"
-        if looped.grid_tile is not None:
-            begin = f"{self.name(f'{looped.dim.name} id')} * {looped.grid_tile}"
-        at = f"{begin} + it * {tile}"
-        conditions = [self.bound(b, at, tile)[0] for b in self.program.bounds]
-        covered = {False: ["True"], True: ["True"]}
-        for bound in self.program.whole:
-            covered[bound.upper].append(self.bound(bound, at, tile)[1])
-        begun, unended = (" and ".join(covered[upper]) for upper in (False, True))
-        runs = {"ahead": f"not ({begun})", "whole": f"{begun} and {unended}"}
-        runs |= {"": "True", "behind": f"{begun} and not ({unended})"}
-        for condition in (*conditions, runs[part]):
-            self.line(depth, f"if not ({condition}): continue")
-
-    def bound(self, bound: LoopBound, at: str, tile: int) -> tuple[str, str]:
-        """Whether a bound lets an iteration through, and whether it covers it."""
-        width = next(s.tile for s in self.program.grid if s.dim == bound.dim)
-        first = f"{self.name(f'{bound.dim} id')} * {width} + {bound.offset}"
-        last, end = f"{first} + {width - 1}", f"{at} + {tile - 1}"
-        if bound.upper:
-            also = -1 if bound.also is None else bound.also
-            return f"{at} <= max({last}, {also})", f"{end} <= {first}"
-        return f"{end} >= {first}", f"{at} >= {last}"
 
     # -- Text --------------------------------------------------------------------------
 
@@ -97,12 +64,8 @@ class Printer:
 
     def name(self, wanted: str) -> str:
         """The Python name of a tile, tensor, piece or coordinate: always the same."""
-        if wanted not in self._names:
-            found, taken = re.sub(r"\W", "_", wanted), {*self._names.values()}
-            while found in CALLED | taken or keyword.iskeyword(found):
-                found += "_"
-            self._names[wanted] = found
-        return self._names[wanted]
+        found = re.sub(r"\W", "_", wanted)
+        return self._names.setdefault(wanted, f"{found}_{len(self._names)}")
 
     def spread(self, text: str, axes: tp.Order, order: tp.Order) -> str:
         """Something with some axes as it broadcasts against others."""
@@ -110,28 +73,28 @@ class Printer:
             return text
         return f"{text}[{', '.join(':' if d in axes else 'None' for d in order)}]"
 
-    def operand(self, of: Operand, order: tp.Order = (), dtype: DType = f32) -> str:
-        """A constant of a format, or a tile as it broadcasts against others."""
+    def operand(self, of: Operand, order: tp.Order) -> str:
+        """A constant, or a tile as it broadcasts against others."""
         if isinstance(of, str):
             return self.spread(self.name(of), self.axes[of], order)
         known = {n: e for n, e in self.program.extents.items() if e is not None}
-        text = f"np.float32('{of.at(known)}')"
-        return f"as_format({text}, '{dtype.long_name}')" if dtype.is_integer else text
+        return f"np.float32('{of.at(known)}')"
+
+    def row(self, op: Operator, operands: Iterable[str]) -> str:
+        """A row of the table on each element."""
+        return f"floats.elementwise(rows['{op.name}'], [{', '.join(operands)}])"
 
     # -- Places ------------------------------------------------------------------------
 
-    def positions(self, depth: int, pieces: Iterable[Piece], step: str = "") -> None:
-        """Bind where pieces lie and which lanes are inside."""
+    def positions(self, depth: int, pieces: Iterable[tp.Piece], it: str = "0") -> None:
+        """Bind where lanes of pieces lie, and which are inside; units have one lane."""
         for piece in pieces:
-            start, ends = "0", str(piece.extent)
-            if piece.grid_tile is not None:
-                start = f"{self.name(f'{piece.dim.name} id')} * {piece.grid_tile}"
-                ends += f", {start} + {piece.grid_tile}"
-            start += step.format(piece.loop_tile)
             at, inside = self.name(f"{piece.dim} at"), self.name(f"{piece.dim} in")
-            lanes = f"span({start}, {piece.width}, {piece.size}, {ends})"
-            bound = f"{at} = {start}" if piece.unit else f"{at}, {inside} = {lanes}"
-            self.line(depth, bound)
+            split = piece.grid_tile is not None
+            block = self.name(f"{piece.dim.name} id") if split else "0"
+            lanes = f"pieces['{piece.dim}'].positions({block}, {it})"
+            unit = f"{at} = {lanes}[0].item()"
+            self.line(depth, unit if piece.unit else f"{at}, {inside} = {lanes}")
 
     def inside(self, dims: Iterable[Dim], order: tp.Order) -> str:
         """Which lanes of a tile are inside along some of its axes."""
@@ -148,34 +111,32 @@ class Printer:
             inside += f" & ({self.operand(along.under, order)} == {along.holds})"
         return f"np.clip({at}, 0, {size} - 1)", inside
 
-    def place(
-        self,
-        tensor: str,
-        at: Sequence[Axis],
-        order: tp.Order,
-        along: tp.Along | None = None,
-    ) -> str:
+    def at(self, dim: Dim, order: tp.Order) -> str:
+        """The positions of a tile's lanes along a dim, as they broadcast."""
+        own = (dim,) if dim in order else ()
+        return self.spread(self.name(f"{dim} at"), own, order)
+
+    def place(self, step: tp.Load | tp.Store, order: tp.Order) -> str:
         """A tensor and the positions of a tile's lanes in it, dim by dim."""
-        found: list[str] = []
-        for dim in (d for axis in at for d in axis):
-            base = partial_of(dim, self._block)
-            if along is not None and dim == along.dim:
-                found.append(self.picked(along, order)[0])
+        loads, found = isinstance(step, tp.Load), list[str]()
+        for dim in (d for axis in step.at for d in axis):
+            base = tp.partial_of(dim, self.pieces.block)
+            if loads and step.along is not None and dim == step.along.dim:
+                found.append(self.picked(step.along, order)[0])
             elif base is None:
-                own = (dim,) if dim in order else ()
-                found.append(self.spread(self.name(f"{dim} at"), own, order))
+                found.append(self.at(dim, order))
             else:
                 last = (self.program.extents[dim.name] or 1) - 1
                 found.append(f"np.minimum({self.name(f'{base} id')}, {last})")
+        tensor = step.source if loads else step.result
         return f"{self.name(f'{tensor} tensor')}, [{', '.join(found)}]"
 
     def counted(self, axis: Axis, order: tp.Order) -> str:
         """The row-major positions of a tile's lanes along an axis."""
         text = "0"
         for dim in axis:
-            own = (dim,) if dim in order else ()
-            at = self.spread(self.name(f"{dim} at"), own, order)
-            text = f"({text}) * {self.program.extents[dim.name]} + {at}"
+            size = self.program.extents[dim.name]
+            text = f"({text}) * {size} + {self.at(dim, order)}"
         return text
 
     # -- Statements --------------------------------------------------------------------
@@ -185,12 +146,11 @@ class Printer:
         match step:
             case tp.Loop() | tp.Ask() | tp.Wait() | tp.Announce():
                 return []
-            case tp.Store(result, operand, at, dtype):
-                own, dims = self.axes[operand], [d for axis in at for d in axis]
-                dims = [d for d in dims if partial_of(d, self._block) is None]
-                order = (*own, *(d for d in self.pieces.axes(dims) if d not in own))
-                place, inside = self.place(result, at, order), self.inside(order, order)
-                text = f"rounded({self.operand(operand, order)}, '{dtype}')"
+            case tp.Store(_, operand, at, dtype):
+                order = self.pieces.axes_stored(at, self.axes[operand])
+                place, inside = self.place(step, order), self.inside(order, order)
+                tile = self.operand(operand, order)
+                text = f"floats.cast({tile}, dtype_named('{dtype}'))"
                 return [f"write({place}, {inside}, {text})"]
             case tp.Largest(result, tile, operand, state, scale):
                 last, largest = self.name(state), self.name(result)
@@ -206,14 +166,10 @@ class Printer:
         """What a statement makes, or assigns again."""
         match step:
             case tp.Compute(_, tile, op, operands, inner):
-                given = (self.formats[o] for o in operands if isinstance(o, str))
-                whole = next((d for d in given if d.is_integer), f32)
-                texts = [self.operand(o, tile.axes, whole) for o in operands]
-                found = row(op, row(inner, *texts)) if inner else row(op, *texts)
-                kind = "float32" if tile.dtype.only_stores else tile.dtype.long_name
-                return f"np.asarray({found}, '{kind}')"
+                texts = [self.operand(o, tile.axes) for o in operands]
+                return self.row(op, [self.row(inner, texts)] if inner else texts)
             case tp.Cast(_, tile, operand):
-                return f"rounded({self.name(operand)}, '{tile.dtype}')"
+                return f"floats.cast({self.name(operand)}, dtype_named('{tile.dtype}'))"
             case tp.Finite(_, _, operand):
                 return f"finite({self.name(operand)})"
             case tp.Convert(_, tile, operand) | tp.Merge(_, tile, operand):
@@ -224,14 +180,13 @@ class Printer:
                 return f"{self.name(of)}.take({at}, {self.axes[of].index(along)})"
             case tp.Mask(_, tile, operand, fill, where):
                 inside = self.inside([d for d, _ in where], tile.axes)
-                number = self.operand(Scalar(fill), (), tile.dtype)
-                return f"np.where({inside}, {self.name(operand)}, {number})"
-            case tp.Scan(_, tile, op, operand, along):
-                return row(op, self.name(operand), str(self.axes[operand].index(along)))
-            case tp.Reduce(_, tile, op, operand, over):
-                axes = tuple(self.axes[operand].index(d) for d in over)
-                found = row(op, self.name(operand), str(axes))
-                return f"np.asarray({found}, '{tile.dtype.long_name}')"
+                return f"floats.mask({self.name(operand)}, {inside}, float('{fill}'))"
+            case tp.Scan(_, _, op, operand, along):
+                at = self.axes[operand].index(along)
+                return f"floats.scan(rows['{op.name}'], {self.name(operand)}, {at})"
+            case tp.Reduce(_, _, op, operand, over):
+                at = tuple(map(self.axes[operand].index, over))
+                return f"floats.reduce(rows['{op.name}'], {self.name(operand)}, {at})"
             case _:
                 return self.other(step)
 
@@ -240,26 +195,24 @@ class Printer:
         match step:
             case tp.Positions(_, tile, at):
                 return f"np.{tile.dtype.long_name}({self.counted(at, tile.axes)})"
-            case tp.Load(_, tile, source, at, via, guarded):
+            case tp.Load(_, tile):
                 # Beyond a tensor boxes have zeros; of pointers nothing is known.
-                beyond = "0" if via == "descriptor" else "nan"
-                place = self.place(source, at, tile.axes, step.along)
-                inside = self.inside(guarded, tile.axes)
+                beyond = "0" if step.via == "descriptor" else "nan"
+                inside = self.inside(step.guarded, tile.axes)
                 if step.along is not None:
                     inside += f" & {self.picked(step.along, tile.axes)[1]}"
-                return f"read({place}, {inside}, '{beyond}')"
+                return f"read({self.place(step, tile.axes)}, {inside}, '{beyond}')"
             case tp.Product():
                 return self.product(step)
-            case tp.Start(_, tile, number):
-                shape = [self.pieces[d].width for d in tile.axes]
-                return (
-                    f"np.full({shape}, {self.operand(Scalar(number), (), tile.dtype)})"
-                )
+            case tp.Start(_, tile, value):
+                kind = tile.dtype.long_name if tile.dtype.is_integer else "float32"
+                full = f"np.full({self.pieces.shape(tile.axes)}, float('{value}'))"
+                return f"as_format({full}, '{kind}')"
             case tp.Rescale(target, scale):
                 return f"{self.name(target)} * {self.operand(scale, self.axes[target])}"
             case tp.Update(target, operand, op) if op.join is not None:
                 added = self.operand(operand, self.axes[target])
-                return row(op.join, self.name(target), added)
+                return self.row(op.join, [self.name(target), added])
             case _:
                 raise UnsupportedError(f"no NumPy for {type(step).__name__}")
 
@@ -271,8 +224,3 @@ class Printer:
         operands = f"{self.name(step.left)}, {self.name(step.right)}"
         text = f"np.einsum('{a},{b}->{c}', {operands}, optimize=True)"
         return text if step.into is None else f"{self.name(step.into)} + {text}"
-
-
-def row(op: Operator, *operands: str) -> str:
-    """A call of a row's NumPy facet."""
-    return f"rows['{op.name}']({', '.join(operands)})"

@@ -55,20 +55,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.backends.base import overlaps, span
-from mirage_dsl.backends.dispatch import Direct
+from mirage_dsl.backends.base import Direct, overlaps, span
 from mirage_dsl.backends.library import HELPERS
-from mirage_dsl.backends.triton.lowering.plan import KernelPlan, Launcher, ModulePlan
+from mirage_dsl.backends.triton.lowering.emit import Launcher, ModulePlan
+from mirage_dsl.backends.triton.lowering.kernel import KernelPlan
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError, MirageError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.core.modes import in_mode, plain_torch
 from mirage_dsl.core.types import DType
-from mirage_dsl.ir.analysis.calls import calls
+from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.analysis.layouts import built, copied_parts
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.tile.sizes import ALIGNMENT
+from mirage_dsl.tile.program import ALIGNMENT
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_dsl.backends.base import check_memory, check_tensors, overlaps, stored_over
-from mirage_dsl.backends.dispatch import Call, Direct, Dispatch, signature
-from mirage_dsl.backends.triton.lowering.emit import FAR, is_far, plan
-from mirage_dsl.backends.triton.lowering.plan import ModulePlan
+from mirage_dsl.backends.base import (
+    Call,
+    Direct,
+    Dispatch,
+    check_memory,
+    check_tensors,
+    overlaps,
+    signature,
+    stored_over,
+)
+from mirage_dsl.backends.triton.lowering.emit import FAR, ModulePlan, is_far, plan
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.running.screen import (
@@ -23,7 +30,7 @@ from mirage_dsl.core.errors import CompileError, MirageError, ShapeError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.core.types import packed
 from mirage_dsl.ir.graph import Input, KernelGraph
-from mirage_dsl.tile.sizes import ALIGNMENT
+from mirage_dsl.tile.program import ALIGNMENT
 
 if TYPE_CHECKING:
     import torch

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage_dsl.backends.base import Report
-from mirage_dsl.backends.triton.lowering.emit import plan
-from mirage_dsl.backends.triton.lowering.plan import KernelPlan, ModulePlan, Param
+from mirage_dsl.backends.triton.lowering.emit import ModulePlan, plan
+from mirage_dsl.backends.triton.lowering.kernel import KernelPlan, Param
 from mirage_dsl.backends.triton.running.interpret import load_module
 from mirage_dsl.core.errors import CompileError
 from mirage_dsl.core.hardware import (
@@ -34,7 +34,7 @@ from mirage_dsl.core.hardware import (
     architecture_numbered,
     number_of,
 )
-from mirage_dsl.ir.analysis.waiting import launched_in_turn
+from mirage_dsl.ir.analysis.launches import launched_in_turn
 from mirage_dsl.ir.graph import KernelGraph
 
 ELEMENT = {

@@ -43,16 +43,20 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.variances import in_parts
+from mirage_dsl.rewrite.sums import in_parts
 from mirage_dsl.search.budget import Budget, SearchBudget
-from mirage_dsl.search.memo import Memo
-from mirage_dsl.search.programs.partition import Cutter
-from mirage_dsl.search.programs.repeats import names_of, normal_text, renamed
+from mirage_dsl.search.memo import Memo, names_of, normal_text, renamed
+from mirage_dsl.search.partition import Cutter
 from mirage_dsl.search.result import Ledger, Plan
 from mirage_dsl.search.rewrites import REWRITES
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.graphs import Sizer
-from mirage_dsl.search.sizes.sizes import UnsizedBlock, families, on_grid, sizes_of_all
+from mirage_dsl.search.sizes import (
+    Constraints,
+    Sizer,
+    UnsizedBlock,
+    families,
+    on_grid,
+    sizes_of_all,
+)
 
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""

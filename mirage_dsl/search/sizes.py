@@ -1,4 +1,4 @@
-"""Tiles and schedules for a structure: sweep, screen by resources, rank by cost.
+"""Tiles and schedules: sweep, screen by resources, rank by cost, for one kernel or all.
 
 Tiles are powers of two; what they do not divide gets a masked last tile.
 
@@ -7,6 +7,19 @@ the tiles are: a dim that is not split has one tile.  So a *family*, structures 
 differ only in the dims that their grid splits, is described and priced once, as its
 *hull*: the structure with all splits of its members.  All points of a family are priced
 at once: every tile with a few schedules, then the best tiles with every schedule.
+
+How many parts a kernel stores along `k#` is what a later one has to read.  So a few
+numbers of parts are tried, and the later kernels are sized for each.
+
+**Constraints** restrict the search with the meaning that Mirage's users know.  Mirage
+names a grid's dims x, y, z and says for each tensor which of its axes x, y and z split;
+here a grid names the dims that each of its axes splits.  A block satisfies the
+constraints if its axes can be placed on x, y and z so that all maps are allowed.
+
+Partial results have an axis of their own here, that of a dim `k#`.  Mirage lays them
+side by side along an axis that is there anyway, whichever its map names: axes of `k#`
+are not counted, and a map may name any axis for them, also one of extent 1 that no
+tensor has here.
 """
 
 from __future__ import annotations
@@ -17,14 +30,15 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.errors import SearchError, UnsupportedError
+from mirage_dsl.core.hardware import WARP, Hardware
 from mirage_dsl.core.types import Axis, Dim, TensorType
 from mirage_dsl.cost.estimate import block_cost
 from mirage_dsl.cost.facts import BlockFacts, Tried, facts_of
@@ -35,10 +49,37 @@ from mirage_dsl.cost.footprint import (
     at_point,
     footprints,
     resources,
+    tensor_bytes,
 )
-from mirage_dsl.ir.graph import BlockGraph, BlockNode, Load, Split, Store, dims_of
+from mirage_dsl.ir.analysis.layouts import with_channels_last
+from mirage_dsl.ir.graph import (
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Load,
+    Split,
+    Store,
+    dims_of,
+    partial_dim,
+)
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import (
+    derived_extents,
+    extents_made,
+    grid_parts,
+    iterations,
+    partial_base,
+    with_derived_extents,
+)
+from mirage_dsl.ir.walk import operands_of, results_of
+from mirage_dsl.rewrite.loops import split_loop
+from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
+from mirage_dsl.search.result import Plan
 from mirage_dsl.search.space import along_axes, matched
-from mirage_dsl.tile.sizes import SMALLEST_DOT
+from mirage_dsl.tile.program import SMALLEST_DOT
+
+# -- Sizes of one kernel ---------------------------------------------------------------
 
 LARGEST_SMALLEST_DOT = 256
 LARGEST_TILE_SIDE = 4096
@@ -543,3 +584,467 @@ def hull(family: Sequence[BlockGraph]) -> BlockGraph:
     return replace(
         whole, bounds=tuple(dict.fromkeys(b for f in family for b in f.bounds))
     )
+
+
+# -- Constraints -----------------------------------------------------------------------
+
+MAX_RANK = 8
+"""No tensor of Mirage's has more axes."""
+
+Triple = tuple[int, int, int]
+Place = tuple[int, ...]
+"""For each axis of a block's grid, 0, 1 or 2 for x, y or z."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a μGraph may look like; None where everything is allowed.
+
+    Attributes:
+        griddims: Allowed grids, as numbers of blocks along x, y and z.
+        blockdims: Allowed blocks, as numbers of threads along x, y and z.
+        imaps: Allowed maps of inputs: the axis that x, y and z split, or -1.
+        omaps: The same for outputs.
+        fmaps: Allowed axes of an input that the loop splits, or -1.
+        franges: Allowed numbers of iterations.
+    """
+
+    griddims: tuple[Triple, ...] | None = None
+    blockdims: tuple[Triple, ...] | None = None
+    imaps: tuple[Triple, ...] | None = None
+    omaps: tuple[Triple, ...] | None = None
+    fmaps: tuple[int, ...] | None = None
+    franges: tuple[int, ...] | None = None
+
+    def admits_structure(self, block: BlockGraph) -> bool:
+        """Whether the maps of a block are allowed, at some sizes."""
+        if self.fmaps is not None:
+            loop = frozenset(() if block.loop is None else {block.loop.dim})
+            axes = (_split_axes(n.axes, loop, "loop") for n in block.loads)
+            if any(found.isdisjoint(self.fmaps) for found in axes):
+                return False
+        return any(True for _ in self._places(block))
+
+    def sizes(self, block: BlockGraph) -> Allowed:
+        """What is allowed of the tiles and the schedule of a block."""
+        if self == Constraints():
+            return ANY_SIZES
+        places = list(self._places(block))
+        grids = self.griddims
+
+        def allowed(parts: tuple[int, ...]) -> bool:
+            # One part is no split, and structures without it are searched too.
+            return 1 not in parts and any(
+                _placed(parts, p) in (grids or ()) for p in places
+            )
+
+        counts = sorted({g for grid in grids or () for g in grid})
+
+        def grid_tiles(extent: int) -> Sequence[int]:
+            return tuple(sorted({-(-extent // g) for g in counts}))
+
+        rounds = self.franges
+
+        def loop_tiles(extent: int) -> Sequence[int]:
+            spans = {extent, *grid_tiles(extent)}
+            found = {-(-s // r) for s in spans for r in rounds or ()}
+            return tuple(sorted(found))
+
+        return Allowed(
+            grids=None if grids is None else allowed,
+            iterations=None if rounds is None else frozenset(rounds),
+            num_warps=self._warps(),
+            grid_tiles=None if grids is None else grid_tiles,
+            loop_tiles=None if rounds is None else loop_tiles,
+        )
+
+    def admits(self, graph: KernelGraph) -> bool:
+        """Whether every block of a sized μGraph is allowed."""
+        known = derived_extents(graph, graph.extent_of)
+        extents = {n: e for n, e in known.items() if e is not None}
+        return all(self._admits_block(b, extents) for b in graph.blocks)
+
+    def _admits_block(self, block: BlockGraph, extents: dict[str, int]) -> bool:
+        if not self.admits_structure(block):
+            return False
+        sizes = self.sizes(block)
+        if sizes.grids is not None and not sizes.grids(grid_parts(block, extents)):
+            return False
+        rounds, warps = sizes.iterations, sizes.num_warps
+        if rounds is not None and iterations(block, extents) not in rounds:
+            return False
+        return warps is None or block.schedule.num_warps in warps
+
+    def _warps(self) -> frozenset[int] | None:
+        if self.blockdims is None:
+            return None
+        found: set[int] = set()
+        for x, y, z in self.blockdims:
+            warps, rest = divmod(x * y * z, WARP)
+            if rest or warps not in (1, 2, 4, 8, 16, 32):
+                raise SearchError(
+                    f"blockdims has a block of {x * y * z} threads ({x}, {y}, {z}); "
+                    "expected 32, 64, 128, 256, 512 or 1024"
+                )
+            found.add(warps)
+        return frozenset(found)
+
+    def _places(self, block: BlockGraph) -> Iterator[Place]:
+        for place in itertools.permutations(range(3), len(block.axes)):
+            maps = ((self.imaps, block.loads), (self.omaps, block.stores))
+            if all(
+                allowed is None
+                or all(self._fits(block, place, n.axes, allowed) for n in nodes)
+                for allowed, nodes in maps
+            ):
+                yield place
+
+    def _fits(
+        self,
+        block: BlockGraph,
+        place: Place,
+        axes: tuple[Axis, ...],
+        allowed: tuple[Triple, ...],
+    ) -> bool:
+        """Whether some allowed map splits the axes as the block does."""
+        found = [
+            _split_axes(axes, frozenset(s.dim for s in axis), "grid")
+            for axis in block.axes
+        ]
+        return any(
+            all(triple[p] in places for p, places in zip(place, found, strict=True))
+            for triple in allowed
+        )
+
+
+def _placed(parts: tuple[int, ...], place: Place) -> Triple:
+    grid = [1, 1, 1]
+    for at, count in zip(place, parts, strict=True):
+        grid[at] = count
+    x, y, z = grid
+    return x, y, z
+
+
+def _split_axes(
+    axes: tuple[Axis, ...], names: frozenset[str], by: Literal["grid", "loop"]
+) -> frozenset[int]:
+    """How a map may number the axis that an axis of the grid, or the loop, splits.
+
+    -1 where none is split; any number where it is an axis of partial results.
+    """
+    counted = [axis for axis in axes if not axis or not all(map(_is_partial, axis))]
+    for at, axis in enumerate(counted):
+        if any(_splits(d, names, by) for d in axis):
+            return frozenset({at})
+    if any(_splits(d, names, by) for axis in axes for d in axis):
+        return frozenset(range(MAX_RANK))
+    return frozenset({-1})
+
+
+def _splits(dim: Dim, names: frozenset[str], by: Literal["grid", "loop"]) -> bool:
+    split = dim.grid if by == "grid" else dim.loop
+    return split and (dim.name in names or _summed(dim.name) in names)
+
+
+def _is_partial(dim: Dim) -> bool:
+    return _summed(dim.name) != dim.name
+
+
+def _summed(name: str) -> str:
+    """The dim whose parts a dim `k#` numbers; of any other dim, itself."""
+    return name.removesuffix(partial_dim(""))
+
+
+# -- Sizes of all kernels together -----------------------------------------------------
+
+PARTS = (2, 4, 8, 16, 32, 64)
+"""Numbers of parts that are tried."""
+
+MORE_PARTS = (128, 256, 512, 1024)
+"""And where a loop is split that so few blocks have that these do not fill the GPU."""
+
+BEAM = 6
+"""Choices for the kernels so far that are followed up."""
+
+NEAR = 1.1
+"""Factor of the best within which others are looked at more closely."""
+
+EQUAL = 1.01
+"""Factor within which sizes are taken for equally good."""
+
+BLOCKS_PER_SM = 2
+"""A grid of at least so many blocks for every multiprocessor needs no more of them."""
+
+_Known = dict[tuple[object, ...], list[Sized]]
+"""Sizes of blocks, by all that they depend on: many graphs share a kernel."""
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What is tried of the block at a position.
+
+    Attributes:
+        number: The position.
+        inside: Inputs of the graph that are in L2.
+        fixed: Dims over parts whose number is decided.
+        parts: Numbers of parts of others.
+        between: Whether fewer parts will do where there are not so many.
+    """
+
+    number: int
+    inside: frozenset[str]
+    fixed: frozenset[str]
+    parts: Sequence[int]
+    between: bool
+
+
+@dataclass(frozen=True)
+class Sizer:
+    """Sizes all blocks of a graph.
+
+    Attributes:
+        hardware: The GPU.
+        constraints: Restrictions.
+        budget: After which it gives up.
+        tally: Counts points and what excluded them, for the ledger.
+    """
+
+    hardware: Hardware
+    constraints: Constraints
+    budget: Budget | SearchBudget = UNLIMITED
+    tally: Counter[str] | None = None
+    _known: _Known = field(default_factory=_Known)
+
+    def sized(
+        self,
+        graph: KernelGraph,
+        worst: float = math.inf,
+        *,
+        inside: AbstractSet[str] = frozenset(),
+        only: AbstractSet[int] | None = None,
+        parts: Sequence[int] = PARTS,
+        between: bool = False,
+    ) -> Plan | None:
+        """The best sizes; None if a block does not fit at any.
+
+        Args:
+            graph: Blocks without sizes.
+            worst: Estimate in µs from which on a plan is not wanted.
+            inside: Inputs that an earlier kernel left in L2.
+            only: Positions of the blocks to size; None for all.
+            parts: Numbers of parts to try.
+            between: Try fewer parts where tiles allow not so many.
+        """
+        beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
+        fixed: dict[str, None] = {}
+        # No kernel takes less than its launch, part of which the one ahead may hide.
+        worst += 1e6 * self.hardware.dependent * (len(graph.blocks) - 1)
+        worst -= 1e6 * self.hardware.launch * len(graph.blocks)
+        for at, node in enumerate(graph.nodes):
+            if not isinstance(node, BlockGraph):
+                continue
+            worst += 1e6 * self.hardware.launch
+            if self.budget.late():
+                return None
+            if only is None or at in only:
+                tried = _Tried(at, frozenset(inside), frozenset(fixed), parts, between)
+                beam = [s for state in beam for s in self._next(*state, tried)]
+                beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])
+                beam = beam[:BEAM]
+            fixed.update(dict.fromkeys(_parts_stored(node)))
+        least = beam[0][0] if beam else 0.0
+        near = [g for paid, g in beam if paid <= NEAR * least]
+        plans = [Plan.of(g, self.hardware, inside) for g in near]
+        return min(plans, key=lambda p: p.microseconds, default=None)
+
+    def joined(self, graph: KernelGraph) -> Plan | None:
+        """The plan of a μGraph whose blocks were sized one by one.
+
+        Each may have cut a dim `k` into parts of its own number, but `k#` has one
+        extent.  Then all blocks are sized anew; None if they cannot agree.
+        """
+        if _extents_agree(graph):
+            return Plan.of(graph, self.hardware)
+        return self.sized(graph)
+
+    def split(
+        self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
+    ) -> Plan | None:
+        """The best plan with a loop split over the grid, or several; None if none is.
+
+        Only blocks that leave multiprocessors idle are split, and a second one only if
+        that is faster.
+
+        Args:
+            graph: A sized μGraph.
+            inside: Inputs that an earlier kernel left in L2.
+        """
+        best, now = None, Plan.of(graph, self.hardware, inside)
+        for results in [b.results for b in graph.blocks]:
+            nodes = now.graph.nodes
+            places = (i for i, n in enumerate(nodes) if isinstance(n, BlockGraph))
+            number = next(i for i in places if results_of(nodes[i]) == results)
+            found = self._split_block(now.graph, number, inside)
+            if found is not None and found.microseconds < now.microseconds:
+                now = best = found
+            elif best is None:
+                best = found
+        return best
+
+    def _split_block(
+        self, graph: KernelGraph, number: int, inside: AbstractSet[str]
+    ) -> Plan | None:
+        block = graph.nodes[number]
+        assert isinstance(block, BlockGraph)
+        extents = derived_extents(graph, graph.extent_of)
+        known = {n: e for n, e in extents.items() if e is not None}
+        blocks = math.prod(grid_parts(block, known))
+        wanted = BLOCKS_PER_SM * self.hardware.sms
+        halves = split_loop(graph, number) if blocks < wanted else None
+        if halves is None:
+            return None
+        if not all(map(self.constraints.admits_structure, halves.blocks)):
+            return None
+        more = [p for p in MORE_PARTS if p * blocks <= 2 * wanted]
+        only = {number, number + 1}
+        parts = (*PARTS, *more)
+        return self.sized(halves, inside=inside, only=only, parts=parts, between=True)
+
+    def _next(
+        self,
+        paid: float,
+        graph: KernelGraph,
+        tried: _Tried,
+    ) -> Iterator[tuple[float, KernelGraph]]:
+        """The graph with sizes for one more block; the best of each number of parts."""
+        at = tried.number
+        block = graph.nodes[at]
+        assert isinstance(block, BlockGraph)
+        # What this block and later ones would make of dims is not decided yet.
+        before = replace(graph, nodes=graph.nodes[:at])
+        extents = derived_extents(before, graph.extent_of)
+        made = _parts_stored(block)
+        wanted: Sequence[int | None] = tried.parts if made else (None,)
+        if made and made[0] in tried.fixed:
+            wanted = (extents[made[0]],)
+        types = with_channels_last(graph, kernel_types(graph))
+        read = tuple(types[s] for s in block.sources)
+        sizes = tuple(extents[n] for t in read for n in t.names)
+        inside = tried.inside | self._inside(graph, at, types, extents)
+        ways = tuple(wanted), tried.between
+        key = (block, ways, read, sizes, inside.intersection(block.sources))
+        if key not in self._known:
+            self._known[key] = self._choose(types, extents, inside, block, *ways)
+        for best in self._known[key]:
+            nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
+            sized = with_derived_extents(replace(graph, nodes=nodes))
+            yield paid + best.microseconds, sized
+
+    def _choose(
+        self,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
+        inside: frozenset[str],
+        block: BlockGraph,
+        counts: Sequence[int | None],
+        between: bool,
+    ) -> list[Sized]:
+        """The best sizes of one block, with each of some numbers of parts."""
+        allowed = self.constraints.sizes(block)
+        around = types, extents, inside, block
+        known = [c for c in counts if c is not None]
+        if not known:
+            if allowed.grids is None:
+                allowed = replace(allowed, whole=True)
+            (found,) = self._best(*around, [allowed], keep=SHORTLIST)
+            near = [s for s in found if s.microseconds <= EQUAL * found[0].microseconds]
+            fewer = [self._without_whole(best, extents) for best in near]
+            # The grid that was given stays if it is as good: others are given too.
+            return sorted(fewer, key=lambda s: -len(s.block.grid))[:1]
+        exact = [_with_parts(allowed, block, range(c, c + 1)) for c in known]
+        made = self._best(*around, exact)
+        missing = [c for c, own in zip(known, made, strict=True) if not own]
+        if missing and between and len(known) > 1:
+            ranges = (range(c // 2 + 1, c) for c in missing)
+            made += self._best(
+                *around, [_with_parts(allowed, block, r) for r in ranges]
+            )
+        return [best for own in made for best in own]
+
+    def _best(
+        self,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
+        inside: frozenset[str],
+        block: BlockGraph,
+        choices: list[Allowed],
+        keep: int = 1,
+    ) -> list[list[Sized]]:
+        return sizes_of_all(
+            [UnsizedBlock(block, allowed) for allowed in choices],
+            types,
+            extents,
+            hardware=self.hardware,
+            keep=keep,
+            tally=self.tally,
+            inside=inside,
+        )
+
+    def _without_whole(self, sized: Sized, extents: Mapping[str, int | None]) -> Sized:
+        """The same, dims of which there is one tile not split, if that is allowed."""
+        block = sized.block
+        whole = {s.dim for s in block.grid if s.tile >= (extents[s.dim] or math.inf)}
+        axes = ({s.dim for s in axis} for axis in block.axes)
+        gone = frozenset[str]().union(*(axis for axis in axes if axis <= whole))
+        if not gone or block.bounds:
+            # Bounds are those of the grid that there is.
+            return sized
+        fewer = without_splits(block, gone)
+        if not self.constraints.admits_structure(fewer):
+            return sized
+        return Sized(fewer, sized.microseconds)
+
+    def _inside(
+        self,
+        graph: KernelGraph,
+        at: int,
+        types: Mapping[str, TensorType],
+        extents: Mapping[str, int | None],
+    ) -> frozenset[str]:
+        """What earlier kernels left in L2."""
+        made: set[str] = set()
+        for node in graph.nodes[:at]:
+            view = isinstance(node, Apply) and node.is_view
+            # A view of an input lies where the input does.
+            if not view or made.issuperset(operands_of(node)):
+                made.update(results_of(node))
+        half = self.hardware.l2_bytes / 2
+        return frozenset(n for n in made if tensor_bytes(types[n], extents) < half)
+
+
+def _with_parts(allowed: Allowed, block: BlockGraph, counts: range) -> Allowed:
+    """Grids with so many parts of the dim that a block stores, several of others."""
+    (name, *_) = _parts_stored(block)
+    base = str(partial_base(name, block))
+    place = [axis[0].dim for axis in block.axes].index(base)
+    before = allowed.grids
+
+    def admits(grid: tuple[int, ...]) -> bool:
+        if grid[place] not in counts:
+            return False
+        return min(grid) > 1 if before is None else before(grid)
+
+    return replace(allowed, grids=admits)
+
+
+def _parts_stored(block: BlockGraph) -> tuple[str, ...]:
+    """The dims over parts that a block stores."""
+    names = (d.name for s in block.stores for d in dims_of(s.axes))
+    return tuple(n for n in dict.fromkeys(names) if partial_base(n, block) is not None)
+
+
+def _extents_agree(graph: KernelGraph) -> bool:
+    """Whether all nodes that make a dim make it of one extent."""
+    known: dict[str, int] = {}
+    made = extents_made(graph, graph.extent_of)
+    return all(known.setdefault(name, extent) == extent for _, name, extent in made)

@@ -11,13 +11,12 @@ from dataclasses import replace
 from mirage_dsl.core.hardware import Architecture, Hardware
 from mirage_dsl.cost.estimate import Cost, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
-from mirage_dsl.ir.analysis.waiting import behind_kernels, launched_early, loads_beside
+from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.search.sizes.constraints import Constraints
-from mirage_dsl.search.sizes.sizes import Sized, choose_sizes
-from mirage_dsl.tile.sizes import SMALLEST_DOT
+from mirage_dsl.search.sizes import Constraints, Sized, choose_sizes
+from mirage_dsl.tile.program import SMALLEST_DOT
 
 DIFFERENT = 24
 """Sizes of a kernel from which proposals are taken."""

@@ -10,7 +10,9 @@ that cross.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,10 +22,9 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
-from mirage_dsl.ir.analysis.calls import calls
-from mirage_dsl.ir.canonical import FreshNames
-from mirage_dsl.ir.evaluate.floats import NumpyDomain
-from mirage_dsl.ir.evaluate.graph import evaluate
+from mirage_dsl.ir.analysis.launches import calls
+from mirage_dsl.ir.canonical import FreshNames, Renaming
+from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import (
     Apply,
     Input,
@@ -43,7 +44,6 @@ from mirage_dsl.ir.walk import (
     with_operands,
 )
 from mirage_dsl.ops.definition import Array, Kind, Operator
-from mirage_dsl.search.programs.repeats import apart
 from mirage_dsl.verify.sizes import input_shape, shrink
 
 CARRIED = 1e6
@@ -429,3 +429,26 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
         for name, a, b in zip(names, first, second, strict=True)
         if not np.allclose(a, b, rtol=1e-6, atol=1e-9)
     )
+
+
+def apart(
+    graph: KernelGraph, program: AbstractSet[str], taken: AbstractSet[str]
+) -> KernelGraph:
+    """A part of a program, its own tensors called unlike those of other parts.
+
+    Args:
+        graph: The part.
+        program: Tensors of the program: these keep their names.
+        taken: Names that other parts use.
+    """
+    made = [name for node in graph.nodes for name in results_of(node)]
+    used = {*taken, *program, *made}
+    names: dict[str, str] = {}
+    for name in made:
+        if name in taken and name not in program:
+            stem, count = re.sub(r"_\d+$", "", name), 2
+            while f"{stem}_{count}" in used:
+                count += 1
+            names[name] = f"{stem}_{count}"
+            used.add(names[name])
+    return Renaming(values=names).graph(graph) if names else graph

@@ -1,0 +1,2012 @@
+"""Prints a tile program as a Triton kernel, statement by statement.
+
+What is done, in which order and by what stands in the program; printing gives names,
+addresses, positions and masks.  Every statement stands below the IR line that it comes
+from.  A kernel collects the parameters that it turns out to need (`Signature`), where
+its pieces lie and which lanes are inside (`Places`), and what each load and store says
+of memory (`Memory`); tiles change form once in each scope (`TileCode`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import prod
+from pathlib import PurePath
+from typing import Any, Literal
+
+from mirage_dsl.backends.library import (
+    HELPERS,
+)
+from mirage_dsl.core.errors import SourceLocation, UnsupportedError
+from mirage_dsl.core.types import (
+    Axis,
+    Dim,
+    DType,
+    Scalar,
+    TensorType,
+    f16,
+    f32,
+    i8,
+    i32,
+    number,
+    u8,
+)
+from mirage_dsl.ir.analysis.launches import Announced
+from mirage_dsl.ir.analysis.layouts import (
+    FlatValues,
+    Place,
+)
+from mirage_dsl.ir.graph import (
+    BlockGraph,
+    LoopBound,
+    Operand,
+    Schedule,
+    Split,
+)
+from mirage_dsl.ops.makers import JOIN_PREFIX
+from mirage_dsl.ops.table import CAST, SUB, WHERE
+from mirage_dsl.tile.build import build, memory_order, suited
+from mirage_dsl.tile.combined import (
+    Narrowed,
+    Stretch,
+    Unpacked,
+    Written,
+    changes,
+    packed,
+    positions,
+    runs,
+)
+from mirage_dsl.tile.program import (
+    AGAIN,
+    MERGED,
+    Along,
+    Announce,
+    Ask,
+    Cast,
+    Compute,
+    Convert,
+    Finite,
+    Lane,
+    Largest,
+    Load,
+    Loop,
+    Making,
+    Mask,
+    Merge,
+    Notes,
+    Order,
+    Outer,
+    Part,
+    Piece,
+    Pieces,
+    Positions,
+    Product,
+    Reduce,
+    Rescale,
+    Scan,
+    Start,
+    Statement,
+    Store,
+    TileProgram,
+    Update,
+    Wait,
+    ceil_div,
+    counts_down,
+    has_excess,
+    launch_order,
+    loop_parts,
+    makes,
+    partial_of,
+    power_of_two,
+    walk,
+)
+
+# -- Text ------------------------------------------------------------------------------
+
+RESERVED = frozenset(
+    {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch", "device"}
+    | {"EARLY", "power", "TensorDescriptor", "gdc_launch_dependents", "gdc_wait"}
+    | {"COMPILED", "kept", "high_halves", "low_halves", "signed", "unsigned"}
+    | HELPERS.keys()
+    | set(dir(builtins))
+    | set(keyword.kwlist)
+)
+"""Names that Python has, or that an emitted module uses itself."""
+
+
+def identifier(name: str) -> str:
+    """A Python name that resembles `name`: `k#` becomes `k_parts`."""
+    text = re.sub(r"\W", "_", name.replace("#", "_parts"), flags=re.ASCII)
+    if not text or text[0].isdigit():
+        text = f"v{text}"
+    if text in RESERVED or text.startswith(JOIN_PREFIX):
+        text += "_"
+    return text
+
+
+def source_comment(location: SourceLocation) -> str:
+    """A comment that shows the user's line; no line of text ends the comment."""
+    place = f"{PurePath(location.file).name}:{location.line}"
+    text = f"# src[{place}] {location.text.strip()}".rstrip()
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+class Identifiers:
+    """Gives out identifiers that differ from all others of one scope.
+
+    Args:
+        taken: Names that the scope uses already.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, wanted: str) -> str:
+        """A name like `wanted` that nobody has yet."""
+        base = identifier(wanted)
+        name, count = base, 1
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+
+class Writer:
+    """Collects lines of Python at a current indentation, in a scope of names.
+
+    Args:
+        taken: Names that the scope uses already.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self.lines: list[str] = []
+        self.names = Identifiers(taken)
+        self._depth = 0
+        # The user's line last shown: a line's operators share one comment.
+        self._shown: str | None = None
+
+    def line(self, text: str = "") -> None:
+        """Add one line."""
+        self.lines.append("    " * self._depth + text if text else "")
+
+    def assign(self, name: str, expression: str) -> str:
+        """Add `name = expression` and return the name."""
+        self.line(f"{name} = {expression}")
+        return name
+
+    def define(self, wanted: str, expression: str) -> str:
+        """Assign to a name like `wanted` that nobody has yet, and return it."""
+        return self.assign(self.names.fresh(wanted), expression)
+
+    def below(self, head: str, lines: Iterable[str]) -> None:
+        """Add a line, and others one level in below it."""
+        self.line(head)
+        self.indent()
+        for line in lines:
+            self.line(line)
+        self.dedent()
+
+    def comment(self, notes: Notes) -> None:
+        """Add the lines that what follows comes from, and the user's before them."""
+        for note in notes:
+            if note.location is not None:
+                source = source_comment(note.location)
+                if source != self._shown:
+                    self.line(source)
+                self._shown = source
+                if note.location.text.strip() == note.text:
+                    continue
+            self.line(f"# {note.text}")
+
+    def indent(self) -> None:
+        """Go one level in."""
+        self._depth += 1
+
+    def dedent(self) -> None:
+        """Go one level out."""
+        self._depth -= 1
+
+    def text(self) -> str:
+        """All lines, each ended."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+def literal(value: float, dtype: DType) -> str:
+    """A number of a format; integers have no infinity but their last number."""
+    if not dtype.is_integer:
+        return number(value)
+    if value in (float("inf"), float("-inf")):
+        return number(int(dtype.max if value > 0 else dtype.min))
+    # What is below 0 is far above it where there are no signs.
+    return number(int(value) % 2**8 if dtype is u8 else int(value))
+
+
+def subscript(axes: Sequence[Dim], order: Sequence[Dim]) -> str:
+    """What spreads a tile over the axes `order`: `[:, None]`, or nothing."""
+    if not axes or list(axes) == list(order):
+        return ""
+    return f"[{', '.join(':' if d in axes else 'None' for d in order)}]"
+
+
+# -- Parameters ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gapped:
+    """The strides of an axis that is several axes of a tensor, with gaps between them.
+
+    Attributes:
+        sizes: Their extents: numbers, or Python expressions.
+        strides: Their strides.
+    """
+
+    sizes: tuple[str | int, ...]
+    strides: tuple[str | int, ...]
+
+
+Strides = Sequence[str | int | Gapped]
+"""The stride of each axis of a tensor: a number, or a Python expression."""
+
+
+@dataclass(frozen=True)
+class Surroundings(Outer):
+    """What printing a block needs to know of its kernel graph.
+
+    Attributes:
+        given: The caller gives tensors for the outputs; the values that kernels store
+            there at once, each with the number of its output.
+        wide: Offsets need 64 bits.
+        dense: Tensors of the caller that lie in memory as their types say, without
+            gaps.
+        flat: Values that lie in other tensors of the caller.
+        gapped: Those of them whose axes have gaps between them there.
+        over: Results of kernels that are stored where what they read lies, each with
+            that.
+    """
+
+    given: Mapping[str, int] | None
+    wide: bool
+    dense: Collection[str]
+    flat: FlatValues
+    gapped: Collection[str]
+    over: Mapping[str, str]
+
+    def whole(self, value: str) -> str:
+        """The tensor in which a value lies; itself, if it lies in no other."""
+        flat = self.flat.within.get(value)
+        return value if flat is None else flat.whole
+
+
+PARAM_KINDS = ("tensor", "descriptor", "size", "stride")
+"""Kinds of parameters, in the order in which they stand."""
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of an emitted kernel.
+
+    Attributes:
+        name: Its Python name.
+        kind: `tensor`: a pointer.  `descriptor`: a tensor descriptor.  `size`: the
+            extent of a symbolic dim, an integer at run time.  `stride`: a
+            `tl.constexpr`.
+        source: The kernel-level tensor, or the dim; of a flat value the tensor that it
+            lies in.
+        axis: For a stride, which axis of `source`.
+        dtype: For a tensor, its element format.
+        value: For a stride, what it is when the tensor is row-major and all extents
+            are known; screening without tensors takes it.
+        dims: For a descriptor, the dims of its axes.
+        box: For a descriptor, how many elements of each axis a load takes.
+    """
+
+    name: str
+    kind: Literal["tensor", "descriptor", "size", "stride"]
+    source: str
+    axis: int = 0
+    dtype: DType | None = None
+    value: int | None = None
+    dims: tuple[str, ...] = ()
+    box: tuple[int, ...] = ()
+
+
+def head_of(name: str, params: Sequence[Param]) -> list[str]:
+    """What a kernel begins with: its name and its parameters."""
+    lines = ["@triton.jit", f"def {name}("]
+    for param in params:
+        kind = ": tl.constexpr" if param.kind == "stride" else ""
+        lines.append(f"    {param.name}{kind},")
+    return [*lines, "):"]
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """One emitted kernel.
+
+    Attributes:
+        name: Name of the `@triton.jit` function.
+        block: The block graph that it computes.
+        params: In order.
+        grid: Number of programs along each axis, as Python expressions of sizes.
+        lines: Its source.
+    """
+
+    name: str
+    block: BlockGraph
+    params: tuple[Param, ...]
+    grid: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """How it is launched."""
+        return self.block.schedule
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether it calls `prefetch`."""
+        return any(line.lstrip().startswith("prefetch(") for line in self.lines)
+
+
+_ALIAS = "/again"
+
+
+SMALLEST_NORMAL = 2.0**-126
+"""Of f32."""
+
+
+class Signature:
+    """Collects the parameters that a kernel turns out to need.
+
+    Known extents are written into the code, symbolic ones are parameters.  Strides of
+    packed tensors are written into the code, as products of extents; others are
+    compile-time parameters, so accesses vectorise whenever the tensor at hand allows
+    it.
+    """
+
+    def __init__(self, around: Surroundings, names: Identifiers) -> None:
+        self.params: list[Param] = []
+        self._names = names
+        self.around = around
+        self._types = around.types
+        self._extents = around.extents
+        self._pointers: dict[str, str] = {}
+        self._descriptors: dict[tuple[str, tuple[Dim, ...]], str] = {}
+        self._strides: dict[str, tuple[str | int | Gapped, ...]] = {}
+        self._sizes: dict[str, str] = {}
+
+    def in_order(self) -> tuple[Param, ...]:
+        """The parameters, kind by kind."""
+        return tuple(sorted(self.params, key=lambda p: PARAM_KINDS.index(p.kind)))
+
+    # -- Tensors -------------------------------------------------------------------
+
+    def type(self, source: str) -> TensorType:
+        """The type of a kernel-level tensor."""
+        return self._types[source]
+
+    def dtype(self, source: str) -> DType:
+        """Its element format."""
+        return self._types[source].dtype
+
+    def alias_of(self, source: str) -> str:
+        """The key of a second parameter for the same tensor.
+
+        The compiler keeps the two apart, so loads through them are not merged.
+        """
+        return source + _ALIAS
+
+    def access(self, key: str) -> tuple[str, Strides]:
+        """The pointer and the strides of a tensor or of an alias."""
+        source = key.removesuffix(_ALIAS)
+        if key not in self._pointers:
+            whole = self.around.whole(source)
+            name = self._names.fresh(
+                key.replace(source, whole).replace("/", "_") + "_ptr"
+            )
+            self._pointers[key] = name
+            self.params.append(Param(name, "tensor", whole, dtype=self.dtype(source)))
+        if source not in self._strides:
+            self._strides[source] = self._make_strides(source)
+        return self._pointers[key], self._strides[source]
+
+    def descriptor(
+        self, key: str, dims: tuple[Dim, ...], widths: tuple[int, ...]
+    ) -> str:
+        """A descriptor of a tensor or alias that loads boxes of the given widths."""
+        if (key, dims) not in self._descriptors:
+            source = key.removesuffix(_ALIAS)
+            name = self._names.fresh(key.replace("/", "_") + "_desc")
+            self._descriptors[key, dims] = name
+            self.params.append(
+                Param(
+                    name,
+                    "descriptor",
+                    source,
+                    dtype=self.dtype(source),
+                    dims=tuple(d.name for d in dims),
+                    box=widths,
+                )
+            )
+        return self._descriptors[key, dims]
+
+    def _make_strides(self, source: str) -> tuple[str | int | Gapped, ...]:
+        place = self.around.placed.get(source)
+        if place is not None and not self._is_strided(place):
+            outer = self._make_strides(place.whole)
+            return tuple(outer[a] for a in place.axes)
+        packed = self._row_major(source)
+        whole, without_gaps = self.around.whole(source), self.around.packed
+        if {source, whole} & without_gaps or whole in self.around.dense:
+            return packed
+        flat = self.around.flat.within.get(source)
+        found: list[str | int | Gapped] = []
+        for axis, dims in enumerate(self._types[source].axes):
+            group = [axis] if flat is None else list(flat.groups[axis])
+            if all(self._extents.get(d.name) == 1 for d in dims):
+                found.append(0)
+            elif source in self.around.gapped and len(group) > 1:
+                found.append(self._gapped(whole, group))
+            else:
+                value = packed[axis] if isinstance(packed[axis], int) else None
+                assert not isinstance(value, str)
+                found.append(self._stride(whole, group[-1], value))
+        return tuple(found)
+
+    def _stride(self, source: str, axis: int, value: int | None) -> str:
+        """A parameter for the stride of an axis."""
+        name = self._names.fresh(f"{source}_stride{axis}")
+        self.params.append(Param(name, "stride", source, axis=axis, value=value))
+        return name
+
+    def _gapped(self, whole: str, axes: Sequence[int]) -> Gapped:
+        """The strides of axes that one axis consists of."""
+        usual = self._row_major(whole)
+        sizes: list[str | int] = []
+        strides: list[str | int] = []
+        for axis in axes:
+            (dim,) = self._types[whole].axes[axis]
+            extent = self._extents.get(dim.name)
+            sizes.append(self.size(dim.name) if extent is None else extent)
+            known = usual[axis]
+            value = known if isinstance(known, int) else None
+            strides.append(self._stride(whole, axis, value))
+        return Gapped(tuple(sizes), tuple(strides))
+
+    def _is_strided(self, place: Place) -> bool:
+        """Whether it is in a tensor of the caller, whose strides are not known."""
+        outer = self.around.placed.get(place.whole)
+        if outer is not None:
+            return self._is_strided(outer)
+        given = self.around.given or ()
+        return place.whole in given and place.whole not in self.around.dense
+
+    def _row_major(self, source: str) -> tuple[str | int, ...]:
+        """Strides of the packed tensor, in the order of axes that its layout says."""
+        kind = self._types[source]
+        strides: dict[int, str | int] = {}
+        numbers, names = 1, list[str]()
+        for axis in reversed(kind.order):
+            text = " * ".join([*names, *([str(numbers)] if numbers != 1 else [])])
+            strides[axis] = text if names else numbers
+            if axis == kind.order[0]:
+                break
+            for dim in kind.axes[axis]:
+                extent = self._extents.get(dim.name)
+                if extent is None:
+                    names.append(self.size(dim.name))
+                else:
+                    numbers *= extent
+        return tuple(strides[a] for a in range(len(kind.axes)))
+
+    # -- Sizes and constants -------------------------------------------------------
+
+    def size(self, dim: str) -> str:
+        """The extent of a dim: a number, or a parameter."""
+        extent = self._extents.get(dim)
+        if extent is not None:
+            return str(extent)
+        if dim not in self._sizes:
+            name = self._names.fresh(f"{dim}_size")
+            self._sizes[dim] = name
+            self.params.append(Param(name, "size", dim))
+        return self._sizes[dim]
+
+    def parts(self, axis: Sequence[Split]) -> str:
+        """How many blocks an axis has: a number, or an expression of names of dims."""
+        counts: list[str] = []
+        for split in axis:
+            extent = self._extents.get(split.dim)
+            if extent is not None:
+                counts.append(str(ceil_div(extent, split.tile)))
+            else:
+                counts.append(f"triton.cdiv({{{split.dim}}}, {split.tile})")
+        if all(n.isdigit() for n in counts):
+            return str(max(map(int, counts)))
+        return counts[0] if len(counts) == 1 else f"max({', '.join(counts)})"
+
+    def iterations(self, program: TileProgram) -> str:
+        """How often the loop runs."""
+        loop = program.loop
+        assert loop is not None
+        extent = self._extents.get(loop.dim)
+        if program.within_grid:
+            part = next(s.tile for s in program.grid if s.dim == loop.dim)
+            extent = part if extent is None else min(extent, part)
+        if extent is not None:
+            return str(ceil_div(extent, loop.tile))
+        return f"tl.cdiv({self.size(loop.dim)}, {loop.tile})"
+
+    def constant_value(self, value: Scalar) -> float | None:
+        """The number, or None where a symbolic extent is part of it."""
+        known: dict[str, int] = {}
+        for name, _ in value.extents:
+            extent = self._extents.get(name)
+            if extent is None:
+                return None
+            known[name] = extent
+        return value.at(known)
+
+    def constant(self, value: Scalar, dtype: DType = f32) -> str:
+        """The constant as an atomic expression, of a format of integers or f32."""
+        if dtype.is_integer and not value.extents:
+            return literal(float(value.value), dtype)
+        known = self.constant_value(value)
+        if dtype.is_integer and known is not None and known.is_integer():
+            return literal(known, dtype)
+        if known is not None:
+            text = number(known)
+            # Triton takes numbers below the normal ones for float64.
+            small = 0 < abs(known) < SMALLEST_NORMAL
+            return f"tl.full((), {text}, tl.float32)" if small else text
+        up = [self.size(n) for n, p in value.extents for _ in range(p)]
+        down = [self.size(n) for n, p in value.extents for _ in range(-p)]
+        text = " * ".join([number(Scalar(value.value).at({})), *up])
+        for factor in down:
+            text += f" / {factor}"
+        return f"({text})"
+
+
+# -- Tiles -----------------------------------------------------------------------------
+
+LARGEST_TILE = 1 << 20
+"""Elements that Triton allows in one tensor."""
+
+
+TRITON_DTYPE = {
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "f32": "tl.float32",
+    "f8e4m3": "tl.float8e4nv",
+    "f8e5m2": "tl.float8e5",
+    "bool": "tl.int1",
+    "i8": "tl.int8",
+    "u8": "tl.uint8",
+    "i16": "tl.int16",
+    "i32": "tl.int32",
+    "i64": "tl.int64",
+}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A Triton tensor.
+
+    Attributes:
+        name: Its Python name.
+        axes: Dims of its axes.
+        dtype: Element format.
+    """
+
+    name: str
+    axes: Order
+    dtype: DType = f32
+
+
+class TileCode:
+    """Emits the changes of form that tiles need, each once per stage."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        pieces: Pieces,
+        mask_of: Callable[[Dim], str],
+    ) -> None:
+        self.writer = writer
+        self.pieces = pieces
+        self.mask_of = mask_of
+        self._made: list[dict[tuple[object, ...], Variable]] = [{}]
+        self._bound: list[dict[str, str]] = [{}]
+
+    def enter(self) -> None:
+        """Begin a scope: what is made in it is not visible after `leave`."""
+        self._made.append({})
+        self._bound.append({})
+
+    def leave(self) -> None:
+        """End the innermost scope."""
+        self._made.pop()
+        self._bound.pop()
+
+    def bind(self, wanted: str, expression: str) -> str:
+        """The name of an expression of tiles, computed here or before."""
+        for scope in self._bound:
+            if expression in scope:
+                return scope[expression]
+        name = self.writer.define(wanted, expression)
+        self._bound[-1][expression] = name
+        return name
+
+    def shape(self, axes: Sequence[Dim]) -> str:
+        """The shape of a tile as a Python tuple.
+
+        Raises:
+            UnsupportedError: Triton has no tensors of that size.
+        """
+        widths = self.pieces.shape(axes)
+        if prod(widths) > LARGEST_TILE:
+            dims = ", ".join(map(str, axes))
+            raise UnsupportedError(
+                f"a tile of [{dims}] has {prod(widths)} elements; "
+                f"Triton allows {LARGEST_TILE}: split more, or use smaller tiles"
+            )
+        return f"({', '.join(map(str, widths))}{',' * (len(widths) == 1)})"
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Variable]) -> Variable:
+        for scope in self._made:
+            if key in scope:
+                return scope[key]
+        made = self._made[-1][key] = make()
+        return made
+
+    def arranged(self, tile: Variable, order: Order) -> Variable:
+        """The tile with its axes in this order."""
+        if order == tile.axes:
+            return tile
+
+        def make() -> Variable:
+            turns = ", ".join(str(tile.axes.index(d)) for d in order)
+            text = f"tl.permute({tile.name}, ({turns}))"
+            name = self.writer.define(f"{tile.name}_t", text)
+            return replace(tile, name=name, axes=order)
+
+        return self._once(("arranged", tile.name, order), make)
+
+    def reshaped_as(self, tile: Variable, axes: Order) -> Variable:
+        """The tile with these axes, of which several were one."""
+
+        def make() -> Variable:
+            name = self.reshaped(tile.name, self.shape(axes), f"{tile.name}_r")
+            return replace(tile, name=name, axes=axes)
+
+        return self._once(("reshaped", tile.name, axes), make)
+
+    def lane(self, tile: Variable, along: Dim, at: int) -> Variable:
+        """The tile's lane at a place of an axis of few lanes; all are made at once."""
+        rest = tuple(d for d in tile.axes if d != along)
+
+        def make() -> Variable:
+            last = self.arranged(tile, (*rest, along)).name
+            width = self.pieces[along].width
+            for place, name in enumerate(self._halved(last, rest, width)):
+                lane = replace(tile, name=name, axes=rest)
+                self._made[-1]["lane", tile.name, along, place] = lane
+            return self._made[-1]["lane", tile.name, along, at]
+
+        return self._once(("lane", tile.name, along, at), make)
+
+    def _halved(self, name: str, rest: Order, width: int) -> list[str]:
+        """The lanes of the last axis, which is split in two until it is one."""
+        if width == 1:
+            return [name]
+        shape = ", ".join(map(str, (*self.pieces.shape(rest), width // 2, 2)))
+        if width > 2:
+            name = self.reshaped(name, f"({shape})", f"{name}_r")
+        pair = [self.writer.names.fresh(f"{name}_{at}") for at in range(2)]
+        self.writer.line(f"{', '.join(pair)} = tl.split({name})")
+        even, odd = (self._halved(half, rest, width // 2) for half in pair)
+        return [lane for both in zip(even, odd, strict=True) for lane in both]
+
+    def as_dtype(self, tile: Variable, dtype: DType) -> Variable:
+        """The tile in another element format."""
+        if tile.dtype is dtype:
+            return tile
+
+        def make() -> Variable:
+            text = f"{tile.name}.to({TRITON_DTYPE[dtype.name]})"
+            name = self.writer.define(f"{tile.name}_{dtype}", text)
+            return replace(tile, name=name, dtype=dtype)
+
+        return self._once(("dtype", tile.name, dtype), make)
+
+    def masked(self, tile: Variable, dims: Order, fill: float) -> Variable:
+        """The tile with `fill` in the lanes outside of `dims`."""
+
+        def make() -> Variable:
+            inside = " & ".join(
+                self.mask_of(d) + subscript((d,), tile.axes) for d in dims
+            )
+            other = literal(fill, tile.dtype)
+            text = f"tl.where({inside}, {tile.name}, {other})"
+            name = self.writer.define(f"{tile.name}_m", text)
+            return replace(tile, name=name)
+
+        return self._once(("masked", tile.name, fill, dims), make)
+
+    def reshaped(self, name: str, shape: str, wanted: str) -> str:
+        """Bind `name` in another shape."""
+        return self.writer.define(wanted, f"tl.reshape({name}, {shape})")
+
+
+# -- The memory of a block -------------------------------------------------------------
+
+
+class Places:
+    """Emits and names program ids, positions and masks of one block.
+
+    A piece `d` has positions `start + lane` within its dim; a looped piece adds
+    `it * tile` in iteration `it`.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Sequence[Split]],
+        pieces: Pieces,
+        writer: Writer,
+        size: Callable[[str], str],
+        *,
+        wide: bool,
+    ) -> None:
+        self._axes = axes
+        self._pieces = pieces
+        self._writer = writer
+        self._size = size
+        self._wide = wide
+        self.far = ""
+        self.ids: dict[str, str] = {}
+        # Of the pieces that are axes of tiles.
+        self._lanes: dict[Dim, str] = {}
+        # Of all pieces.
+        self._steps: dict[Dim, str] = {}
+        self._starts: dict[Dim, str] = {}
+        self._masks: dict[Dim, str] = {}
+        self._loop_masks: dict[Dim, str] = {}
+        self._in_loop = False
+
+    # -- Program ids and positions -------------------------------------------------
+
+    def emit_ids(self, without: Container[str] = ()) -> None:
+        """Bind the coordinate of each grid axis, and a zero that widens offsets.
+
+        Args:
+            without: The dims of an axis whose coordinates are data.
+        """
+        if self._wide:
+            self.far = self._writer.define("far", "tl.full((), 0, tl.int64)")
+        for place, axis in enumerate(self._axes):
+            if axis[0].dim in without:
+                continue
+            wide = ".to(tl.int64)" if self._wide else ""
+            text = f"tl.program_id({place}){wide}"
+            if counts_down(axis, self._pieces.block):
+                text = f"tl.num_programs({place}) - 1 - {text}"
+            name = self._writer.define("_".join([*(s.dim for s in axis), "id"]), text)
+            self.ids |= dict.fromkeys((s.dim for s in axis), name)
+
+    def emit_id_at(
+        self, split: Split, spans: Sequence[tuple[int | str, int]], number: int
+    ) -> None:
+        """Bind the coordinate of the block that has positions, or of the nearest.
+
+        Args:
+            split: Whose coordinate it is.
+            spans: The first position of each, and how many blocks have some of it; one
+                block after the other is theirs along the axis.
+            number: Of the axis.
+        """
+        size = self._size(split.dim)
+        last = f"({size} - 1) // {split.tile}"
+        if size.isdigit():
+            last = str((int(size) - 1) // split.tile)
+        text, before = "", 0
+        for first, count in spans:
+            if isinstance(first, int):
+                at = str(first // split.tile)
+            else:
+                at = f"tl.minimum(tl.maximum({first} // {split.tile}, 0), {last})"
+            if sum(n for _, n in spans) > 1:
+                at = f"{at} + tl.program_id({number}) - {before}"
+            text = (
+                f"tl.where(tl.program_id({number}) < {before}, {text}, {at})"
+                if text
+                else at
+            )
+            before += count
+        if len(spans) == 1 and spans[0][1] == 1 and isinstance(spans[0][0], int):
+            text = f"tl.full((), {text}, tl.int32)"
+        dtype = "tl.int64" if self._wide else "tl.int32"
+        self.ids[split.dim] = self._writer.define(
+            f"{split.dim}_id", f"({text}).to({dtype})"
+        )
+
+    def emit_positions(self, which: Callable[[Piece], bool] = lambda _: True) -> None:
+        """Bind lanes and starting positions of pieces, and their constant masks."""
+        pieces = [piece for piece in self._pieces.all if which(piece)]
+        for piece in pieces:
+            self._emit_lanes(piece)
+        for piece in pieces:
+            if piece.loop_tile is None and self.is_axis(piece.dim) and piece.loose:
+                terms = self._outside_loop(piece)
+                self._masks[piece.dim] = self._bind_mask(piece, terms)
+
+    def _emit_lanes(self, piece: Piece) -> None:
+        dim, first, tile = piece.dim, self._first(piece), piece.loop_tile
+        self._steps[dim] = "" if tile is None else "it" if tile == 1 else f"it * {tile}"
+        if piece.unit:
+            self._starts[dim] = first
+            return
+        wide = ".to(tl.int64)" if self._wide else ""
+        lanes = f"tl.arange(0, {piece.width}){wide}"
+        self._lanes[dim] = self._writer.define(f"{dim.name}_lane", lanes)
+        if first:
+            self._starts[dim] = self._writer.define(
+                f"{dim.name}_at", f"{first} + {self._lanes[dim]}"
+            )
+        else:
+            self._starts[dim] = self._lanes[dim]
+
+    def _first(self, piece: Piece) -> str:
+        """The first position of the block's part, or nothing where it is 0."""
+        if piece.grid_tile is None:
+            return ""
+        identifier = self.ids[piece.dim.name]
+        return (
+            identifier if piece.grid_tile == 1 else f"{identifier} * {piece.grid_tile}"
+        )
+
+    def positions(self, dim: Dim, lanes: int, step: int) -> str:
+        """Every so many elements from the first one of the block's part on."""
+        wide = ".to(tl.int64)" if self._wide else ""
+        text = f"tl.arange(0, {lanes}){wide}" + (f" * {step}" if step != 1 else "")
+        first = self._first(self._pieces[dim])
+        return f"{first} + {text}" if first else text
+
+    def run(self, side: Order) -> dict[Dim, str]:
+        """Positions along pieces that lie in memory as one axis: of the last, of all.
+
+        What the others add is the block's part of the first one.
+        """
+        lanes = prod(self._pieces.shape(side))
+        wide = ".to(tl.int64)" if self._wide else ""
+        wanted = "_".join([*(d.name for d in side), "lane"])
+        name = self._writer.define(wanted, f"tl.arange(0, {lanes}){wide}")
+        found = {d: self._first(self._pieces[d]) for d in side[:-1]}
+        return {**found, side[-1]: name}
+
+    def part(self, name: str) -> str:
+        """The first position of the block's part of a dim that the grid splits."""
+        tile = next(s.tile for a in self._axes for s in a if s.dim == name)
+        identifier = self.ids[name]
+        return identifier if tile == 1 else f"{identifier} * {tile}"
+
+    def start(self, dim: Dim) -> str:
+        """Positions in the first iteration: a vector, a scalar, or nothing for 0."""
+        return self._starts[dim]
+
+    def advance(self, dim: Dim) -> str:
+        """What iteration `it` adds to the positions; nothing if not looped."""
+        return self._steps[dim]
+
+    def is_piece(self, dim: Dim) -> bool:
+        """Whether a dim of a store is a piece; else it numbers the parts, `k#`."""
+        return dim in self._steps
+
+    def is_axis(self, dim: Dim) -> bool:
+        """Whether tiles have an axis for a dim."""
+        return dim in self._lanes
+
+    def offset(self, dim: Dim) -> str:
+        """The first position of this iteration's piece, as a 32-bit number."""
+        first = self._first(self._pieces[dim])
+        text = " + ".join(t for t in (first, self.advance(dim)) if t) or "0"
+        # Only the coordinates of the grid have 64 bits.
+        return f"({text}).to(tl.int32)" if self._wide and first else text
+
+    # -- Masks ---------------------------------------------------------------------
+
+    def _outside_loop(self, piece: Piece) -> list[str]:
+        """Conditions on a lane that do not change from iteration to iteration."""
+        lane = self._lanes[piece.dim]
+        terms: list[str] = []
+        if piece.loop_tile is not None:
+            if piece.padded:
+                terms.append(f"({lane} < {piece.loop_tile})")
+            return terms
+        if piece.grid_tile is not None and piece.padded:
+            terms.append(f"({lane} < {piece.grid_tile})")
+        if piece.ragged_grid:
+            at, size = self._starts[piece.dim], self._size(piece.dim.name)
+            terms.append(f"({at} < {size})")
+        if piece.grid_tile is None and piece.padded:
+            terms.append(f"({lane} < {self._size(piece.dim.name)})")
+        return terms
+
+    def begin_loop(self) -> None:
+        """Bind the masks that change with the iteration."""
+        self._in_loop = True
+        for piece in self._pieces.all:
+            looped = piece.loop_tile is not None and self.is_axis(piece.dim)
+            if looped and piece.loose:
+                terms = self._outside_loop(piece) + self._of_iteration(piece)
+                self._loop_masks[piece.dim] = self._bind_mask(piece, terms)
+
+    def _of_iteration(self, piece: Piece) -> list[str]:
+        name, step = piece.dim.name, self.advance(piece.dim)
+        terms: list[str] = []
+        if piece.ragged_loop and piece.grid_tile is not None:
+            terms.append(f"({step} + {self._lanes[piece.dim]} < {piece.grid_tile})")
+        if piece.ragged_grid or (piece.ragged_loop and piece.grid_tile is None):
+            at = self._starts[piece.dim]
+            terms.append(f"({step} + {at} < {self._size(name)})")
+        return terms
+
+    def end_loop(self) -> None:
+        """Leave the loop: looped pieces are indices within a tile from now on."""
+        self._in_loop = False
+        for piece in self._pieces.all:
+            if piece.loop_tile is None or not self.is_axis(piece.dim):
+                continue
+            terms = self._outside_loop(piece)
+            if piece.ragged_grid:
+                size = self._size(piece.dim.name)
+                terms.append(f"({self._starts[piece.dim]} < {size})")
+            if terms:
+                self._masks[piece.dim] = self._bind_mask(piece, terms)
+
+    def _bind_mask(self, piece: Piece, terms: list[str]) -> str:
+        return self._writer.define(f"{piece.dim.name}_in", " & ".join(terms))
+
+    def mask(self, dim: Dim) -> str:
+        """The name of the mask of a piece here; nothing if all lanes are inside."""
+        if self._in_loop and dim in self._loop_masks:
+            return self._loop_masks[dim]
+        return self._masks.get(dim, "")
+
+
+# -- Addresses, loads and stores -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Address:
+    """The pointers of a load or store.
+
+    Attributes:
+        first: An expression of the pointers, of the first iteration in a loop.
+        step: What iteration `it` adds; nothing outside of loops.
+    """
+
+    first: str
+    step: str
+
+
+class Memory:
+    """Emits the memory accesses of one block."""
+
+    def __init__(
+        self,
+        places: Places,
+        tiles: TileCode,
+        extents: Mapping[str, int | None],
+        size: Callable[[str], str],
+        *,
+        wide: bool,
+    ) -> None:
+        self._block = tiles.pieces.block
+        self._places = places
+        self._tiles = tiles
+        self._extents = extents
+        self._size = size
+        self._wide = wide
+
+    @property
+    def _writer(self) -> Writer:
+        return self._tiles.writer
+
+    def address(
+        self,
+        pointer: str,
+        axes: Sequence[Axis],
+        strides: Strides,
+        order: Sequence[Dim],
+        *,
+        starts: Mapping[Dim, str] | None = None,
+        without: Dim | None = None,
+    ) -> Address:
+        """The address of a tile whose axes have the order `order`.
+
+        Args:
+            pointer: Of the tensor.
+            axes: Of the tensor.
+            strides: Of the axes.
+            order: Dims of the tile.
+            starts: Positions in the first iteration, where they are not the tile's.
+            without: The dim along which it is the address of the first position.
+        """
+        first, step = [pointer], list[str]()
+        for axis, stride in zip(axes, strides, strict=True):
+            if isinstance(stride, Gapped):
+                at, moved = self._at(axis, order, starts or {})
+                (step if moved else first).extend(taken_apart(at, stride))
+                continue
+            factors: list[str | int] = [stride]
+            for dim in reversed(axis):
+                index, moved = "", ""
+                if dim != without:
+                    index, moved = self._index(dim, order, starts or {})
+                if index:
+                    first.append(times(index, factors))
+                if moved:
+                    step.append(times(moved, factors))
+                factors = [*factors, self.size(dim)]
+        return Address(" + ".join(first), " + ".join(step))
+
+    def size(self, dim: Dim) -> str | int:
+        """The extent of a dim."""
+        extent = self._extents.get(dim.name)
+        return self._size(dim.name) if extent is None else extent
+
+    def stride(
+        self, axes: Sequence[Axis], strides: Strides, dim: Dim
+    ) -> list[str | int]:
+        """How far apart in memory the positions along a dim of a tensor are."""
+        pairs = zip(axes, strides, strict=True)
+        axis, stride = next((a, s) for a, s in pairs if dim in a)
+        assert not isinstance(stride, Gapped)
+        behind = axis[axis.index(dim) + 1 :]
+        return [stride, *(self.size(d) for d in reversed(behind))]
+
+    def positions(self, axis: Axis, order: Sequence[Dim]) -> str:
+        """The row-major positions along an axis; nothing for 0."""
+        return self._at(axis, order, {})[0]
+
+    def _at(
+        self, axis: Axis, order: Sequence[Dim], starts: Mapping[Dim, str]
+    ) -> tuple[str, bool]:
+        """The row-major positions along an axis, and whether iterations move them."""
+        found, factors, moves = list[str](), list[str | int](), False
+        for dim in reversed(axis):
+            index, moved = self._index(dim, order, starts)
+            found += [times(text, factors) for text in (index, moved) if text]
+            factors, moves = [*factors, self.size(dim)], moves or bool(moved)
+        return " + ".join(found), moves
+
+    def _index(
+        self, dim: Dim, order: Sequence[Dim], starts: Mapping[Dim, str]
+    ) -> tuple[str, str]:
+        """Positions along a dim, and what an iteration adds to them."""
+        if not self._places.is_piece(dim):
+            return self._number(dim), ""
+        index = starts[dim] if dim in starts else self._places.start(dim)
+        moved = self._places.advance(dim)
+        if dim in order:
+            index += subscript((dim,), order)
+        if moved and self._wide:
+            moved = f"({self._places.far} + {moved})"
+        return index, moved
+
+    def _number(self, dim: Dim) -> str:
+        """Which of the parts along `k#` is the block's.
+
+        Blocks that have no part of `k` compute what all others do, and write it once
+        more where the last one does.
+        """
+        base = partial_of(dim, self._block)
+        assert base is not None
+        number, split = self._places.ids[base], self._block.grid_split(base)
+        if split is None or not has_excess(split, self._block, self._extents):
+            return number
+        return f"tl.minimum({number}, {self._size(dim.name)} - 1)"
+
+    def mask(self, order: Sequence[Dim]) -> str:
+        """The condition under which a lane of a tile is inside; nothing if all are."""
+        parts: list[str] = []
+        for dim in order:
+            name = self._places.mask(dim)
+            if name:
+                parts.append(name + subscript((dim,), order))
+        return " & ".join(parts)
+
+    def load(
+        self,
+        address: Address,
+        order: Order,
+        name: str,
+        *,
+        whole: bool = False,
+        inside: str = "",
+    ) -> None:
+        """Load a tile, of integers if they are whole; lanes outside are 0.
+
+        Args:
+            address: Its pointers.
+            order: Its axes.
+            name: Of the variable.
+            whole: Whether it is of integers.
+            inside: What lanes have to meet besides.
+        """
+        self._tiles.shape(order)
+        pointers = address.first
+        if address.step:
+            pointers += f" + {address.step}"
+        mask = " & ".join(m for m in (self.mask(order), inside) if m)
+        other = "0" if whole else "0.0"
+        guard = f", mask={mask}, other={other}" if mask else ""
+        self._writer.assign(name, f"tl.load({pointers}{guard})")
+
+    def store(
+        self,
+        node: Store,
+        pointer: str,
+        strides: Strides,
+        tile: Variable,
+        lanes: Order = (),
+        chosen: Callable[[Order], str] = lambda _: "",
+    ) -> None:
+        """Store the lanes of a tile that are inside.
+
+        Args:
+            node: What is stored where.
+            pointer: Of the tensor.
+            strides: Of its axes.
+            tile: What is stored.
+            lanes: The axes along which it is, where the tile lacks some of them.
+            chosen: What lanes of these axes have to meet besides.
+        """
+        lanes = lanes or tile.axes
+        dims = [d for axis in node.at for d in axis]
+        order = self._tiles.pieces.axes_stored(node.at, lanes)
+        # A dim of extent 1 that only the tile has: its lanes are one address.
+        extra = tuple((d,) for d in lanes if d not in dims)
+        axes, steps = (*node.at, *extra), (*strides, *(0 for _ in extra))
+        address = self.address(pointer, axes, steps, order)
+        value = self._tiles.as_dtype(tile, node.dtype)
+        text = value.name
+        if tile.axes != order:
+            text = self._spread(value, order)
+        mask = " & ".join(m for m in (self.mask(order), chosen(order)) if m)
+        guard = f", mask={mask}" if mask else ""
+        pointers = self._writer.define(
+            f"{node.result}_at",
+            address.first + (f" + {address.step}" if address.step else ""),
+        )
+        self._writer.line(f"tl.store({pointers}, {text}{guard})")
+
+    def _spread(self, tile: Variable, order: Order) -> str:
+        shape = self._tiles.shape(order)
+        if tile.dtype.only_stores and not tile.axes:
+            return f"tl.broadcast_to({tile.name}, {shape})"
+        if not tile.axes and not tile.dtype.is_integer:
+            return f"tl.full({shape}, 0.0, tl.float32) + {tile.name}"
+        if not tile.axes:
+            zero = f"tl.full({shape}, 0, {TRITON_DTYPE[tile.dtype.name]})"
+            return f"{zero} + {tile.name}"
+        return f"tl.broadcast_to({tile.name}{subscript(tile.axes, order)}, {shape})"
+
+
+def taken_apart(position: str, axis: Gapped) -> list[str]:
+    """What a position along an axis that is several axes adds to an address."""
+    whole = f"({position})" if " " in position else position
+    found: list[str] = []
+    for at, (size, stride) in enumerate(zip(axis.sizes, axis.strides, strict=True)):
+        inner = axis.sizes[at + 1 :]
+        text = f"{whole} // {product(inner)}" if inner else whole
+        if at:
+            text = f"({text}) % {size}" if inner else f"{text} % {size}"
+        found.append(times(f"({text})", [stride]))
+    return found if position else []
+
+
+def product(factors: Sequence[str | int]) -> str:
+    """Factors as one number, or as an expression that may be divided by."""
+    known = prod(f for f in factors if isinstance(f, int))
+    others = [f for f in factors if isinstance(f, str)]
+    if not others:
+        return str(known)
+    text = " * ".join([*others, *([str(known)] if known != 1 else [])])
+    return f"({text})" if " " in text else text
+
+
+def times(index: str, factors: Sequence[str | int]) -> str:
+    """`index` times the factors, numbers first multiplied with each other."""
+    numbers, others = 1, list[str]()
+    for factor in factors:
+        if isinstance(factor, int):
+            numbers *= factor
+        else:
+            others.append(factor)
+    if numbers != 1:
+        others.append(str(numbers))
+    return " * ".join([index, *others])
+
+
+# -- What is asked for ahead -----------------------------------------------------------
+
+LINE = 128
+"""Bytes of a cache line."""
+
+
+class Prefetcher:
+    """Emits the requests of one block, ahead of its wait."""
+
+    def __init__(
+        self, tiles: TileCode, places: Places, memory: Memory, signature: Signature
+    ) -> None:
+        self._tiles = tiles
+        self._places = places
+        self._memory = memory
+        self._signature = signature
+
+    def ask(self, asked: Ask) -> None:
+        """Ask for the first few tiles of a load of the loop."""
+        writer = self._tiles.writer
+        source, pieces = asked.source, self._tiles.pieces
+        of_line = LINE // self._signature.dtype(source).itemsize
+        starts: dict[Dim, str] = {}
+        writer.line(f"# the first tiles of {source}, while this kernel waits")
+        box = memory_order(asked, self._signature.type(source))
+        for dim in box:
+            step = of_line if dim == box[-1] else 1
+            lanes = max(1, self._lanes(pieces[dim], asked.tiles) // step)
+            starts[dim] = writer.define(
+                f"{source}_{dim.name}",
+                self._places.positions(dim, lanes, step),
+            )
+        pointer, strides = self._signature.access(source)
+        dims = tuple(d for axis in asked.at for d in axis)
+        address = self._memory.address(pointer, asked.at, strides, dims, starts=starts)
+        writer.below("if EARLY:", [f"prefetch({address.first})"])
+
+    @staticmethod
+    def _lanes(piece: Piece, tiles: int) -> int:
+        """Elements of the first few tiles; those of one that is not looped over."""
+        if piece.loop_tile is None:
+            return piece.width
+        part = piece.grid_tile or piece.extent or piece.loop_tile
+        most = power_of_two(part // piece.loop_tile + 1) // 2
+        return piece.width * min(tiles, most)
+
+
+# -- Statements ------------------------------------------------------------------------
+
+FULL_PRECISION = 'input_precision="ieee"'
+
+
+TF32 = 'input_precision="tf32"'
+"""f32 products as they are, and with operands rounded to TF32."""
+
+
+PRECISIONS = {"storage": "", "tf32": f", {TF32}", "ieee": f", {FULL_PRECISION}"}
+
+
+APART = "max_num_imprecise_acc=1"
+"""Keeps a product apart from the sum that it is added to.
+
+f32 products are added one after the other: over the whole loop, each would be rounded
+at the size of the sum.  Tile by tile, few are.  Triton makes one chain of a sum and a
+product again, unless the product has this limit, which says nothing for f32 otherwise.
+"""
+
+
+LOG2_E = math.log2(math.e)
+
+
+AS_NUMBER = ".to(tl.float32)"
+"""What makes a number of a comparison."""
+
+
+def emit_block(
+    block: BlockGraph,
+    name: str,
+    around: Surroundings,
+    *,
+    announced: Announced = "",
+    made: AbstractSet[str] | None = None,
+) -> KernelPlan:
+    """The Triton kernel of a block graph.
+
+    Args:
+        block: What to emit.
+        name: Of the kernel.
+        around: Its kernel graph.
+        announced: When the kernel behind it may start; never before this one's wait.
+        made: What kernels of the μGraph made before; None in the first kernel.
+
+    Raises:
+        UnsupportedError: Triton cannot express something of it.
+    """
+    given = suited(block, around)
+    program = build(given, name=name, announced=announced, made=made)
+    return _Printer(program, given.pieces, given.around).plan()
+
+
+class _Printer:
+    def __init__(
+        self, program: TileProgram, pieces: Pieces, around: Surroundings
+    ) -> None:
+        self._program, self._pieces, self._around = program, pieces, around
+        self._writer = Writer()
+        signature = self._signature = Signature(around, self._writer.names)
+        self._axes = launch_order(pieces.block, around.extents, around.types)
+        places = self._places = Places(
+            self._axes,
+            pieces,
+            self._writer,
+            signature.size,
+            wide=around.wide,
+        )
+        tiles = self._tiles = TileCode(self._writer, pieces, places.mask)
+        self._memory = Memory(
+            places, tiles, around.extents, signature.size, wide=around.wide
+        )
+        self._packed = packed(program, lambda d: pieces[d].width)
+        self._runs = runs(program, lambda d: not pieces[d].loose)
+        self._changes = changes(program, around.over)
+        self._variables: dict[str, Variable] = {}
+        # Truth values as bits, by the names of those that are numbers.
+        self._truths: dict[str, str] = {}
+        self._chosen_by = _deciding(program)
+        self._hoisted = False
+        self._ranges: Mapping[Part, tuple[str, str]] = {}
+        self._addresses: dict[str, Address] = {}
+        self._descriptors: dict[str, str] = {}
+        self._print = self._methods()
+
+    def _methods(self) -> Mapping[type, Callable[[Any], None]]:
+        """What prints each kind of statement."""
+        return {
+            Load: self._load,
+            Store: self._store,
+            Ask: self._ask,
+            Positions: self._positions,
+            Compute: self._compute,
+            Cast: self._cast,
+            Finite: self._finite,
+            Convert: self._convert,
+            Mask: self._mask,
+            Merge: self._merge,
+            Lane: self._lane,
+            Reduce: self._reduce,
+            Scan: self._scan,
+            Product: self._product,
+            Start: self._start,
+            Rescale: self._rescale,
+            Update: self._update,
+            Largest: self._largest,
+            Wait: self._wait,
+            Announce: self._announce,
+            Loop: self._loop,
+        }
+
+    # -- The kernel ----------------------------------------------------------------
+
+    def plan(self) -> KernelPlan:
+        """The kernel."""
+        program, block = self._program, self._pieces.block
+        self._writer.indent()
+        narrowed = self._changes.narrowed
+        if narrowed is None:
+            self._places.emit_ids()
+            self._places.emit_positions()
+            self._region(program.body, program.closing)
+        else:
+            self._narrowed(narrowed)
+        self._writer.dedent()
+        params = self._signature.in_order()
+        grid = tuple(self._blocks(a) for a in self._axes) or ("1",)
+        lines = (*head_of(program.name, params), *self._writer.lines)
+        assert isinstance(program.warps, int)
+        schedule = replace(block.schedule, num_warps=program.warps)
+        block = replace(block, schedule=schedule)
+        return KernelPlan(program.name, block, params, grid, lines)
+
+    def _narrowed(self, narrowed: Narrowed) -> None:
+        """The kernel with those blocks along an axis that are at places."""
+        places, known = self._places, narrowed.stretches
+        places.emit_ids(without=known)
+        places.emit_positions(lambda piece: piece.dim.name not in known)
+        self._region(narrowed.ahead, ())
+        for dim, each in known.items():
+            split = self._pieces.block.grid_split(dim)
+            assert split is not None
+            spans = [(self._first(p), p.blocks(split.tile)) for p in each]
+            number = next(n for n, a in enumerate(self._axes) if split in a)
+            places.emit_id_at(split, spans, number)
+        places.emit_positions(lambda piece: piece.dim.name in known)
+        rest = [s for s in self._program.body if s not in narrowed.ahead]
+        self._region(rest, self._program.closing)
+
+    def _first(self, stretch: Stretch) -> int | str:
+        """The first position of a stretch: a number, or an expression."""
+        if isinstance(stretch.first, int):
+            return stretch.first
+        return self._form(stretch.first, (), i32)
+
+    def _blocks(self, axis: Sequence[Split]) -> str:
+        """How many blocks the launch has along an axis of the grid."""
+        narrowed = self._changes.narrowed
+        if narrowed is not None and axis[0].dim in narrowed.stretches:
+            found = narrowed.stretches[axis[0].dim]
+            return str(sum(each.blocks(axis[0].tile) for each in found))
+        return self._signature.parts(axis)
+
+    def _region(self, body: Sequence[Statement], closing: Notes) -> None:
+        left_out = self._packed.steps | self._changes.unused
+        for statement in body:
+            if statement.notes:
+                self._writer.comment(statement.notes)
+            if not left_out or left_out.isdisjoint(makes(statement)):
+                self._print[type(statement)](statement)
+        self._writer.comment(closing)
+
+    def _loop(self, loop: Loop) -> None:
+        self._hoist()
+        stages = self._program.schedule.num_stages
+        if not self._ranges:
+            self._ranges = self._parts()
+        first, end = self._ranges[loop.part]
+        self._writer.line(f"for it in tl.range({first}, {end}, num_stages={stages}):")
+        self._writer.indent()
+        self._tiles.enter()
+        before = len(self._writer.lines)
+        self._places.begin_loop()
+        self._region(loop.body, loop.closing)
+        if len(self._writer.lines) == before:
+            self._writer.line("pass")
+        self._tiles.leave()
+        self._writer.dedent()
+        if loop.part == loop_parts(self._program.whole)[-1]:
+            self._places.end_loop()
+
+    def _parts(self) -> Mapping[Part, tuple[str, str]]:
+        """Of each part, the first iteration, and the one behind the last."""
+        program = self._program
+        first, end = self._visited(self._signature.iterations(program))
+        ranges: dict[Part, tuple[str, str]] = {"": (first, end)}
+        if not program.whole:
+            return ranges
+        begin, last = first, end
+        for bound in program.whole:
+            place = self._covered(bound)
+            if bound.upper:
+                last = self._assign("it_whole", f"tl.minimum({place}, {last})")
+            else:
+                begin = self._assign("it_whole", f"tl.maximum({place}, {begin})")
+        if begin != first:
+            begin = self._assign("it_whole", f"tl.minimum({begin}, {end})")
+            ranges["ahead"] = first, begin
+        if last != end:
+            last = self._assign("it_masked", f"tl.maximum({last}, {begin})")
+            ranges["behind"] = last, end
+        ranges["whole"] = begin, last
+        return ranges
+
+    def _place(self, bound: LoopBound, shift: int) -> str:
+        """The tile of the loop that a block's place, so far shifted, lies in."""
+        return self._tile_of(f"{self._places.part(bound.dim)} + {shift}")
+
+    def _tile_of(self, place: str | int) -> str:
+        """The tile of the loop that a position of its dim lies in."""
+        program = self._program
+        assert program.loop is not None
+        if program.within_grid:
+            place = f"{place} - {self._places.part(program.loop.dim)}"
+        if isinstance(place, int):
+            return str(place // program.loop.tile)
+        # Integers are divided towards 0, so what is below comes to 0 first.
+        return f"tl.maximum({place}, 0) // {program.loop.tile}"
+
+    def _covered(self, bound: LoopBound) -> str:
+        """Where the iterations end that a bound covers, or begin."""
+        program = self._program
+        assert program.loop is not None
+        shift = bound.offset + 1
+        if not bound.upper:
+            width = next(s.tile for s in program.grid if s.dim == bound.dim)
+            shift = bound.offset + width - 1 + program.loop.tile - 1
+        return f"({self._place(bound, shift)}).to(tl.int32)"
+
+    def _visited(self, count: str) -> tuple[str, str]:
+        """The first iteration that the block visits, and the one behind the last."""
+        program, first, end = self._program, "0", count
+        loop = program.loop
+        assert loop is not None
+        for bound in program.bounds:
+            width = next(s.tile for s in program.grid if s.dim == bound.dim)
+            shift = bound.offset + (width - 1 + loop.tile if bound.upper else 0)
+            place = self._place(bound, shift)
+            if bound.also is not None:
+                # The checker has seen that it is one from above.
+                place = f"tl.maximum({place}, {self._tile_of(bound.also + loop.tile)})"
+            if bound.upper:
+                place = f"tl.minimum({place}, {end})"
+                end = self._assign("it_end", f"({place}).to(tl.int32)")
+            else:
+                place = place if first == "0" else f"tl.maximum({place}, {first})"
+                first = self._assign("it_first", f"({place}).to(tl.int32)")
+        return first, end
+
+    def _wait(self, _: Wait) -> None:
+        self._if_early("gdc_wait()  # until the kernel before is done")
+
+    def _announce(self, _: Announce) -> None:
+        self._if_early("gdc_launch_dependents()  # the next kernel may start")
+
+    def _if_early(self, statement: str) -> None:
+        self._writer.below("if EARLY:", [statement])
+
+    # -- Names ---------------------------------------------------------------------
+
+    def _bind(self, wanted: str, expression: str) -> str:
+        return self._tiles.bind(wanted, expression)
+
+    def _assign(self, wanted: str, expression: str) -> str:
+        return self._writer.define(wanted, expression)
+
+    def _name(self, statement: Making, name: str) -> None:
+        """Note the name of a statement's result."""
+        tile = statement.tile
+        self._variables[statement.result] = Variable(name, tile.axes, tile.dtype)
+
+    def _format(self, step: Compute) -> DType:
+        """The format of integers that a step computes with, or f32."""
+        operands = (o for o in step.operands if isinstance(o, str))
+        dtypes = (self._variables[o].dtype for o in operands)
+        return next((d for d in dtypes if d.is_integer), f32)
+
+    def _form(self, operand: Operand, order: Order, dtype: DType = f32) -> str:
+        """An atomic expression that broadcasts against tiles with axes `order`."""
+        if isinstance(operand, Scalar):
+            return self._signature.constant(operand, dtype)
+        tile = self._variables[operand]
+        return tile.name + subscript(tile.axes, order)
+
+    # -- Memory --------------------------------------------------------------------
+
+    def _hoist(self) -> None:
+        """Before the loop: bind what does not change in the addresses of its loads."""
+        if self._hoisted:
+            return
+        self._hoisted = True
+        shared: dict[str, str] = {}
+        for load, looped in walk(self._program.body):
+            if not looped or not isinstance(load, Load):
+                continue
+            if load.via == "descriptor":
+                box = self._box(load)
+                widths = self._pieces.shape(box)
+                self._descriptors[load.result] = self._signature.descriptor(
+                    self._key(load), box, widths
+                )
+                continue
+            address = self._address(load)
+            original = load.result.removesuffix(AGAIN)
+            name = shared.get(address.first, "")
+            if not name or not self._program.whole:
+                name = self._assign(f"{original}_first", address.first)
+            shared[address.first] = name
+            self._addresses[load.result] = replace(address, first=name)
+
+    def _box(self, load: Load) -> Order:
+        return memory_order(load, self._signature.type(load.source))
+
+    def _key(self, load: Load) -> str:
+        """The parameter that is read: a copy's is another one, for the same tensor."""
+        source = load.source
+        return source if load.instead is None else self._signature.alias_of(source)
+
+    def _address(self, load: Load) -> Address:
+        pointer, strides = self._signature.access(self._key(load))
+        along = None if load.along is None else load.along.dim
+        starts: dict[Dim, str] = {}
+        for side in self._runs.get(load.result, ()):
+            if len(side) > 1:
+                starts |= self._places.run(side)
+        order = self._axes_of(load)
+        return self._memory.address(
+            pointer, load.at, strides, order, starts=starts, without=along
+        )
+
+    def _axes_of(self, load: Load) -> Order:
+        """The axes of a loaded tile: a run of pieces is one, named by the last."""
+        sides = self._runs.get(load.result)
+        return load.tile.axes if sides is None else tuple(s[-1] for s in sides)
+
+    def _picked(self, load: Load, along: Along) -> tuple[str, str]:
+        """What positions that are data add to an address, and which of them exist.
+
+        They are counted from the end below 0; none outside of the tensor is read.
+        """
+        index, order = self._variables[along.index], load.tile.axes
+        _, strides = self._signature.access(self._key(load))
+        step = self._memory.stride(load.at, strides, along.dim)
+        if along.known != "no":
+            wide = ".to(tl.int64)" if self._around.wide else ""
+            at = f"{index.name}{subscript(index.axes, order)}{wide}"
+            return times(at, step), self._under(along, order)
+        size = self._memory.size(along.dim)
+        given = self._assign(f"{along.dim.name}_given", f"{index.name}.to(tl.int64)")
+        counted = f"tl.where({given} < 0, {given} + {size}, {given})"
+        at = self._assign(f"{along.dim.name}_at", counted)
+        compared, axes = at, index.axes
+        if order and not axes:
+            # Triton's interpreter cannot spread the truth value of a scalar.
+            axes = order[:1]
+            zeros = f"tl.full({self._tiles.shape(axes)}, 0, tl.int64)"
+            compared = self._assign(f"{along.dim.name}_at", f"{at} + {zeros}")
+        inside = f"({compared} >= 0) & ({compared} < {size})"
+        inside = self._assign(f"{along.dim.name}_in", inside) + subscript(axes, order)
+        inside = " & ".join(m for m in (inside, self._under(along, order)) if m)
+        return times(at + subscript(index.axes, order), step), inside
+
+    def _under(self, along: Along, order: Order) -> str:
+        """The lanes that are read at all; nothing if all are."""
+        if along.under is None:
+            return ""
+        return self._chosen(along.under, order, holds=along.holds)
+
+    def _chosen(self, under: str, order: Order, *, holds: bool) -> str:
+        """The lanes for which a truth value is true, or those for which it is not."""
+        tile = self._variables[under]
+        sign, name = "!=" if holds else "==", self._truths.get(tile.name)
+        text = f"({tile.name} {sign} 0)"
+        if name is not None:
+            text = name if holds else f"(~{name})"
+        return text + subscript(tile.axes, order)
+
+    def _load(self, load: Load) -> None:
+        if load.instead is not None:
+            self._writer.line("# once more for what is no matrix product")
+        name, axes = self._writer.names.fresh(load.result), self._axes_of(load)
+        if load.result in self._descriptors:
+            box = self._box(load)
+            offsets = ", ".join(self._places.offset(d) for d in box)
+            text = f"{self._descriptors[load.result]}.load([{offsets}])"
+            if axes != box:
+                text = f"tl.reshape({text}, {self._tiles.shape(axes)})"
+            self._writer.assign(name, text)
+        else:
+            address = self._addresses.get(load.result) or self._address(load)
+            whole, inside = load.tile.dtype.is_integer, ""
+            if load.along is not None:
+                moved, inside = self._picked(load, load.along)
+                step = " + ".join(t for t in (address.step, moved) if t)
+                address = replace(address, step=step)
+            self._memory.load(address, axes, name, whole=whole, inside=inside)
+        self._name(load, name)
+
+    def _store(self, store: Store) -> None:
+        pointer, strides = self._signature.access(store.result)
+        change = self._changes.stores.get(store.result)
+        if change is None:
+            tile = self._variables[store.operand]
+            self._memory.store(store, pointer, strides, tile)
+            return
+        for part in change:
+            self._memory.store(
+                store,
+                pointer,
+                strides,
+                self._new(store, part),
+                part.tile.axes,
+                partial(self._changed, part),
+            )
+
+    def _new(self, store: Store, part: Written) -> Variable:
+        """What a store changes elements to."""
+        if isinstance(part.value, str):
+            return self._variables[part.value]
+        axes, dtype = part.tile.axes, part.tile.dtype
+        number = self._signature.constant(part.value, dtype)
+        text = (
+            f"tl.full({self._tiles.shape(axes)}, {number}, {TRITON_DTYPE[dtype.name]})"
+        )
+        return Variable(self._bind(store.result, text), axes, dtype)
+
+    def _changed(self, part: Written, order: Order) -> str:
+        """The lanes of a part that a store changes."""
+        return " & ".join(self._met(name, order, holds) for name, holds in part.under)
+
+    def _met(self, name: str, order: Order, holds: bool) -> str:
+        """The lanes for which a condition holds, or those for which it does not."""
+        under = self._variables[name]
+        if under.axes or not order:
+            return self._chosen(name, order, holds=holds)
+        # Triton's interpreter cannot spread the truth value of a scalar.
+        sign = "!=" if holds else "=="
+        zeros = f"tl.full({self._tiles.shape(order)}, 0, tl.int32)"
+        return f"({zeros} + ({under.name} {sign} 0).to(tl.int32) != 0)"
+
+    def _positions(self, step: Positions) -> None:
+        text = self._memory.positions(step.at, step.tile.axes)
+        shape = self._tiles.shape(step.tile.axes)
+        dtype = TRITON_DTYPE[step.tile.dtype.name]
+        cast = f"({text}).to({dtype})" if step.tile.axes else ""
+        text = cast or f"tl.full({shape}, {text or 0}, {dtype})"
+        self._name(step, self._bind(step.result, text))
+
+    def _ask(self, asked: Ask) -> None:
+        code = Prefetcher(self._tiles, self._places, self._memory, self._signature)
+        code.ask(asked)
+
+    # -- One element at a time -----------------------------------------------------
+
+    def _compute(self, step: Compute) -> None:
+        order = step.tile.axes
+        self._tiles.shape(order)
+        if step.result in self._packed.floats:
+            self._unpack(step)
+            return
+        dtype = self._format(step)
+        forms = [self._form(o, order, dtype) for o in step.operands]
+        if step.inner is SUB:
+            # The difference comes first: it is small where both are large, and then it
+            # is exact, while products with log2(e) may overflow, or err by more than 1.
+            whole, row = forms
+            text = f"tl.exp2(({whole} - {row}) * {LOG2_E})"
+        elif step.inner is not None:
+            whole, factor = forms
+            text = f"tl.exp2({whole} * ({factor} * {LOG2_E}))"
+        elif step.rounded:
+            # Compilers make one operation of a product and a difference.  What is left
+            # of the largest element less itself is then not 0 but the product's
+            # rounding error, and infinite as an exponent where logits are large.
+            # Nothing is made of two sums: adding 0 to the product ends it.
+            a, b = forms
+            text = f"tl.fma({a}, {b}, 0.0)"
+        else:
+            text = step.op.triton.format(*forms)
+            if step.op.triton.endswith(AS_NUMBER) and step.result in self._chosen_by:
+                self._truth(step, text.removesuffix(AS_NUMBER))
+                return
+            chosen = self._variables.get(str(step.operands[0]))
+            if step.op is WHERE and chosen and chosen.name in self._truths:
+                holds = self._truths[chosen.name] + subscript(chosen.axes, order)
+                text = f"tl.where({holds}, {forms[1]}, {forms[2]})"
+        self._name(step, self._bind(step.result, text))
+
+    def _truth(self, step: Compute, text: str) -> None:
+        """A comparison that decides what is read, also as the bits that it gives.
+
+        Triton loads lanes together if it sees that a mask is the same for them, which
+        it does not where truth values are numbers.
+        """
+        holds = self._assign(f"{step.result}_holds", text)
+        name = self._bind(step.result, holds + AS_NUMBER)
+        self._truths[name] = holds
+        self._name(step, name)
+
+    def _cast(self, cast: Cast) -> None:
+        if cast.result in self._packed.floats:
+            self._unpack(cast)
+            return
+        name = self._variables[cast.operand].name
+        dtype = TRITON_DTYPE[cast.tile.dtype.name]
+        text = CAST.triton.format(name, dtype=dtype)
+        self._name(cast, self._bind(cast.result, text))
+
+    def _unpack(self, step: Compute | Cast) -> None:
+        """Floats of the parts of bytes, in f16, which holds them, or from there in f32.
+
+        What is both halves of a byte is joined along an axis behind the others.
+        """
+        part = self._packed.floats[step.result]
+        source = self._variables[part.source]
+        texts = [
+            self._bind(f"{part.source}_{name}", text)
+            for name, text in unpacked_texts(part, source)
+        ]
+        axes = source.axes
+        (name, *others) = texts
+        if part.along is not None:
+            axes = (*axes, part.along)
+            name = self._bind(f"{part.source}_halves", f"tl.join({name}, {others[0]})")
+        made = self._tiles.arranged(Variable(name, axes, f16), step.tile.axes)
+        self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
+
+    def _finite(self, step: Finite) -> None:
+        row = self._variables[step.operand]
+        name = self._bind(row.name, finite_shift(row.name, step.fill))
+        self._variables[step.result] = replace(row, name=name)
+
+    # -- Changes of form -----------------------------------------------------------
+
+    def _convert(self, step: Convert) -> None:
+        tile = self._variables[step.operand]
+        if tile.dtype is not step.tile.dtype:
+            tile = self._tiles.as_dtype(tile, step.tile.dtype)
+        else:
+            tile = self._tiles.arranged(tile, step.tile.axes)
+        self._variables[step.result] = tile
+
+    def _mask(self, step: Mask) -> None:
+        dims = tuple(d for d, _ in step.where)
+        tile = self._tiles.masked(self._variables[step.operand], dims, step.fill)
+        self._variables[step.result] = tile
+
+    def _merge(self, step: Merge) -> None:
+        lanes = [prod(self._pieces.shape(side)) for side in step.sides]
+        tile = self._variables[step.operand]
+        if step.operand in self._runs:
+            self._variables[step.result] = tile
+            return
+        shape = f"({', '.join(map(str, lanes))})"
+        original = self._variables[step.result.rpartition(MERGED)[0]]
+        name = self._tiles.reshaped(tile.name, shape, f"{original.name}_r")
+        self._variables[step.result] = replace(tile, name=name)
+
+    @cached_property
+    def _counted(self) -> frozenset[str]:
+        """Values whose lanes are numbers."""
+        return positions(self._program)
+
+    def _lane(self, step: Lane) -> None:
+        if step.operand in self._counted:
+            dtype = TRITON_DTYPE[step.tile.dtype.name]
+            self._name(
+                step, self._bind(step.result, f"tl.full((), {step.at}, {dtype})")
+            )
+            return
+        tile = self._variables[step.operand]
+        sides = self._runs.get(step.operand)
+        if sides is not None:
+            axes = tuple(d for side in sides for d in side)
+            tile = self._tiles.reshaped_as(tile, axes)
+        lane = self._tiles.lane(tile, step.along, step.at)
+        self._variables[step.result] = self._tiles.arranged(lane, step.tile.axes)
+
+    # -- Sums ----------------------------------------------------------------------
+
+    def _reduce(self, step: Reduce) -> None:
+        tile = self._variables[step.operand]
+        name, axes = tile.name, list(tile.axes)
+        for dim in reversed(step.over):
+            text = step.op.triton.format(name, axis=axes.index(dim))
+            name = self._bind(step.result, text)
+            axes.remove(dim)
+        self._name(step, name)
+
+    def _scan(self, step: Scan) -> None:
+        tile = self._variables[step.operand]
+        text = step.op.triton.format(tile.name, axis=tile.axes.index(step.along))
+        self._name(step, self._bind(step.result, text))
+
+    def _product(self, product: Product) -> None:
+        self._tiles.shape(product.tile.axes)
+        if not product.is_matrix:
+            self._multiply_and_sum(product)
+            return
+        left, right = self._factor(product.left), self._factor(product.right)
+        options = PRECISIONS[product.precision]
+        if product.into is not None:
+            self._add_product(product, f"{left}, {right}", options)
+            return
+        name = self._bind(product.result, f"tl.dot({left}, {right}{options})")
+        if product.is_merged:
+            shape = self._tiles.shape(product.tile.axes)
+            name = self._tiles.reshaped(name, shape, product.result)
+        self._name(product, name)
+
+    def _factor(self, value: str) -> str:
+        """The name of an operand of the matrix unit."""
+        name = self._variables[value].name
+        if value in self._packed.factors:
+            return self._bind(name, f"kept({name})")
+        return name
+
+    def _add_product(self, product: Product, operands: str, options: str) -> None:
+        """Add a product to a carried tile in place."""
+        assert product.into is not None
+        target = self._variables[product.into].name
+        if product.precision == "ieee":
+            text = f"tl.dot({operands}{options}, {APART})"
+            name = self._bind(product.result, text)
+            self._writer.assign(target, f"{target} + {name}")
+        else:
+            self._writer.assign(target, f"tl.dot({operands}, {target}{options})")
+
+    def _multiply_and_sum(self, product: Product) -> None:
+        order = (*product.tile.axes, *product.over)
+        self._tiles.shape(order)
+        a, b = (self._form(v, order) for v in (product.left, product.right))
+        name = self._bind(product.result, f"{a} * {b}")
+        for axis in range(len(order) - 1, len(product.tile.axes) - 1, -1):
+            name = self._bind(product.result, f"tl.sum({name}, axis={axis})")
+        self._name(product, name)
+
+    # -- What the loop carries -----------------------------------------------------
+
+    def _start(self, step: Start) -> None:
+        self._hoist()
+        shape = self._tiles.shape(step.tile.axes)
+        dtype = step.tile.dtype
+        value, name = literal(step.value, dtype), TRITON_DTYPE[dtype.name]
+        text = f"tl.full({shape}, {value}, {name})"
+        self._name(step, self._assign(step.result, text))
+
+    def _rescale(self, step: Rescale) -> None:
+        target = self._variables[step.target]
+        scale = self._form(step.scale, target.axes)
+        self._writer.assign(target.name, f"{target.name} * {scale}")
+
+    def _update(self, step: Update) -> None:
+        target = self._variables[step.target]
+        name, operand = target.name, self._form(step.operand, target.axes)
+        assert step.op.join is not None
+        self._writer.assign(name, step.op.join.triton.format(name, operand))
+
+    def _largest(self, step: Largest) -> None:
+        """The new maximum, and by how much sums relative to the old one shrink.
+
+        The old maximum may be -inf, the new one stands as 0 for it: then the factor is
+        0, and so is what was accumulated.
+        """
+        last = self._variables[step.state].name
+        operand = self._form(step.operand, step.tile.axes)
+        highest = self._assign(f"{step.result}_next", f"tl.maximum({last}, {operand})")
+        name = self._assign(step.result, finite_shift(highest, -math.inf))
+        self._name(step, name)
+        if step.scale is not None:
+            text = f"tl.exp2(({last} - {name}) * {LOG2_E})"
+            scale = self._assign(step.scale, text)
+            self._variables[step.scale] = Variable(scale, step.tile.axes)
+        self._writer.assign(last, highest)
+
+
+def _deciding(program: TileProgram) -> frozenset[str]:
+    """The truth values that decide what is read: which lanes, and at which positions.
+
+    Of programs whose positions are known, where it is of use to see through them.
+    """
+    statements = [s for s, _ in walk(program.body)]
+    along = [s.along for s in statements if isinstance(s, Load) and s.along]
+    if all(a.known == "no" for a in along):
+        return frozenset()
+    chosen = (
+        s.operands[0]
+        for s in statements
+        if isinstance(s, Compute) and s.op is WHERE and s.tile.dtype.is_integer
+    )
+    under = (a.under for a in along)
+    return frozenset(n for n in (*chosen, *under) if isinstance(n, str))
+
+
+def unpacked_texts(part: Unpacked, source: Variable) -> Iterator[tuple[str, str]]:
+    """What computes parts of a tile of bytes, each with a word for it."""
+    if part.part == "byte":
+        whole = "signed" if source.dtype == i8 else "unsigned"
+        yield "f16", f"{whole}({source.name}, {float(part.less)})"
+    if part.part in ("low", "both"):
+        yield "low", f"low_halves({source.name}, {float(part.less)})"
+    if part.part in ("high", "both"):
+        yield "high", f"high_halves({source.name}, {float(part.less)})"
+
+
+def finite_shift(name: str, fill: float) -> str:
+    """The expression of a shift with 0 for what it is where all is masked."""
+    return f"tl.where({name} == {number(fill)}, 0.0, {name})"

@@ -1,0 +1,609 @@
+"""Loops of blocks: split over the grid, or bounded by what a mask leaves of them.
+
+**Split.**  A block iterates over a dim L and accumulates.  If there are too few blocks
+to fill a GPU, the iterations can be shared out as well (split-K, flash decoding): one
+kernel for the parts, one that joins them.  Before → after, with k looped over:
+
+    a = accumulate p                 1: over k/grid/loop:  a = accumulate p
+    y = f(a)                            store a[k#/grid, ..]
+                                     2: a = sum(load a[k#, ..], over k#);  y = f(a)
+
+A sum right after the loop moves into the first kernel, so that less is stored.  What
+was accumulated relative to a running maximum is joined relative to the largest of the
+parts' maxima: each part is weighted by exp(maximum - largest).
+
+**Bounded.**  Iterations whose mask is wholly false are left out: a block bounds its
+loop by its own place along a dim of the grid.  Before → after, where nothing is
+accumulated of what is masked:
+
+    loop(d / 64) {                       loop(d / 64) while(d <= n) {
+      c = jt <= it                         c = jt <= it
+      w = where(c, s, -inf)        →       w = where(c, s, -inf)
+      ...                                  ...
+
+A comparison of the positions along the loop's dim and along one of the grid's is taken
+to fail, or to hold, all over a tile.  What follows from constants then is followed
+through the block; where every accumulator gets its neutral element, only iterations in
+which it may be otherwise are visited.
+
+In iterations in which the comparison is known too, but adds something, it need not be
+made:
+
+    loop(d / 64) while(d <= n) {           loop(d / 64) while(d <= n)
+      c = jt <= it                           settled(c == 1 if d <= n) {
+      w = where(c, s, -inf)          →       c = jt <= it
+      ...                                    w = where(c, s, -inf)
+                                             ...
+
+In `while` the bound is one that some positions of both tiles meet, in `settled` one
+that all of them do.  A prefix that all rows see, `(j <= i) | (j < 7)`, is visited by
+all blocks: `while(d <= n | d <= 6)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+
+from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, Scalar, f32, scalar
+from mirage_dsl.ir.analysis.settled import followed
+from mirage_dsl.ir.canonical import FreshNames
+from mirage_dsl.ir.check import MAX_GRID_DIMS, check
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Load,
+    LoopBound,
+    RunningMax,
+    Schedule,
+    Settled,
+    Split,
+    Store,
+    dims_of,
+    partial_dim,
+    stages_of,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.maps import derived_extents, parts
+from mirage_dsl.ir.text.printer import bounds_text, settled_text
+from mirage_dsl.ir.walk import live, map_blocks, read_by, users
+from mirage_dsl.ops.definition import Operator, Term
+from mirage_dsl.ops.table import EXP, LESS, MAX, MUL, OPERATORS, ROWSHIFT, SUB, SUM
+
+# -- Split over the grid ---------------------------------------------------------------
+
+
+def split_loop(
+    graph: KernelGraph, number: int, *, count: int = 4
+) -> KernelGraph | None:
+    """The μGraph with the loop of one block split over the grid.
+
+    Args:
+        graph: The μGraph.
+        number: Position of the block among the graph's nodes.
+        count: Between how many blocks the iterations are shared out; whole tiles of
+            the loop go to each.
+
+    Returns:
+        The μGraph with two kernels in place of one, or None where that cannot be: no
+        loop, no free grid dim, or results of which no parts are joined.
+    """
+    block = graph.nodes[number]
+    if not isinstance(block, BlockGraph) or not _may_split(graph, block):
+        return None
+    split = _Splitting(graph, block)
+    if not split.crossing or not all(map(split.storable, split.crossing.values())):
+        return None
+    nodes = list(graph.nodes)
+    nodes[number : number + 1] = [split.first(count), split.second()]
+    made = replace(graph, nodes=tuple(nodes))
+    made = made.with_extents(derived_extents(made, made.extent_of))
+    return None if check(made) else made
+
+
+def _may_split(graph: KernelGraph, block: BlockGraph) -> bool:
+    if block.loop is None or len(block.axes) >= MAX_GRID_DIMS:
+        return False
+    dims = {*(s.dim for s in block.grid), block.loop.dim}
+    # The dims over parts must be new.
+    if any(partial_dim(d) in graph.extent_of or d.endswith("#") for d in dims):
+        return False
+    if block.loop.dim in {s.dim for s in block.grid}:
+        return False
+    sums = [n for n in block.nodes if isinstance(n, Accumulate)]
+    lasts = [n.operand for n in sums if n.operand in _running(block)]
+    return all(n.reduction is not None for n in sums) and len(lasts) == len({*lasts})
+
+
+def _running(block: BlockGraph) -> set[str]:
+    return {n.result for n in block.nodes if isinstance(n, RunningMax)}
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """A value of the first kernel that the second one joins from its parts.
+
+    Attributes:
+        value: Its name in both kernels.
+        reduction: What joins its parts, and those of the accumulator it comes from.
+        shift: The running maximum that it is relative to.
+        tensor: The kernel-level tensor of the parts.
+    """
+
+    value: str
+    reduction: Operator
+    shift: str | None
+    tensor: str
+
+
+@dataclass
+class _Splitting:
+    graph: KernelGraph
+    block: BlockGraph
+    crossing: dict[str, _Crossing] = field(default_factory=dict[str, _Crossing])
+    maxima: dict[str, _Crossing] = field(default_factory=dict[str, _Crossing])
+    """By the name of the running maximum."""
+    lasts: dict[str, str] = field(default_factory=dict[str, str])
+    """Names of running maxima as they are after the loop."""
+
+    def __post_init__(self) -> None:
+        assert self.block.loop is not None
+        self.loop = self.block.loop
+        self.types = block_types(self.block, kernel_types(self.graph))
+        self.stages = stages_of(self.block)
+        self.users = users(self.block.nodes)
+        self.names = FreshNames(self.graph)
+        running = _running(self.block)
+        for node in self.block.nodes:
+            if isinstance(node, Accumulate) and node.operand in running:
+                self.lasts[node.operand] = node.result
+                self._cross_shift(node.operand)
+            elif isinstance(node, Accumulate):
+                self._cross(node.result, node)
+
+    # -- What crosses ----------------------------------------------------------------
+
+    def _cross(self, value: str, origin: Accumulate) -> None:
+        """Store `value`, or the sums that are all that is needed of it."""
+        reduced = [n for n in self.users[value] if self._moves(n, origin)]
+        if reduced and len(reduced) == len(self.users[value]):
+            for node in reduced:
+                assert isinstance(node, Apply)
+                self._cross(node.result, origin)
+            return
+        shift = origin.rescale
+        if shift is not None:
+            self._cross_shift(shift)
+        tensor = self.names.fresh(f"{value}_parts")
+        assert origin.reduction is not None
+        self.crossing[value] = _Crossing(value, origin.reduction, shift, tensor)
+
+    def _cross_shift(self, shift: str) -> None:
+        if shift not in self.maxima:
+            tensor = self.names.fresh(f"{shift}_parts")
+            self.maxima[shift] = _Crossing(shift, MAX, None, tensor)
+
+    def _moves(self, node: BlockNode, origin: Accumulate) -> bool:
+        """Whether a reduction may come before joining the parts."""
+        if not isinstance(node, Apply) or node.op is not origin.reduction:
+            return False
+        return origin.rescale is None or not set(node.over) & set(
+            self.types[origin.rescale].names
+        )
+
+    def storable(self, crossing: _Crossing) -> bool:
+        """Whether neither the value nor its shift is indexed within a loop's tile."""
+        names = [n for n in (crossing.value, crossing.shift) if n is not None]
+        return not any(d.loop for n in names for d in self.types[n].dims)
+
+    # -- The first kernel ------------------------------------------------------------
+
+    def first(self, count: int) -> BlockGraph:
+        """The parts of all sums, each block over its share of the iterations."""
+        last: dict[str, str] = {}
+        extra: list[BlockNode] = []
+        for shift in self.maxima:
+            last[shift] = self.names.fresh(f"{shift}_last")
+            extra.append(Accumulate(last[shift], shift, MAX.name))
+        stores: list[BlockNode] = [
+            Store(c.tensor, c.value, self._stored(c.value), self._format(c.value))
+            for c in self.crossing.values()
+        ]
+        stores += [
+            Store(c.tensor, last[c.value], self._stored(c.value), f32)
+            for c in self.maxima.values()
+        ]
+        kept = live(self.block.made, read_by((*extra, *stores)))
+        nodes = [self._repieced(n) for n in kept]
+        grid = (*self.block.grid, Split(self.loop.dim, self._part(count)))
+        return replace(self.block, grid=grid, nodes=(*nodes, *extra, *stores))
+
+    def _format(self, value: str) -> DType:
+        """In which parts are stored: f32, or an integer's own."""
+        dtype = self.types[value].dtype
+        return dtype if dtype.is_integer else f32
+
+    def _part(self, count: int) -> int:
+        """Elements of L that a block gets: whole tiles of the loop."""
+        extent = self.graph.extent_of.get(self.loop.dim)
+        tile = self.loop.tile
+        rounds = count if extent is None else parts(parts(extent, tile), count)
+        return rounds * tile
+
+    def _repieced(self, node: BlockNode) -> BlockNode:
+        if not isinstance(node, Load):
+            return node
+        axes = tuple(
+            tuple(replace(d, grid=d.grid or d.loop) for d in a) for a in node.axes
+        )
+        return replace(node, axes=axes)
+
+    def _stored(self, value: str) -> tuple[Axis, ...]:
+        """Axes of the parts of a value: a new dim over parts first."""
+        own = self.types[value].dims
+        numbered = [Dim(n, grid=True) for n in self._numbered(value)]
+        return tuple((d,) for d in (*numbered, *own))
+
+    def _numbered(self, value: str) -> tuple[str, ...]:
+        """Dims over blocks: of the loop, and of grid dims that the value lacks."""
+        return tuple(partial_dim(d) for d in (self.loop.dim, *self._lacked(value)))
+
+    def _lacked(self, value: str) -> tuple[str, ...]:
+        """Grid dims along which all blocks compute the same, one of each axis."""
+        names = self.types[value].names
+        return tuple(
+            axis[0].dim
+            for axis in self.block.axes
+            if not any(s.dim in names for s in axis)
+        )
+
+    # -- The second kernel -----------------------------------------------------------
+
+    def second(self) -> BlockGraph:
+        """Joins the parts and does what came after the loop."""
+        joined: list[BlockNode] = []
+        weights: dict[str, str] = {}
+        for shift in self.maxima:
+            joined += self._weighted(shift, weights)
+        for crossing in self.crossing.values():
+            joined += self._joined(crossing, weights)
+        rest = [n for n in self.block.nodes if self._comes_later(n)]
+        stores = [n for n in rest if isinstance(n, Store)]
+        others = [n for n in rest if not isinstance(n, Store)]
+        made = (*joined, *others)
+        return BlockGraph(
+            self.block.grid,
+            None,
+            (*live(made, read_by(stores)), *stores),
+            Schedule(num_stages=2, pdl=self.block.schedule.pdl),
+        )
+
+    def _comes_later(self, node: BlockNode) -> bool:
+        if isinstance(node, Store):
+            return True
+        if isinstance(node, Accumulate) or node.result in self.crossing:
+            return False
+        return self.stages[node.result] != "body"
+
+    def _load(self, crossing: _Crossing) -> tuple[list[BlockNode], str]:
+        """The parts of a value, replicas joined into one."""
+        value = crossing.value
+        axes = tuple(
+            (d.whole if d.name in self._numbered(value) else d,)
+            for (d,) in self._stored(value)
+        )
+        loaded = self.names.fresh(f"{value}_parts")
+        nodes: list[BlockNode] = [Load(loaded, crossing.tensor, axes)]
+        lacked = tuple(partial_dim(d) for d in self._lacked(value))
+        if not lacked:
+            return nodes, loaded
+        one = self.names.fresh(f"{value}_part")
+        if not crossing.reduction.adds:
+            # All replicas are equal, so the largest is any of them.
+            nodes.append(Apply(one, MAX, (loaded,), (("over", lacked),)))
+            return nodes, one
+        total = self.names.fresh(f"{value}_total")
+        nodes.append(Apply(total, SUM, (loaded,), (("over", lacked),)))
+        nodes.append(Apply(one, MUL, (total, _one_over(lacked))))
+        return nodes, one
+
+    def _weighted(self, shift: str, weights: dict[str, str]) -> list[BlockNode]:
+        """exp(maximum - largest), which is 0 for a part in which all is masked."""
+        nodes, peaks = self._load(self.maxima[shift])
+        fresh = self.names.fresh
+        top = self.lasts.get(shift) or fresh(f"{shift}_top")
+        moved = fresh(f"{shift}_moved")
+        weights[shift] = fresh(f"{shift}_weight")
+        over = (("over", (partial_dim(self.loop.dim),)),)
+        return [
+            *nodes,
+            Apply(top, ROWSHIFT, (peaks,), over),
+            Apply(moved, SUB, (peaks, top)),
+            Apply(weights[shift], EXP, (moved,)),
+        ]
+
+    def _joined(
+        self, crossing: _Crossing, weights: Mapping[str, str]
+    ) -> list[BlockNode]:
+        value, shift = crossing.value, crossing.shift
+        over = (("over", (partial_dim(self.loop.dim),)),)
+        nodes, part = self._load(crossing)
+        if shift is not None:
+            weighted = self.names.fresh(f"{value}_weighted")
+            nodes.append(Apply(weighted, MUL, (part, weights[shift])))
+            part = weighted
+        nodes.append(Apply(value, crossing.reduction, (part,), over))
+        return nodes
+
+
+def _one_over(dims: Iterable[str]) -> Scalar:
+    product = scalar(1)
+    for dim in dims:
+        product = product.times(Scalar(scalar(1).value, ((dim, -1),)))
+    return product
+
+
+# -- Bounded by masks ------------------------------------------------------------------
+
+NEAR = 32 * 2**20
+"""Bytes that stay in the L2 cache beside others, whoever reads them."""
+
+_LESS_EQUAL = OPERATORS["less_equal"]
+
+
+def skip_tiles(graph: KernelGraph) -> KernelGraph | None:
+    """The μGraph whose blocks leave out what is masked; None where nothing is."""
+    axes = _axes(graph)
+    made = map_blocks(graph, lambda block: _bounded(block, axes, graph))
+    return None if made == graph else made
+
+
+def settle_masks(graph: KernelGraph) -> KernelGraph | None:
+    """The μGraph whose iterations do without masks where these hide nothing.
+
+    It is for blocks that leave iterations out; None where nothing is settled.
+    """
+    axes = _axes(graph)
+
+    def settled(block: BlockGraph) -> BlockGraph:
+        if not block.bounds or block.settled:
+            return block
+        masks = (
+            replace(m, bound=replace(m.bound, also=None)) for m in _masks(block, axes)
+        )
+        return replace(block, settled=tuple(masks))
+
+    made = map_blocks(graph, settled)
+    return None if made == graph else made
+
+
+def unproven(graph: KernelGraph) -> str | None:
+    """What bounds say of iterations that does not follow; None if all of it does.
+
+    Those that are left out may be needed, or a mask may not be settled: trials at a few
+    sizes of tiles do not see what is so at others.
+    """
+    axes = _axes(graph)
+    for block in graph.blocks:
+        masks = tuple(_masks(block, axes)) if block.bounds else ()
+        for bound in block.bounds:
+            if not any(_is_within(bound, other.bound) for other in masks):
+                assert block.loop is not None
+                what = bounds_text((bound,), block.loop.dim)
+                return f"{what} may leave out iterations that are needed"
+        sure = tuple(_comparisons(block, axes)) if block.settled else ()
+        for settled in block.settled:
+            if not any(_is_settled(settled, other) for other in sure):
+                assert block.loop is not None
+                what = settled_text((settled,), block.loop.dim)
+                return f"{what} may be wrong in some iterations"
+    return None
+
+
+def _is_settled(settled: Settled, sure: Settled) -> bool:
+    """Whether a truth value is settled at most where it surely is."""
+    alike = (settled.value, settled.holds) == (sure.value, sure.holds)
+    return alike and _is_within(sure.bound, settled.bound)
+
+
+def _is_within(bound: LoopBound, other: LoopBound) -> bool:
+    """Whether a bound leaves out no more than another one."""
+    more = bound.offset - other.offset
+    alike = (bound.dim, bound.upper) == (other.dim, other.upper)
+    also = -1 if bound.also is None else bound.also
+    wide = other.also is None or also >= other.also
+    return alike and wide and (more >= 0 if bound.upper else more <= 0)
+
+
+def _axes(graph: KernelGraph) -> dict[str, str]:
+    """The dim of each index value that has one."""
+    return {i.name: i.axis[0].name for i in graph.indices if len(i.axis) == 1}
+
+
+def _bounded(
+    block: BlockGraph, axes: Mapping[str, str], graph: KernelGraph
+) -> BlockGraph:
+    if block.loop is not None and not block.bounds:
+        found = dict.fromkeys(m.bound for m in _masks(block, axes))
+        block = replace(block, bounds=tuple(found))
+    return _evened(block, graph) if block.bounds else block
+
+
+def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
+    """The block with the dims that bound its loop last among the grid's.
+
+    Blocks of one length are numbered one after the other then, and those that iterate
+    least start last (`tile.program.counts_down`).  Where tensors are large the order is
+    left: blocks that run together are to read the same tiles.
+    """
+    types, bounding = kernel_types(graph), {b.dim for b in block.bounds}
+    read = {n.source for n in block.loads if any(d.loop for d in dims_of(n.axes))}
+    extents = derived_extents(graph, graph.extent_of)
+    size = 0
+    for kind in (types[name] for name in read):
+        if kind.space is not MemorySpace.NOWHERE:
+            known = [extents.get(name) for name in kind.names]
+            size += kind.dtype.itemsize * prod(e or NEAR for e in known)
+    if size > NEAR:
+        return block
+    axes = sorted(block.axes, key=lambda a: any(s.dim in bounding for s in a))
+    return replace(block, grid=tuple(s for axis in axes for s in axis))
+
+
+def _masks(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
+    """Comparisons that hide all of an iteration which their bounds do not let through.
+
+    In iterations that these cover they hide nothing.
+    """
+    starts = tuple(_starts(block, axes))
+    for found in _comparisons(block, axes):
+        hidden = {found.value: float(not found.holds)}
+        if _is_neutral(block, hidden):
+            yield found
+            continue
+        # Where it is hidden, but for what comes first: a prefix that all see.
+        for value, number, also in starts if found.bound.upper else ():
+            if value not in hidden and _is_neutral(block, {**hidden, value: number}):
+                yield replace(found, bound=replace(found.bound, also=also))
+                break
+
+
+def _starts(
+    block: BlockGraph, axes: Mapping[str, str]
+) -> Iterator[tuple[str, float, int]]:
+    """Comparisons of a position along the loop's dim with a number.
+
+    Each with its result in tiles that have no position up to the last number.
+    """
+    assert block.loop is not None
+    places, looped = _places(block, axes), block.loop.dim
+    for node in block.applies:
+        if node.op not in (LESS, _LESS_EQUAL):
+            continue
+        difference = _difference(node, places, int(node.op is LESS))
+        match dict(difference or {}):
+            case {"": offset, **sign} if sign == {looped: 1} and offset <= 0:
+                # d + offset <= 0 does not hold behind -offset.
+                yield node.result, 0.0, -offset
+            case {"": offset, **sign} if sign == {looped: -1} and offset > 0:
+                # offset - d <= 0 holds from offset on.
+                yield node.result, 1.0, offset - 1
+            case _:
+                pass
+
+
+def _comparisons(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
+    """Where comparisons of positions hold all over tiles, and where they fail."""
+    places = _places(block, axes)
+    for node in block.applies:
+        if node.op not in (LESS, _LESS_EQUAL):
+            continue
+        difference = _difference(node, places, int(node.op is LESS))
+        for held in (False, True) if difference is not None else ():
+            bound = _bound_of(difference or {}, block, held=held)
+            if bound is not None:
+                yield Settled(node.result, not held, bound)
+
+
+# -- Comparisons of positions ----------------------------------------------------------
+
+Place = Mapping[str, int]
+"""A sum of positions: how often each dim is in it; a whole number by the name ``."""
+
+
+def _places(block: BlockGraph, axes: Mapping[str, str]) -> dict[str, Place]:
+    """The values of a block that are sums of positions and whole numbers."""
+    found: dict[str, Place] = {}
+    for node in block.nodes:
+        if isinstance(node, Load) and node.source in axes:
+            found[node.result] = {axes[node.source]: 1}
+        elif isinstance(node, Apply) and node.op.term in (Term.ADD, Term.SUB):
+            total = _difference(node, found, 0, -1 if node.op.term is Term.SUB else 1)
+            if total is not None:
+                found[node.result] = total
+    return found
+
+
+def _difference(
+    node: Apply, places: Mapping[str, Place], more: int, sign: int = -1
+) -> Place | None:
+    """The first operand less the second one, or their sum, and so much more."""
+    total = {"": more}
+    for operand, factor in zip(node.operands, (1, sign), strict=True):
+        if isinstance(operand, str):
+            place = places.get(operand)
+        else:
+            value = operand.value
+            whole = isinstance(value, Fraction) and value.denominator == 1
+            place = {"": int(value)} if whole and not operand.extents else None
+        if place is None:
+            return None
+        for name, count in place.items():
+            total[name] = total.get(name, 0) + factor * count
+    return {n: c for n, c in total.items() if c or not n}
+
+
+def _bound_of(difference: Place, block: BlockGraph, *, held: bool) -> LoopBound | None:
+    """Where `difference <= 0` is not `held` somewhere in a tile; None if unknown."""
+    assert block.loop is not None
+    looped, offset = block.loop.dim, difference[""]
+    others = [n for n in difference if n not in ("", looped)]
+    if len(others) != 1 or looped not in difference:
+        return None
+    (dim,) = others
+    signs = difference[looped], difference[dim]
+    if signs not in ((1, -1), (-1, 1)) or block.grid_split(dim) is None:
+        return None
+    if not _is_in_part(block, dim):
+        return None
+    if signs[0] > 0:
+        # d - n + offset <= 0, or more than 0.
+        return LoopBound(dim, held is False, -offset if not held else 1 - offset)
+    return LoopBound(dim, held, offset if not held else offset - 1)
+
+
+def _is_in_part(block: BlockGraph, dim: str) -> bool:
+    """Whether all that the block sees of a dim is its part."""
+    pieces = {d for n in block.loads for d in dims_of(n.axes) if d.name == dim}
+    return all(d.grid and not d.loop for d in pieces)
+
+
+# -- What follows ----------------------------------------------------------------------
+
+
+def _is_neutral(block: BlockGraph, known: dict[str, float]) -> bool:
+    """Whether every accumulator gets its neutral element, given some values."""
+    known = dict(known)
+    for node in block.nodes:
+        match node:
+            case Apply() if node.result not in known:
+                value = followed(node, known)
+                if value is not None:
+                    known[node.result] = value
+            case RunningMax():
+                if known.get(node.operand) != -math.inf:
+                    return False
+                known[node.result] = math.nan
+            case Accumulate():
+                if not _adds_nothing(node, known):
+                    return False
+            case Apply() | Load() | Store():
+                pass
+    return True
+
+
+def _adds_nothing(node: Accumulate, known: Mapping[str, float]) -> bool:
+    reduction, value = node.reduction, known.get(node.operand)
+    if reduction is None:
+        return False
+    # A running maximum stays what it was.
+    return value is not None and (math.isnan(value) or value == reduction.neutral)
+
+
+__all__ = ["settle_masks", "skip_tiles", "unproven"]

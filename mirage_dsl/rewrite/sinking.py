@@ -1,0 +1,688 @@
+"""Views and gathers moved to what they show elements of: to inputs, and into blocks.
+
+A block can read a view of an input, but cannot look at its own results another way.
+Before → after:
+
+    a = matmul x, w                          w1 = slice w[.., 0:n]
+    g = slice a[.., 0:n]                     g  = matmul x, w1
+    u = slice a[.., n:2n]                    w2 = slice w[.., n:2n]
+                                             u  = matmul x, w2
+
+A tensor that is looked at in two ways is computed twice; whether that pays, the cost
+model decides.
+
+Where nothing is computed twice and nothing more is looked at, views always move.
+Before → after:
+
+    s = sigmoid x                            q = rename x dims(k) to(n)
+    r = rename s dims(k) to(n)               r = sigmoid q
+    q = rename x dims(k) to(n)
+
+A gather of what was computed element by element picks elements of the operands first.
+Before → after, with v gathered along:
+
+    y = sub x, row                           p = gather x, i dim(v)
+    g = gather y, i dim(v)                   g = sub p, row
+
+A block that reads what a gather has picked picks it itself, so that it is never
+stored.  Before → after:
+
+    g = gather w, i dim(v)                   y = block grid(n / 4) {
+    y = block grid(n / 4) {                    a = load i[n/grid]
+      t = load g[n/grid, d]            →       b = load w[v, d]
+      ..                                       t = gather b, a dim(v)
+    }                                          ..
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+
+from mirage_dsl.core.types import (
+    Dim,
+    MemorySpace,
+    Scalar,
+    TensorType,
+    boolean,
+    flat_type,
+    i64,
+    scalar,
+)
+from mirage_dsl.ir.canonical import FreshNames, free_name
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import (
+    Apply,
+    Attrs,
+    BlockGraph,
+    BlockNode,
+    Input,
+    KernelGraph,
+    Load,
+    Store,
+    ValueNode,
+    dims_of,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.walk import (
+    live,
+    makers,
+    map_blocks,
+    map_nodes,
+    post_order,
+    read_by,
+    results_of,
+    with_operands,
+    with_returned,
+    without_dead,
+)
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
+from mirage_dsl.ops.table import ADD, CAST, CONVERSIONS, LESS, RENAME, SLICE, WHERE
+from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
+from mirage_dsl.rewrite.expand import expand
+
+# -- Views -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class Look:
+    """One dim seen another way: under the name `to`, from `start` to before `stop`.
+
+    Without a range it is all of it.
+    """
+
+    dim: str
+    to: str
+    start: int = 0
+    stop: int | None = None
+
+
+Looks = tuple[Look, ...]
+
+
+class _StuckError(Exception):
+    """A view that cannot move past an operator."""
+
+
+_Steps = Generator[tuple[str, Looks], str, str]
+"""What makes a value of others, which it asks for as looks see them."""
+
+
+def sink_views(program: KernelGraph) -> KernelGraph:
+    """The same function without views of computed tensors, as far as they can move.
+
+    Sums and maxima over concatenated dims are taken apart before.
+
+    The program itself, if one cannot.
+    """
+    sinker = _ViewSinker(take_apart(name_whole_parts(program)))
+    try:
+        names = {r.value: sinker.seen(r.value, ()) for r in sinker.program.returns}
+    except _StuckError:
+        return sinker.program
+    graph = replace(sinker.program, nodes=tuple(sinker.nodes))
+    graph = with_returned(graph, names)
+    # What is seen in parts may be there already.
+    return expand(graph.with_extents(derived_extents(graph, graph.extent_of)))
+
+
+def share_views(program: KernelGraph) -> KernelGraph:
+    """The same function with fewer views of computed tensors.
+
+    A view of what nothing else reads, and what is computed element by element from
+    tensors that are seen alike anyway, is computed from their views.
+    """
+    sharer = _Sharer(program)
+    nodes = tuple(sharer.nodes())
+    return expand(replace(program, nodes=nodes)) if sharer.moved else program
+
+
+class _Sharer:
+    """What views see of a program, and who reads its values."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.applies = program.applies
+        self.places = {n.result: at for at, n in enumerate(self.applies)}
+        self.types = kernel_types(program)
+        self.readers = Counter(v for n in self.applies for v in set(n.values))
+        self.readers.update(r.value for r in program.returns)
+        self.views: dict[tuple[str, Looks], Apply] = {}
+        for node in self.applies:
+            looks = _looks_of(node)
+            if looks:
+                self.views.setdefault((node.values[0], looks), node)
+        self.taken = {i.name for i in program.given} | self.places.keys()
+        self.moved = False
+
+    def nodes(self) -> Iterator[Apply]:
+        """The operators, each after its operands."""
+        made: set[str] = set()
+        for node in self.applies:
+            looks = _looks_of(node)
+            above = self.above(node.values[0], looks) if looks else []
+            found = self.seen(above, looks or (), node) if above else [node]
+            for one in found:
+                if one.result not in made:
+                    made.add(one.result)
+                    yield one
+
+    def above(self, name: str, looks: Looks) -> list[Apply]:
+        """What makes a value of tensors that are seen alike; none if it is not so."""
+        found: dict[str, Apply] = {}
+        waiting, dims = [name], {k.dim for k in looks}
+        while waiting:
+            value = waiting.pop()
+            if value not in self.places:
+                return []
+            node = found[value] = self.applies[self.places[value]]
+            by_element = node.op.kind is Kind.ELEMENTWISE or node.op is CAST
+            read = self.viewed(node, looks)
+            whole = all(dims.issubset(self.types[v].names) for v in read)
+            if not by_element or not whole or self.readers[value] != 1:
+                return []
+            waiting += [
+                v for v in read if v in self.places and (v, looks) not in self.views
+            ]
+        return sorted(found.values(), key=lambda n: self.places[n.result])
+
+    def viewed(self, node: Apply, looks: Looks) -> list[str]:
+        """Its operands that have dims of which something is seen."""
+        dims = {k.dim for k in looks}
+        return [v for v in node.values if not dims.isdisjoint(self.types[v].names)]
+
+    def seen(self, above: list[Apply], looks: Looks, view: Apply) -> Iterator[Apply]:
+        """Operators as a view shows the last one, under the name of the view."""
+        self.moved = True
+        names: dict[str, str] = {}
+        for node in above:
+            for value in self.viewed(node, looks):
+                if value not in names:
+                    known = self.views.get((value, looks))
+                    if known is None:
+                        own = _free_name(value, looks, self.taken)
+                        known = replace(view, operands=(value,), result=own)
+                    names[value] = known.result
+                    yield known
+            last = node is above[-1]
+            result = view.result if last else _free_name(node.result, looks, self.taken)
+            names[node.result] = result
+            yield replace(with_operands(node, names), result=result)
+
+
+@dataclass
+class _ViewSinker:
+    program: KernelGraph
+    nodes: list[Apply] = field(default_factory=list[Apply])
+    known: dict[tuple[str, Looks], str] = field(
+        default_factory=dict[tuple[str, Looks], str]
+    )
+
+    def __post_init__(self) -> None:
+        self.makers = makers(self.program)
+        self.types = kernel_types(self.program)
+        self.extents = derived_extents(self.program, self.program.extent_of)
+        self.taken = {i.name for i in self.program.given} | self.makers.keys()
+
+    def seen(self, name: str, looks: Looks) -> str:
+        """The name of `name` as `looks` see it, made if it is not there yet.
+
+        What waits for its operands is on a stack: programs are deeper than Python's.
+        """
+        asked = self._of_its_dims(name, looks)
+        stack = [] if asked in self.known else [(asked, self._made(*asked))]
+        answer: str | None = None
+        while stack:
+            making, steps = stack[-1]
+            try:
+                operand = self._of_its_dims(
+                    *(next(steps) if answer is None else steps.send(answer))
+                )
+            except StopIteration as made:
+                answer = self.known[making] = made.value
+                stack.pop()
+                continue
+            answer = self.known.get(operand)
+            if answer is None:
+                stack.append((operand, self._made(*operand)))
+        return self.known[asked]
+
+    def _of_its_dims(self, name: str, looks: Looks) -> tuple[str, Looks]:
+        dims = self.types[name].names
+        return name, tuple(sorted(k for k in looks if k.dim in dims))
+
+    def _made(self, name: str, looks: Looks) -> _Steps:
+        node = self.makers.get(name)
+        if node is None:
+            return self._view_of_input(name, looks)
+        through = _looks_of(node)
+        if through is not None:
+            return (yield node.values[0], _composed(through, looks))
+        if looks and (node.op.kind is Kind.LIBRARY or node.factored is not None):
+            raise _StuckError
+        if any(k.dim in node.along for k in looks):
+            raise _StuckError
+        made = dict(node.attrs).get("to")
+        if any(k.dim == made for k in looks):
+            return (yield from self._part(node, str(made), looks))
+        if {k.to for k in looks} & {*node.over, *self._other_dims(node, looks)}:
+            raise _StuckError
+        operands: dict[str, str] = {}
+        for value in node.values:
+            operands[value] = yield value, looks
+        moved = with_operands(node, operands)
+        result = name if not looks else _free_name(name, looks, self.taken)
+        self.nodes.append(replace(moved, result=result))
+        return result
+
+    def _part(self, node: Apply, made: str, looks: Looks) -> _Steps:
+        """What looks see of a concatenation: of one operand, or of several, joined."""
+        (look,) = (k for k in looks if k.dim == made)
+        if node.op.kind is not Kind.CONCAT or look.stop is None:
+            raise _StuckError
+        rest = tuple(k for k in looks if k != look)
+        parts = list(self._operands_seen(node, look.start, look.stop))
+        shown = {n for v, k in parts for n in {*self.types[v].names} - {k.dim}}
+        if shown != {*self.types[node.result].names} - {made}:
+            # The others alone have a dim, which what reads this one may go over.
+            raise _StuckError
+        if len(parts) == 1:
+            ((value, part),) = parts
+            own = replace(part, to=look.to)
+            return (
+                yield value, (own, *rest) if own != Look(own.dim, own.dim) else rest
+            )
+        seen: list[str] = []
+        for value, k in parts:
+            seen.append((yield value, (k, *rest) if k != Look(k.dim, k.dim) else rest))
+        result = _free_name(node.result, looks, self.taken)
+        attrs: Attrs = (("dims", tuple(k.to for _, k in parts)), ("to", look.to))
+        self.nodes.append(
+            replace(node, result=result, operands=tuple(seen), attrs=attrs)
+        )
+        return result
+
+    def _operands_seen(
+        self, node: Apply, first: int, stop: int
+    ) -> Iterator[tuple[str, Look]]:
+        """Operands of a concatenation that lie in a range, and what of them does."""
+        joined, start = node.attr("dims"), 0
+        assert isinstance(joined, tuple)
+        for value, dim in zip(node.values, joined, strict=True):
+            size = self.extents.get(dim)
+            if size is None:
+                raise _StuckError
+            own = max(first - start, 0), min(stop - start, size)
+            if own == (0, size):
+                yield value, Look(dim, dim)
+            elif own[0] < own[1]:
+                to = free_name(dim, self.extents)
+                self.extents[to] = own[1] - own[0]
+                yield value, Look(dim, to, *own)
+            start += size
+
+    def _other_dims(self, node: Apply, looks: Looks) -> set[str]:
+        """Dims of the operands that keep their names."""
+        names = {n for v in node.values for n in self.types[v].names}
+        return names - {k.dim for k in looks}
+
+    def _view_of_input(self, name: str, looks: Looks) -> str:
+        whole = [k for k in looks if k.stop is None and k.dim != k.to]
+        for look in looks:
+            if look.stop is not None:
+                attrs: Attrs = (
+                    ("dim", look.dim),
+                    ("start", look.start),
+                    ("stop", look.stop),
+                    ("to", look.to),
+                )
+                name = self._append(SLICE, name, attrs, (look,))
+        if whole:
+            old, new = tuple(k.dim for k in whole), tuple(k.to for k in whole)
+            name = self._append(RENAME, name, (("dims", old), ("to", new)), whole)
+        return name
+
+    def _append(
+        self, op: Operator, source: str, attrs: Attrs, looks: Iterable[Look]
+    ) -> str:
+        result = _free_name(source, looks, self.taken)
+        self.nodes.append(Apply(result, op, (source,), attrs))
+        return result
+
+
+def _free_name(value: str, looks: Iterable[Look], taken: set[str]) -> str:
+    """A name that is not taken, for what looks see of a value; it is taken then."""
+    name = "_".join([value, *(k.to for k in looks)])
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _looks_of(node: Apply) -> Looks | None:
+    """What a view does to its operand's dims; None for what is not to be moved."""
+    if node.op.kind is not Kind.VIEW or node.factored is not None:
+        return None
+    attrs = dict(node.attrs)
+    kinds = node.op.attributes
+    if any(kind is AttributeKind.DTYPE for kind in kinds.values()):
+        return None
+    if set(attrs) == {"to"}:
+        return None
+    old, new = attrs.get("dims"), attrs["to"]
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return tuple(sorted(Look(a, b) for a, b in zip(old, new, strict=True)))
+    start, stop = attrs["start"], attrs["stop"]
+    assert isinstance(start, int)
+    assert isinstance(stop, int)
+    return (Look(str(attrs["dim"]), str(new), start, stop),)
+
+
+def _composed(first: Looks, second: Looks) -> Looks:
+    """The looks of `second` at what `first` shows."""
+    after: Mapping[str, Look] = {k.dim: k for k in second}
+    found = [_joined(k, after.get(k.to)) for k in first]
+    shown = {k.to for k in first}
+    return (*found, *(k for k in second if k.dim not in shown))
+
+
+def _joined(first: Look, second: Look | None) -> Look:
+    if second is None:
+        return first
+    if second.stop is None:
+        return replace(first, to=second.to)
+    if first.stop is None:
+        return replace(second, dim=first.dim)
+    start, stop = first.start + second.start, first.start + second.stop
+    return Look(first.dim, second.to, start, stop)
+
+
+# -- In front of what is computed element by element -----------------------------------
+
+
+def sink_gathers(program: KernelGraph) -> KernelGraph | None:
+    """The program whose gathers pick elements before these are computed with.
+
+    None where no gather can move, or would make more elements than it spares.
+    """
+    sinking = _GatherSinker(program)
+    made = map_nodes(program, sinking.nodes_for)
+    return without_dead(made) if made != program else None
+
+
+class _GatherSinker:
+    def __init__(self, program: KernelGraph) -> None:
+        self._types = kernel_types(program)
+        self._makers = makers(program)
+        self._extents = derived_extents(program, program.extent_of)
+        self._names = FreshNames(program)
+
+    def nodes_for(self, node: Apply | BlockGraph) -> list[Apply | BlockGraph]:
+        """What stands in the place of a node of the program."""
+        if isinstance(node, Apply) and node.op.kind is Kind.GATHER:
+            return list(self._sunk(node))
+        return [node]
+
+    def _sunk(self, node: Apply) -> list[Apply]:
+        """A gather, moved as far as it can be."""
+        (source, index), dim = node.values, str(node.attr("dim"))
+        if self._types[source].space is MemorySpace.NOWHERE:
+            return self._counted(node, index, dim)
+        maker = self._makers.get(source)
+        if maker is None or not self._spares(source, index, dim):
+            return [node]
+        if maker.op.kind is not Kind.ELEMENTWISE and maker.op is not CAST:
+            return [node]
+        found: list[Apply] = []
+        picked: dict[str, str] = {}
+        for value in dict.fromkeys(maker.values):
+            if dim in self._types[value].names:
+                name = picked[value] = self._names.fresh(f"{value}_at_{index}")
+                moved = replace(node, result=name, operands=(value, index))
+                found += self._sunk(moved)
+        operands = tuple(
+            picked.get(o, o) if isinstance(o, str) else o for o in maker.operands
+        )
+        return [*found, replace(maker, result=node.result, operands=operands)]
+
+    def _counted(self, node: Apply, index: str, dim: str) -> list[Apply]:
+        """The positions at indices: they themselves, counted from the start."""
+        if self._types[node.values[0]].names != (dim,):
+            return [node]
+        wide, behind = self._names.fresh(index), self._names.fresh(f"{index}_behind")
+        below, at = self._names.fresh(f"{index}_below"), node.location
+        extent = Scalar(Fraction(1), ((dim, 1),))
+        return [
+            Apply(wide, CONVERSIONS[i64], (index,), location=at),
+            Apply(below, LESS, (wide, scalar(0)), location=at),
+            Apply(behind, ADD, (wide, extent), location=at),
+            Apply(node.result, WHERE, (below, behind, wide), location=at),
+        ]
+
+    def _spares(self, source: str, index: str, dim: str) -> bool:
+        """Whether no more elements are picked than there are."""
+        own, picked = set(self._types[source].names), set(self._types[index].names)
+        if picked < own:
+            return True
+        sizes = [
+            [self._extents.get(n) for n in names]
+            for names in (own, picked | (own - {dim}))
+        ]
+        if any(e is None for row in sizes for e in row):
+            return False
+        whole, some = (prod(e or 1 for e in row) for row in sizes)
+        return some <= whole
+
+
+# -- As inputs -------------------------------------------------------------------------
+# A search knows nothing of gathers: what they pick is as good as an input to it where
+# it can be picked before anything else is computed, and blocks pick it in the end.
+
+
+@dataclass(frozen=True)
+class GathersGiven:
+    """A program some of whose gathers are done before it.
+
+    Attributes:
+        program: It has an input for what each of them picks.
+        picked: The names of these inputs.
+        ahead: These gathers and what their indices are computed by.
+    """
+
+    program: KernelGraph
+    picked: frozenset[str]
+    ahead: tuple[Apply, ...]
+
+    def restored(self, graph: KernelGraph) -> KernelGraph:
+        """A μGraph of the program as one of the whole, its gathers done by blocks.
+
+        One that reads nothing of what they pick stays as it is.
+        """
+        if self.picked.isdisjoint(i.name for i in graph.inputs):
+            return graph
+        inputs = tuple(i for i in graph.inputs if i.name not in self.picked)
+        names, renamed = FreshNames(graph), dict[str, str]()
+        nodes: list[Apply] = []
+        for node in self.ahead:
+            if node.result not in self.picked:
+                renamed[node.result] = names.fresh(node.result)
+            made = with_operands(node, renamed)
+            nodes.append(replace(made, result=renamed.get(node.result, node.result)))
+        whole = replace(graph, inputs=inputs, nodes=(*nodes, *graph.nodes))
+        return without_dead(whole)
+
+
+def with_gathers_given(program: KernelGraph) -> GathersGiven | None:
+    """The program without gathers that need nothing of what it computes.
+
+    They are gathers of inputs and of views of these, by integers that are inputs or are
+    computed of them one by one.  None where there are none.
+    """
+    types = kernel_types(program)
+    there = {i.name for i in program.inputs}
+    exact = {i.name for i in program.given}
+    returned = {r.value for r in program.returns}
+    picked: list[Apply] = []
+    for node in program.applies:
+        if node.op.kind is Kind.GATHER and node.result not in returned:
+            if node.values[0] in there and node.values[1] in exact:
+                picked.append(node)
+                if types[node.result].dtype.is_integer:
+                    exact.add(node.result)
+        elif node.is_view and there.issuperset(node.values):
+            there.add(node.result)
+        if _is_of_integers(node, types) and exact.issuperset(node.values):
+            exact.add(node.result)
+    if not picked:
+        return None
+    done = {n.result for n in picked}
+    rest = [n for n in program.nodes if done.isdisjoint(results_of(n))]
+    rest = live(rest, returned)
+    given = [n.result for n in picked if n.result in read_by(rest)]
+    inputs = [
+        Input(n, flat_type(types[n].dtype, types[n].dims, MemorySpace.DEVICE))
+        for n in given
+    ]
+    opened = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(rest))
+    return GathersGiven(opened, frozenset(given), tuple(live(program.applies, given)))
+
+
+# -- Into blocks -----------------------------------------------------------------------
+
+
+def fuse_gathers(graph: KernelGraph) -> KernelGraph | None:
+    """The μGraph whose blocks pick elements themselves; None where none can."""
+    fusing = _Fusing(graph)
+    made = map_blocks(graph, fusing.block)
+    if made == graph:
+        return None
+    made = without_dead(made)
+    return None if check(made) else made
+
+
+class _Fusing:
+    def __init__(self, graph: KernelGraph) -> None:
+        self._types = kernel_types(graph)
+        self._names = FreshNames(graph)
+        self._kernels: Mapping[str, Apply] = makers(graph)
+        self._stored: Mapping[str, tuple[BlockGraph, Store]] = {
+            store.result: (block, store)
+            for block in graph.blocks
+            for store in block.stores
+        }
+
+    def block(self, block: BlockGraph) -> BlockGraph:
+        """The block that picks what it loads of gathers."""
+        made = map_nodes(block, self._node)
+        return block if made == block else _without_twins(made)
+
+    def _node(self, node: BlockNode) -> list[BlockNode]:
+        gather = self._kernels.get(node.source) if isinstance(node, Load) else None
+        if gather is None or gather.op.kind is not Kind.GATHER:
+            return [node]
+        assert isinstance(node, Load)
+        if self._types[gather.values[0]].space is MemorySpace.NOWHERE:
+            return [node]
+        nodes: list[BlockNode] = []
+        picked = self._picked(gather, {d.name: d for d in dims_of(node.axes)}, nodes)
+        return [*nodes, replace(picked, result=node.result)]
+
+    def _picked(
+        self, gather: Apply, pieces: Mapping[str, Dim], nodes: list[BlockNode]
+    ) -> Apply:
+        """A gather in the block, of these pieces."""
+        (source, index), dim = gather.values, str(gather.attr("dim"))
+        at = self._copied(index, pieces, nodes)
+        table = self._loaded(source, {**pieces, dim: Dim(dim)}, nodes)
+        return replace(gather, operands=(table, at))
+
+    def _loaded(
+        self, tensor: str, pieces: Mapping[str, Dim], nodes: list[BlockNode]
+    ) -> str:
+        """The name of a new load of some pieces."""
+        axes = self._types[tensor].axes
+        cut = tuple(tuple(pieces[d.name] for d in axis) for axis in axes)
+        nodes.append(Load(self._names.fresh(f"{tensor}_at"), tensor, cut))
+        return nodes[-1].result
+
+    # -- Indices -------------------------------------------------------------------
+    # What is computed of them one by one is computed again in the block, where it
+    # is exact: they are integers.
+
+    def _copied(
+        self, tensor: str, pieces: Mapping[str, Dim], nodes: list[BlockNode]
+    ) -> str:
+        """The name of the pieces of an index in the block."""
+        if self._is_exact(tensor):
+            if tensor in self._kernels:
+                node = self._kernels[tensor]
+                if node.op.kind is Kind.GATHER:
+                    return self._again(self._picked(node, pieces, nodes), {}, nodes)
+                names = {v: self._copied(v, pieces, nodes) for v in node.values}
+                return self._again(node, names, nodes)
+            block, store = self._stored[tensor]
+            return self._inner(block, store.operand, pieces, nodes)
+        return self._loaded(tensor, pieces, nodes)
+
+    def _inner(
+        self,
+        block: BlockGraph,
+        value: str,
+        pieces: Mapping[str, Dim],
+        nodes: list[BlockNode],
+    ) -> str:
+        """The same of a value of another block."""
+        node = makers(block)[value]
+        if isinstance(node, Load):
+            return self._copied(node.source, pieces, nodes)
+        assert isinstance(node, Apply)
+        names = {v: self._inner(block, v, pieces, nodes) for v in node.values}
+        return self._again(node, names, nodes)
+
+    def _again(
+        self, node: Apply, names: Mapping[str, str], nodes: list[BlockNode]
+    ) -> str:
+        copied = with_operands(node, names)
+        nodes.append(replace(copied, result=self._names.fresh(node.result)))
+        return nodes[-1].result
+
+    def _is_exact(self, tensor: str) -> bool:
+        """Whether a tensor is computed one by one, as integers."""
+        if tensor in self._kernels:
+            node = self._kernels[tensor]
+            if node.op.kind is Kind.GATHER:
+                source = self._types[node.values[0]]
+                return source.dtype.is_integer and source.space is MemorySpace.DEVICE
+            return _is_of_integers(node, self._types)
+        if tensor not in self._stored:
+            return False
+        block, store = self._stored[tensor]
+        made, types = makers(block), block_types(block, self._types)
+        needed = post_order(made, [store.operand])
+        return all(isinstance(n, Load) or _is_of_integers(n, types) for n in needed)
+
+
+def _without_twins(block: BlockGraph) -> BlockGraph:
+    """The block with one of all loads that are equal, and of all operators."""
+    first, names = dict[ValueNode, str](), dict[str, str]()
+
+    def kept(node: BlockNode) -> list[BlockNode]:
+        node = with_operands(node, names)
+        if not isinstance(node, Load | Apply):
+            return [node]
+        known = first.setdefault(replace(node, result=""), node.result)
+        if known != node.result:
+            names[node.result] = known
+        return [node] if known == node.result else []
+
+    return map_nodes(block, kept)
+
+
+def _is_of_integers(node: ValueNode, types: Mapping[str, TensorType]) -> bool:
+    """Whether a node computes integers or truth values, one by one."""
+    by_element = isinstance(node, Apply) and node.op.kind is Kind.ELEMENTWISE
+    dtype = types[node.result].dtype
+    return by_element and (dtype.is_integer or dtype == boolean)
