@@ -645,7 +645,7 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
 
 def _is_complex(operands: tuple[Any, ...]) -> bool:
     """Whether one of some operands makes the result complex."""
-    kinds = [type(x) for x in operands]
+    kinds: list[Any] = [type(x) for x in operands]
     if Complex in kinds:
         return True
     if complex not in kinds:
