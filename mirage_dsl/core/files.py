@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
+import json
 import logging
 import os
 import stat
@@ -102,6 +104,12 @@ def warn_once(place: Path, text: str, reason: object) -> None:
 def unusable(directory: Path, reason: object) -> None:
     """Say, once, that nothing can be kept in a directory."""
     warn_once(directory, "cannot be used to keep what was found", reason)
+
+
+def checksum(value: object) -> str:
+    """Of what JSON can hold, in whatever order its names stand."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # -- What this machine made ------------------------------------------------------------

@@ -12,7 +12,6 @@ text, and what was found for one of them is renamed for the others.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from mirage_dsl.core.errors import CacheError, MirageError
+from mirage_dsl.core.files import checksum
 from mirage_dsl.ir.canonical import Renaming, canonical_names
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load
 from mirage_dsl.ir.text.printer import to_text
@@ -77,7 +77,7 @@ class Checkpoint:
         Raises:
             CacheError: The file cannot be written.
         """
-        line = json.dumps([key, value, _checksum([key, value])])
+        line = json.dumps([key, value, checksum([key, value])])
         whole = not self._entries or self.path.read_bytes().endswith(b"\n")
         self._entries[key] = value
         try:
@@ -91,17 +91,12 @@ class Checkpoint:
 
 def _entry(line: str) -> tuple[str, Any] | None:
     try:
-        key, value, checksum = cast("list[Any]", json.loads(line))
-        whole = _checksum([key, value]) == checksum
+        key, value, claimed = cast("list[Any]", json.loads(line))
+        whole = checksum([key, value]) == claimed
     except (ValueError, TypeError, RecursionError):
         # Lists can be nested more deeply than Python reads or writes them.
         return None
     return (str(key), value) if whole else None
-
-
-def _checksum(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass
@@ -121,7 +116,7 @@ class Memo:
     def key(self, *parts: object) -> str:
         """A key for what depends on some parts, by their texts."""
         version = "" if self.checkpoint is None else self.checkpoint.version
-        return _checksum([version, *map(str, parts)])
+        return checksum([version, *map(str, parts)])
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is known under a key in this process, or made now."""

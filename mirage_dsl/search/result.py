@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 from collections import Counter
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from mirage_dsl.core.errors import CacheError
-from mirage_dsl.core.files import typed
+from mirage_dsl.core.files import checksum, typed
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.bounds import exposed
@@ -362,7 +361,7 @@ class SearchResult(Sequence[Candidate]):
         document = {
             "format": FORMAT,
             "version": VERSION,
-            "checksum": _checksum(content),
+            "checksum": checksum(content),
             "content": content,
         }
         Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -400,14 +399,9 @@ def _content(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CacheError(f"{path} is damaged: it has no content; search again")
     content = cast("dict[str, Any]", content)
-    if document.get("checksum") != _checksum(content):
+    if document.get("checksum") != checksum(content):
         raise CacheError(f"{path} is damaged: its checksum does not fit; search again")
     return content
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _proof_json(proof: Proof) -> dict[str, Any]:

@@ -11,7 +11,6 @@ cannot be used costs one warning.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from typing import Any, cast
 
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.files import (
+    checksum,
     is_signed,
     read_regular,
     remove,
@@ -65,7 +65,7 @@ class Key:
     @property
     def digest(self) -> str:
         """The entry's name: 64 hexadecimal digits."""
-        return _checksum([self.kind, list(self.parts)])
+        return checksum([self.kind, list(self.parts)])
 
     def __str__(self) -> str:
         lines = [f"{name}: {value}" for name, value in self.parts]
@@ -91,11 +91,6 @@ class Entry:
     size: int
     used: float
     own: bool
-
-
-def _checksum(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Cache:
@@ -344,7 +339,7 @@ def _document(key: Key, content: Mapping[str, Any]) -> dict[str, Any]:
         "format": _FORMAT,
         "kind": key.kind,
         "key": [list(part) for part in key.parts],
-        "checksum": _checksum([key.kind, list(key.parts), content]),
+        "checksum": checksum([key.kind, list(key.parts), content]),
         "content": content,
     }
 
@@ -391,7 +386,7 @@ def _parse(document: object) -> tuple[Key, Mapping[str, Any]] | None:
     if key is None or not isinstance(content, dict) or fields.get("format") != _FORMAT:
         return None
     content = cast("dict[str, Any]", content)
-    expected = _checksum([key.kind, list(key.parts), content])
+    expected = checksum([key.kind, list(key.parts), content])
     return (key, content) if fields.get("checksum") == expected else None
 
 
