@@ -9,6 +9,7 @@ that function is called.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -53,17 +54,14 @@ def gathered(x, index, axis):
     index = torch.where(index < 0, index + x.shape[axis], index)
     return torch.take_along_dim(x, index, axis).squeeze(axis)
 ''',
-        "joined": '''
-def joined(parts, axis):
-    """Tensors one after the other, repeated where only others have an axis."""
-    first = (p.narrow(axis, 0, 1) for p in parts)
-    shape = list(torch.broadcast_shapes(*(p.shape for p in first)))
-    shape[axis] = -1
-    return torch.cat([p.expand(shape) for p in parts], axis)
-''',
     }
 )
 """Functions that an emitted module defines when an expression calls them."""
+
+
+LARGE = 1 << 20
+"""Elements from which on PyTorch is given repeated parts of a concatenation as tensors
+of their own: it copies faster where all parts are contiguous."""
 
 
 def aligned(value: str, dims: Sequence[str], order: Sequence[str]) -> str:
@@ -130,7 +128,7 @@ def expression(
         case Kind.GATHER:
             return _gather(template, node, operands, result)
         case Kind.CONCAT:
-            return _concat(template, node, operands, result)
+            return _concat(template, node, operands, result, size)
         case Kind.LIBRARY:
             return _library(template, node, operands, size)
 
@@ -364,16 +362,24 @@ def _concat(
     node: Apply,
     operands: Sequence[Argument],
     result: tuple[str, ...],
+    size: Callable[[str], str],
 ) -> str:
+    """Operands one after the other, repeated where only others have an axis."""
     attrs = dict(node.attrs)
     joined, to = attrs["dims"], str(attrs["to"])
     assert isinstance(joined, tuple)
     forms: list[str] = []
+    known = {d: size(d) for d in (*result, *joined) if d != to}
+    extents = {d: int(e) if e.isdigit() else LARGE for d, e in known.items()}
+    others = math.prod(extents[d] for d in result if d != to)
+    large = others * sum(extents[d] for d in joined) >= LARGE
     for operand, dim in zip(operands, joined, strict=True):
         renamed = tuple(to if d == dim else d for d in operand.dims)
-        forms.append(aligned(operand.text, renamed, result))
-    if any(len(o.dims) < len(result) for o in operands):
-        return f"joined(({', '.join(forms)},), {result.index(to)})"
+        text = aligned(operand.text, renamed, result)
+        if len(operand.dims) < len(result):
+            shape = [(dim if d == to else d,) for d in result]
+            text += f".expand({_shape(shape, size)})" + ".contiguous()" * large
+        forms.append(text)
     return template.format(operands=", ".join(forms), axis=result.index(to))
 
 

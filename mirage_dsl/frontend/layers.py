@@ -14,7 +14,7 @@ elsewhere: they gather.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, NoReturn
@@ -697,17 +697,22 @@ class _Attention:
 
     def projected(self) -> list[Any]:
         """Queries, keys and values as [batch, heads, length, channels of one]."""
+        heads = self.num_heads, -1
+        found = self._projections()
+        return [t.unflatten(2, heads).permute(1, 2, 0, 3) for t in found]
+
+    def _projections(self) -> Iterable[Any]:
+        """Queries, keys and values; of one tensor they are one product."""
+        bias, given = self.in_proj_bias, (self.query, self.key, self.value)
         weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
         if not self.use_separate_proj_weight:
+            if self.query is self.key is self.value:
+                rows = self._batched(self.query)
+                return f.linear(rows, self.in_proj_weight, bias).chunk(3, -1)
             weights = self.in_proj_weight.chunk(3)
-        bias = self.in_proj_bias
         biases = (None,) * 3 if bias is None else bias.chunk(3)
-        given = (self._batched(t) for t in (self.query, self.key, self.value))
-        found = (
-            f.linear(t, w, b) for t, w, b in zip(given, weights, biases, strict=True)
-        )
-        heads = self.num_heads, -1
-        return [t.unflatten(2, heads).permute(1, 2, 0, 3) for t in found]
+        each = zip(map(self._batched, given), weights, biases, strict=True)
+        return [f.linear(t, w, b) for t, w, b in each]
 
     def _batched(self, x: Any) -> Any:
         return x.unsqueeze(1) if self.query.ndim == 2 else x

@@ -51,7 +51,7 @@ from mirage_dsl.cost.footprint import (
     resources,
     tensor_bytes,
 )
-from mirage_dsl.ir.analysis.layouts import with_channels_last
+from mirage_dsl.ir.analysis.layouts import around_libraries
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
@@ -861,11 +861,16 @@ class Sizer:
         """The plan of a μGraph whose blocks were sized one by one.
 
         Each may have cut a dim `k` into parts of its own number, but `k#` has one
-        extent.  Then all blocks are sized anew; None if they cannot agree.
+        extent.  Then all blocks are sized anew; None if they cannot agree.  So are
+        those around which tensors lie otherwise, for library kernels, than when they
+        were sized.
         """
-        if _extents_agree(graph):
-            return Plan.of(graph, self.hardware)
-        return self.sized(graph)
+        if not _extents_agree(graph):
+            return self.sized(graph)
+        plan = Plan.of(graph, self.hardware)
+        only = _around_libraries(graph)
+        other = self.sized(graph, only=only) if only else None
+        return min(filter(None, (plan, other)), key=lambda p: p.microseconds)
 
     def split(
         self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
@@ -927,12 +932,13 @@ class Sizer:
         wanted: Sequence[int | None] = tried.parts if made else (None,)
         if made and made[0] in tried.fixed:
             wanted = (extents[made[0]],)
-        types = with_channels_last(graph, kernel_types(graph))
+        types = around_libraries(graph, kernel_types(graph), extents)
         read = tuple(types[s] for s in block.sources)
         sizes = tuple(extents[n] for t in read for n in t.names)
         inside = tried.inside | self._inside(graph, at, types, extents)
         ways = tuple(wanted), tried.between
-        key = (block, ways, read, sizes, inside.intersection(block.sources))
+        lies = read, tuple(types[r] for r in block.results)
+        key = (block, ways, lies, sizes, inside.intersection(block.sources))
         if key not in self._known:
             self._known[key] = self._choose(types, extents, inside, block, *ways)
         for best in self._known[key]:
@@ -1041,6 +1047,19 @@ def _parts_stored(block: BlockGraph) -> tuple[str, ...]:
     """The dims over parts that a block stores."""
     names = (d.name for s in block.stores for d in dims_of(s.axes))
     return tuple(n for n in dict.fromkeys(names) if partial_base(n, block) is not None)
+
+
+def _around_libraries(graph: KernelGraph) -> set[int]:
+    """Positions of the blocks that read or store what library kernels lay otherwise."""
+    types = kernel_types(graph)
+    extents = derived_extents(graph, graph.extent_of)
+    lying = around_libraries(graph, types, extents)
+    moved = {name for name, kind in lying.items() if kind != types[name]}
+    return {
+        at
+        for at, node in enumerate(graph.nodes)
+        if isinstance(node, BlockGraph) and moved & {*node.sources, *node.results}
+    }
 
 
 def _extents_agree(graph: KernelGraph) -> bool:

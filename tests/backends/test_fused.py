@@ -43,6 +43,12 @@ def attended_backwards(q: Any, k: Any, v: Any) -> Any:
     return mirage.einsum("nq,ne->eq", mirage.softmax(k @ q.T, axis=0), v)
 
 
+def attended_to_one_tensor(x: Any, w: Any) -> Any:
+    """Values have the channels of keys, under the same name."""
+    q, k, v = (x @ w).unflatten(1, (3, 2, -1)).permute(1, 2, 0, 3)
+    return mirage.softmax(q @ k.mT * 0.5) @ v
+
+
 def attended_by_one_dim(x: Any, v: Any) -> Any:
     logits = mirage.einsum("qft,kft->qk", x, x * 2)
     values = v + mirage.sum(x, 1, keepdims=True)
@@ -182,6 +188,7 @@ _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
             "q.reshape((2, 8)).reshape((1, 2, 1, 8))",
         ),
         (attended_backwards, ((4, 8), (6, 8), (6, 5)), _ATTENTION),
+        (attended_to_one_tensor, ((4, 6), (6, 24)), "scale=0.5)"),
         (with_bias, ((2, 3, 8), (5, 8), (5,)), ".linear(x, w, b)"),
         (with_bias, ((8,), (5, 8), (5,)), ".linear(x, w, b)"),
         (by_columns, ((6, 8),), "torch.rms_norm(x.permute(1, 0), (6,), None, 1e-06)"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.running.direct import NotedKernel
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import f32
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.analysis.layouts import as_libraries_make, laid_out
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.graph import KernelGraph, Return, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.sizes import Constraints, Sizer
 from tests.backends.running import check, random_inputs
 
 functional = torch.nn.functional
@@ -40,6 +45,16 @@ def attention_of_planes(q: Any, k: Any) -> Any:
     """Rows and columns of two dims each."""
     logits = torch.einsum("bhwnd,bxynd->bnhwxy", q, k)
     return torch.relu(logits) * 2
+
+
+def packed_attention(x: Any, w: Any) -> Any:
+    """Queries, keys and values as one product makes them."""
+    q, k, v = (x @ w).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+    return torch.relu(q @ k.transpose(-2, -1)) @ v
+
+
+def behind_a_row(x: Any, row: Any) -> Any:
+    return torch.cat([row.expand(x.shape[0], -1), torch.relu(x)], 1)
 
 
 def pointwise(x: Any, w: Any) -> Any:
@@ -93,6 +108,7 @@ PLANES = ((2, 3, 4, 2, 5), (2, 4, 3, 2, 5))
 CASES = {
     "masked_attention": (masked_attention, (*QKV, (5, 5)), 4),
     "relu_attention": (relu_attention, (*QKV, (5, 5)), 4),
+    "packed_attention": (packed_attention, ((2, 5, 6), (6, 24)), 3),
     "attention_of_planes": (attention_of_planes, PLANES, 2),
     "pointwise": (pointwise, ((2, 5, 8, 9), (6, 5, 1, 1)), 3),
     "pointwise_with_bias": (pointwise_with_bias, ((2, 5, 8, 9), (6, 5, 1, 1), (6,)), 1),
@@ -142,13 +158,80 @@ def test_few_columns_are_multiplied_at_once() -> None:
     check(graph)
 
 
-def test_what_kernels_read_is_row_major() -> None:
-    g = KernelBuilder("read", m=8, n=16, k=32, b=4)
+SMALL = {"m": 8, "n": 16, "k": 32, "b": 4, "d": 8}
+LARGE = {"m": 1024, "n": 1024, "k": 64, "b": 96, "d": 64}
+
+
+def between_products(
+    kept: str = "m, n, b", extents: Mapping[str, int] = SMALL, **grid: int
+) -> KernelGraph:
+    """A block behind a product of batches, and one ahead of another product."""
+    g, grid = KernelBuilder("between", **extents), grid or {"m": 4}
     x, y = g.input("x", f32, "m, b, k"), g.input("y", f32, "n, b, k")
+    v = g.input("v", f32, "n, b, d")
     product = g.matmul(x, y, over="k", name="product")
-    with g.block(grid={"m": 4}, schedule=Schedule(4, 1)) as block:
-        tile = block.load(product, "m/grid, b, n")
-        z = block.store(block.exp(tile), "m/grid, b, n", dtype=f32, name="z")
-    graph = g.returns(z).build()
-    assert not lying(graph)
+    loaded, stored = (
+        ", ".join(f"{d}/grid" if d in grid else d for d in dims.split(", "))
+        for dims in ("m, b, n", kept)
+    )
+    with g.block(grid=grid, schedule=Schedule(4, 1)) as block:
+        tile = block.load(product, loaded)
+        block.store(block.exp(tile), stored, dtype=f32, name="weights")
+    return g.returns(g.matmul("weights", v, over="n", name="z")).build()
+
+
+@pytest.mark.parametrize("kept", ["m, n, b", "b, n, m", "n, b, m"])
+def test_blocks_read_and_store_as_products_make_and_want(kept: str) -> None:
+    graph = between_products(kept)
+    found = lying(graph)
+    assert found["product"] == ("b", "m", "n")
+    assert found.get("weights", tuple(kept.split(", "))) == ("b", "m", "n")
+    assert "torch.empty((4, 8, 16)" in emit(graph)
+    host = emit(graph)
+    scope: dict[str, Any] = {"torch": torch}
+    # A kernel copies nothing, and the numbers do not matter.
+    scope["between_kernel0"] = NotedKernel()
+    exec(host[host.index("def run(") :], scope)
+    with Copies() as ours:
+        scope["run"](*random_inputs(graph))
+    # The operands of the first product, of which batches lie behind rows, those of the
+    # second that the caller gives, and what is returned.
+    assert ours.count <= 4
+    check(graph)
+
+
+def test_what_is_read_by_others_or_returned_is_stored_row_major() -> None:
+    graph = between_products()
+    weights = kernel_types(graph)["weights"]
+    returned = (*graph.returns, Return("weights", weights))
+    assert "weights" not in lying(replace(graph, returns=returned))
+
+
+def test_what_is_copied_for_the_caller_is_copied_once() -> None:
+    """Batches in the middle of what is returned, with its axes in another order."""
+    graph = between_products()
+    (item,) = graph.returns
+    kind = kernel_types(graph)["z"]
+    (m, b, d) = kind.axes
+    wanted = replace(item, type=replace(kind, axes=(d, m, b)))
+    graph = replace(graph, returns=(wanted,))
+    assert lying(graph)["z"] == ("d", "m", "b")
+    check(graph)
+
+
+def test_blocks_are_sized_as_what_they_read_lies() -> None:
+    # As is best for row-major tensors, where batches lie together.
+    graph = between_products(extents=LARGE, m=4, n=1, b=96)
+    plan = Sizer(H100, Constraints()).joined(graph)
+    assert plan is not None
+    assert plan.microseconds < 0.8 * estimate(graph, H100).microseconds
+    (block,) = plan.graph.blocks
+    tiles = {split.dim: split.tile for split in block.grid}
+    assert tiles.get("n", 1024) >= 64
+
+
+@pytest.mark.parametrize(("rows", "copied"), [(16, False), (2048, True)])
+def test_repeated_parts_of_what_is_large_are_tensors(rows: int, copied: bool) -> None:
+    graph = traced(behind_a_row, ((rows, 700), (1, 3)))
+    assert (f".expand(({rows}, 3)).contiguous()" in emit(graph)) == copied
     check(graph)

@@ -295,7 +295,8 @@ def attention_axes(call: FusedCall) -> AttentionAxes | None:
     logits = call.bound[_LOGITS]
     assert isinstance(logits, str)
     batch = tuple(d for d in q if d in k and d in v and d in call.dims(logits))
-    features = [d for d in q if d in k and d not in v]
+    # Values may have as many channels as keys, under one name.
+    features = [d for d in q if d in k and d not in call.dims(logits)]
     made = [d for d in v if d not in batch and d != columns]
     rows = tuple(d for d in q if d not in batch and d not in features)
     fits = (

@@ -444,11 +444,12 @@ def _refactored(dims: MemoryOrder, view: Factored) -> MemoryOrder:
     return ()
 
 
-# -- What library kernels make, for others ---------------------------------------------
+# -- What library kernels make, and what is stored for them ----------------------------
 # The axes of a value are in the order in which its operands name them; PyTorch makes a
 # product of batches with the batches first, and element by element what lies as its
 # operand does.  A copy into the order of the axes would only be copied again by the
-# next one.
+# next one, and takes longer than a block that reads any order.  Nor does a product take
+# batches that lie behind rows without a copy, so a block stores them first for it.
 
 LIBRARY_ROW = 64
 """Columns for which a product for each batch is no worse than one and a copy: [A]."""
@@ -491,9 +492,15 @@ def middle(
 def as_libraries_make(
     graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
 ) -> dict[str, MemoryOrder]:
-    """How values lie that library kernels make for each other, where not row-major.
+    """How values lie that library kernels make, or batches of products that are stored.
 
-    What is returned lies as the returned type says, and what kernels read is row-major.
+    Those that are row-major are left out.  What is returned lies as the returned type
+    says, or, where nothing has to be copied for it, with its own axes.
+
+    Args:
+        graph: The kernel graph.
+        types: Types of its values, channels last where library kernels want them there.
+        extents: Of its dims.
     """
     found: dict[str, MemoryOrder] = {}
     if not any(n.op.kind in _BY_NAME for n in graph.applies):
@@ -503,7 +510,13 @@ def as_libraries_make(
     def lies(value: str) -> MemoryOrder:
         return found.get(value, types[value].names)
 
-    for node in graph.applies:
+    for node in graph.nodes:
+        if isinstance(node, BlockGraph):
+            for store in node.stores:
+                order = own.order_stored(store.result, map(lies, node.sources))
+                if order != types[store.result].names:
+                    found[store.result] = order
+            continue
         source = next(iter(node.values), "")
         if source in found and _shows_each_axis(node, types):
             axes = dict(zip(types[source].names, types[node.result].names, strict=True))
@@ -511,14 +524,26 @@ def as_libraries_make(
         if not own.may_lie_otherwise(node):
             continue
         order = _made(node, own.call_of(node), types, lies, extents)
-        wanted = own.returned.get(node.result, order)
-        if order == wanted != types[node.result].names:
-            found[node.result] = order
+        if order != types[node.result].names:
+            found[node.result] = own.returned.get(node.result, order)
+    return {v: dims for v, dims in found.items() if dims != types[v].names}
+
+
+def around_libraries(
+    graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
+) -> dict[str, TensorType]:
+    """The types with the layouts that library kernels make, and want, without a copy.
+
+    They depend on no sizes of blocks.
+    """
+    found = with_channels_last(graph, types)
+    for value, dims in as_libraries_make(graph, found, extents).items():
+        found[value] = _lying(found[value], dims)
     return found
 
 
 class _Unseen:
-    """Which values only library kernels see that read tensors of any strides.
+    """Which values only kernels see that read tensors of any strides.
 
     Attributes:
         returned: The order that the caller wants, of what is returned.
@@ -550,21 +575,56 @@ class _Unseen:
 
     def may_lie_otherwise(self, node: Apply) -> bool:
         """Whether a kernel may make its result in any order."""
-        kind, readers = self._types[node.result], self._readers[node.result]
-        simple = kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
         free = node.op.kind in _BY_NAME and node.result not in self._stored
-        if not (simple and free and all(self._reads_any(n) for n in readers)):
+        if not (free and self._is_simple(node.result)):
             return False
         call = self.call_of(node)
         made = call is None or call.name in {*_ROWS, "linear", "batch_norm"}
         return made and node.result not in self._inner
 
+    def order_stored(self, value: str, sources: Iterable[MemoryOrder]) -> MemoryOrder:
+        """How a block stores a value: batches first, if it is a product's operand.
+
+        Batches and the rest lie as in the first source that has all dims.
+
+        Args:
+            value: What it stores.
+            sources: How what it reads lies.
+        """
+        names = self._types[value].names
+        readers = [n for n in self._readers[value] if isinstance(n, Apply)]
+        joined = any(n.op.kind is Kind.CONCAT for n in readers)
+        product = next(filter(self._is_product_of_batches, readers), None)
+        kept = joined or value in self.returned or not self._is_simple(value)
+        if product is None or kept:
+            return names
+        order = _of_widest(sources, names)
+        a, b = (self._types[v].names for v in product.values)
+        batch = [d for d in order if d in a and d in b and d not in product.over]
+        rest = [d for d in order if d not in batch]
+        last = rest[-1] in product.over
+        # Rows side by side, and so what is summed.
+        return (*batch, *sorted(rest, key=lambda d: (d in product.over) == last))
+
+    def _is_product_of_batches(self, node: Apply) -> bool:
+        if node.op.kind is not Kind.CONTRACTION or node.result in self._inner:
+            return False
+        a, b = ({*self._types[v].names} for v in node.values)
+        batch = (a & b).difference(node.over)
+        return bool(batch) and a != batch != b and self.call_of(node) is None
+
+    def _is_simple(self, value: str) -> bool:
+        """Whether axes of one dim each may be in any order for all who read them."""
+        kind = self._types[value]
+        simple = kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+        return simple and all(map(self._reads_any, self._readers[value]))
+
     def _reads_any(self, node: Apply | BlockGraph) -> bool:
         """Whether a node reads any strides; of a view, whether all do who see it."""
         if isinstance(node, BlockGraph) or node.op.kind in _ANY_STRIDES:
-            return isinstance(node, Apply)
+            return True
         seen = _shows_each_axis(node, self._types) and node.result not in self.returned
-        return seen and all(self._reads_any(n) for n in self._readers[node.result])
+        return seen and all(map(self._reads_any, self._readers[node.result]))
 
 
 def _shows_each_axis(node: Apply, types: Mapping[str, TensorType]) -> bool:
@@ -684,9 +744,7 @@ def laid_out(
     split dim come first, channels last where a library kernel wants them there, and
     what library kernels make for each other without a copy.
     """
-    found = with_channels_last(graph, types)
-    for value, dims in as_libraries_make(graph, found, extents).items():
-        found[value] = _lying(found[value], dims)
+    found = around_libraries(graph, types, extents)
     fixed = {r.value for r in graph.returns} | places(graph, types, extents).keys()
     fixed |= {name for name, kind in found.items() if kind.layout is not None}
     for block in graph.blocks:
@@ -792,6 +850,7 @@ __all__ = [
     "Groups",
     "MemoryOrder",
     "Place",
+    "around_libraries",
     "as_libraries_make",
     "built",
     "channels_together",

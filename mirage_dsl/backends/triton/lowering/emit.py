@@ -52,6 +52,7 @@ from mirage_dsl.ir.analysis.layouts import (
     copied_parts,
     flat_values,
     single_elements,
+    with_channels_last,
 )
 from mirage_dsl.ir.graph import (
     Apply,
@@ -246,7 +247,8 @@ class Launcher:
         self._built = built(around.placed)
         self._fused = calls(graph, around.types)
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
-        self._lying = as_libraries_make(graph, kernel_types(graph), around.extents)
+        types = with_channels_last(graph, kernel_types(graph))
+        self._lying = as_libraries_make(graph, types, around.extents)
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer(taken)
@@ -506,7 +508,7 @@ class Launcher:
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
-        if node.op.kind is not Kind.VIEW and self._types[node.result].layout is None:
+        if not self._shows(node) and self._types[node.result].layout is None:
             text += ".contiguous()"
         if node.location is not None:
             self._writer.line(source_comment(node.location))
@@ -533,7 +535,7 @@ class Launcher:
         kind = self._types[node.result]
         if node.op.kind not in _BY_NAME:
             operands = [self._value(o) for o in node.operands]
-            if node.op.kind is Kind.REDUCTION and node.result in self._single:
+            if self._shows(node) and node.op.kind is Kind.REDUCTION:
                 return only_element(operands[0], node.over, kind.dtype)
             return expression(node, operands, kind.names, kind.dtype, self.size)
         # Made as it lies in memory, and seen with its axes.
@@ -543,6 +545,11 @@ class Launcher:
         if node.result in self._lying:
             text += ".contiguous()"
         return aligned(text, dims, kind.names)
+
+    def _shows(self, node: Apply) -> bool:
+        """Whether a node's result is a view, so that it lies as what it shows."""
+        single = node.result in self._single and node.result not in self._fused
+        return node.op.kind is Kind.VIEW or single
 
     @cached_property
     def _single(self) -> frozenset[str]:

@@ -67,7 +67,6 @@ from mirage_dsl.core.types import DType
 from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.analysis.layouts import built, copied_parts
 from mirage_dsl.ir.graph import Apply
-from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile.program import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -323,7 +322,7 @@ class _Script(Launcher):
 
     def _library(self, node: Apply) -> None:
         made = self._inner | self._built | self._flat_values.unmade
-        if node.result in made or node.op.kind is Kind.VIEW:
+        if node.result in made or self._shows(node):
             super()._library(node)
             return
         text = self._allocation(self._types[node.result])
@@ -947,7 +946,7 @@ class _Writer(Launcher):
 
     def _is_row_major(self, call: Apply) -> bool:
         """Whether PyTorch may not lay out the result of a call as it likes."""
-        return call.op.kind is not Kind.VIEW and self._types[call.result].layout is None
+        return not self._shows(call) and self._types[call.result].layout is None
 
     def _results(self) -> list[str]:
         """What is returned; in tensors of the caller if there are such."""
