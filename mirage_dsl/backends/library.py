@@ -27,7 +27,7 @@ from mirage_dsl.ir.analysis.launches import (
 from mirage_dsl.ir.analysis.layouts import channels_together, middle, rows_last
 from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.infer import operand_axes
-from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.definition import Kind, Operator
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
@@ -111,7 +111,9 @@ def expression(
     template = node.op.torch
     match node.op.kind:
         case Kind.ELEMENTWISE:
-            return _elementwise(template, operands, result, dtype)
+            if node.op.chooses and _is_one_number(operands[1:]):
+                return _filled(operands[1].text, result, dtype, size)
+            return _elementwise(node.op, operands, result, dtype)
         case Kind.REDUCTION:
             axes = tuple(operands[0].dims.index(d) for d in node.over)
             name = torch_dtype(dtype)
@@ -139,21 +141,43 @@ def only_element(operand: Argument, over: Sequence[str], dtype: DType) -> str:
     return text if operand.dtype == dtype else f"{text}.to({torch_dtype(dtype)})"
 
 
-def _elementwise(
-    template: str, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
+def _is_one_number(operands: Sequence[Argument]) -> bool:
+    """Whether operands are constants, and all the same."""
+    return all(o.dtype is None and o.text == operands[0].text for o in operands)
+
+
+def _filled(
+    number: str, dims: Sequence[str], dtype: DType, size: Callable[[str], str]
 ) -> str:
+    """A tensor of one number."""
+    shape = _shape([(d,) for d in dims], size)
+    return f"torch.full({shape}, {number}, dtype={torch_dtype(dtype)}, device=device)"
+
+
+def _condition(operand: Argument, text: str) -> str:
+    """What chooses, as truth."""
+    return text if operand.dtype == boolean else f"{text} != 0"
+
+
+def _elementwise(
+    op: Operator, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
+) -> str:
+    template = op.torch
     tensors = [o for o in operands if o.dtype is not None]
     constants = len(tensors) < len(operands)
     if any(o.dtype.is_integer for o in tensors if o.dtype is not None):
-        return _of_integers(template, operands, result, dtype)
+        return _of_integers(op, operands, result, dtype)
     full = any(o.dtype == f64 for o in tensors)
     wide = (".double()" if full else ".float()") * _widened(tensors, dtype, constants)
     # Python's operators take numbers beside tensors; functions take tensors only.
     numbers = bool(tensors) and "torch." not in template
     forms: list[str] = []
-    for operand in operands:
-        if operand.dtype is not None:
-            forms.append(f"{aligned(operand.text, operand.dims, result)}{wide}")
+    for at, operand in enumerate(operands):
+        text = aligned(operand.text, operand.dims, result)
+        if operand.dtype is not None and op.chooses and at == 0:
+            forms.append(_condition(operand, text))
+        elif operand.dtype is not None:
+            forms.append(f"{text}{wide}")
         elif numbers:
             forms.append(operand.text)
         else:
@@ -187,15 +211,18 @@ def _scanned(
 
 
 def _of_integers(
-    template: str, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
+    op: Operator, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
 ) -> str:
     """Integers compute in their own format, of which constants are too."""
+    template = op.torch
     dtypes = (o.dtype for o in operands if o.dtype is not None)
     own = torch_dtype(next(d for d in dtypes if d.is_integer))
     forms: list[str] = []
-    for operand in operands:
+    for at, operand in enumerate(operands):
         if operand.dtype is not None:
-            forms.append(aligned(operand.text, operand.dims, result))
+            text = aligned(operand.text, operand.dims, result)
+            chooses = op.chooses and at == 0
+            forms.append(_condition(operand, text) if chooses else text)
         elif "torch." in template:
             forms.append(f"torch.full((), {operand.text}, dtype={own}, device=device)")
         else:
@@ -540,7 +567,7 @@ def _linear(call: FusedCall, values: Values, size: Size, lies: tuple[str, ...]) 
     bias = _with_axes(values[call.value("c")], (axes.made,), size)
     text = f"torch.nn.functional.linear({x}, {weight}, {bias})"
     if len(axes.made) > 1:
-        text += f".unflatten({len(rows)}, ({', '.join(map(size, axes.made))}))"
+        text += f".reshape({_shape([(d,) for d in (*order, *axes.made)], size)})"
     return aligned(text, (*order, *axes.made), call.dims(call.result))
 
 
@@ -563,13 +590,21 @@ def _linear_of_columns(
     return aligned(text, lies, call.dims(call.result))
 
 
+PLACES = 3
+"""Axes of places that PyTorch's norms of channels take as they are."""
+_CUDNN = "torch.backends.cudnn.enabled"
+
+
 def _batch_norm(call: FusedCall, values: Values, size: Size) -> str:
     """A norm with statistics that are given, of channels behind an axis of batches."""
     given = values[call.value("x")]
     channels = call.dims(call.value("mean"))
     order = channels_together(given.dims, channels)
     at = order.index(channels[0])
-    axes = (order[:at], channels, order[at + len(channels) :])
+    places: Sequence[tuple[str, ...]] = [order[at + len(channels) :]]
+    if 0 < len(places[0]) <= PLACES:
+        places = [(d,) for d in places[0]]
+    axes = (order[:at], channels, *places)
     arguments = [_with_axes(given, axes, size)]
     for slot in ("mean", "var", "weight", "bias"):
         has = slot in call.bound
@@ -577,8 +612,10 @@ def _batch_norm(call: FusedCall, values: Values, size: Size) -> str:
             _with_axes(values[call.value(slot)], (channels,), size) if has else "None"
         )
     eps = number(float(call.constant(EPS).value))
-    text = f"torch.nn.functional.batch_norm({', '.join(arguments)}, False, 0.0, {eps})"
-    text += f".reshape({_shape([(d,) for d in order], size)})"
+    arguments[1:] = *arguments[3:], *arguments[1:3]
+    text = f"torch.batch_norm({', '.join(arguments)}, False, 0.0, {eps}, {_CUDNN})"
+    if any(len(axis) != 1 for axis in axes):
+        text += f".reshape({_shape([(d,) for d in order], size)})"
     return aligned(text, order, call.dims(call.result))
 
 

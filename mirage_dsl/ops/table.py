@@ -155,7 +155,7 @@ WHERE = ternary(
     "where",
     lambda c, a, b: np.where(c != 0, a, b),
     "tl.where({0} != 0, {1}, {2})",
-    torch="torch.where({0} != 0, {1}, {2})",
+    torch="torch.where({0}, {1}, {2})",
     field=lambda f, c, a, b: f.choose(c, a, b),
     field_note=ORACLE,
     truth=Truth.KEEPS,

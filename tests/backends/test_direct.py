@@ -935,6 +935,37 @@ def windows(x: Any, w: Any) -> Any:
     return mixed.view(2, 2, 2, 3, 3, 4).transpose(2, 3).reshape(2, 6, 6, 4)
 
 
+def chosen(x: Any, w: Any) -> Any:
+    """Numbers beside tensors, and a tensor of one number."""
+    padded = torch.nn.functional.pad(x, (1, 2)) @ w
+    return torch.where(padded > 0.5, padded, -1.0) + torch.where(padded > 0, 2.0, 3.0)
+
+
+@pytest.mark.usefixtures("driver")
+def test_numbers_that_become_tensors_are_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    specs = (mirage.spec(s, "float32") for s in ((4, 5), (8, 3)))
+    graph = mirage.kernel(chosen).trace(*specs)
+    given = [torch.randn(4, 5), torch.randn(8, 3)]
+    run = made(graph, given)
+    filled: list[Any] = []
+    full = torch.full
+
+    def counted(shape: Any, *more: Any, **options: Any) -> Any:
+        filled.append(shape)
+        return full(shape, *more, **options)
+
+    monkeypatch.setattr(torch, "full", counted)
+    for _ in range(2):
+        given = [torch.randn(4, 5), torch.randn(8, 3)]
+        (found,) = run.call(*given) or [None]
+        torch.testing.assert_close(found, chosen(*given))
+    # What is padded with, and not the numbers of which something is chosen.
+    assert () not in filled
+    assert len(filled) <= 4
+
+
 VIEWED = {
     "heads": (heads, ((2, 5, 16), (16, 96)), 7),
     "steps": (steps, ((3, 4, 6), (12, 6)), 8),

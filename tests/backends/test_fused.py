@@ -236,13 +236,13 @@ def test_one_call(
         (
             evaluated,
             ((4, 6, 5, 2), *((6,),) * 4),
-            "batch_norm(x.reshape((4, 6, 5 * 2)), ",
+            "torch.batch_norm(x, ",
         ),
         (evaluated, ((4, 6), *((6,),) * 4), "batch_norm(x.reshape((4, 6, 1)), "),
         (
             evaluated_plainly,
             ((4, 6, 5), (6,), (6,)),
-            ", None, None, False, 0.0, 1e-06)",
+            "torch.batch_norm(x, None, None, ",
         ),
     ],
 )

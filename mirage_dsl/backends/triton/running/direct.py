@@ -719,6 +719,40 @@ class _OneStep(ast.NodeTransformer):
         return eval(ast.unparse(node), {}, self._scope)
 
 
+def numbers_apart(
+    lines: Sequence[str], fresh: Callable[[str], str]
+) -> tuple[list[str], dict[str, str]]:
+    """Statements without numbers that become tensors, and these by new names.
+
+    Operands of functions are meant, such as the 0 of `torch.where(mask, 0, x)`: each
+    call would make them anew, by a kernel of their own, and nobody else sees them.
+
+    Args:
+        lines: The statements of a function.
+        fresh: Gives a new name.
+    """
+    (function,) = ast.parse("\n".join(["def call():", *lines])).body
+    found: dict[str, str] = {}
+    for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+        for at, operand in enumerate(call.args):
+            if _is_number(operand):
+                text = ast.unparse(operand)
+                if text not in found:
+                    found[text] = fresh("number")
+                call.args[at] = ast.Name(found[text], ast.Load())
+    made = ast.unparse(ast.fix_missing_locations(function)).split("\n")[1:]
+    return made, {name: text for text, name in found.items()}
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression is `torch.full((), ...)` of no variable but the device."""
+    match node:
+        case ast.Call(ast.Attribute(ast.Name("torch"), "full"), [ast.Tuple([]), _]):
+            return _read(node) <= {"torch", "device", "float", "int"}
+        case _:
+            return False
+
+
 def _variable_seen(node: ast.expr) -> str:
     """The variable that methods show and indices cut; none of other expressions."""
     while True:
@@ -878,6 +912,7 @@ class _Writer(Launcher):
         self._addresses: dict[str, str] = {}
         self._waiting: list[PreparedLaunch] = []
         self._launchers: dict[str, Any] = {}
+        self._numbers: Mapping[str, str] = {}
         self.results = self.first = ""
 
     def call(self) -> list[str]:
@@ -914,6 +949,7 @@ class _Writer(Launcher):
         results = self._results()
         ends = [f"    return [{', '.join(results)}]", f"    return {results[0]}"]
         body = one_step_views([*writer.lines[checked:], *ends], self._seen())
+        body, self._numbers = numbers_apart(body, self._names.fresh)
         *body, self.results, self.first = body
         return [*writer.lines[:checked], *body]
 
@@ -1103,6 +1139,11 @@ class _Writer(Launcher):
             scope[f"stride{at}"] = tensor.stride()
         for helper in self.helpers:
             exec(HELPERS[helper], scope)
+        for name, text in self._numbers.items():
+            scope[name] = eval(text, scope)
+        if self._numbers and tensors[0].is_cuda:
+            # Calls on other streams read them too.
+            torch.cuda.current_stream().synchronize()
         return scope
 
 
