@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,7 @@ class Driver:
         self.strides: list[dict[str, int]] = []
         self.parameters: list[list[int]] = []
         """The sizes of the parameters of each compiled kernel, by its function."""
+        self.compiling = threading.Lock()
         self._callbacks = [
             ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(self.launch),
             ctypes.CFUNCTYPE(
@@ -127,11 +129,14 @@ class Driver:
                 )
             elif p.kind == "size":
                 sizes.append(4)
-        self.parameters.append([*sizes, 8, 8])
+        # Kernels are compiled in several threads.
+        with self.compiling:
+            self.parameters.append([*sizes, 8, 8])
+            number = len(self.parameters)
 
         class Compiled:
             run = None
-            function = len(self.parameters)
+            function = number
             metadata = meta
             asm = {"ptx": ptx_of([*sizes, 8, 8])}  # noqa: RUF012
 

@@ -39,6 +39,7 @@ import ctypes
 import itertools
 import logging
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import (
@@ -50,6 +51,7 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -58,7 +60,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_dsl.backends.base import Direct, overlaps, span
 from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.emit import Launcher, ModulePlan
-from mirage_dsl.backends.triton.lowering.kernel import KernelPlan
+from mirage_dsl.backends.triton.lowering.kernel import KernelPlan, Param
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.errors import CompileError, MirageError
 from mirage_dsl.core.hardware import number_of
@@ -417,9 +419,15 @@ def bind(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Binding | None:
         return None
     emitted, visible = _visible(plan, dry_run)
     places = _Places(plan, dry_run, visible)
+    given = [
+        _Given.of(kernel, noted, places)
+        for kernel, noted in zip(plan.kernels, dry_run.kernels, strict=True)
+    ]
     launches: list[PreparedLaunch] = []
-    for kernel, noted in zip(plan.kernels, dry_run.kernels, strict=True):
-        launch = _launch(plan, kernel, noted, places)
+    for kernel, own, compiled in zip(
+        plan.kernels, given, _compiled(plan, given), strict=True
+    ):
+        launch = _launch(kernel, own, compiled)
         if launch is None:
             log.info("launching %s through Triton, as it must be", kernel.name)
             return None
@@ -497,36 +505,75 @@ class _Places:
         return self.roots.index(root), offset
 
 
-def _launch(
-    plan: ModulePlan, kernel: KernelPlan, noted: NotedKernel, places: _Places
-) -> PreparedLaunch | None:
-    """A compiled kernel with what it is given, or None if the two do not fit."""
+@dataclass(frozen=True)
+class _Given:
+    """What a kernel is given.
+
+    Attributes:
+        arguments: Its parameters, each with the argument.
+        spots: Of each tensor the number of its root, and its distance from there.
+        grid: The numbers of blocks.
+    """
+
+    arguments: Sequence[tuple[Param, Any]]
+    spots: Mapping[str, tuple[int, int]]
+    grid: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kernel: KernelPlan, noted: NotedKernel, places: _Places) -> _Given:
+        """What the dry run has noted, and where that lies."""
+        arguments = list(zip(kernel.params, noted.arguments, strict=True))
+        tensors = [p for p, _ in arguments if p.dtype is not None]
+        spots = {p.name: places.of(p.source) for p in tensors}
+        return cls(arguments, spots, tuple(map(int, noted.grid)))
+
+    @property
+    def strides(self) -> dict[str, int]:
+        """Of its parameters that are strides."""
+        return {p.name: a for p, a in self.arguments if p.kind == "stride"}
+
+    @property
+    def unaligned(self) -> list[int]:
+        """Positions of parameters that point to places that are not aligned."""
+        return [
+            at
+            for at, (p, _) in enumerate(self.arguments)
+            if p.kind == "tensor" and self.spots[p.name][1] % ALIGNMENT
+        ]
+
+
+def _compiled(plan: ModulePlan, given: Sequence[_Given]) -> list[Any]:
+    """The kernels of a module, compiled at the same time.
+
+    Triton's passes and its assembler let other threads run meanwhile.
+    """
     import torch
 
-    given = list(zip(kernel.params, noted.arguments, strict=True))
-    spots = {p.name: places.of(p.source) for p, _ in given if p.dtype is not None}
-    compiled = compile_kernel(
-        plan,
-        kernel,
-        number_of(torch.cuda.get_device_capability()),
-        strides={p.name: a for p, a in given if p.kind == "stride"},
-        unaligned=[
-            at
-            for at, (p, _) in enumerate(given)
-            if p.kind == "tensor" and spots[p.name][1] % ALIGNMENT
-        ],
-    )
+    arch = number_of(torch.cuda.get_device_capability())
+
+    def one(kernel: KernelPlan, own: _Given) -> Any:
+        strides, unaligned = own.strides, own.unaligned
+        return compile_kernel(plan, kernel, arch, strides=strides, unaligned=unaligned)
+
+    if len(given) < 2:
+        return list(map(one, plan.kernels, given))
+    with ThreadPoolExecutor(min(len(given), os.cpu_count() or 1)) as threads:
+        return list(threads.map(one, plan.kernels, given))
+
+
+def _launch(kernel: KernelPlan, own: _Given, compiled: Any) -> PreparedLaunch | None:
+    """A compiled kernel with what it is given, or None if the two do not fit."""
     if not _startable(compiled):
         return None
     try:
         _ = compiled.run  # loads the kernel onto the current device
     except Exception as error:
         raise CompileError(f"{kernel.name} does not load: {error}") from error
-    parameters = _parameters(given, spots, compiled)
+    parameters = _parameters(own.arguments, own.spots, compiled)
     if parameters is None or not takes(compiled, parameters):
         return None
-    grid = tuple(map(int, noted.grid))
-    return PreparedLaunch(kernel.name, compiled, grid, parameters, kernel.schedule.pdl)
+    early = kernel.schedule.pdl
+    return PreparedLaunch(kernel.name, compiled, own.grid, parameters, early)
 
 
 def _parameters(

@@ -17,7 +17,10 @@ import time
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from threading import RLock
+from types import ModuleType
 from typing import Any
 
 from mirage_dsl.backends.base import Report
@@ -36,6 +39,12 @@ from mirage_dsl.core.hardware import (
 )
 from mirage_dsl.ir.analysis.launches import launched_in_turn
 from mirage_dsl.ir.graph import KernelGraph
+
+MODULES = 4
+"""How many executed modules are kept, whose kernels are compiled one by one."""
+
+_ASSEMBLER = RLock()
+"""Held while Triton uses another assembler than its own choice."""
 
 ELEMENT = {
     "f16": "fp16",
@@ -193,13 +202,9 @@ def _source(
     unaligned: Collection[int],
 ) -> Any:
     """What Triton compiles: the function, and what is known of its parameters."""
-    import triton
     from triton.compiler import ASTSource
 
-    module = load_module(emitted.source)
-    if "EARLY" in vars(module):
-        # As for that architecture, whatever GPU is here.
-        vars(module)["EARLY"] = triton.language.constexpr(own.early_launches)
+    module = _module(emitted.source, own.early_launches)
     constants = {p.name: p.value or 0 for p in kernel.params if p.kind == "stride"}
     pointers = [i for i, p in enumerate(kernel.params) if p.kind == "tensor"]
     return ASTSource(
@@ -208,6 +213,18 @@ def _source(
         constexprs={**constants, **strides},
         attrs={(i,): ALIGNED for i in pointers if i not in unaligned},
     )
+
+
+@lru_cache(maxsize=MODULES)
+def _module(source: str, early: bool) -> ModuleType:
+    """An emitted module, which is executed once for all of its kernels."""
+    import triton
+
+    module = load_module(source)
+    if "EARLY" in vars(module):
+        # As for that architecture, whatever GPU is here.
+        vars(module)["EARLY"] = triton.language.constexpr(early)
+    return module
 
 
 def ptxas_version(arch: int) -> tuple[int, ...]:
@@ -243,7 +260,7 @@ def later_assembler(name: str) -> Generator[None]:
             "by different layouts, which ptxas before 12.9 gets wrong; use other "
             "tiles, or name a later ptxas in TRITON_PTXAS_PATH"
         )
-    with knobs.nvidia.scope():
+    with _ASSEMBLER, knobs.nvidia.scope():
         knobs.nvidia.ptxas = later.path
         # Keys of Triton's cache name the version, which Triton looks up once.
         get_ptxas_version.cache_clear()
