@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
+from typing import final
+from weakref import WeakValueDictionary
 
 from mirage_dsl.core.errors import ShapeError
 
@@ -221,7 +224,12 @@ class MemorySpace(Enum):
     NOWHERE = "no"
 
 
-@dataclass(frozen=True, order=True)
+_DIMS: WeakValueDictionary[tuple[str, bool, bool], Dim] = WeakValueDictionary()
+_NEW_DIM = threading.Lock()
+
+
+@final
+@dataclass(frozen=True, eq=False, init=False)
 class Dim:
     """A named index of a tensor, or the piece of one that a block sees.
 
@@ -231,11 +239,32 @@ class Dim:
 
     The name `k#` is the dim that runs over the blocks between which `k` was split:
     partial sums over `k` are stored along it, and a later kernel sums it.
+
+    Equal dims are one object, so that tables of them compare no names.
     """
 
     name: str
     grid: bool = False
     loop: bool = False
+
+    def __new__(cls, name: str, grid: bool = False, loop: bool = False) -> Dim:
+        key = name, grid, loop
+        found = _DIMS.get(key)
+        if found is not None:
+            return found
+        with _NEW_DIM:
+            found = _DIMS.get(key)
+            if found is None:
+                found = _DIMS[key] = object.__new__(cls)
+                found.__dict__.update(name=name, grid=grid, loop=loop)
+            return found
+
+    def __reduce__(self) -> tuple[type[Dim], tuple[str, bool, bool]]:
+        return Dim, (self.name, self.grid, self.loop)
+
+    def __lt__(self, other: Dim) -> bool:
+        mine = self.name, self.grid, self.loop
+        return mine < (other.name, other.grid, other.loop)
 
     def __str__(self) -> str:
         return self.name + "/grid" * self.grid + "/loop" * self.loop

@@ -139,8 +139,8 @@ def traffic(
     reads = _reads(footprint, inside, np.ceil(blocks / slots))
     written = _stored_bytes(footprint)
     stores = footprint.facts.tables.stores
-    share = _whole_sectors(footprint, stores.runs, stores.itemsize).mean(axis=0)
-    through = reads.through + written / share
+    stored = _runs(footprint, stores.runs, stores.itemsize)
+    through = reads.through + written / _whole_sectors(*stored).mean(axis=0)
     active = np.minimum(blocks, slots)
     held = active * reads.held
     flying = np.maximum(active * reads.flying, GRAIN)
@@ -154,7 +154,7 @@ def traffic(
     )
     dram = reads.cold + written
     slowed = dram + VISIT * _page_visits(footprint, resident)
-    slowed = slowed / _rate_of_runs(footprint)
+    slowed = slowed / _rate_of_runs(footprint, stored[0])
     streaming = norm(LATENCY_NORM, slowed / hardware.dram_rate * crowded, latency)
     seconds = norm(MEMORY_NORM, streaming, through / l2_rate)
     waiting = _waiting(footprint)
@@ -196,8 +196,9 @@ def _reads(
     source = loads.source
     tile = footprint.elements(loads.dims) * loads.itemsize
     asked = loaded(footprint) * footprint.readers
-    read = np.maximum(asked, source) / _coalescing(footprint)
-    through = read / _whole_sectors(footprint, loads.runs, loads.itemsize)
+    runs = _runs(footprint, loads.runs, loads.itemsize)
+    read = np.maximum(asked, source) / _coalescing(runs[0])
+    through = read / _whole_sectors(*runs)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     cold = as_column(load.source not in inside for load in loads.own)
@@ -207,7 +208,7 @@ def _reads(
     early = share[~own].sum(axis=0)
     held, flying = early * (rounds < 2), np.zeros(len(footprint.points))
     first = np.full(len(footprint.points), np.inf)
-    for stages in copies:
+    for stages in copies if any(loads.again) else copies[:1]:
         ahead = _ahead(stages, footprint)
         held = held + (share[own] * np.minimum(stages, rounds)).sum(axis=0)
         flying = flying + (share[own] * ahead).sum(axis=0)
@@ -256,19 +257,16 @@ def _stored_bytes(footprint: Footprint) -> Numbers:
     return total
 
 
-def _coalescing(footprint: Footprint) -> Numbers:
+def _coalescing(run: Numbers) -> Numbers:
     """Share of the bandwidth that the length of contiguous runs of a load allows."""
-    loads = footprint.facts.tables.loads
-    run, _ = _runs(footprint, loads.runs, loads.itemsize)
     return np.minimum(np.minimum(1.0, run / GRAIN) ** 0.5, run / SECTOR)
 
 
-def _whole_sectors(footprint: Footprint, runs: Rows, itemsize: Column) -> Numbers:
+def _whole_sectors(run: Numbers, pitch: Numbers) -> Numbers:
     """Share of the bytes through L2 that runs need, of rows that are no whole sectors.
 
     Each of these begins within a sector, and ends in one.
     """
-    run, pitch = _runs(footprint, runs, itemsize)
     return np.where(pitch % SECTOR == 0, 1.0, run / (run + SECTOR))
 
 
@@ -284,14 +282,12 @@ def _runs(
     return run, itemsize * np.where(whole, extents, 1.0).prod(axis=1)
 
 
-def _rate_of_runs(footprint: Footprint) -> Numbers:
+def _rate_of_runs(footprint: Footprint, run: Numbers) -> Numbers:
     """Share of the rate of memory that runs leave to blocks that only map elements."""
     facts = footprint.facts
     maps = facts.program.loop is None and not facts.products
     if not maps or facts.tables.work.reductions[1]:
         return np.ones(len(footprint.points))
-    stores = facts.tables.stores
-    run, _ = _runs(footprint, stores.runs, stores.itemsize)
     return np.where(run.max(axis=0) > LONG_RUN, LONG_RUN_RATE, 1.0)
 
 

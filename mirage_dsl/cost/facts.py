@@ -1046,6 +1046,13 @@ def facts_of(
         UnsupportedError: No tile program can express the block.
     """
     look()
+    if tried is not None and tried.split:
+        # All that splits decide is which batches of products are one by one.
+        alone = replace(tried, split=frozenset[str]())
+        together = _facts(_Question(block, outer, extents, alone))
+        tried = replace(tried, split=together.batch_dims & tried.split)
+        if not tried.split:
+            return together.at(block)
     return _facts(_Question(block, outer, extents, tried)).at(block)
 
 

@@ -80,7 +80,7 @@ def points_of(block: BlockGraph) -> Points:
 
 KEPT = frozenset(
     {"pieces", "padded", "sizes", "tall", "grouped", "buffers", "block_warps"}
-    | {"blocks", "iterations"}
+    | {"blocks", "counted", "iterations"}
 )
 """Arrays of a footprint whose last axis are the points."""
 
@@ -152,8 +152,17 @@ class Footprint:
 
     def at(self, number: Number) -> NDArray[Any]:
         """A number of the program at every point."""
-        found = number.at(self) if isinstance(number, Formula) else number
-        return np.broadcast_to(found, len(self.points))
+        found: Any = number
+        if isinstance(number, Formula):
+            found = number.at(self, self._numbers)
+            if isinstance(found, np.ndarray):
+                return found
+        return np.full(len(self.points), found)
+
+    @cached_property
+    def _numbers(self) -> dict[int, Any]:
+        """What formulas of the program are, as `Formula.at` keeps it."""
+        return {}
 
     @cached_property
     def block_warps(self) -> Numbers:
@@ -319,11 +328,15 @@ class Footprint:
 
 
 def footprints(
-    facts: BlockFacts, points: Points, hardware: Hardware
+    facts: BlockFacts, sizes: Footprint
 ) -> Iterator[tuple[Footprint, NDArray[np.intp]]]:
-    """The points of each program of a block, and which points they are."""
-    worth = facts.deferrable
-    sizes = Footprint(facts.plain, points, hardware)
+    """The points of each program of a block, and which points they are.
+
+    Args:
+        facts: Of the block.
+        sizes: All points, of its plain program.
+    """
+    worth, points = facts.deferrable, sizes.points
     kinds = points.swap_operands.astype(np.int64)
     for bit, number in enumerate(worth.values(), 1):
         kinds |= sizes.at(number).astype(np.int64) << bit
@@ -334,7 +347,7 @@ def footprints(
         if program is facts.plain:
             yield sizes.take(index), index
         else:
-            yield Footprint(program, points.take(index), hardware), index
+            yield Footprint(program, points.take(index), sizes.hardware), index
 
 
 def footprint_of(facts: BlockFacts, hardware: Hardware) -> Footprint:

@@ -207,6 +207,8 @@ def _made_by(
 
     In a block, a concatenation of split dims (`split`) has no extent of its own.
     """
+    if not node.attrs:
+        return {}
     attrs = dict(node.attrs)
     if node.factored is not None:
         sizes = [known.get(d) for d in node.factored.factors]

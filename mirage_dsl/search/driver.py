@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.garbage import rarely_collected
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate
@@ -118,6 +119,7 @@ SPARE = 2
 """Plans at hand for each one wanted, where that decides what is searched no more."""
 
 
+@rarely_collected()
 def search(
     program: KernelGraph,
     hardware: Hardware,

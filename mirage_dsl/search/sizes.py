@@ -6,7 +6,8 @@ What a value takes does not depend on which of its dims a grid splits, only on h
 the tiles are: a dim that is not split has one tile.  So a *family*, structures that
 differ only in the dims that their grid splits, is described and priced once, as its
 *hull*: the structure with all splits of its members.  All points of a family are priced
-at once: every tile with a few schedules, then the best tiles with every schedule.
+at once: every tile with every schedule, or where these are many with a few of them, and
+then the best tiles with every one.
 
 How many parts a kernel stores along `k#` is what a later one has to read.  So a few
 numbers of parts are tried, and the later kernels are sized for each.
@@ -93,6 +94,10 @@ MOST_BLOCKS = 2**20
 
 SHORTLIST = 24
 """Tiles that get the whole sweep of schedules."""
+
+AT_ONCE = 24
+"""Tiles of a structure, up to which all get it at once: so few points take no longer
+than a part of them does."""
 
 NARROW, WIDE = 32, 64
 """Products with at most `NARROW` rows and at least `WIDE` columns may be transposed."""
@@ -196,6 +201,7 @@ def sizes_of_all(
     tally: Counter[str] | None = None,
     inside: AbstractSet[str] = frozenset(),
     worst: float = math.inf,
+    near: float = math.inf,
 ) -> list[list[Sized]]:
     """The cheapest sizes of each structure of a family.
 
@@ -208,13 +214,14 @@ def sizes_of_all(
         tally: Counts points.
         inside: Tensors that an earlier kernel left in L2.
         worst: Give up on structures whose first estimates are all above this, in µs.
+        near: Leave out sizes that take more than the best ones by this factor.
 
     Raises:
         SearchError: An extent is unknown.
     """
     try:
         return _sizes_of_all(
-            structures, outer, extents, hardware, keep, tally, inside, worst
+            structures, outer, extents, hardware, keep, tally, inside, worst, near
         )
     except UnsupportedError:
         # No tile program expresses what these structures do: none can be run.
@@ -232,17 +239,19 @@ def _sizes_of_all(
     tally: Counter[str] | None,
     inside: AbstractSet[str],
     worst: float,
+    near: float,
 ) -> list[list[Sized]]:
     family = hull([f.block for f in structures])
     split = frozenset[str].intersection(*(f.split for f in structures))
     facts = facts_of(family, outer, extents, Tried(frozenset(), split))
-    found = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
+    sweep = _Sweep(facts, hardware, inside, tally)
+    found = sweep.sized(structures, keep, worst, near)
     if not facts.columns_of_vectors:
         return found
     # Of matrices that vectors meet tiles may be smaller than the matrix unit takes.
     tried = Tried(facts.columns_of_vectors, split)
-    facts = facts_of(family, outer, extents, tried)
-    more = _Sweep(facts, hardware, inside, tally).sized(structures, keep, worst)
+    sweep = replace(sweep, facts=facts_of(family, outer, extents, tried))
+    more = sweep.sized(structures, keep, worst, near)
     return [
         sorted((*a, *b), key=lambda s: s.microseconds)[:keep]
         for a, b in zip(found, more, strict=True)
@@ -266,17 +275,42 @@ class _Priced:
     def microseconds(self, at: int) -> float:
         return 1e6 * float(self.seconds[at])
 
+    def take(self, index: NDArray[np.intp]) -> _Priced:
+        """The points at `index`, which are of one structure after the other."""
+        return _Priced(
+            self.points.take(index),
+            self.structure_of[index],
+            self.tile_of[index],
+            self.seconds[index],
+            self.structures,
+        )
+
     def best(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Of each structure the cheapest points, the best of each tile, and its row."""
-        edges = np.searchsorted(
-            self.structure_of, np.arange(self.structures + 1)
-        ).tolist()
-        for start, end in pairwise(edges):
+        for start, end in pairwise(self._edges):
             tiles = self.tile_of[start:end]
             order = np.argsort(self.seconds[start:end], kind="stable")
             _, first = np.unique(tiles[order], return_index=True)
             kept = order[np.sort(first)]
             yield start + kept, tiles[kept]
+
+    def of_tiles(self, wanted: Sequence[NDArray[np.intp]]) -> _Priced:
+        """Of each structure the points of some of its rows, in the order of these."""
+        found: list[NDArray[np.intp]] = []
+        for (start, end), rows in zip(pairwise(self._edges), wanted, strict=True):
+            tiles = self.tile_of[start:end]
+            place = np.full(tiles.max(initial=-1) + 1, -1)
+            place[rows] = np.arange(len(rows))
+            own = place[tiles]
+            order = np.argsort(own, kind="stable")
+            found.append(start + order[own[order] >= 0])
+        return self.take(np.concatenate(found))
+
+    @property
+    def _edges(self) -> list[int]:
+        """Where the points of each structure begin, and the last ones end."""
+        ends = np.searchsorted(self.structure_of, np.arange(self.structures + 1))
+        return ends.tolist()
 
 
 @dataclass(frozen=True)
@@ -289,18 +323,16 @@ class _Sweep:
     tally: Counter[str] | None
 
     def sized(
-        self, structures: Sequence[UnsizedBlock], keep: int, worst: float
+        self,
+        structures: Sequence[UnsizedBlock],
+        keep: int,
+        worst: float,
+        near: float,
     ) -> list[list[Sized]]:
         """The cheapest sizes of each structure, best first."""
-        tiles = [self.tiles(structure) for structure in structures]
-        coarse = self.price(structures, tiles, few=True)
-        shortlists: list[NDArray[np.int64]] = []
-        for own, (best, of_tile) in zip(tiles, coarse.best(), strict=True):
-            hopeless = len(best) > 0 and 1e6 * coarse.seconds[best[0]] > worst
-            if hopeless and self.tally is not None:
-                self.tally["cost rank"] += 1
-            shortlists.append(own[of_tile[: 0 if hopeless else SHORTLIST]])
-        fine = self.price(structures, shortlists, few=False)
+        fine = self.shortlisted(structures, worst)
+        if fine is None:
+            return [[] for _ in structures]
         splits = self.facts.block.grid
         return [
             [
@@ -309,9 +341,47 @@ class _Sweep:
                     fine.microseconds(i),
                 )
                 for i in best[:keep]
+                if fine.microseconds(i) <= near * fine.microseconds(best[0])
             ]
             for structure, (best, _) in zip(structures, fine.best(), strict=True)
         ]
+
+    def shortlisted(
+        self, structures: Sequence[UnsizedBlock], worst: float
+    ) -> _Priced | None:
+        """The best tiles of each structure with all schedules; None if there are none.
+
+        The tiles of a structure are priced with all schedules at once, where either are
+        few; else with a few schedules first, and the best of them again.
+        """
+        tiles = [self.tiles(structure) for structure in structures]
+        warps = structures[0].allowed.num_warps
+        few, every = (self.schedules(warps, few=f) for f in (True, False))
+        many = [every != few and len(rows) > AT_ONCE for rows in tiles]
+        if any(many):
+            some = [t if m else t[:0] for t, m in zip(tiles, many, strict=True)]
+            best = self._shortlists(self.price(some, few), few, worst)
+            chosen = zip(tiles, best, many, strict=True)
+            tiles = [own[rows] if m else own for own, rows, m in chosen]
+        if not any(map(len, tiles)):
+            return None
+        fine = self.price(tiles, every)
+        return fine.of_tiles(self._shortlists(fine, few, worst))
+
+    def _shortlists(
+        self, priced: _Priced, few: Schedules, worst: float
+    ) -> list[NDArray[np.intp]]:
+        """Of each structure the rows of the best tiles, by a few schedules."""
+        stages = list({stages for _, stages, _ in few})
+        tried = np.isin(priced.points.num_stages, stages)
+        priced = priced.take(np.flatnonzero(tried))
+        found: list[NDArray[np.intp]] = []
+        for best, of_tile in priced.best():
+            hopeless = len(best) > 0 and 1e6 * priced.seconds[best[0]] > worst
+            if hopeless and self.tally is not None:
+                self.tally["cost rank"] += 1
+            found.append(of_tile[: 0 if hopeless else SHORTLIST])
+        return found
 
     def tiles(self, structure: UnsizedBlock) -> NDArray[np.int64]:
         """All combinations of tiles of a structure, one row each.
@@ -423,24 +493,21 @@ class _Sweep:
         return list(itertools.product(sorted(warps), stages, swaps))
 
     def price(
-        self,
-        structures: Sequence[UnsizedBlock],
-        tiles: Sequence[NDArray[np.int64]],
-        *,
-        few: bool,
+        self, tiles: Sequence[NDArray[np.int64]], schedules: Schedules
     ) -> _Priced:
         """Rows of tiles of every structure with every schedule, as far as they fit."""
-        schedules = self.schedules(structures[0].allowed.num_warps, few=few)
         counts = [len(rows) for rows in tiles]
-        structure_of = np.repeat(np.arange(len(structures)), counts).repeat(
-            len(schedules)
-        )
+        structure_of = np.repeat(np.arange(len(tiles)), counts).repeat(len(schedules))
         tile_of = np.concatenate([np.arange(c) for c in counts]).repeat(len(schedules))
-        points = _points(np.concatenate(tiles), schedules)
-        useful = self._useful(points)
-        points = points.take(useful)
-        seconds = np.full(len(points), np.inf)
-        for footprint, index in footprints(self.facts, points, self.hardware):
+        plain = Footprint(
+            self.facts.plain,
+            _points(np.concatenate(tiles), schedules),
+            self.hardware,
+        )
+        useful = self._useful(plain)
+        plain = plain.take(useful)
+        seconds = np.full(len(useful), np.inf)
+        for footprint, index in footprints(self.facts, plain):
             room = resources(footprint)
             self._count(room)
             fits = np.flatnonzero(room.feasible)
@@ -449,11 +516,11 @@ class _Sweep:
         fits = np.flatnonzero(np.isfinite(seconds))
         index = useful[fits]
         return _Priced(
-            points.take(fits),
+            plain.points.take(fits),
             structure_of[index],
             tile_of[index],
             seconds[fits],
-            len(structures),
+            len(tiles),
         )
 
     def _count(self, room: Resources) -> None:
@@ -463,8 +530,9 @@ class _Sweep:
         for limit, exceeded in room.too_much.items():
             self.tally[limit] += int(np.count_nonzero(exceeded))
 
-    def _useful(self, points: Points) -> NDArray[np.intp]:
-        footprint = Footprint(self.facts.plain, points, self.hardware)
+    def _useful(self, footprint: Footprint) -> NDArray[np.intp]:
+        """The points that are worth a price."""
+        points = footprint.points
         good = points.num_stages <= np.maximum(footprint.counted + 1, 2)
         table = footprint.facts.tables.products
         if len(table):
@@ -962,7 +1030,7 @@ class Sizer:
         if not known:
             if allowed.grids is None:
                 allowed = replace(allowed, whole=True)
-            (found,) = self._best(*around, [allowed], keep=SHORTLIST)
+            (found,) = self._best(*around, [allowed], keep=SHORTLIST, near=EQUAL)
             near = [s for s in found if s.microseconds <= EQUAL * found[0].microseconds]
             fewer = [self._without_whole(best, extents) for best in near]
             # The grid that was given stays if it is as good: others are given too.
@@ -985,6 +1053,7 @@ class Sizer:
         block: BlockGraph,
         choices: list[Allowed],
         keep: int = 1,
+        near: float = math.inf,
     ) -> list[list[Sized]]:
         return sizes_of_all(
             [UnsizedBlock(block, allowed) for allowed in choices],
@@ -994,6 +1063,7 @@ class Sizer:
             keep=keep,
             tally=self.tally,
             inside=inside,
+            near=near,
         )
 
     def _without_whole(self, sized: Sized, extents: Mapping[str, int | None]) -> Sized:

@@ -118,17 +118,31 @@ class Formula:
     op: str
     args: tuple[Formula | Dim | int | bool, ...] = ()
 
-    def at(self, sizes: LaneCounts) -> Any:
+    def at(self, sizes: LaneCounts, known: dict[int, Any] | None = None) -> Any:
         """What it is at some sizes: a number, or an array with one for each point.
 
-        Those who ask for what may lie outside have sizes that are `Asked`.
+        Args:
+            sizes: The sizes; where it asks for what may lie outside, they are `Asked`.
+            known: What formulas are at these sizes, by their `id`: they share parts.
+                Who has it keeps the formulas.
         """
-        if self.op in ("warps", "stages"):
-            return getattr(sizes, self.op)
-        if self.op in ("lanes", "loose", "ends"):
-            return getattr(sizes, self.op)(*self.args)
-        found = (a.at(sizes) if isinstance(a, Formula) else a for a in self.args)
-        return OPERATIONS[self.op].compute(*found)
+        if known is not None and id(self) in known:
+            return known[id(self)]
+        operation = OPERATIONS.get(self.op)
+        if operation is not None:
+            found = operation.compute(
+                *[
+                    a.at(sizes, known) if isinstance(a, Formula) else a
+                    for a in self.args
+                ]
+            )
+        elif self.args:
+            found = getattr(sizes, self.op)(*self.args)
+        else:
+            found = getattr(sizes, self.op)
+        if known is not None:
+            known[id(self)] = found
+        return found
 
     def __str__(self) -> str:
         if self.op not in OPERATIONS:

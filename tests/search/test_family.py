@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.search.sizes import (
     Allowed,
+    Sized,
     UnsizedBlock,
     choose_sizes,
     families,
@@ -58,6 +60,43 @@ def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
         for item in sized:
             assert [s.dim for s in item.block.grid] == [s.dim for s in block.grid]
             assert item.block.nodes == block.nodes
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("shortlist", [2, 24])
+def test_pricing_at_once_finds_what_pricing_in_two_steps_does(
+    name: str, shortlist: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types, extents = kernel_types(GRAPHS[name]), GRAPHS[name].extent_of
+    unsized = [UnsizedBlock(b) for b in members(name)]
+    monkeypatch.setattr("mirage_dsl.search.sizes.SHORTLIST", shortlist)
+
+    def found(most: int, worst: float) -> list[list[Sized]]:
+        monkeypatch.setattr("mirage_dsl.search.sizes.AT_ONCE", most)
+        return sizes_of_all(
+            unsized, types, extents, hardware=H100, keep=shortlist, worst=worst
+        )
+
+    every = found(0, math.inf)
+    assert every == found(10**6, math.inf)
+    assert max(map(len, every)) == 2 or shortlist > 2
+    best = sorted(own[0].microseconds for own in every if own)
+    some = found(0, best[0])
+    assert some == found(10**6, best[0])
+    assert [len(own) > 0 for own in some].count(True) < len(best) or len(best) == 1
+
+
+def test_sizes_near_the_best_are_the_first_of_all() -> None:
+    types, extents = kernel_types(GRAPHS["attention"]), GRAPHS["attention"].extent_of
+    unsized = [UnsizedBlock(b) for b in members("attention")]
+    every, near = (
+        sizes_of_all(unsized, types, extents, hardware=H100, keep=24, near=factor)
+        for factor in (math.inf, 1.2)
+    )
+    assert near == [
+        [s for s in own if s.microseconds <= 1.2 * own[0].microseconds] for own in every
+    ]
+    assert sum(map(len, near)) < sum(map(len, every))
 
 
 def test_each_is_held_to_what_is_allowed_of_it() -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Literal
 
@@ -58,6 +59,14 @@ class Pattern:
 
     op: str
     operands: tuple[Pattern | str, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once, for patterns are asked for again and again."""
+        return hash((self.op, self.operands))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 Bound = Mapping[Pattern | str, Operand | tuple[str, ...]]
