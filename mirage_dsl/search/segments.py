@@ -42,6 +42,7 @@ from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sums import in_parts
 from mirage_dsl.search.budget import Budget, SearchBudget
@@ -264,7 +265,9 @@ class SegmentSearch:
         self.ledger.take_structures(found.counters)
         self.ledger.found["structures"] += len(found.blocks)
         task = Sizing(segment, inside, found.unshifted)
-        groups = families(self._worthwhile(found.blocks))
+        looped = (scanned_in_loop(b) for b in found.blocks)
+        blocks = (*found.blocks, *(b for b in looped if b is not None))
+        groups = families(self._worthwhile(blocks))
         for number, family in enumerate(groups):
             if self.late():
                 break
