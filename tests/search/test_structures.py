@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mirage_dsl.rewrite.flatten import flattened
 
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
@@ -28,6 +27,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.search import structures as module
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.space import Configuration
