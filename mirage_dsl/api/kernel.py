@@ -40,6 +40,7 @@ from mirage_dsl.backends.base import (
 from mirage_dsl.core.errors import (
     CompileError,
     EquivalenceError,
+    RefusedError,
     SearchError,
     ShapeError,
     TraceError,
@@ -178,6 +179,7 @@ class BoundKernel:
         self._result: SearchResult | None = None
         self._tuning: Tuned | None = None
         self._chosen: KernelGraph | None = None
+        self._searched = False
         self._executables: Executables | None = None
         self._shapes = known_shapes(specs)
         self._hardware: Hardware | None = options.config.get("hardware")
@@ -221,7 +223,7 @@ class BoundKernel:
     def _set(self, mugraph: KernelGraph) -> None:
         early, before = self._options.overlap, self._chosen
         self._chosen = launched_early(mugraph, first=True) if early else mugraph
-        self._executables = None
+        self._searched, self._executables = False, None
         if before is not None:
             self._on_change()
 
@@ -294,6 +296,7 @@ class BoundKernel:
                 result = tuning.result
         self._result, self._tuning = result, tuning
         self._set(result.best.mugraph)
+        self._searched = True
         return result
 
     def _ahead(self, program: KernelGraph, untold: str | None) -> Ahead:
@@ -434,8 +437,13 @@ class BoundKernel:
                 else copied(list(map(to_pairs, leaves_of(found))), taken, out)
             )
         prepared = [as_torch(t) for t in tensors]
-        executable = self._executable(prepared, interpret=device == "cpu")
-        found = executable(*prepared, out=taken)
+        interpret = device == "cpu"
+        executable = self._executable(prepared, interpret=interpret)
+        try:
+            found = executable(*prepared, out=taken)
+        except RefusedError as error:
+            executable = self._by_libraries(prepared, error, interpret=interpret)
+            found = executable(*prepared, out=taken)
         return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
 
     def _check_places(self, out: Any) -> None:
@@ -453,7 +461,11 @@ class BoundKernel:
     ) -> Call[Guarded]:
         """The call for CUDA tensors like these, those that take results behind them."""
         executable = self._executable(tensors, interpret=False)
-        call = executable.prepared(tensors, out)
+        try:
+            call = executable.prepared(tensors, out)
+        except RefusedError as error:
+            executable = self._by_libraries(tensors, error, interpret=False)
+            call = executable.prepared(tensors, out)
         direct, rebuild = call.guarded, self.trace.rebuild
         if direct is None:
             return Call(lambda *given: rebuild(call.run(*given)))
@@ -484,6 +496,20 @@ class BoundKernel:
         if not interpret:
             _refuse_in_capture(self.program.name)
         return executables.make(shapes, interpret=interpret)
+
+    def _by_libraries(
+        self, tensors: Sequence[Any], error: RefusedError, *, interpret: bool
+    ) -> Executable:
+        """The program by library kernels, where what a search chose does not compile.
+
+        Raises:
+            RefusedError: The μGraph was given, so that nothing else stands for it.
+        """
+        if not self._searched or self._executables is None:
+            raise error
+        log.warning("%s is left to library kernels: %s", self.program.name, error)
+        shapes = tuple(tuple(t.shape) for t in tensors)
+        return self._executables.by_libraries(shapes, interpret=interpret)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.program.inputs)
@@ -628,6 +654,13 @@ class Executables:
     def make(self, shapes: Shapes, *, interpret: bool) -> Executable:
         """What serves inputs of these shapes, verified at extents of their kind."""
         found = self._made(shapes, interpret)
+        self._known[interpret, tuple(shapes)] = found
+        return found
+
+    def by_libraries(self, shapes: Shapes, *, interpret: bool) -> Executable:
+        """What serves inputs of these shapes from now on: library kernels."""
+        program = self._program.with_extents(bind_extents(self._program, shapes))
+        found = self._compiled(program, interpret)
         self._known[interpret, tuple(shapes)] = found
         return found
 

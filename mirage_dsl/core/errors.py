@@ -139,6 +139,10 @@ class CompileError(MirageError):
     """A kernel that the backend could not compile or run."""
 
 
+class RefusedError(CompileError):
+    """A kernel that the compiler or the GPU does not take: nothing has run yet."""
+
+
 class CacheError(MirageError):
     """An entry of the cache that is missing, damaged or refused."""
 

@@ -60,6 +60,7 @@ from mirage_dsl.ir.maps import (
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ir.walk import applications, makers, operands_of, read_by, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Truth
+from mirage_dsl.ops.table import total_of
 
 # -- Findings --------------------------------------------------------------------------
 
@@ -498,19 +499,25 @@ def _views(view: BlockView) -> Iterator[Diagnostic]:
 
 
 def _scans(view: BlockView) -> Iterator[Diagnostic]:
-    """What is scanned lies whole in the block, from the first element on."""
+    """What is scanned lies whole in the block, from the first element on.
+
+    Or the loop goes over it, all iterations in order: a scan goes on from one to the
+    next.
+    """
     for node in view.block.applies:
         source = view.types.get(node.values[0]) if node.along else None
+        goes_on = len(node.along) == 1 and not view.block.bounds and total_of(node.op)
         for name in node.along:
             dim = None if source is None else source.dim(name)
-            if dim is not None and dim != dim.whole:
-                yield view.problem(
-                    "scan",
-                    node,
-                    f"{node.op.name} along {dim}, a piece of a dim",
-                    f"load all of {name}: split neither the grid nor the loop there",
-                    name,
-                )
+            if dim is None or dim == dim.whole or (goes_on and not dim.grid):
+                continue
+            yield view.problem(
+                "scan",
+                node,
+                f"{node.op.name} along {dim}, a piece of a dim",
+                f"load all of {name}, or loop over all of it: no grid splits it",
+                name,
+            )
 
 
 def _gathers(view: BlockView) -> Iterator[Diagnostic]:

@@ -622,7 +622,25 @@ class BlockEvaluation(Generic[V]):
             self.value(o) if isinstance(o, str) else Named(self.constant(o), ())
             for o in node.operands
         ]
+        if self.goes_on(node, operands[0]):
+            return self.scanned_on(node, operands[0])
         return self.settle(node, self.arrays.apply(node, operands))
+
+    def goes_on(self, node: Apply, operand: Named[V]) -> bool:
+        """Whether a scan is of pieces of the loop, one iteration behind another."""
+        loop = self.block.loop
+        if loop is None or node.along != (loop.dim,) or LOOP not in operand.labels:
+            return False
+        return self.arrays.extent(operand, loop.dim) == self.loop_tile(loop.dim)
+
+    def scanned_on(self, node: Apply, operand: Named[V]) -> Named[V]:
+        """A scan over all iterations; what is no element joins as if it were not."""
+        total = table.total_of(node.op)
+        assert total is not None
+        assert total.neutral is not None
+        labels: tuple[Label, ...] = (LOOP, *node.along)
+        ready = self.arrays.masked(operand, labels, total.neutral)
+        return self.arrays.scan(node.op, ready, labels)
 
     def constant(self, number: Scalar) -> V:
         """The value of a constant."""

@@ -33,6 +33,7 @@ from mirage_dsl.ops import makers
 from mirage_dsl.ops.definition import (
     AttributeKind,
     Formats,
+    Kind,
     Numbers,
     Operator,
     Shape,
@@ -479,6 +480,20 @@ CUMPROD = scan(
     join=MUL,
     torch="torch.cumprod({0}, {axis}, dtype={dtype})",
 )
+
+
+def total_of(op: Operator) -> Operator | None:
+    """The reduction made in steps that joins elements as a scan does; None for none."""
+    return next(
+        (
+            row
+            for row in OPERATORS.values()
+            if row.kind is Kind.REDUCTION and row.in_steps and row.join is op.join
+        ),
+        None,
+    )
+
+
 ROWSHIFT = shift(
     "rowshift",
     MAX,

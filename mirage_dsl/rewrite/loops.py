@@ -1,4 +1,15 @@
-"""Loops of blocks: split over the grid, or bounded by what a mask leaves of them.
+"""Loops of blocks: over a scan, split over the grid, or bounded by what a mask leaves.
+
+**Over a scan.**  A scan goes on from one iteration to the next, so that a block holds a
+piece of a long row at a time, and what came before.  Before → after:
+
+    y = block grid(m / 1) {                  y = block grid(m / 1) loop(k / 1024) {
+      t = load x[m/grid, k]                    t = load x[m/grid, k/loop]
+      u = mul t, 2                      →      u = mul t, 2
+      c = cumsum u along(k)                    c = cumsum u along(k)
+      store y[m/grid, k] = c                   a = accumulate c concat
+    }                                          store y[m/grid, k] = a
+                                             }
 
 **Split.**  A block iterates over a dim L and accumulates.  If there are too few blocks
 to fill a GPU, the iterations can be shared out as well (split-K, flash decoding): one
@@ -53,6 +64,7 @@ from mirage_dsl.ir.analysis.settled import followed
 from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import MAX_GRID_DIMS, check
 from mirage_dsl.ir.graph import (
+    JOINED,
     Accumulate,
     Apply,
     BlockGraph,
@@ -73,8 +85,73 @@ from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
 from mirage_dsl.ir.walk import live, map_blocks, read_by, users
-from mirage_dsl.ops.definition import Operator, Term
-from mirage_dsl.ops.table import EXP, LESS, MAX, MUL, OPERATORS, ROWSHIFT, SUB, SUM
+from mirage_dsl.ops.definition import Kind, Operator, Term
+from mirage_dsl.ops.table import (
+    EXP,
+    LESS,
+    MAX,
+    MUL,
+    OPERATORS,
+    ROWSHIFT,
+    SUB,
+    SUM,
+    total_of,
+)
+
+# -- Over a scan -----------------------------------------------------------------------
+
+
+def scanned_in_loop(block: BlockGraph) -> BlockGraph | None:
+    """A block without sizes that loops over the dim that it scans.
+
+    None where it has a loop, scans no dim or several, or has another use of the dim
+    than one by one: a sum over it is there when the loop is over.
+    """
+    dim = _scanned(block)
+    if dim is None:
+        return None
+    nodes: list[BlockNode] = []
+    for node in block.nodes:
+        match node:
+            case Load():
+                nodes.append(replace(node, axes=_in_pieces(node.axes, dim)))
+            case Store():
+                if dim not in {d.name for d in dims_of(node.axes)}:
+                    return None
+                joined = f"{node.result}_joined"
+                nodes.append(Accumulate(joined, node.operand, JOINED))
+                nodes.append(replace(node, operand=joined))
+            case _:
+                nodes.append(node)
+    return replace(block, loop=Split(dim, 1), nodes=tuple(nodes))
+
+
+def _scanned(block: BlockGraph) -> str | None:
+    """The one dim that all scans of a block go along, if it can loop over it."""
+    scans = [n for n in block.applies if n.op.kind is Kind.SCAN]
+    along = {n.along for n in scans}
+    if block.loop is not None or len(along) != 1 or not all(map(_goes_on, scans)):
+        return None
+    (dim,) = next(iter(along))
+    plain = (Kind.ELEMENTWISE, Kind.SCAN)
+    if any(dim in n.over for n in block.applies) or any(
+        n.op.kind not in plain and not n.over and "dtype" not in n.op.attributes
+        for n in block.applies
+    ):
+        return None
+    return dim if block.grid_split(dim) is None else None
+
+
+def _goes_on(node: Apply) -> bool:
+    return len(node.along) == 1 and total_of(node.op) is not None
+
+
+def _in_pieces(axes: tuple[Axis, ...], dim: str) -> tuple[Axis, ...]:
+    return tuple(
+        tuple(replace(d, loop=True) if d.name == dim else d for d in axis)
+        for axis in axes
+    )
+
 
 # -- Split over the grid ---------------------------------------------------------------
 

@@ -113,13 +113,14 @@ def kernels_of(program: KernelGraph, max_kernels: int | None) -> int:
 def covers(found: MultiKernel, program: KernelGraph, constraints: Constraints) -> bool:
     """Whether one space leaves nothing to single kernels and chains of segments.
 
-    There are no more products than kernels, no outputs that may share an axis, and no
-    constraints, which the best programs may not meet.
+    There are no more products than kernels, no outputs that may share an axis, no
+    scans, whose rows a space holds whole, and no constraints, which the best programs
+    may not meet.
     """
     kinds = [n.op.kind for n in program.applies]
     alike = {frozenset(r.type.names) for r in program.returns}
     few = kinds.count(Kind.CONTRACTION) <= MOST_KERNELS
-    free = constraints == Constraints()
+    free = constraints == Constraints() and Kind.SCAN not in kinds
     return free and few and len(alike) == 1 and bool(found.plans) and not found.own
 
 

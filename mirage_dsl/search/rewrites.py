@@ -15,11 +15,18 @@ from functools import reduce
 from types import MappingProxyType
 
 from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.walk import map_blocks
 from mirage_dsl.rewrite.concats import name_whole_parts, pick_joined, take_apart
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.layouts import with_convolutions_channels_last
-from mirage_dsl.rewrite.loops import settle_masks, skip_tiles, split_loop
+from mirage_dsl.rewrite.loops import (
+    scanned_in_loop,
+    settle_masks,
+    skip_tiles,
+    split_loop,
+)
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sinking import (
     fuse_gathers,
@@ -49,6 +56,7 @@ class Use(Enum):
     KERNEL_FORM = (
         "applied to the program of one kernel; what comes of it is searched too"
     )
+    STRUCTURE = "applied to what is found of one kernel, without sizes, which stays too"
     SEGMENT = "applied to a segment; what comes of it is searched as two"
     FOUND = "applied to all that is found"
     VARIANT = "applied to what is found, where the estimate of the outcome is less"
@@ -109,6 +117,12 @@ def _split(graph: KernelGraph) -> KernelGraph | None:
     """The first block whose loop can be split."""
     found = (split_loop(graph, graph.nodes.index(block)) for block in graph.blocks)
     return next((made for made in found if made is not None), None)
+
+
+def _looped(graph: KernelGraph) -> KernelGraph | None:
+    """All blocks that can loop over what they scan, an element at a time."""
+    made = map_blocks(graph, lambda block: scanned_in_loop(block) or block)
+    return None if check(made) else made
 
 
 # -- The rows --------------------------------------------------------------------------
@@ -197,6 +211,13 @@ _ROWS = (
         (Use.SEGMENT,),
         "variances of long rows are combined from those of parts, which do not wait",
         combined_variances,
+    ),
+    Rewrite(
+        "loop-over-scan",
+        Level.MUGRAPH,
+        (Use.STRUCTURE,),
+        "a block goes over long rows in pieces; its scans go on from one to the next",
+        _looped,
     ),
     Rewrite(
         "fuse-gathers",

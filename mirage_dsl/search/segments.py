@@ -42,6 +42,7 @@ from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sums import in_parts
 from mirage_dsl.search.budget import Budget, SearchBudget
@@ -109,20 +110,6 @@ Structures = Callable[[KernelGraph, bool], Found]
 """The structural search: all worthwhile blocks of a program, without sizes.
 
 Or only those of the program as it is written."""
-
-
-def _reads_joined(block: BlockGraph) -> bool:
-    """Whether an operator reads a value that is joined over the loop.
-
-    Such a value is whole in the end, so the block without the loop computes the same
-    with less.  Only storing what is joined costs nothing: it goes out piece by piece.
-    """
-    joined = {
-        n.result for n in block.nodes if isinstance(n, Accumulate) and n.kind == JOINED
-    }
-    return any(
-        isinstance(n, Apply) and not joined.isdisjoint(n.values) for n in block.nodes
-    )
 
 
 def _only_joins(block: BlockGraph) -> bool:
@@ -278,7 +265,9 @@ class SegmentSearch:
         self.ledger.take_structures(found.counters)
         self.ledger.found["structures"] += len(found.blocks)
         task = Sizing(segment, inside, found.unshifted)
-        groups = families(self._worthwhile(found.blocks))
+        looped = (scanned_in_loop(b) for b in found.blocks)
+        blocks = (*found.blocks, *(b for b in looped if b is not None))
+        groups = families(self._worthwhile(blocks))
         for number, family in enumerate(groups):
             if self.late():
                 break
@@ -355,12 +344,10 @@ class SegmentSearch:
         """The structures to size."""
         admitted: list[BlockGraph] = []
         for block in blocks:
-            if _reads_joined(block):
-                self.ledger.cut["joined values"] += 1
-            elif not self.constraints.admits_structure(block):
-                self.ledger.cut["constraints"] += 1
-            else:
+            if self.constraints.admits_structure(block):
                 admitted.append(block)
+            else:
+                self.ledger.cut["constraints"] += 1
         loopless = any(b.loop is None for b in admitted)
         for block in admitted:
             if loopless and _only_joins(block):

@@ -103,6 +103,7 @@ from mirage_dsl.ops.table import (
     SLICE,
     SUB,
     WHERE,
+    total_of,
 )
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -2309,12 +2310,36 @@ class _Builder:
 
     def _scan(self, node: Apply, operand: str) -> str:
         operand = self._in_f32(operand)
+        if self._goes_on(node):
+            return self._scan_on(node, operand)
         tile = self._tiles[operand]
         along = next((d for d in tile.axes if d.name in node.along), None)
         # A dim of one element is no axis of tiles.
         if along is None:
             return operand
         return self._make(Scan(node.result, tile, node.op, operand, along))
+
+    def _scan_on(self, node: Apply, operand: str) -> str:
+        """A scan of one iteration's elements, joined with all that came before.
+
+        What these make together is carried to the next iteration.
+        """
+        total, join = total_of(node.op), node.op.join
+        assert total is not None
+        assert join is not None
+        order, before = self._layout.orders[node.result], self._carried[node.result]
+        own = all_of_them = self._turned(operand, order)
+        along = next((d for d in order if d.name in node.along), None)
+        tile = Tile(self._tiles[own].dtype, order)
+        if along is not None:
+            masked = self._masked(own, (along,), neutral(total))
+            scan = Scan(f"{node.result}/own", tile, node.op, masked, along)
+            rest = Tile(tile.dtype, tuple(d for d in order if d != along))
+            whole = Reduce(f"{node.result}/all", rest, total, masked, (along,))
+            own, all_of_them = self._make(scan), self._make(whole)
+        found = self._make(Compute(node.result, tile, join, (own, before)))
+        self._add(Update(before, all_of_them, total))
+        return found
 
     # -- Products ------------------------------------------------------------------
 
@@ -2398,12 +2423,29 @@ class _Builder:
                     self._carry(node.result, node.result, neutral(node.reduction))
                 case RunningMax():
                     self._carry(node.result, f"{node.result}/last", -INFINITY)
+                case Apply() if self._goes_on(node):
+                    self._carry_scan(node)
                 case _:
                     pass
 
     def _carry(self, value: str, name: str, start: float) -> None:
         tile = Tile(self._computed(value), self._layout.orders[value])
         self._carried[value] = self._make(Start(name, tile, start))
+
+    def _goes_on(self, node: Apply) -> bool:
+        """Whether a scan goes on from one iteration of the loop to the next."""
+        return node.op.kind is Kind.SCAN and any(
+            d.loop for d in self._types[node.values[0]].dims if d.name in node.along
+        )
+
+    def _carry_scan(self, node: Apply) -> None:
+        """All that a scan has joined before an iteration."""
+        total, order = total_of(node.op), self._layout.orders[node.result]
+        assert total is not None
+        rest = tuple(d for d in order if d.name not in node.along)
+        tile = Tile(self._computed(node.result), rest)
+        start = Start(f"{node.result}/before", tile, neutral(total))
+        self._carried[node.result] = self._make(start)
 
     def _takes_last(self, node: Accumulate) -> bool:
         """Whether it is a running maximum's value in the last iteration."""

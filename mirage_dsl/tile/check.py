@@ -396,7 +396,7 @@ def _read_axes(view: _View, axes: Order, pieces: Order) -> Order:
 def all_axes_kept(view: _View) -> Iterator[Problem]:
     """Turning keeps all axes; what is reduced over is there; stores have all axes.
 
-    What is scanned is there too, and whole.
+    What is scanned is there too, and whole, or the loop's piece of it.
     """
     for statement, _ in view.statements:
         match statement:
@@ -412,9 +412,9 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
                     yield statement, what, "reduce over some of them"
             case Scan():
                 own, along = view.tiles[statement.operand].axes, statement.along
-                if along not in own or along != along.whole:
+                if along not in own or along.grid:
                     what = f"goes along {along}, {statement.operand} has {_axes(own)}"
-                    yield statement, what, "scan a whole dim of it"
+                    yield statement, what, "scan a whole dim of it, or its pieces"
             case Store():
                 own = view.tiles[statement.operand].axes
                 extra = [d for d in own if d not in dims_of(statement.at)]

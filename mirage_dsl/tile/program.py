@@ -1189,8 +1189,9 @@ class Reduce:
 class Scan:
     """Each element joined with all before it along a whole dim, in f32.
 
-    Lanes outside lie behind the last element, so whatever they hold does not matter;
-    nothing is known of what they hold then.
+    Or along the loop's piece of one, with those of the same iteration.  Lanes outside
+    lie behind the last element, so whatever they hold does not matter; nothing is known
+    of what they hold then.
     """
 
     result: str

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import (
     CheckError,
     CompileError,
     EquivalenceError,
     ParseError,
+    RefusedError,
     SearchError,
     ShapeError,
     TraceError,
@@ -232,6 +234,36 @@ def bound_rms_linear() -> mirage.BoundKernel:
     return mirage.kernel(rms_linear.function).bind(
         mirage.spec((4, 32)), mirage.spec((32, 16))
     )
+
+
+def refuse(*_: object) -> None:
+    """As a compiler that crashes on every generated kernel."""
+    raise RefusedError("Triton refuses rms_linear_kernel0: PassManager::run failed")
+
+
+def test_library_kernels_stand_for_what_does_not_compile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare = TritonExecutable._prepare
+
+    def prepared(self: Any, made: Any, tensors: Any) -> Any:
+        return refuse() if made.kernels else prepare(self, made, tensors)
+
+    monkeypatch.setattr(TritonExecutable, "_prepare", prepared)
+    x, w = half(4, 32), half(32, 16)
+    tensors = torch.from_numpy(x), torch.from_numpy(w)
+    kernel = mirage.kernel(rms_linear.function)
+    bound = kernel.bind(*tensors)
+    assert bound.search().best.mugraph.blocks
+    with INTERPRET.scope(value=True):
+        for _ in range(2):
+            found = bound(*tensors).numpy()
+            expected = expected_rms_linear(x, w)
+            np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+        assert caplog.text.count("rms_linear is left to library kernels: Triton") == 1
+        bound.use(MUGRAPH)
+        with pytest.raises(CompileError, match="Triton refuses"):
+            bound(*tensors)
 
 
 def test_a_given_mugraph_is_verified_and_run() -> None:

@@ -164,6 +164,17 @@ mugraph variance(x: f32[m, k]) -> f32[m] where m = 4, k = 8192 {
   return y
 }
 """,
+    "loop-over-scan": """
+mugraph f(x: f32[m, k]) -> f32[m, k] where m = 8, k = 256 {
+  y = block grid(m / 1) {
+    t = load x[m/grid, k]
+    u = mul t, 2
+    c = cumsum u along(k)
+    store y: f32[m/grid, k] = c
+  }
+  return y
+}
+""",
     "fuse-gathers": """
 mugraph f(w: f16[v, d], ids: i64[n]) -> f16[n, d] where v = 32, d = 16, n = 8 {
   kept = where(ids < 0, 0, ids)

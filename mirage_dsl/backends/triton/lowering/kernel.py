@@ -13,6 +13,7 @@ import builtins
 import keyword
 import math
 import re
+from collections import Counter
 from collections.abc import (
     Callable,
     Collection,
@@ -113,6 +114,7 @@ from mirage_dsl.tile.program import (
     makes,
     partial_of,
     power_of_two,
+    reads,
     walk,
 )
 
@@ -1954,9 +1956,18 @@ class _Printer:
         scale = self._form(step.scale, target.axes)
         self._writer.assign(target.name, f"{target.name} * {scale}")
 
+    @cached_property
+    def _read_on(self) -> frozenset[str]:
+        return _read_on(self._program)
+
     def _update(self, step: Update) -> None:
         target = self._variables[step.target]
         name, operand = target.name, self._form(step.operand, target.axes)
+        if step.operand in self._read_on:
+            # Triton 3.6 makes of `a += sum(load)` one sum behind the loop, though the
+            # loop reads `a`, and fails.  It looks for sums that are added as they are.
+            # What stands between is exact, and LLVM removes it.
+            operand = self._bind(step.operand, f"tl.fma({operand}, 1.0, -0.0)")
         assert step.op.join is not None
         self._writer.assign(name, step.op.join.triton.format(name, operand))
 
@@ -1994,6 +2005,26 @@ def _deciding(program: TileProgram) -> frozenset[str]:
     )
     under = (a.under for a in along)
     return frozenset(n for n in (*chosen, *under) if isinstance(n, str))
+
+
+def _read_on(program: TileProgram) -> frozenset[str]:
+    """Sums, and products, of what a loop loads that join tiles which it reads as well.
+
+    As a scan does that goes on from one iteration to the next.
+    """
+    inside = [s for s, in_loop in walk(program.body) if in_loop]
+    loaded = {s.result for s in inside if isinstance(s, Load)}
+    for s in inside:
+        if isinstance(s, Mask | Convert) and s.operand in loaded:
+            loaded.add(s.result)
+    made = {
+        s.result
+        for s in inside
+        if isinstance(s, Reduce) and s.operand in loaded and not s.tile.dtype.is_integer
+    }
+    joined = [s for s in inside if isinstance(s, Update) and s.operand in made]
+    times = Counter(n for s in inside if joined for n in reads(s))
+    return frozenset(s.operand for s in joined if times[s.target] > 1)
 
 
 def unpacked_texts(part: Unpacked, source: Variable) -> Iterator[tuple[str, str]]:

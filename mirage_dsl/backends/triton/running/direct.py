@@ -62,7 +62,7 @@ from mirage_dsl.backends.library import HELPERS
 from mirage_dsl.backends.triton.lowering.emit import Launcher, ModulePlan
 from mirage_dsl.backends.triton.lowering.kernel import KernelPlan, Param
 from mirage_dsl.backends.triton.running.screen import compile_kernel
-from mirage_dsl.core.errors import CompileError, MirageError
+from mirage_dsl.core.errors import CompileError, MirageError, RefusedError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.core.modes import in_mode, plain_torch
 from mirage_dsl.core.types import DType
@@ -568,7 +568,7 @@ def _launch(kernel: KernelPlan, own: _Given, compiled: Any) -> PreparedLaunch | 
     try:
         _ = compiled.run  # loads the kernel onto the current device
     except Exception as error:
-        raise CompileError(f"{kernel.name} does not load: {error}") from error
+        raise RefusedError(f"{kernel.name} does not load: {error}") from error
     parameters = _parameters(own.arguments, own.spots, compiled)
     if parameters is None or not takes(compiled, parameters):
         return None

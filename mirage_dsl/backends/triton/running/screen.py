@@ -27,7 +27,7 @@ from mirage_dsl.backends.base import Report
 from mirage_dsl.backends.triton.lowering.emit import ModulePlan, plan
 from mirage_dsl.backends.triton.lowering.kernel import KernelPlan, Param
 from mirage_dsl.backends.triton.running.interpret import load_module
-from mirage_dsl.core.errors import CompileError
+from mirage_dsl.core.errors import CompileError, RefusedError
 from mirage_dsl.core.hardware import (
     DEFAULT,
     LATER_ASSEMBLER,
@@ -185,7 +185,7 @@ def compile_kernel(
         try:
             return triton.compile(source, target=target, options=options)
         except Exception as error:
-            raise CompileError(f"Triton refuses {kernel.name}: {error}") from error
+            raise RefusedError(f"Triton refuses {kernel.name}: {error}") from error
 
     found = compiled()
     if not _has_right_ptxas(arch) and _is_miscompiled(found.asm["ptx"]):
@@ -255,7 +255,7 @@ def later_assembler(name: str) -> Generator[None]:
 
     later = getattr(knobs.nvidia, LATER_ASSEMBLER)
     if _version(later) < RIGHT_DESCRIPTORS:
-        raise CompileError(
+        raise RefusedError(
             f"{name} would read wrong shared memory: two of its dots read one place "
             "by different layouts, which ptxas before 12.9 gets wrong; use other "
             "tiles, or name a later ptxas in TRITON_PTXAS_PATH"
