@@ -321,6 +321,8 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "several stores", Case(_several_stores())
     yield "batched", Case(_batched())
     yield "batch inside", Case(_merged_sides())
+    for tile in (2, 4, 16):
+        yield f"batch of {tile} summed", Case(summed_batch(tile))
     yield "one row", Case(_one_row())
     yield "masked rows", Case(_masked_rows())
     yield "casts", Case(_casts())
@@ -387,6 +389,19 @@ def _batched() -> KernelGraph:
     with g.block(grid={"h": 2}) as b:
         p = b.matmul(b.load(x, "h/grid, m, k"), b.load(y, "h/grid, k, n"), over="k")
         out = b.store(p, "h/grid, n, m")
+    return g.returns(out).build()
+
+
+def summed_batch(tile: int, *, groups: int = 6) -> KernelGraph:
+    """Products of so many groups at once, each with factors of its own, then summed."""
+    g = KernelBuilder("summed", g=groups, m=5, k=16, n=36)
+    x, w = g.input("x", f16, "m, g, k"), g.input("w", f16, "g, k, n")
+    scale = g.input("scale", f16, "g, n")
+    with g.block(grid={"n": 16}, loop=("g", tile)) as b:
+        left, right = b.load(x, "m, g/loop, k"), b.load(w, "g/loop, k, n/grid")
+        factor = b.load(scale, "g/loop, n/grid")
+        part = b.mul(b.matmul(left, right, over="k"), factor)
+        out = b.store(b.accumulate(b.sum(part, over="g")), "m, n/grid", dtype=f16)
     return g.returns(out).build()
 
 
