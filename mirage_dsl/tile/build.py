@@ -108,6 +108,7 @@ from mirage_dsl.ops.table import (
 from mirage_dsl.tile.program import (
     AGAIN,
     MERGED,
+    MOST_HALVED,
     SMALLEST_DOT,
     Along,
     Announce,
@@ -832,6 +833,7 @@ class Layout:
         self.products: dict[str, ProductAxes] = {}
         self._left: dict[str, str] = {}
         self._asynchronous: dict[str, Number] = {}
+        self._batches: dict[str, frozenset[Dim]] = {}
         read = [n for n in block.made if is_read(n, block)]
         self._loads = {n.result for n in read}
         # What comes of memory by no arithmetic: loads, and lanes of them.
@@ -903,6 +905,33 @@ class Layout:
             outside = fold("div", most, ROWS_OUTSIDE_LOOPS)
             needed = greatest(needed, least(WARPS_OUTSIDE_LOOPS, outside))
         return greatest(self._sizes.warps, needed)
+
+    @cached_property
+    def _made(self) -> Mapping[str, ValueNode]:
+        """What makes each value."""
+        return makers(self._block)
+
+    def batches(self, value: str) -> frozenset[Dim]:
+        """The pieces that are the batch of a matrix product which a value is made of.
+
+        Warps have a matrix each then, so they hold the piece, also in what is made of
+        the product element by element.
+        """
+        if value not in self._batches:
+            node = self._made[value]
+            match node:
+                case Apply() if node.op.kind is Kind.CONTRACTION:
+                    product = self.products[value]
+                    alone = product.is_matrix and len(product.batch) == 1
+                    found = frozenset(product.batch if alone else ())
+                case Apply() if node.op.kind is Kind.ELEMENTWISE:
+                    found = frozenset[Dim]().union(*map(self.batches, node.values))
+                case Accumulate():
+                    found = self.batches(node.operand)
+                case _:
+                    found = frozenset[Dim]()
+            self._batches[value] = found
+        return self._batches[value]
 
     def lanes(self, axes: Order) -> Number:
         """How many lanes some axes have together."""
@@ -2306,7 +2335,19 @@ class _Builder:
         rest = tuple(d for d in axes if d not in over)
         fills = held_after(node.op, self._fills[operand], rest)
         tile = Tile(self._tiles[operand].dtype, rest)
-        return self._make(Reduce(node.result, tile, node.op, operand, over), fills)
+        halves = self._by_halves(node, operand, over)
+        made = Reduce(node.result, tile, node.op, operand, over, halves)
+        return self._make(made, fills)
+
+    def _by_halves(self, node: Apply, operand: str, over: Order) -> Number:
+        """Whether it sums what warps hold: the batch of a matrix product."""
+        (value,), own = node.values, self._tiles[operand]
+        fits = node.op.term is Term.SUM and own.dtype is f32
+        if not fits or len(own.axes) < 2 or own.axes[:1] != over:
+            return False
+        if over[0] not in self._layout.batches(value):
+            return False
+        return fold("ge", MOST_HALVED, self._sizes.lanes(over[0]))
 
     def _scan(self, node: Apply, operand: str) -> str:
         operand = self._in_f32(operand)

@@ -18,9 +18,10 @@ from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
 from mirage_dsl.ir.check import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
-from mirage_dsl.ops.definition import Operator, Truth
+from mirage_dsl.ops.definition import Operator, Term, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
 from mirage_dsl.tile.program import (
+    MOST_HALVED,
     Announce,
     Ask,
     Cast,
@@ -424,6 +425,26 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
                     yield statement, what, f"store {_axes(tuple(extra))} too"
             case _:
                 pass
+
+
+def halves_are_sums(view: _View) -> Iterator[Problem]:
+    """What is summed by halves is the first of several axes, with few lanes, of f32."""
+    for statement, _ in view.statements:
+        if not isinstance(statement, Reduce) or statement.halves is False:
+            continue
+        own, over = view.tiles[statement.operand], statement.over
+        if statement.op.term is not Term.SUM or own.dtype != f32:
+            what = f"the {statement.op.name} of {own.dtype} by halves"
+            yield statement, what, "sum numbers of f32 by halves"
+        elif len(own.axes) < 2 or own.axes[:1] != over:
+            what = f"by halves over {_axes(over)}, {statement.operand} has "
+            what += _axes(own.axes)
+            yield statement, what, "sum over the first one of several alone"
+        elif view.pieces is not None and statement.halves is True:
+            lanes = view.pieces.lanes(over[0])
+            if lanes > MOST_HALVED:
+                what = f"{lanes} lanes along {over[0]}"
+                yield statement, what, f"{MOST_HALVED} are the most by halves"
 
 
 def lanes_are_there(view: _View) -> Iterator[Problem]:
@@ -990,6 +1011,7 @@ NAMES: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     orders_fit,
     all_axes_kept,
+    halves_are_sums,
     lanes_are_there,
     formats_fit,
     made_where_read,

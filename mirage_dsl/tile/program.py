@@ -1169,12 +1169,25 @@ class Pick:
 
 # -- Sums ------------------------------------------------------------------------------
 
+MOST_HALVED = 16
+"""Lanes of an axis up to which it is summed by halves: a block has no more warps."""
+
 
 @dataclass(frozen=True)
 class Reduce:
     """The sum or the maximum over some axes, in f32.
 
     Lanes outside of `over` must hold the neutral element.
+
+    Attributes:
+        result: Its name.
+        tile: Its type.
+        op: The reduction.
+        operand: What is reduced.
+        over: The axes that vanish.
+        halves: Whether it is a sum over the first axis alone, of `MOST_HALVED` lanes at
+            most, by halves: each thread gets two lanes of the axis, and adds them.  So
+            it is where warps hold the axis.
     """
 
     result: str
@@ -1182,6 +1195,7 @@ class Reduce:
     op: Operator
     operand: str
     over: Order
+    halves: Number = False
     notes: Notes = field(default=(), compare=False, repr=False)
 
 

@@ -262,6 +262,7 @@ def _details(statement: Assignment | Ask) -> Iterator[str]:
             yield f"at({statement.at})"
         case Reduce():
             yield _clause("over", statement.over)
+            yield "" if statement.halves is False else f"halves({statement.halves})"
         case Scan():
             yield _clause("along", (statement.along,))
         case Positions():
@@ -800,7 +801,9 @@ _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "warps": ("warps",),
     }
 )
-"""The details that a word takes; a reduction takes `over`."""
+"""The details that a word takes."""
+_REDUCTION = ("over", "halves")
+"""Those of a reduction, whose word is its operator's name."""
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {"|": "or", "&": "and", "not": "not", ">=": "ge", ">": "gt", "+": "add"}
     | {"-": "sub", "*": "mul", "div": "div", "if": "if", "max": "max", "min": "min"}
@@ -1215,7 +1218,8 @@ class _Assigned:
             return self._compute()
         make = self._makers().get(word.text)
         scan = _rows(Kind.SCAN).get(word.text)
-        known = _DETAILS.get(word.text, ("over",) if scan is None else ("along",))
+        known = _REDUCTION if scan is None else ("along",)
+        known = _DETAILS.get(word.text, known)
         if make is None and scan is None and self._reduction(word) is None:
             options = (*self._makers(), *_rows(Kind.REDUCTION), *_rows(Kind.SCAN))
             raise self._source.wrong(
@@ -1349,7 +1353,8 @@ class _Assigned:
         if not details.has("over"):
             raise details.missing("over")
         (operand,), over = self._operands(), details.dims("over")
-        return Reduce(self._result, self._tile, op, operand, over, self._notes)
+        halves = details.number("halves", False)
+        return Reduce(self._result, self._tile, op, operand, over, halves, self._notes)
 
     def _scan(self, op: Operator, details: _Details) -> Scan:
         dims = details.dims("along")

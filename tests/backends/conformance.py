@@ -390,6 +390,19 @@ def _batched() -> KernelGraph:
     return g.returns(out).build()
 
 
+def summed_batch(tile: int, *, groups: int = 6) -> KernelGraph:
+    """Products of so many groups at once, each with factors of its own, then summed."""
+    g = KernelBuilder("summed", g=groups, m=5, k=16, n=36)
+    x, w = g.input("x", f16, "m, g, k"), g.input("w", f16, "g, k, n")
+    scale = g.input("scale", f16, "g, n")
+    with g.block(grid={"n": 16}, loop=("g", tile)) as b:
+        left, right = b.load(x, "m, g/loop, k"), b.load(w, "g/loop, k, n/grid")
+        factor = b.load(scale, "g/loop, n/grid")
+        part = b.mul(b.matmul(left, right, over="k"), factor)
+        out = b.store(b.accumulate(b.sum(part, over="g")), "m, n/grid", dtype=f16)
+    return g.returns(out).build()
+
+
 def _merged_sides() -> KernelGraph:
     """Rows, and what is summed over, of two axes each."""
     g = KernelBuilder("merged", m=3, h=6, j=5, k=8, n=20)
@@ -899,6 +912,8 @@ def _all() -> Iterator[tuple[str, Case]]:
     yield from _windows()
     yield from _accumulators()
     yield from _blocks()
+    for tile in (2, 4, 16):
+        yield f"batch of {tile} summed", Case(summed_batch(tile))
     yield from ((n, Case(g, tolerance=4e-3)) for n, g in _parts_of_bytes())
     yield from _kernels()
 

@@ -14,16 +14,20 @@ import pytest
 import torch
 
 from mirage_dsl.backends.reference import run_reference
-from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.backends.triton.lowering.emit import emit, plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.types import DType, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.evaluate import evaluate_numpy
-from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph
+from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph, Schedule
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.loops import split_loop
+from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.program import Reduce, walk
+from tests.backends.conformance import summed_batch
 from tests.backends.running import TORCH, as_array
 
 REDUCTIONS = [o for o in OPERATORS.values() if o.kind is Kind.REDUCTION]
@@ -181,3 +185,44 @@ def test_blocks_that_share_a_part_store_one_of_equal_ones() -> None:
     graph = split(OPERATORS["prod"], f32)
     assert [type(n) for n in graph.nodes] == [BlockGraph, BlockGraph]
     assert str(graph).count("prod") == 3
+
+
+# -- By halves -------------------------------------------------------------------------
+
+
+def halves(graph: KernelGraph, *, sized: bool = True) -> dict[str, str]:
+    """How each reduction of a graph is made, by its name."""
+    statements = (s for p in programs(graph, sized=sized) for s, _ in walk(p.body))
+    return {s.result: str(s.halves) for s in statements if isinstance(s, Reduce)}
+
+
+@pytest.mark.parametrize("tile", [2, 4, 8, 16])
+def test_what_warps_hold_is_summed_without_shuffles(tile: int) -> None:
+    graph = summed_batch(tile, groups=32)
+    graph = graph.with_schedules(lambda _: Schedule(num_warps=tile))
+    assert halves(graph) == {"t7": "True"}
+    assert halves(graph, sized=False) == {"t7": "16 >= lanes(g/loop)"}
+    emitted = plan(graph)
+    text = compile_kernel(emitted, emitted.kernels[0], 90).asm["ptx"]
+    behind = text[text.rindex("mma.sync") :]
+    assert tile == 16 or "shfl.sync" not in behind
+    # `tl.sum` has eleven: its reductions swap lanes, then meet in shared memory.
+    assert behind.count("bar.sync") <= 7
+
+
+def test_more_than_warps_hold_is_summed_as_before() -> None:
+    assert list(halves(summed_batch(32, groups=64)).values()) == ["False"]
+
+
+def test_what_is_no_batch_is_summed_as_before() -> None:
+    g = KernelBuilder("both", g=8, m=16, k=16, n=16)
+    x, w = g.input("x", f16, "g, m, k"), g.input("w", f16, "g, k, n")
+    with g.block(grid={"m": 16}) as b:
+        left, right = b.load(x, "g, m/grid, k"), b.load(w, "g, k, n")
+        product = b.matmul(left, right, over="k")
+        outs = [b.sum(product, over="g"), b.sum(b.square(left), over="g")]
+        outs += [b.sum(product, over="n"), b.sum(product, over="g, n")]
+        axes = ("m/grid, n", "m/grid, k", "g, m/grid", "m/grid")
+        stores = [b.store(o, a, dtype=f32) for o, a in zip(outs, axes, strict=True)]
+    found = halves(g.returns(*stores).build())
+    assert list(found.values()) == ["True", "False", "False", "False"]

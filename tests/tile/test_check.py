@@ -70,6 +70,16 @@ BROKEN = (
     ("orders_fit", "v_turned * v_turned", "v_exact * v_exact"),
     ("orders_fit", "q_tile @ k_tile rows(m/grid)", "q_tile @ v_tile rows(m/grid)"),
     ("all_axes_kept", "sum v_squares over(d)", "sum v_squares over(m/grid)"),
+    (
+        "halves_are_sums",
+        "sum squares over(n/loop)",
+        "sum squares over(n/loop) halves(True)",
+    ),
+    (
+        "halves_are_sums",
+        "rowshift masked over(n/loop)",
+        "rowshift masked over(n/loop) halves(lanes(n/loop) > 2)",
+    ),
     *(
         (
             "lanes_are_there",

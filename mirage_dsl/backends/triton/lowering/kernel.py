@@ -1887,11 +1887,37 @@ class _Printer:
     def _reduce(self, step: Reduce) -> None:
         tile = self._variables[step.operand]
         name, axes = tile.name, list(tile.axes)
+        if step.halves:
+            self._name(step, self._halves_added(step, tile))
+            return
         for dim in reversed(step.over):
             text = step.op.triton.format(name, axis=axes.index(dim))
             name = self._bind(step.result, text)
             axes.remove(dim)
         self._name(step, name)
+
+    def _halves_added(self, step: Reduce, tile: Variable) -> str:
+        """The sum over the first axis, of which each thread gets two lanes to add.
+
+        For `tl.sum` warps that hold the axis would store it innermost, and all lanes of
+        a warp meet one bank of shared memory: 2.6, 4.5, 8.7 µs on an H100 with 4, 8, 16
+        warps.  What `tl.split` takes apart is swapped without conflicts, into threads
+        along the last axes: the lanes that are left lie in registers.
+        """
+        (dim, *rest), name = tile.axes, tile.name
+        lanes, shape = self._pieces.lanes(dim), self._pieces.shape(rest)
+        order = (*range(1, len(shape) + 1), 0)
+        if lanes > 2:
+            text = ", ".join(map(str, (lanes // 2, 2, *shape)))
+            name = self._tiles.reshaped(name, f"({text})", f"{name}_r")
+            order = (0, *range(2, len(shape) + 2), 1)
+        name = self._bind(f"{name}_t", f"tl.permute({name}, {order})")
+        pair = [self._writer.names.fresh(f"{step.result}_{at}") for at in range(2)]
+        self._writer.line(f"{', '.join(pair)} = tl.split({name})")
+        name = self._bind(step.result, " + ".join(pair))
+        if lanes > 2:
+            name = self._bind(step.result, step.op.triton.format(name, axis=0))
+        return name
 
     def _scan(self, step: Scan) -> None:
         tile = self._variables[step.operand]

@@ -1,0 +1,247 @@
+"""Weights of 16, 8 and 4 bits: is a product as fast as its weights are few?
+
+    python -m benchmarks.narrow          # needs a GPU; a minute and a half
+    python -m benchmarks.narrow --show   # ... and prints the μGraphs that were chosen
+
+A gated MLP of 8 rows, silu(x @ gate) * (x @ up), reads its weights and does little
+else; so with weights of f8e4m3 it should take half of the time of f16, and with weights
+of 4 bits (two in a byte, a scale for each 128 rows) a little more than a quarter.  For
+each format the table has
+
+  ours             what `@mirage.kernel` finds and tunes for it, as a user would have it
+  by warp          the fastest that was timed on the way whose warps sum their own parts
+  direct, shared   the same by hand, as `benchmarks/narrow_kernels.py` explains
+  bytes            a kernel that reads as many bytes: the least that there is
+
+All times are medians inside CUDA graphs, every call finding its weights out of the L2
+cache; those of one format in turn, as the clock changes.  "of f16" is the share of the
+time that ours takes with weights of 16 bits.  Errors are |out - right| / |right| in the
+norm, with the formula in float64 on the same weights; more than 0.003 is wrong, and the
+exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from triton import TritonError
+
+import mirage_dsl as mirage
+from benchmarks import narrow_kernels
+from benchmarks.floor import read_floor
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.program import Reduce, walk
+from mirage_dsl.tune.timing import rotating, time_in_turns
+
+DEVICE = "cuda"
+ROWS, SIDE, GROUP = 8, 4096, 128
+WRONG = 3e-3
+FAILURES = (mirage.MirageError, TritonError, RuntimeError, ValueError)
+FORMATS = ("f16", "f8e4m3", "int4")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kernel written by hand.
+
+    Attributes:
+        kernel: Its name in `narrow_kernels`.
+        warps: Each has its own rows of k.
+        round: How many rows of k a warp takes in one round of the loop.
+        options: Constants of the kernel.
+    """
+
+    kernel: str
+    warps: int
+    round: int
+    options: dict[str, int] = field(default_factory=dict[str, int])
+
+
+FORMS = {
+    "f8e4m3": (
+        Form("f8_direct", 8, 64),
+        Form("f8_shared", 4, 64, {"piece": 64, "stages": 5}),
+    ),
+    "int4": (
+        Form("i4_direct", 16, 128),
+        Form("i4_shared", 4, 128, {"piece": 64, "stages": 4}),
+    ),
+}
+"""The fastest of 180 on an H100 (Triton 3.6)."""
+RUN = 2
+"""Neighbouring words of one matrix in a lane: 16 columns of n for each of them."""
+
+
+def gated(x: Any, gate: Any, up: Any) -> Any:
+    """The program, with weights of 16 or 8 bits."""
+    return functional.silu(x @ gate.to(x.dtype)) * (x @ up.to(x.dtype))
+
+
+def gated_nibbles(x: Any, gate: Any, up: Any, gate_scale: Any, up_scale: Any) -> Any:
+    """The program, with weights of 4 bits."""
+    gate, up = unpacked(gate, gate_scale, x.dtype), unpacked(up, up_scale, x.dtype)
+    return functional.silu(x @ gate) * (x @ up)
+
+
+def unpacked(packed: Any, scale: Any, dtype: Any) -> Any:
+    """Rows 2j and 2j + 1 share a byte; a scale for each group of rows."""
+    shifts = torch.arange(2, device=packed.device) * 4
+    value = (packed.unsqueeze(1) >> shifts[:, None].to(packed.dtype)) & 15
+    value = (value.to(torch.int8) - 8).to(dtype)
+    value = value.reshape(scale.shape[0], -1, scale.shape[1]) * scale[:, None]
+    return value.reshape(-1, scale.shape[1])
+
+
+def program(name: str) -> Callable[..., Any]:
+    """What a format computes."""
+    return gated_nibbles if name == "int4" else gated
+
+
+def draw(name: str, k: int, n: int, device: str) -> list[Tensor]:
+    """Random inputs of a format."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device)
+
+    x = normal(ROWS, k).half()
+    if name == "int4":
+        shape = (2, k // 2, n)
+        packed = torch.randint(0, 256, shape, generator=generator, device=device)
+        scales = (normal(2, k // GROUP, n).abs() + 0.1) / (5 * k**0.5)
+        return [x, *packed.to(torch.uint8), *scales.half()]
+    dtype = torch.float16 if name == "f16" else torch.float8_e4m3fn
+    return [x, *((normal(k, n) / k**0.5).to(dtype) for _ in range(2))]
+
+
+def launch(
+    form: Form, tensors: Sequence[Tensor], module: Any = narrow_kernels
+) -> Tensor:
+    """The result of a kernel written by hand, on tensors as `draw` gives them."""
+    x, gate, up, *scales = tensors
+    k, n = x.shape[1], gate.shape[1]
+    if k % (form.warps * form.round) or n % (16 * RUN):
+        raise ValueError(f"{form.kernel} cannot have {k} rows and {n} columns")
+    out = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
+    given: dict[str, Any] = {
+        "x": x.view(torch.int32) if scales else x,
+        "gate": gate.view(torch.int32),
+        "up": up.view(torch.int32),
+        "o": out,
+        "rounds": k // (form.warps * form.round),
+        "one": 1,
+        "depth": k,
+        "width": n,
+        "warps": form.warps,
+        "run": RUN,
+        **form.options,
+    }
+    if scales:
+        words = form.kernel.endswith("shared")
+        views = [s.view(torch.int32) if words else s for s in scales]
+        given |= dict(zip(("gate_scale", "up_scale"), views, strict=True))
+    kernel = getattr(module, form.kernel)
+    chosen = {name: given[name] for name in kernel.arg_names}
+    kernel[(n // (16 * RUN),)](**chosen, num_warps=form.warps)
+    return out
+
+
+def _launched(form: Form, *tensors: Tensor) -> Tensor:
+    return launch(form, tensors)
+
+
+def error(name: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]) -> float:
+    """Of a call's result, relative to the program in float64."""
+    exact = [t.double() if t.dtype == torch.float16 else t for t in tensors]
+    right = program(name)(*exact)
+    return float((call(*tensors).double() - right).norm() / right.norm())
+
+
+def sums_by_warp(graph: KernelGraph) -> bool:
+    """Whether warps of a kernel sum parts of their own, which are added by halves."""
+    statements = (s for p in programs(graph) for s, _ in walk(p.body))
+    return any(isinstance(s, Reduce) and bool(s.halves) for s in statements)
+
+
+def fastest_by_warp(bound: mirage.BoundKernel) -> KernelGraph | None:
+    """Of all that a search has timed."""
+    measured = bound.tuning.measured if bound.tuning else ()
+    good = [m for m in measured if not m.timing.reason and sums_by_warp(m.mugraph)]
+    times = {m.mugraph: m.timing.microseconds or 0.0 for m in good}
+    return min(times, key=lambda graph: times[graph], default=None)
+
+
+def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
+    """Print the rows of a format; what ours takes, and whether all is right."""
+    tensors = draw(name, SIDE, SIDE, DEVICE)
+    kernel = mirage.kernel(program(name))
+    bound = kernel.bind(*tensors)
+    bound.search(effort="quick")
+    calls: dict[str, Callable[..., Tensor]] = {"ours": kernel}
+    apart = fastest_by_warp(bound)
+    if apart is not None:
+        calls["by warp"] = mirage.kernel(mugraph=str(apart))(program(name))
+    for form in FORMS.get(name, ()):
+        calls[form.kernel.split("_")[1]] = partial(_launched, form)
+    errors = {by: _tried(name, by, call, tensors) for by, call in calls.items()}
+    running = [by for by, wrong in errors.items() if wrong is not None]
+    sets = rotating(tensors)
+    times = time_in_turns([(calls[by], sets) for by in running])
+    found = dict(zip(running, times, strict=True))
+    base = base or found["ours"].median
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    rows = [(by, t, f"{errors[by]:.1e}") for by, t in found.items()]
+    for by, taken, wrong in [*rows, ("bytes", read_floor(size), "")]:
+        line = f"{name:7} {by:7} {taken.median:7.2f} {taken.low:7.2f} {taken.high:7.2f}"
+        print(f"{line} {taken.median / base:7.2f}  {wrong}", flush=True)
+    for graph in dict.fromkeys((bound.mugraph, apart)) if show else ():
+        print(f"\n{graph}\n" if graph else "")
+    return base, all(wrong is not None and wrong < WRONG for wrong in errors.values())
+
+
+def _tried(
+    name: str, by: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]
+) -> float | None:
+    """The error of a call; None for one that fails, which is said."""
+    try:
+        return error(name, call, tensors)
+    except FAILURES as failure:
+        print(f"{name:7} {by:7} fails: {type(failure).__name__}: {failure}", flush=True)
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure each format and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.narrow",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--show", action="store_true", help="print the μGraphs too")
+    show = parser.parse_args(arguments).show
+    if not torch.cuda.is_available():
+        print("benchmarks.narrow needs a CUDA device; none was found", file=sys.stderr)
+        return 2
+    print(f"{torch.cuda.get_device_name()}, Triton {narrow_kernels.triton.__version__}")
+    print(f"gated MLP: {ROWS} rows, weights of {SIDE} by {SIDE}, twice; µs, cold")
+    print("weights by       median     low    high  of f16  error")
+    base, right = 0.0, True
+    for name in FORMATS:
+        base, fine = measure(name, base, show)
+        right &= fine
+    if not right:
+        print(f"WRONG: an error is {WRONG} or more")
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
