@@ -8,10 +8,9 @@ else; so with weights of f8e4m3 it should take half of the time of f16, and with
 of 4 bits (two in a byte, a scale for each 128 rows) a little more than a quarter.  For
 each format the table has
 
-  ours             what `@mirage.kernel` finds and tunes for it, as a user would have it
-  by warp          the fastest that was timed on the way whose warps sum their own parts
-  direct, shared   the same by hand, as `benchmarks/narrow_kernels.py` explains
-  bytes            a kernel that reads as many bytes: the least that there is
+  ours       what `@mirage.kernel` finds and tunes for it, as a user would have it
+  direct, shared    the same by hand, as `benchmarks/narrow_kernels.py` explains
+  bytes      a kernel that reads as many bytes: the least that there is
 
 All times are medians inside CUDA graphs, every call finding its weights out of the L2
 cache; those of one format in turn, as the clock changes.  "of f16" is the share of the
@@ -32,20 +31,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from triton import TritonError
 
 import mirage_dsl as mirage
 from benchmarks import narrow_kernels
 from benchmarks.floor import read_floor
-from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.tile.build import programs
-from mirage_dsl.tile.program import Reduce, walk
 from mirage_dsl.tune.timing import rotating, time_in_turns
 
-DEVICE = "cuda"
 ROWS, SIDE, GROUP = 8, 4096, 128
 WRONG = 3e-3
-FAILURES = (mirage.MirageError, TritonError, RuntimeError, ValueError)
 FORMATS = ("f16", "f8e4m3", "int4")
 
 
@@ -166,57 +159,28 @@ def error(name: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]) -> 
     return float((call(*tensors).double() - right).norm() / right.norm())
 
 
-def sums_by_warp(graph: KernelGraph) -> bool:
-    """Whether warps of a kernel sum parts of their own, which are added by halves."""
-    statements = (s for p in programs(graph) for s, _ in walk(p.body))
-    return any(isinstance(s, Reduce) and bool(s.halves) for s in statements)
-
-
-def fastest_by_warp(bound: mirage.BoundKernel) -> KernelGraph | None:
-    """Of all that a search has timed."""
-    measured = bound.tuning.measured if bound.tuning else ()
-    good = [m for m in measured if not m.timing.reason and sums_by_warp(m.mugraph)]
-    times = {m.mugraph: m.timing.microseconds or 0.0 for m in good}
-    return min(times, key=lambda graph: times[graph], default=None)
-
-
 def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
     """Print the rows of a format; what ours takes, and whether all is right."""
-    tensors = draw(name, SIDE, SIDE, DEVICE)
+    tensors = draw(name, SIDE, SIDE, "cuda")
     kernel = mirage.kernel(program(name))
     bound = kernel.bind(*tensors)
     bound.search(effort="quick")
     calls: dict[str, Callable[..., Tensor]] = {"ours": kernel}
-    apart = fastest_by_warp(bound)
-    if apart is not None:
-        calls["by warp"] = mirage.kernel(mugraph=str(apart))(program(name))
     for form in FORMS.get(name, ()):
         calls[form.kernel.split("_")[1]] = partial(_launched, form)
-    errors = {by: _tried(name, by, call, tensors) for by, call in calls.items()}
-    running = [by for by, wrong in errors.items() if wrong is not None]
+    errors = {by: error(name, call, tensors) for by, call in calls.items()}
     sets = rotating(tensors)
-    times = time_in_turns([(calls[by], sets) for by in running])
-    found = dict(zip(running, times, strict=True))
+    times = time_in_turns([(call, sets) for call in calls.values()])
+    found = dict(zip(calls, times, strict=True))
     base = base or found["ours"].median
     size = sum(t.numel() * t.element_size() for t in tensors)
     rows = [(by, t, f"{errors[by]:.1e}") for by, t in found.items()]
     for by, taken, wrong in [*rows, ("bytes", read_floor(size), "")]:
         line = f"{name:7} {by:7} {taken.median:7.2f} {taken.low:7.2f} {taken.high:7.2f}"
         print(f"{line} {taken.median / base:7.2f}  {wrong}", flush=True)
-    for graph in dict.fromkeys((bound.mugraph, apart)) if show else ():
-        print(f"\n{graph}\n" if graph else "")
-    return base, all(wrong is not None and wrong < WRONG for wrong in errors.values())
-
-
-def _tried(
-    name: str, by: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]
-) -> float | None:
-    """The error of a call; None for one that fails, which is said."""
-    try:
-        return error(name, call, tensors)
-    except FAILURES as failure:
-        print(f"{name:7} {by:7} fails: {type(failure).__name__}: {failure}", flush=True)
-        return None
+    if show:
+        print(f"\n{bound.mugraph}\n")
+    return base, max(errors.values()) < WRONG
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

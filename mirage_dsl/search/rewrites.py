@@ -35,7 +35,6 @@ from mirage_dsl.rewrite.sinking import (
     sink_views,
 )
 from mirage_dsl.rewrite.sums import combined_variances, multiplied_out
-from mirage_dsl.rewrite.warps import split_between_warps
 from mirage_dsl.verify.shifts import reductions_as_shifts
 
 
@@ -61,7 +60,6 @@ class Use(Enum):
     SEGMENT = "applied to a segment; what comes of it is searched as two"
     FOUND = "applied to all that is found"
     VARIANT = "applied to what is found, where the estimate of the outcome is less"
-    TIMED = "applied to what is found, where a GPU times the outcome"
 
 
 Function = Callable[[KernelGraph], KernelGraph | None]
@@ -125,16 +123,6 @@ def _looped(graph: KernelGraph) -> KernelGraph | None:
     """All blocks that can loop over what they scan, an element at a time."""
     made = map_blocks(graph, lambda block: scanned_in_loop(block) or block)
     return None if check(made) else made
-
-
-def _between_warps(graph: KernelGraph) -> KernelGraph | None:
-    """The first block that can, each of four warps with the longest slices."""
-    found = (
-        split_between_warps(graph, graph.nodes.index(block), warps=4, length=length)
-        for block in graph.blocks
-        for length in (64, 32, 16)
-    )
-    return next((made for made in found if made is not None), None)
 
 
 # -- The rows --------------------------------------------------------------------------
@@ -258,13 +246,6 @@ _ROWS = (
         (Use.VARIANT,),
         "more blocks share a loop's iterations, and a second kernel joins the parts",
         _split,
-    ),
-    Rewrite(
-        "between-warps",
-        Level.MUGRAPH,
-        (Use.TIMED,),
-        "each warp sums slices of its own over the loop, and they are added after it",
-        _between_warps,
     ),
     Rewrite(
         "channels-last",

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from math import prod
-from typing import Any
 
 from mirage_dsl.core.hardware import Architecture, Hardware
-from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.estimate import Cost, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
 from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
-from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents, piece_extent
-from mirage_dsl.ops.definition import Kind
-from mirage_dsl.rewrite.warps import split_between_warps
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.search.sizes import Constraints, Sized, choose_sizes
 from mirage_dsl.tile.program import SMALLEST_DOT
 
@@ -29,13 +24,6 @@ LATER = 1.1
 """Each further proposal of one grid ranks as if it took this much longer."""
 LEAST_SHARE = 0.5
 """A kernel that would get less than this of one proposal gets none."""
-
-COLUMNS_OF_A_WARP = (16, 32)
-OWN_PARTS = (4, 8, 16)
-"""How many warps have parts of their own."""
-SLICE = 64
-"""Elements of a slice."""
-STAGES_OF_PARTS = (2, 4)
 
 MOST_WARPS = 16
 MOST_STAGES = 8
@@ -167,111 +155,6 @@ def neighbours(
             if cost.feasible and limits.admits(graph):
                 found[graph] = cost
     return sorted(found.items(), key=lambda item: item[1].microseconds)
-
-
-def between_warps(
-    mugraph: KernelGraph,
-    *,
-    hardware: Hardware,
-    constraints: Constraints | None = None,
-) -> list[tuple[KernelGraph, Cost]]:
-    """μGraphs each of whose warps has its own part of what a loop sums, the best first.
-
-    Of kernels that multiply few rows with weights of bytes: their loops are short of
-    work between one barrier and the next.  The estimate knows how many bytes and
-    products they have, and nothing of who waits for whom, so that it does not choose
-    between these and others.
-
-    Args:
-        mugraph: A sized μGraph.
-        hardware: The GPU to estimate for.
-        constraints: Restrictions.
-    """
-    limits = constraints or Constraints()
-    types, extents = kernel_types(mugraph), mugraph.extent_of
-    found: dict[KernelGraph, Cost] = {}
-    for at, node in enumerate(mugraph.nodes):
-        if not isinstance(node, BlockGraph) or node.loop is None:
-            continue
-        for columns in _columns_of_bytes(node, types, extents):
-            wider = _with_longer_parts(mugraph, at)
-            forms = itertools.product(wider, COLUMNS_OF_A_WARP, OWN_PARTS)
-            for longer, tile, warps in forms:
-                made = _for_each_warp(longer, at, columns, tile, warps)
-                for graph in () if made is None else _with_stages(made, at):
-                    cost = estimate(graph, hardware)
-                    if cost.feasible and limits.admits(graph):
-                        found[graph] = cost
-    return sorted(found.items(), key=lambda item: item[1].microseconds)
-
-
-def _columns_of_bytes(
-    block: BlockGraph, types: Mapping[str, TensorType], extents: Mapping[str, Any]
-) -> frozenset[str]:
-    """The split dims along which weights of bytes have columns, by few rows of others.
-
-    None where a product has many rows, or no bytes are read.
-    """
-    inner = block_types(block, types)
-    sizes = {n: e or 0 for n, e in extents.items()}
-    found = set[str]()
-    for node in block.applies:
-        if node.op.kind is not Kind.CONTRACTION or len(node.values) != 2:
-            continue
-        first, second = ({*inner[v].dims} for v in node.values)
-        sides = [first - second, second - first]
-        lanes = [prod(piece_extent(d, block, sizes) for d in s) for s in sides]
-        if min(lanes) > SMALLEST_DOT:
-            return frozenset()
-        found |= {d.name for d in sides[lanes.index(max(lanes))] if d.grid}
-    narrow = any(types[s].dtype.itemsize == 1 for s in block.sources)
-    return frozenset(found if narrow and len(found) == 1 else ())
-
-
-def _for_each_warp(
-    mugraph: KernelGraph, at: int, columns: str, tile: int, warps: int
-) -> KernelGraph | None:
-    """The μGraph with so many columns in a block, and a part of the sum for each warp.
-
-    Where the loop goes over a batch of products already, as over groups of weights that
-    have a scale, each warp gets one of them; else they get slices.
-    """
-    block = mugraph.nodes[at]
-    assert isinstance(block, BlockGraph)
-    assert block.loop is not None
-    loop, grid = block.loop, block.grid
-    grid = tuple(replace(s, tile=tile) if s.dim == columns else s for s in grid)
-    schedule = replace(block.schedule, num_warps=warps, descriptors=False)
-    changed = replace(block, grid=grid, schedule=schedule)
-    extents = derived_extents(mugraph, mugraph.extent_of)
-    facts = facts_of(block, kernel_types(mugraph), extents)
-    if loop.dim not in facts.batch_dims:
-        graph = _with_node(mugraph, at, changed)
-        return split_between_warps(graph, at, warps=warps, length=SLICE)
-    changed = replace(changed, loop=Split(loop.dim, warps))
-    enough = (extents[loop.dim] or 0) >= warps
-    return _with_node(mugraph, at, changed) if enough and _loop_fits(changed) else None
-
-
-def _with_longer_parts(mugraph: KernelGraph, at: int) -> list[KernelGraph]:
-    """The μGraph, and one whose blocks do not share the loop, if they did."""
-    block = mugraph.nodes[at]
-    assert isinstance(block, BlockGraph)
-    assert block.loop is not None
-    dim = block.loop.dim
-    extent = mugraph.extent_of[dim]
-    if extent is None or block.grid_split(dim) is None:
-        return [mugraph]
-    grid = (replace(s, tile=extent) if s.dim == dim else s for s in block.grid)
-    return [mugraph, _with_node(mugraph, at, replace(block, grid=tuple(grid)))]
-
-
-def _with_stages(mugraph: KernelGraph, at: int) -> Iterator[KernelGraph]:
-    block = mugraph.nodes[at]
-    assert isinstance(block, BlockGraph)
-    for stages in STAGES_OF_PARTS:
-        schedule = replace(block.schedule, num_stages=stages)
-        yield _with_node(mugraph, at, _scheduled(block, schedule))
 
 
 def costliest(mugraph: KernelGraph, hardware: Hardware) -> int | None:

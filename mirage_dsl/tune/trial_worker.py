@@ -66,6 +66,8 @@ class TorchDomain:
 
     def elementwise(self, op: Operator, operands: Sequence[Tensor]) -> Tensor:
         """The row's expression; constants beside integers are of their format."""
+        if op.chooses:
+            operands = [operands[0] != 0, *operands[1:]]
         found = next((v.dtype for v in operands if is_whole(v)), None)
         if found is not None:
             operands = [

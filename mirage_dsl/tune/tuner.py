@@ -50,7 +50,6 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.variants import (
-    between_warps,
     costliest,
     neighbours,
     proposals,
@@ -328,25 +327,7 @@ class Climb:
             elif len(first) < self.allowance.first:
                 count[launches] += 1
                 first.append(graph)
-        apart = self._between_warps()
-        return list(dict.fromkeys([self.result.library, *own, *apart, *first]))
-
-    def _between_warps(self) -> list[KernelGraph]:
-        """Forms whose warps have parts of their own, of the first of each kind."""
-        firsts: dict[int, KernelGraph] = {}
-        for candidate in self.result.candidates:
-            graph = candidate.mugraph
-            firsts.setdefault(len(graph.blocks), graph)
-        limit = self.allowance.worst * self.result.best.cost.microseconds
-        found: dict[KernelGraph, Cost] = {}
-        for graph in firsts.values():
-            if estimate(graph, self.hardware).microseconds <= limit:
-                found |= between_warps(
-                    graph, hardware=self.hardware, constraints=self.constraints
-                )
-        ranked = sorted(found, key=lambda g: found[g].microseconds)[:EACH_KIND]
-        early = self.hardware.architecture.early_launches
-        return [launched_early(g) if early else g for g in ranked]
+        return list(dict.fromkeys([self.result.library, *own, *first]))
 
     def _next(self) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet.

@@ -321,6 +321,8 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "several stores", Case(_several_stores())
     yield "batched", Case(_batched())
     yield "batch inside", Case(_merged_sides())
+    for tile in (2, 4, 16):
+        yield f"batch of {tile} summed", Case(summed_batch(tile))
     yield "one row", Case(_one_row())
     yield "masked rows", Case(_masked_rows())
     yield "casts", Case(_casts())
@@ -912,8 +914,6 @@ def _all() -> Iterator[tuple[str, Case]]:
     yield from _windows()
     yield from _accumulators()
     yield from _blocks()
-    for tile in (2, 4, 16):
-        yield f"batch of {tile} summed", Case(summed_batch(tile))
     yield from ((n, Case(g, tolerance=4e-3)) for n, g in _parts_of_bytes())
     yield from _kernels()
 

@@ -15,9 +15,6 @@ import mirage_dsl as mirage
 from benchmarks import narrow, narrow_kernels
 from benchmarks.narrow import FORMATS, FORMS, GROUP, WRONG, Form
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
-from mirage_dsl.rewrite.warps import split_between_warps
-from mirage_dsl.tune.timing import Time
-from tests.programs.mugraphs import gated_mlp
 
 K, N = 2048, 64
 ALL = [(name, form) for name, forms in FORMS.items() for form in forms]
@@ -86,31 +83,3 @@ def test_ours_is_traced_and_is_one_kernel(name: str) -> None:
     bound = mirage.kernel(narrow.program(name)).bind(*tensors)
     assert len(bound.search(effort="quick").best.mugraph.blocks) == 1
     assert narrow.error(name, bound, tensors) < WRONG
-
-
-def test_forms_whose_warps_have_their_own_parts_are_told_by_their_sums() -> None:
-    graph = gated_mlp(8, 256, 64, tile_n=32, tile_k=64)
-    apart = split_between_warps(graph, 0, warps=4, length=16)
-    assert apart is not None
-    assert narrow.sums_by_warp(apart)
-    assert not narrow.sums_by_warp(graph)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_table_has_all_that_runs(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On the CPU, where what is written by hand fails: all else is listed."""
-    time = Time(2.0, 1.0, 3.0)
-    monkeypatch.setattr(narrow, "SIDE", 2 * GROUP)
-    monkeypatch.setattr(narrow, "DEVICE", "cpu")
-    monkeypatch.setattr(narrow, "time_in_turns", lambda calls: [time for _ in calls])
-    monkeypatch.setattr(narrow, "read_floor", lambda _: time)
-    base, right = narrow.measure(name, 4.0, show=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert base == 4.0
-    assert right is (name == "f16")
-    assert sum("fails:" in line for line in lines) == len(FORMS.get(name, ()))
-    ours = next(line for line in lines if " ours " in line)
-    assert ours.split()[2:6] == ["2.00", "1.00", "3.00", "0.50"]
-    assert any(line.startswith("mugraph ") for line in lines)

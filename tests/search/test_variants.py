@@ -7,24 +7,18 @@ from dataclasses import replace
 import pytest
 
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.core.types import DType, f8e4m3, f16
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.analysis.launches import launched_early
-from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph, Split
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.variants import (
-    COLUMNS_OF_A_WARP,
-    OWN_PARTS,
-    between_warps,
     costliest,
     neighbours,
     proposals,
     with_others_of,
 )
-from mirage_dsl.verify.verifier import verify
 from tests.programs import mugraphs
 from tests.search import blocks
 
@@ -126,50 +120,3 @@ def test_estimates_of_registers_are_left_to_the_compiler() -> None:
     assert not cost.feasible
     assert "registers a thread" in (cost.kernels[0].limit or "")
     assert estimate(tight, H100.screened()).feasible
-
-
-def bytes_by_rows(rows: int, dtype: DType, *, groups: bool = False) -> KernelGraph:
-    """Weights of some format, by so many rows; with a scale for each group."""
-    g = KernelBuilder("weights", m=rows, g=32, k=64, n=2048)
-    if not groups:
-        g = KernelBuilder("weights", m=rows, k=2048, n=2048)
-    own, axis, tile = ("g, k", "g/loop, k", 1) if groups else ("k", "k/loop", 64)
-    x, w = g.input("x", f16, f"m, {own}"), g.input("w", dtype, f"{own}, n")
-    scale = g.input("scale", f16, "g, n") if groups else ""
-    with g.block(grid={"n": 64}, loop=(own[0], tile)) as b:
-        wide = b.cast(b.load(w, f"{axis}, n/grid"), dtype="f16")
-        part = b.matmul(b.load(x, f"m, {axis}"), wide, over="k")
-        if groups:
-            part = b.mul(part, b.load(scale, "g/loop, n/grid"))
-            part = b.sum(part, over="g")
-        out = b.store(b.accumulate(part), "m, n/grid", dtype=f16)
-    return g.returns(out).build()
-
-
-@pytest.mark.parametrize("groups", [False, True], ids=["one sum", "groups"])
-def test_warps_get_parts_of_sums_with_few_rows_of_bytes(groups: bool) -> None:
-    graph = bytes_by_rows(8, f8e4m3, groups=groups)
-    found = between_warps(graph, hardware=H100)
-    assert found
-    assert [c.microseconds for _, c in found] == sorted(
-        c.microseconds for _, c in found
-    )
-    for other, cost in found:
-        assert cost.feasible
-        assert check(other) == []
-        (block,) = other.blocks
-        assert block.loop is not None
-        assert block.schedule.num_warps == block.loop.tile in OWN_PARTS
-        assert block.grid[0].tile in COLUMNS_OF_A_WARP
-    assert all(verify(other, graph).ok for other, _ in found[:2])
-
-
-@pytest.mark.parametrize(("rows", "dtype"), [(64, f8e4m3), (8, f16)], ids=str)
-def test_other_sums_are_left_to_all_warps(rows: int, dtype: DType) -> None:
-    assert not between_warps(bytes_by_rows(rows, dtype), hardware=H100)
-
-
-def test_restrictions_hold_for_parts_of_warps() -> None:
-    graph, limits = bytes_by_rows(8, f8e4m3), Constraints(griddims=((64, 1, 1),))
-    found = between_warps(graph, hardware=H100, constraints=limits)
-    assert {g.blocks[0].grid[0].tile for g, _ in found} <= {32}
