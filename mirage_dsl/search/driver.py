@@ -487,10 +487,7 @@ class _Driver:
         """Whether what seemed good enough to end the search could not be verified."""
         self.budget.now = self.budget.found
         kernels = sorted(c.cost.microseconds for c in found if c.mugraph.blocks)
-        # What is better than so many that were refused may not have been searched.
-        refused = self.ledger.cut["stability"] + self.ledger.cut["verification"]
-        bounded = self.cut and refused < SPARE * self.k
-        ready = len(self.forms) > 1 and not bounded
+        ready = len(self.forms) > 1 and not self.cut
         covered = any(map(self._covered, self.spaces))
         if not ready or self.budget.late():
             return False

@@ -29,6 +29,7 @@ from mirage_dsl.verify.certificate import Certificate
 
 CUTS = (
     "abstract expression",
+    "joined values",
     "loops that only join",
     "lowering",
     "shared memory",

@@ -112,6 +112,20 @@ Structures = Callable[[KernelGraph, bool], Found]
 Or only those of the program as it is written."""
 
 
+def _reads_joined(block: BlockGraph) -> bool:
+    """Whether an operator reads a value that is joined over the loop.
+
+    Such a value is whole in the end, so the block without the loop computes the same
+    with less.  Only storing what is joined costs nothing: it goes out piece by piece.
+    """
+    joined = {
+        n.result for n in block.nodes if isinstance(n, Accumulate) and n.kind == JOINED
+    }
+    return any(
+        isinstance(n, Apply) and not joined.isdisjoint(n.values) for n in block.nodes
+    )
+
+
 def _only_joins(block: BlockGraph) -> bool:
     """Whether a loop goes over elements that have nothing to do with each other.
 
@@ -344,10 +358,12 @@ class SegmentSearch:
         """The structures to size."""
         admitted: list[BlockGraph] = []
         for block in blocks:
-            if self.constraints.admits_structure(block):
-                admitted.append(block)
-            else:
+            if _reads_joined(block):
+                self.ledger.cut["joined values"] += 1
+            elif not self.constraints.admits_structure(block):
                 self.ledger.cut["constraints"] += 1
+            else:
+                admitted.append(block)
         loopless = any(b.loop is None for b in admitted)
         for block in admitted:
             if loopless and _only_joins(block):

@@ -16,7 +16,6 @@ from functools import cached_property
 from threading import local
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.hardware import Hardware
@@ -285,7 +284,6 @@ class _Search:
         began = time.perf_counter()
         result.count({"configurations": 1})
         alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
-        alive &= ~_read_joined(saturation)
         nodes = len(saturation.shape)
         part = condense(saturation.edges, nodes, alive, saturation.roots)
         if part is None:
@@ -355,17 +353,6 @@ class _Search:
         over |= np.array(saturation.site_along, np.int64)
         function = kind == FUNCTION
         return np.where(function, over[np.where(function, arg, 0)], summed)
-
-
-def _read_joined(saturation: Saturation) -> NDArray[np.bool_]:
-    """Which edges read what iterations make side by side.
-
-    That is whole in the end: a block without the loop computes the same with less.
-    """
-    made, kind, *operands, _ = saturation.edges.T
-    joined = np.zeros(len(saturation.shape) + 1, np.bool_)
-    joined[made[kind == GATHER]] = True
-    return np.asarray(joined[np.stack(operands)].any(axis=0))
 
 
 def _varied(

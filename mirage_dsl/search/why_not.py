@@ -40,7 +40,7 @@ from mirage_dsl.search.closure import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.rewrites import REWRITES
-from mirage_dsl.search.segments import one_kernel
+from mirage_dsl.search.segments import _reads_joined, one_kernel
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.space import Configuration, Space, space_of
 from mirage_dsl.search.useful import (
@@ -370,20 +370,6 @@ def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[st
             "its casts are not those that the search places: of computed operands of "
             "products, to the format that they have in the program"
         )
-
-
-def _reads_joined(block: BlockGraph) -> bool:
-    """Whether an operator reads a value that is joined over the loop.
-
-    Such a value is whole in the end, so the block without the loop computes the same
-    with less.  Only storing what is joined costs nothing: it goes out piece by piece.
-    """
-    joined = {
-        n.result for n in block.nodes if isinstance(n, Accumulate) and n.kind == JOINED
-    }
-    return any(
-        isinstance(n, Apply) and not joined.isdisjoint(n.values) for n in block.nodes
-    )
 
 
 def _mixed_splits(block: BlockGraph) -> Iterator[str]:

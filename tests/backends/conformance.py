@@ -313,16 +313,14 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "gated", Case(gated_mlp(5, 40, 36, tile_n=16, tile_k=16))
     yield "lora", Case(lora(5, 40, 36, tile_n=16, tile_k=16))
     yield "unsafe", Case(attention(1, 20, 40, 4, tile_m=16, tile_n=16, safe=False))
-    norm = attention(1, 20, 24, 24, tile_m=16, tile_n=16, norm=True, keys_last=False)
-    yield "query norm", Case(norm)
+    yield "query norm", Case(_query_norm())
     for dtype in NARROW_FLOATS:
         yield f"weights in {dtype}", Case(_narrow_weights(dtype))
         yield f"rounded to {dtype}", Case(_rounded_rows(dtype))
     yield "several stores", Case(_several_stores())
     yield "batched", Case(_batched())
     yield "batch inside", Case(_merged_sides())
-    for tile in (2, 4, 16):
-        yield f"batch of {tile} summed", Case(summed_batch(tile))
+    yield from ((f"batch of {t} summed", Case(summed_batch(t))) for t in (2, 4, 16))
     yield "one row", Case(_one_row())
     yield "masked rows", Case(_masked_rows())
     yield "casts", Case(_casts())
@@ -337,6 +335,10 @@ def _blocks() -> Iterator[tuple[str, Case]]:
     yield "joined iterations", Case(_joined_iterations())
     yield "scalar", Case(_scalar())
     yield "ones", Case(_ones())
+
+
+def _query_norm() -> KernelGraph:
+    return attention(1, 20, 24, 24, tile_m=16, tile_n=16, norm=True, keys_last=False)
 
 
 def _several_stores() -> KernelGraph:

@@ -341,6 +341,8 @@ def reference_of(op: Operator, operands: Sequence[Array]) -> Array:
 def test_library_expression_computes_the_reference(op: Operator) -> None:
     operands = operands_of(op)
     names = {f"x{i}": torch.from_numpy(a) for i, a in enumerate(operands)}
+    if op.chooses:
+        names["x0"] = names["x0"] != 0
     text = op.torch.format(*names, axes=(1,), axis=1, dtype="torch.float64")
     scope: dict[str, Any] = {"torch": torch}
     for helper in HELPERS.values():

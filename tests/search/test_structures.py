@@ -5,12 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
-import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir.check import check
@@ -26,8 +24,6 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.rewrite.casts import insert_casts
-from mirage_dsl.rewrite.expand import expand
-from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.search import structures as module
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.space import Configuration
@@ -177,7 +173,6 @@ def test_stages_keep_apart() -> None:
 
 
 def test_values_of_unlooped_loads_are_made_before_the_loop() -> None:
-    made: list[str] = []
     for item in found("qknorm").structures:
         if item.configuration == Configuration(("z", "s"), "n"):
             stages = stages_of(item.block)
@@ -188,10 +183,8 @@ def test_values_of_unlooped_loads_are_made_before_the_loop() -> None:
                 and n.op.name == "mul"
                 and n.values == ("q_t", "q_t")
             ]
-            # Others have them as a product of q with itself.
-            made += [stages[n.result] for n in squares]
-    assert made
-    assert set(made) == {"before"}
+            assert squares
+            assert stages[squares[0].result] == "before"
 
 
 @pytest.mark.parametrize("alone", [0.0, 9.0])
@@ -237,31 +230,3 @@ def test_only_allowed_configurations() -> None:
         PROGRAMS["rmslin"](), H100, allow=lambda c: c.grid == ("n",), max_grid=2
     )
     assert {s.configuration.grid for s in result.structures} == {("n",)}
-
-
-def test_what_is_joined_over_the_loop_is_stored_and_read_by_nothing() -> None:
-    """A block without the loop computes what it would be read for.
-
-    There are so many ways to do that in a long chain that no others were kept of it.
-    """
-
-    def loss(x: Any, y: Any) -> Any:
-        size = abs(x - y)
-        small = mirage.minimum(size, 1.0)
-        return mirage.sum(small * (size - 0.5 * small))
-
-    program = flattened(
-        expand(mirage.kernel(loss).trace(*[mirage.spec((8, 8), "float32")] * 2))
-    )
-    assert program is not None
-    kept = structures(program.program, H100).structures
-    looped = [s.block for s in kept if s.block.loop is not None]
-    assert looped
-    for block in looped:
-        joined = {
-            n.result
-            for n in block.nodes
-            if isinstance(n, Accumulate) and n.reduction is None
-        }
-        read = {v for n in block.applies for v in n.values}
-        assert not joined & read
