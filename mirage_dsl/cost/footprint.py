@@ -155,7 +155,7 @@ class Footprint:
         found: Any = number
         if isinstance(number, Formula):
             found = number.at(self, self._numbers)
-            if isinstance(found, np.ndarray):
+            if np.ndim(found):
                 return found
         return np.full(len(self.points), found)
 
