@@ -30,6 +30,7 @@ from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.space import space_of
 from mirage_dsl.store.superoptimize import superoptimize
 from mirage_dsl.verify import verifier
+from tests.pace import Stopwatch, nominal_clock
 from tests.search.test_multi_kernel import decode
 
 BUDGET = 0.4
@@ -225,8 +226,8 @@ def loaded() -> None:
 
 
 @pytest.fixture
-def processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", time.process_time)
+def nominal_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", nominal_clock())
 
 
 FUSED = {
@@ -249,7 +250,7 @@ def launches(result: SearchResult) -> int:
     return sum(not (isinstance(n, Apply) and n.is_view) for n in nodes)
 
 
-@pytest.mark.usefixtures("processor_time")
+@pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_any_search_ends_soon_after_its_budget(
     program: Callable[[], KernelGraph],
@@ -257,9 +258,9 @@ def test_any_search_ends_soon_after_its_budget(
     """And what lies between products is fused then."""
     asked = program()
     budget = ENOUGH if program in FUSED else BUDGET
-    began = time.process_time()
+    watch = Stopwatch()
     result = superoptimize(asked, budget_seconds=budget, use_cache=False)
-    assert time.process_time() - began < budget + AFTER
+    assert watch.seconds < budget + AFTER
     assert result.best.certificate is not None
     assert result.best.certificate.ok
     assert not result.complete
@@ -280,19 +281,19 @@ def test_a_value_of_many_terms_has_few_useful_parts() -> None:
 
 
 def test_sums_that_are_doubled_are_multiplied_out_at_once() -> None:
-    began = time.process_time()
+    watch = Stopwatch()
     multiplied_out(expand(doubled_and_reduced()))
-    assert time.process_time() - began < 1.0
+    assert watch.seconds < 1.0
 
 
-@pytest.mark.usefixtures("processor_time")
+@pytest.mark.usefixtures("nominal_time")
 def test_a_search_that_comes_to_its_end_needs_no_quick_answer() -> None:
     limited, free = search(decode(), H100, budget_seconds=500.0), search(decode(), H100)
     assert not limited.cut_short
     assert [to_text(c.mugraph) for c in limited] == [to_text(c.mugraph) for c in free]
 
 
-@pytest.mark.usefixtures("processor_time")
+@pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("budget", [None, 500.0])
 def test_the_quick_answer_of_a_long_program_is_one_of_its_plans(
     monkeypatch: pytest.MonkeyPatch, budget: float | None
@@ -304,6 +305,7 @@ def test_the_quick_answer_of_a_long_program_is_one_of_its_plans(
     assert launches(result) == 1
 
 
+@pytest.mark.usefixtures("nominal_time")
 def test_a_verification_that_takes_too_long_leaves_another_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -311,11 +313,10 @@ def test_a_verification_that_takes_too_long_leaves_another_answer(
         while True:
             look()
 
-    monkeypatch.setattr(time, "monotonic", time.process_time)
     monkeypatch.setattr(driver, "certified", endless)
-    began = time.process_time()
+    watch = Stopwatch()
     result = search(decode(), H100, budget_seconds=0.2)
-    assert time.process_time() - began < 0.2 + AFTER
+    assert watch.seconds < 0.2 + AFTER
     assert result.cut_short
     assert not result.complete
     assert result.best.mugraph == decode()
@@ -328,7 +329,7 @@ def behind_a_convolution() -> KernelGraph:
     return traced(function, (32, 8, 64, 64), (64, 8, 3, 3))
 
 
-@pytest.mark.usefixtures("processor_time")
+@pytest.mark.usefixtures("nominal_time")
 def test_beside_library_kernels_an_answer_is_verified_before_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -358,6 +359,7 @@ def many_layers(count: int) -> KernelGraph:
     return traced(function, (64, 64), (64, 64))
 
 
+@pytest.mark.usefixtures("nominal_time")
 def test_equal_layers_are_verified_once() -> None:
     result = search(many_layers(40), H100, budget_seconds=ENOUGH)
     assert len(result.best.mugraph.blocks) >= 40
@@ -365,6 +367,7 @@ def test_equal_layers_are_verified_once() -> None:
     assert "sections" in result.best.certificate.reason
 
 
+@pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("wrong", [False, True], ids=["late", "refused"])
 def test_what_is_not_verified_is_as_the_program_has_it(
     monkeypatch: pytest.MonkeyPatch, wrong: bool
@@ -382,7 +385,7 @@ def test_what_is_not_verified_is_as_the_program_has_it(
         return found
 
     monkeypatch.setattr(verifier, "_whole", last)
-    result = search(many_layers(40), H100, budget_seconds=ENOUGH)
+    result = search(many_layers(40), H100, budget_seconds=2 * ENOUGH)
     best = result.best
     assert len(best.mugraph.blocks) >= 40
     assert any("rowshift" in n.op.name for n in best.mugraph.applies)

@@ -35,6 +35,7 @@ from mirage_dsl.search.sizes import Constraints, Sizer, UnsizedBlock, sizes_of_a
 from mirage_dsl.search.space import Configuration, space_of
 from mirage_dsl.store.superoptimize import code_version, prepare_search
 from mirage_dsl.verify.verifier import verify
+from tests.pace import Stopwatch, slowness
 from tests.search import programs
 from tests.search.programs import PROGRAMS, Program
 
@@ -117,9 +118,9 @@ def loaded() -> None:
 
 @cache
 def found(name: str, max_kernels: int = 2) -> MultiKernel:
-    began = time.process_time()
+    watch = Stopwatch()
     result = multi_kernel(CASES[name](), H100, max_kernels=max_kernels)
-    SECONDS[name, max_kernels] = time.process_time() - began
+    SECONDS[name, max_kernels] = watch.seconds
     return result
 
 
@@ -300,9 +301,9 @@ def test_sums_are_multiplied_out_beside_one_space() -> None:
 
 
 def test_deadline() -> None:
-    began = time.monotonic()
+    began, most = time.monotonic(), 2 * slowness()
     result = multi_kernel(mlp(), H100, max_kernels=3, budget=Budget(began + 0.05))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < most
     assert not result.complete
 
 

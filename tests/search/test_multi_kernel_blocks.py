@@ -18,6 +18,7 @@ from mirage_dsl.search.multi_kernel.search import (
     multi_kernel,
 )
 from mirage_dsl.verify.verifier import verify
+from tests.pace import slowness
 from tests.search.programs import Program
 from tests.search.test_multi_kernel import operators, softmax, stored, sums
 
@@ -123,9 +124,9 @@ def test_prefill_projects_keys_and_values_in_one_kernel() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_little_time_is_kept_to(seconds: float) -> None:
-    began = time.monotonic()
+    began, most = time.monotonic(), seconds + 4 * slowness()
     result = multi_kernel(
         CASES["prefill"](), H100, max_kernels=4, budget=Budget(began + seconds)
     )
-    assert time.monotonic() - began < seconds + 4
+    assert time.monotonic() - began < most
     assert not result.complete
