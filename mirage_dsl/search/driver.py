@@ -766,9 +766,10 @@ class _Driver:
                 if candidate is not None:
                     kept.append(candidate)
                     self.budget.now = self.budget.verified
-        if not kept:
-            kept = self.secured or [self._as_written()]
-        return sorted(kept, key=lambda c: c.rank)
+        if not any(c.mugraph.blocks for c in kept):
+            # What was secured may be a part of a plan, and so no plan of these.
+            kept += self.secured
+        return sorted(kept or [self._as_written()], key=lambda c: c.rank)[: self.k]
 
     def _ends(self, kept: Sequence[Candidate]) -> bool:
         """Whether to verify no more; one candidate there is even after Ctrl-C."""
