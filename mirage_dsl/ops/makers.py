@@ -178,7 +178,10 @@ def finite(of: Operator) -> Callable[[Array, Axes], Array]:
 # -- Makers of rows --------------------------------------------------------------------
 
 EXACT = "exact"
-ORACLE = "random oracle: equal operands give equal values, nothing else is assumed"
+ORACLE = (
+    "random oracle: equal operands give equal values, and of one operand 0 and 1 give "
+    "what they do if that is an integer; nothing else is assumed"
+)
 ON_INTEGERS = "exact on integers, which verification carries beside their residues"
 ORDER = "a fixed random order per trial: axioms of a total order, no more"
 
@@ -187,6 +190,23 @@ JOIN_PREFIX = "join_"
 
 ROWS: dict[str, Operator] = {}
 """The rows entered so far, by name."""
+
+
+@cache
+def known_values(name: str) -> tuple[tuple[int, int], ...]:
+    """Where the unknown function of a row is known: arguments and values.
+
+    Lanes outside of a tensor hold zeros, and no mask is put where what functions make
+    of them is neutral: random functions that stand for these have to know that.  So 0
+    and 1, of which the logarithm of 1 + x is one, have their true values if those are
+    integers.  Nothing is known by names that are no row's.
+    """
+    found = ROWS.get(name)
+    if found is None or found.kind is not Kind.ELEMENTWISE or found.arity != 1:
+        return ()
+    with np.errstate(all="ignore"):
+        values = [(at, float(found.numpy(np.asarray(float(at))))) for at in (0, 1)]
+    return tuple((at, int(v)) for at, v in values if v.is_integer())
 
 
 def row(operator: Operator) -> Operator:

@@ -18,6 +18,7 @@ from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
 from mirage_dsl.ir.analysis.integers import SMALL, Limit, any_integers
 from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
+from mirage_dsl.ops.makers import known_values
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
@@ -631,7 +632,10 @@ class ResidueAlgebra:
         return without_zeros(flags)
 
     def oracle(self, name: str, *operands: Residue) -> Residue:
-        """A random function of the top components, with all components."""
+        """A random function of the top components, with all components.
+
+        One of one operand has the true values where `known_values` has them.
+        """
         operands = align(*operands)
         state = self._hash(name, operands)
         parts: list[IntArray] = []
@@ -639,6 +643,12 @@ class ResidueAlgebra:
             state = mixed(state + np.uint64(i + 1))
             drawn = (state >> np.uint64(2)).astype(np.int64)
             parts.append(drawn % self.prime(i, state.ndim - 1))
+        for at, value in known_values(name) if len(operands) == 1 else ():
+            there = operands[0].top == at
+            parts = [
+                np.where(there, value % self.prime(i, state.ndim - 1), part)
+                for i, part in enumerate(parts)
+            ]
         return Residue(tuple(parts), self._oracle_flags(operands, state.shape))
 
     def whole_oracle(
