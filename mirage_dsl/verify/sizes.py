@@ -198,6 +198,10 @@ def _by_source(parts: Sequence[Part]) -> dict[Key, list[Part]]:
     return found
 
 
+class ManyPiecesError(UnsupportedError):
+    """Slices cut a dim into too many segments."""
+
+
 class Segments:
     """The segments of all dims, given their true extents and parts."""
 
@@ -229,7 +233,7 @@ class Segments:
         changed = len(new_target) > len(target) or len(new_source) > len(source)
         target[:], source[:] = new_target, new_source
         if len(source) > _MOST_CUTS:
-            raise UnsupportedError(
+            raise ManyPiecesError(
                 f"the slices of {part.source[1]} cut it into more than {_MOST_CUTS} "
                 "pieces, too many to verify at small sizes"
             )
@@ -266,6 +270,110 @@ class Segments:
         """Whether a segment of a cut dim is one element long in truth."""
         cuts = self.cuts(key)
         return bool(cuts) and cuts[index + 1] - cuts[index] == 1
+
+
+# Slices of one dim that are apart by less than they are long, `x[1:] - x[:-1]`, cut it
+# everywhere: where one of them is cut, so is the other, one step further.  Then the dim
+# and what is sliced of it first become shorter, all by as much: places near a dim's
+# begin stay, those near its end keep their distance from it.  So a program of windows
+# is that of shorter rows, which is cut into few segments.
+
+_LEFT = 2
+"""Elements that a shortened dim has at least, beside places that are told by number."""
+
+
+def shortened(
+    graphs: tuple[KernelGraph, KernelGraph],
+    classes: Classes,
+    parts: Sequence[Part],
+    kept: Iterable[Key],
+) -> tuple[KernelGraph, KernelGraph] | None:
+    """Both graphs with long dims, that are sliced, shorter by the same number.
+
+    Args:
+        graphs: The program and the candidate.
+        classes: Their dims of equal extent.
+        parts: All slices and joins.
+        kept: Dims whose extents have to stay.
+
+    Returns:
+        The graphs, or None if dims are not all as they have to be for that.
+    """
+    extent = {
+        classes.find(key): _known(graphs[key[0]], key[1])
+        for part in parts
+        for key in (part.source, part.target)
+    }
+    shorter = _becoming_shorter(classes, parts, extent)
+    if shorter is None or not shorter.isdisjoint(map(classes.find, kept)):
+        return None
+    by = min(extent[root] for root in shorter) - _LEFT
+    for part in parts:
+        root = classes.find(part.source)
+        for place in (part.start, part.stop):
+            near = place if _is_left(place, extent[root]) else extent[root] - place
+            if root in shorter:
+                by = min(by, extent[root] - near - _LEFT)
+    if by <= 0:
+        return None
+    program, candidate = graphs
+    return (
+        _shorter(program, 0, classes, shorter, by),
+        _shorter(candidate, 1, classes, shorter, by),
+    )
+
+
+def _is_left(place: int, extent: int) -> bool:
+    """Whether a place is told by its distance from the begin of a dim."""
+    return 2 * place < extent
+
+
+def _becoming_shorter(
+    classes: Classes, parts: Sequence[Part], extent: Mapping[Root, int]
+) -> set[Root] | None:
+    """The classes that have to become shorter; None if others had to stay for that.
+
+    The longest one does, what goes from near its begin to near its end does, and what
+    such a dim is a part of.
+    """
+    shorter = {max(extent, key=lambda root: extent[root])}
+    staying: set[Root] = set()
+    for _ in extent:
+        for part in parts:
+            source, target = classes.find(part.source), classes.find(part.target)
+            if target in shorter:
+                shorter.add(source)
+            if source in shorter:
+                begin = _is_left(part.start, extent[source])
+                spans = begin and not _is_left(part.stop, extent[source])
+                (shorter if spans else staying).add(target)
+    return shorter if shorter.isdisjoint(staying) else None
+
+
+def _shorter(
+    graph: KernelGraph, side: int, classes: Classes, shorter: set[Root], by: int
+) -> KernelGraph:
+    """A graph whose dims of some classes have so many fewer elements."""
+    extents = {
+        name: extent - by
+        for name, extent in graph.extent_of.items()
+        if extent is not None and classes.find((side, name)) in shorter
+    }
+
+    def moved(node: Any) -> Any:
+        if isinstance(node, BlockGraph):
+            return map_nodes(node, moved)
+        attrs = dict(node.attrs) if isinstance(node, Apply) else {}
+        if "start" not in attrs or attrs["dim"] not in extents:
+            return node
+        extent = extents[str(attrs["dim"])] + by
+        for name in ("start", "stop"):
+            place = attrs[name]
+            assert isinstance(place, int)
+            attrs[name] = place if _is_left(place, extent) else place - by
+        return replace(node, attrs=tuple(sorted(attrs.items())))
+
+    return map_nodes(graph, moved).with_extents(extents)
 
 
 # -- Small sizes -----------------------------------------------------------------------
@@ -378,13 +486,30 @@ class _Shrinking:
                 self.products.append(((side, view.whole), factors))
         self._relate_library()
         self._relate_constants()
-        parts = [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
+        parts = self._all_parts()
         self._relate_cuts(parts)
-        self.segments = Segments(self.graphs, self.classes, parts)
+        self.segments = self._segments(parts)
         self.sizes: dict[tuple[object, ...], int] = {}
         self.wide = False
         # By class, the least extent that indices beside each other ask for.
         self.least: dict[tuple[object, ...], int] = {}
+
+    def _all_parts(self) -> list[Part]:
+        return [p for side in (0, 1) for p in parts_of(self.graphs[side], side)]
+
+    def _segments(self, parts: Sequence[Part]) -> Segments:
+        """The segments, of shorter dims where there are too many."""
+        try:
+            return Segments(self.graphs, self.classes, parts)
+        except ManyPiecesError:
+            bound = [
+                key for whole, factors in self.products for key in (whole, *factors)
+            ]
+            found = shortened(self.graphs, self.classes, parts, bound)
+            if found is None:
+                raise
+        self.graphs = found
+        return Segments(self.graphs, self.classes, self._all_parts())
 
     def _relate(self, ours: Axis, theirs: Axis) -> None:
         left: list[Key] = [(0, d.name) for d in ours]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import pytest
+import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
@@ -182,12 +185,16 @@ def test_windows_elsewhere_are_another_function() -> None:
 
 
 def test_too_many_slices_are_refused_with_the_dim() -> None:
-    b: Any = KernelBuilder("stencil", d=200)
-    x = b.input("x", f16, "d")
-    b.extent(a=199)
-    left = b.slice(x, dim="d", start=0, stop=199, to="a")
-    right = b.slice(x, dim="d", start=1, stop=200, to="a")
-    graph = b.returns(b.sub(right, left)).build()
+    """Dims that are products as well become no shorter."""
+    graph = parse("""mirage 1
+mugraph stencil(x: f16[m, k]) -> f16[a] where m = 10, k = 20, a = 199 {
+  flat: f16[d] = flatten x of(m, k) to(d)
+  left: f16[a] = slice flat dim(d) start(0) stop(199) to(a)
+  right: f16[a] = slice flat dim(d) start(1) stop(200) to(a)
+  y: f16[a] = sub right, left
+  return y
+}
+""")
     with pytest.raises(UnsupportedError, match="slices of d"):
         shrink(graph, graph, ragged=False, seed=0)
     assert "could not decide" in verify(graph, graph).reason
@@ -278,3 +285,55 @@ def test_a_dim_that_is_cut_and_split_is_small(rows: int) -> None:
         assert sizes["n"] == sizes["k"] * sizes["c"] < 64
         assert sizes["n"] > sizes["a"] + sizes["b"]
     assert verify(graph, graph).ok
+
+
+# -- Slices that overlap ---------------------------------------------------------------
+
+WINDOWS: dict[str, Callable[[Any], Any]] = {
+    "difference": lambda x: x[:, 1:] - x[:, :-1],
+    "largest of five": lambda x: x.unfold(1, 5, 1).amax(-1),
+    "taps far apart": lambda x: x[:, :-21] + x[:, 3:-18] * x[:, 21:],
+    "turned": lambda x: torch.roll(x, 3, 1) - x,
+    "ends put together": lambda x: torch.cat([x[:, -2:], x[:, 1:-1], x[:, :1]], 1) + 1,
+    "sum of differences": lambda x: (x[:, 1:] - x[:, :-1]).abs().sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_of_long_rows_are_searched_and_verified(name: str) -> None:
+    """Slices that are apart by less than they are long cut a row everywhere."""
+    bound = mirage.kernel(WINDOWS[name]).bind(mirage.spec((64, 4096), mirage.f32))
+    found = bound.search(effort="quick", use_cache=False)
+    assert any(c.mugraph.blocks for c in found)
+    assert all(c.certificate is not None and c.certificate.ok for c in found)
+
+
+STENCIL = """mirage 1
+mugraph f(x: f32[m, n]) -> f32[m, h] where m = 64, n = 4096, h = 4090 {{
+  a: f32[m, h] = slice x dim(n) start(0) stop(4090) to(h)
+  b: f32[m, h] = slice x dim(n) start({second}) stop({end}) to(h)
+  c: f32[m, h] = slice x dim(n) start(6) stop(4096) to(h)
+  y = block grid(m / 8, h / 256) {{
+    p: f32[m/grid, h/grid] = load {first}
+    q: f32[m/grid, h/grid] = load b
+    r: f32[m/grid, h/grid] = load {third}
+    s: f32[m/grid, h/grid] = {op} p, q
+    t: f32[m/grid, h/grid] = mul s, r
+    store y: f32[m/grid, h/grid] = t
+  }}
+  return y
+}}
+"""
+RIGHT = {"second": 3, "end": 4093, "first": "a", "third": "c", "op": "add"}
+
+
+def test_a_stencil_is_what_it_is() -> None:
+    def stencil(x: Any) -> Any:
+        return (x[:, :-6] + x[:, 3:-3]) * x[:, 6:]
+
+    program = mirage.kernel(stencil).trace(mirage.f32[(64, 4096)])
+    assert verify(STENCIL.format(**RIGHT), program).ok
+    wrong = ({"second": 2, "end": 4092}, {"first": "c", "third": "a"}, {"op": "sub"})
+    for seed, change in itertools.product(range(5), wrong):
+        made = verify(STENCIL.format(**RIGHT | change), program, seed=seed)
+        assert made.verdict == "different", made
