@@ -367,6 +367,17 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
     return map_nodes(graph, lambda n: made if n is node else n)
 
 
+def _subtracts(node: BlockNode, value: str) -> bool:
+    """Whether a node is the difference of another value and this one."""
+    if (
+        not isinstance(node, Apply)
+        or node.op is not SUB
+        or node.values[-1:] != (value,)
+    ):
+        return False
+    return len(node.values) == 2 and node.values[0] != value
+
+
 class _Shift:
     """An exponential of a block, and those that share it, getting a shift."""
 
@@ -386,6 +397,8 @@ class _Shift:
         self.names = FreshNames(graph)
         self.exponent = node.values[0]
         self.types = block_types(block, kernel_types(graph))
+        # By stored logarithm that is left without its shift, the shift that is stored.
+        self.apart: dict[str, str] = {}
 
     def run(self) -> KernelGraph:
         nodes = list(self.graph.nodes)
@@ -417,7 +430,8 @@ class _Shift:
         elif logarithms:
             block = self._put_back(block, *self._last(largest))
         nodes[self.number] = block
-        return replace(self.graph, nodes=tuple(nodes))
+        moved = (self._moved_first_later(n) for n in nodes)
+        return replace(self.graph, nodes=tuple(moved))
 
     def _later(self, last: int) -> list[int]:
         """The kernels behind `last` whose exponentials share the shift; or none.
@@ -532,8 +546,8 @@ class _Shift:
     ) -> BlockGraph:
         """The block with a shift added to logarithms of what it has scaled.
 
-        Other kernels read such a sum in f32: it may be large where what it is
-        subtracted from is as large.
+        Other kernels that subtract it read the logarithm and the shift; others read
+        their sum in f32: it may be large where what it is compared with is as large.
         """
         degrees = next(iter(self.found.logarithms.values()))
         if any(abs(degree) != 1 for degree in degrees.values()):
@@ -543,6 +557,14 @@ class _Shift:
         found = list(nodes)
         for node in block.nodes:
             if isinstance(node, Store) and node.operand in degrees:
+                if degrees[node.operand] == 1 and self._only_subtracted(node.result):
+                    stored = self.names.fresh("shift")
+                    self.apart[node.result] = stored
+                    found.append(replace(node, operand=low[node.operand], dtype=f32))
+                    found.append(
+                        Store(stored, shift, self._axes_of_shift(node.axes), f32)
+                    )
+                    continue
                 own = node.result in returned
                 found.append(node if own else replace(node, dtype=f32))
             elif not isinstance(node, Apply):
@@ -576,6 +598,51 @@ class _Shift:
         moved = self.names.fresh("moved")
         names = {logs[0]: low[logs[0]], other: moved}
         return [Apply(moved, SUB, (other, shift)), with_operands(node, names)]
+
+    def _axes_of_shift(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Those of a logarithm's axes that its shift has."""
+        kept = set(self.types[self.exponent].names).difference(self.found.summed)
+        return tuple(a for a in axes if {d.name for d in a} <= kept)
+
+    def _only_subtracted(self, stored: str) -> bool:
+        """Whether later blocks do nothing but subtract what a block stores."""
+        if any(r.value == stored for r in self.graph.returns):
+            return False
+        readers = [n for n in self.graph.nodes if stored in operands_of(n)]
+        return bool(readers) and all(
+            isinstance(block, BlockGraph)
+            and all(
+                _subtracts(node, load.result)
+                for load in block.loads
+                if load.source == stored
+                for node in block.nodes
+                if load.result in operands_of(node)
+            )
+            for block in readers
+        )
+
+    def _moved_first_later(self, block: KernelNode) -> KernelNode:
+        """A later block that subtracts first the shift, then what else is stored."""
+        loads = dict[str, str]()
+        found: list[BlockNode] = []
+        if not isinstance(block, BlockGraph) or self.apart.keys().isdisjoint(
+            load.source for load in block.loads
+        ):
+            return block
+        for load in block.loads:
+            if load.source in self.apart:
+                loads[load.result] = self.names.fresh("shift")
+                axes = self._axes_of_shift(load.axes)
+                found.append(Load(loads[load.result], self.apart[load.source], axes))
+        for node in block.nodes:
+            shift = next((s for v, s in loads.items() if _subtracts(node, v)), None)
+            if shift is None or not isinstance(node, Apply):
+                found.append(node)
+                continue
+            moved = self.names.fresh("moved")
+            found.append(Apply(moved, SUB, (node.operands[0], shift)))
+            found.append(replace(node, operands=(moved, node.operands[1])))
+        return replace(block, nodes=sorted_by_reads(found))
 
     # -- Parts of a split dim -------------------------------------------------------
 

@@ -391,3 +391,17 @@ def test_a_block_with_a_wrong_maximum_is_refused(name: str) -> None:
     assert COMPUTED.count(old) == 1
     wrong = parse(COMPUTED.replace(old, new))
     assert not verify(wrong, program, seed=3, stability=False).equivalent
+
+
+LONG = (1024, 393216)
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_log_softmax_of_long_rows_reads_them_once_for_their_sum(scale: int) -> None:
+    """The sum's logarithm and the shift are stored apart, and subtracted in turn."""
+    kernel = mirage.kernel(lambda x: torch.log_softmax(x * scale, -1))
+    found = kernel.bind(mirage.f32[LONG]).search(effort="quick", use_cache=False)
+    assert len(found.best.mugraph.blocks) == len(found.best.mugraph.nodes) == 2
+    assert len(found.best.mugraph.blocks[0].results) == 2
+    assert found.best.certificate is not None
+    assert found.best.certificate.ok
