@@ -21,13 +21,14 @@ mean.  Parts need not wait: about its own mean each has a sum of squares, and wh
 row is centred about, these say what its squares are.  Before → after, with r = (o, i),
 c any value without i, and a, q all that the rest has to know of the parts:
 
-    c = mean of x over(o, i)               a = mean of x over(i)
-    t = sum (x - c)² over(o, i)     ->     q = sum (x - a)² over(i)
-                                           c = mean of a over(o)
-                                           t = sum (q + |i| (a - c)²) over(o)
+    s = sum x over(o, i)                   a = sum x over(i)
+    t = sum (x - c)² over(o, i)     ->     q = sum (x - a / |i|)² over(i)
+                                           s = sum a over(o)
+                                           t = sum (q + (a - |i| c)² / |i|) over(o)
 
-Nothing large is subtracted, so it is as accurate as what was written.  A dim of which
-all would be too long is cut into `o` and `i` of lengths that divide it.
+Nothing large is subtracted, so it is about as accurate as what was written; and of sums
+of parts the whole sum is as it was, where means of parts would be rounded once more.
+A dim of which all would be too long is cut into `o` and `i` of lengths that divide it.
 """
 
 from __future__ import annotations
@@ -816,6 +817,7 @@ class _PartsWriter:
         self.over = self._both(self.squares.over)
         self.free = looked_at(self.program)
         self.length = Scalar(Fraction(1), tuple((d, 1) for d in sorted(self.inner)))
+        self.share = Scalar(Fraction(1), tuple((d, -1) for d in sorted(self.inner)))
 
     def found(self) -> InParts | None:
         """The program in parts."""
@@ -831,7 +833,7 @@ class _PartsWriter:
                 self._write(node)
             if node.result == self.squares.value:
                 self._statistics()
-        statistics = (self.mean, self.sum)
+        statistics = (self.total, self.sum)
         written = self._returning()
         program = expand(written)
         kept = {n.result for n in program.applies}.issuperset(statistics)
@@ -853,7 +855,7 @@ class _PartsWriter:
     # -- The parts ---------------------------------------------------------------------
 
     def _statistics(self) -> None:
-        """The mean of each part, and the sum of squares about it, in f32."""
+        """The sum of each part, and that of squares about its mean, in f32."""
         value = self.seen.get(self.squares.value, self.squares.value)
         kind = self.types[self.squares.value].dtype
         if kind not in (f32, f64):
@@ -862,10 +864,9 @@ class _PartsWriter:
             self.nodes.append(Apply(wide, CAST, (value,), attrs))
             value = wide
         over: Attrs = (("over", tuple(d for d in self.over if d in self.inner)),)
-        one = Scalar(Fraction(1), tuple((d, -1) for d in sorted(self.inner)))
-        total = self._node("part", SUM, (value,), over)
-        self.mean = self._node("mean", MUL, (total, one))
-        difference = self._node("off", SUB, (value, self.mean))
+        self.total = self._node("part", SUM, (value,), over)
+        mean = self._node("mean", MUL, (self.total, self.share))
+        difference = self._node("off", SUB, (value, mean))
         square = self._node("off2", MUL, (difference, difference))
         self.sum = self._node("squares", SUM, (square,), over)
 
@@ -878,13 +879,12 @@ class _PartsWriter:
         centre = self._centre(node) if whole else None
         over: Attrs = (("over", tuple(d for d in node.over if d not in self.inner)),)
         if whole and node.op is SUM and node.operands == (self.squares.value,):
-            total = self._node("total", SUM, (self.mean,), over)
-            product = (total, self.length)
-            self.nodes.append(Apply(node.result, MUL, product, (), node.location))
+            self.nodes.append(replace(node, operands=(self.total,), attrs=over))
         elif centre is not None:
-            off = self._node("apart", SUB, (self.mean, centre))
+            long = self._node("centre", MUL, (centre, self.length))
+            off = self._node("apart", SUB, (self.total, long))
             square = self._node("apart2", MUL, (off, off))
-            weighted = self._node("weighted", MUL, (square, self.length))
+            weighted = self._node("weighted", MUL, (square, self.share))
             joined = self._node("joined", ADD, (self.sum, weighted))
             self.nodes.append(replace(node, operands=(joined,), attrs=over))
         else:

@@ -28,7 +28,7 @@ cheaper ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
@@ -268,8 +268,12 @@ def additive_cost(work: EdgeWork, hardware: Hardware) -> Floats:
 
 # -- The cheapest DAGs -----------------------------------------------------------------
 
-MAX_STATES = 200_000
-"""States of one extraction; beyond it the remaining DAGs are the best ones at hand."""
+MAX_STATES, FEW_STATES = 128_000, 8_000
+"""States of one extraction, and of those of a closure that has had many in all; beyond
+them the remaining DAGs are the best ones at hand."""
+ENOUGH_STATES = 2 * MAX_STATES
+"""What is many for a closure.  Those of the published programs have less, and no
+extraction of theirs has 70,000."""
 MAX_ROOT_CHOICES = 8
 
 _U = np.uint64
@@ -437,8 +441,17 @@ class Extraction:
     exact: bool
 
 
-def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
-    """The `k` cheapest DAGs; `cost` is that of every edge of the whole graph."""
+def cheapest(
+    c: Condensed, cost: Floats, k: int, states: int = MAX_STATES
+) -> Extraction:
+    """The cheapest DAGs.
+
+    Args:
+        c: What they are of.
+        cost: Of every edge of the whole graph.
+        k: How many.
+        states: Beyond which they are the best ones at hand.
+    """
     own = np.ascontiguousarray(cost[c.edge])
     words = (len(c.start) + 62) // 64
     opened = np.zeros((len(c.starts), words), _U)
@@ -452,7 +465,7 @@ def cheapest(c: Condensed, cost: Floats, k: int) -> Extraction:
     bounds(*graph)
     picks, costs = np.full((k, len(c.start)), -1), np.empty(k)
     found, expanded, exact = search(
-        *graph, *arrays(MAX_STATES, opened), picks, costs, len(opened)
+        *graph, *arrays(states, opened), picks, costs, len(opened)
     )
     chosen = tuple(tuple(c.edge[row[row >= 0]].tolist()) for row in picks[:found])
     paid = tuple(map(float, costs[:found]))
@@ -774,9 +787,6 @@ def search(
 ACCURATE = 4
 """Structures of a configuration that are kept for their accuracy, at most."""
 
-MOVED_US = 1e3
-"""What a moved difference costs more where structures without are looked for."""
-
 
 def moved_differences(
     space: Space, saturation: Saturation, names: AbstractSet[str] | None = None
@@ -799,25 +809,24 @@ def moved_differences(
 
 
 def accurate_ones(
-    found: Extraction, part: Condensed, costs: Floats, moved: Bools
+    found: Extraction,
+    accurate: Callable[[], Condensed | None],
+    costs: Floats,
+    moved: Bools,
 ) -> list[tuple[tuple[int, ...], float]]:
     """DAGs without moved differences, if others have them; extracted anew if need be.
 
     Args:
         found: The cheapest DAGs of a configuration.
-        part: What they are of.
+        accurate: What they are of without moved differences; asked for if need be.
         costs: Of its edges.
         moved: Which edges are moved differences.
     """
     if not any(moved[list(c)].any() for c in found.chosen):
         return []
     pairs = list(zip(found.chosen, found.costs, strict=True))
-    accurate = [(c, cost) for c, cost in pairs if not moved[list(c)].any()]
-    if not accurate:
-        dearer = cheapest(part, costs + MOVED_US * moved, ACCURATE)
-        accurate = [
-            (c, float(costs[list(c)].sum()))
-            for c in dearer.chosen
-            if not moved[list(c)].any()
-        ]
-    return accurate
+    there = [(c, cost) for c, cost in pairs if not moved[list(c)].any()]
+    if there or (part := accurate()) is None:
+        return there
+    others = cheapest(part, costs, ACCURATE, FEW_STATES)
+    return list(zip(others.chosen, others.costs, strict=True))

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
@@ -34,13 +34,13 @@ from mirage_dsl.ir.graph import (
     Load,
     Store,
 )
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import lines_of, to_text, with_lines
 from mirage_dsl.ir.walk import live, map_blocks
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST
+from mirage_dsl.ops.table import CAST, SUB
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
@@ -66,6 +66,10 @@ MOST_SPLIT = 6
 """Structures of a segment whose loops are split over the grid, the best ones."""
 
 
+MOST_SPARED = 4
+"""Plans that are kept since they are accurate, where better ones may not be."""
+AS_LONG = 1.005
+"""By how much estimates of plans differ that are the same but for a few operators."""
 MOST_PAIRS = 16
 """Plans of two kernels for rows in parts, of one length of the parts."""
 
@@ -239,7 +243,9 @@ class SegmentSearch:
                 with self.budget.step():
                     self._size(key, segment, inside, written, plans)
                 plans.sort(key=lambda p: p.microseconds)
-                del plans[self.keep * self.enough :]
+                most = self.keep * self.enough
+                spared = (p for p in plans[most:] if _subtracts_alike(p.graph, segment))
+                plans[most:] = islice(spared, MOST_SPARED)
                 if self.split:
                     with self.budget.step():
                         plans += self.split_apart(plans, inside)
@@ -424,7 +430,11 @@ class SegmentSearch:
                 self.plans(first, inside, written=True),
                 self.plans(second, there, written=True),
             )
-            graphs = (cutter.join([a.graph, b.graph]) for a, b in pairs)
+            found = [
+                Plan(a.microseconds + b.microseconds, cutter.join([a.graph, b.graph]))
+                for a, b in pairs
+            ]
+            graphs = (p.graph for p in _accurate_ones(found, rows.program))
             plans += [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
 
     def _is_right(self, form: KernelGraph, segment: KernelGraph) -> bool:
@@ -652,17 +662,48 @@ def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
 
 
 def _pairs(firsts: Sequence[Plan], seconds: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
-    """The best two plans, and those that differ from them in one.
+    """The best two plans, and those that differ from them in one."""
+    pairs = [*product(firsts[:1], seconds), *product(firsts[1:], seconds[:1])]
+    return sorted(pairs, key=lambda p: p[0].microseconds + p[1].microseconds)
 
-    Of plans with one estimate the first: the others differ in the order of operands.
+
+def _accurate_ones(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
+    """Those of some plans, sorted, that subtract as a program does, if they are there.
+
+    If they take longer, or there are none, the best plans: of those with one estimate
+    the first, for the others differ in the order of operands.
     """
-    ahead, behind = (
-        list({p.microseconds: p for p in reversed(plans)}.values())[::-1]
-        for plans in (firsts, seconds)
+    most = AS_LONG * plans[0].microseconds if plans else 0.0
+    alike = (
+        p
+        for p in plans
+        if p.microseconds <= most and _subtracts_alike(p.graph, program)
     )
-    pairs = [*product(ahead[:1], behind), *product(ahead[1:], behind[:1])]
-    pairs.sort(key=lambda p: p[0].microseconds + p[1].microseconds)
-    return pairs[:MOST_PAIRS]
+    different = {p.microseconds: p for p in reversed(plans)}
+    best = list(different.values())[::-1][:MOST_PAIRS]
+    return list(islice(alike, MOST_SPARED)) or best
+
+
+def _subtracts_alike(graph: KernelGraph, program: KernelGraph) -> bool:
+    """Whether a μGraph subtracts only values of such dims as its program does.
+
+    x * r - m * r for (x - m) * r cancels what was small: of such plans most are less
+    accurate than the program.
+    """
+    return _differences(graph) <= _differences(program)
+
+
+def _differences(graph: KernelGraph) -> set[frozenset[frozenset[str]]]:
+    """The dims of both operands of all differences."""
+    outer = kernel_types(graph)
+    levels = [(graph.applies, outer)]
+    levels += [(b.applies, block_types(b, outer)) for b in graph.blocks]
+    return {
+        frozenset(frozenset(types[v].names) for v in node.values)
+        for nodes, types in levels
+        for node in nodes
+        if node.op is SUB and len(node.values) == 2
+    }
 
 
 # -- What is called during a search ----------------------------------------------------

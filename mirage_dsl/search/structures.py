@@ -60,6 +60,10 @@ from mirage_dsl.search.closure import (
 )
 from mirage_dsl.search.extract import (
     ACCURATE,
+    ENOUGH_STATES,
+    FEW_STATES,
+    MAX_STATES,
+    Bools,
     Condensed,
     Edges,
     Extraction,
@@ -157,7 +161,8 @@ def structures(
         seed: Seed of fingerprints and residues; it does not change the result but
             for coincidences.
         own: Only what operators of the program itself make up: few structures, soon.
-        written: Only of the program as it is, not of its other form.
+        written: Only of the program as it is, not of its other form, and no further
+            than is quick.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
@@ -165,7 +170,7 @@ def structures(
     total = StructureSet()
     searched = [Form(program)] if own or written else forms(program)
     keep = 1 if own else per_configuration
-    parameters = (hardware, keep, budget, seed, own)
+    parameters = (hardware, keep, budget, seed, own, written)
     try:
         with until(budget.end):
             for form in searched:
@@ -234,6 +239,7 @@ class _Search:
     budget: Budget
     seed: int
     own: bool
+    written: bool
 
     def run(self, group: list[Configuration]) -> StructureSet:
         """All configurations of one loop choice, from one closure."""
@@ -289,7 +295,9 @@ class _Search:
         if part is None:
             result.spend("extract", began)
             return
-        found, accurate = self.cheap(edges, configuration, part)
+        many = self.written or result.counters.get("expanded", 0) > ENOUGH_STATES
+        states = FEW_STATES if many else MAX_STATES
+        found, accurate = self.cheap(edges, configuration, part, alive, states)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
@@ -311,18 +319,29 @@ class _Search:
         result.spend("reconstruct", began)
 
     def cheap(
-        self, edges: Edges, configuration: Configuration, part: Condensed
+        self,
+        edges: Edges,
+        configuration: Configuration,
+        part: Condensed,
+        alive: Bools,
+        states: int,
     ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
         """The cheapest DAGs of a configuration, and those that cancel no more."""
         tiles = placeholder_tiles(self.space, configuration)
         work = work_of(self.space, edges, configuration, tiles)
         costs = additive_cost(work, self.hardware)
-        found = cheapest(part, costs, VARIETY * self.per_configuration)
+        found = cheapest(part, costs, VARIETY * self.per_configuration, states)
         if not found.exact:
             # What is wanted at least may be had exactly.
-            found = cheapest(part, costs, self.per_configuration)
-        moved = moved_differences(self.space, edges.saturation)
-        return found, accurate_ones(found, part, costs, moved)
+            found = cheapest(part, costs, self.per_configuration, states)
+        saturation = edges.saturation
+        moved = moved_differences(self.space, saturation)
+
+        def accurate() -> Condensed | None:
+            nodes = len(saturation.shape)
+            return condense(saturation.edges, nodes, alive & ~moved, saturation.roots)
+
+        return found, accurate_ones(found, accurate, costs, moved)
 
     def distinct(
         self,

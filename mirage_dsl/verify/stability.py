@@ -398,10 +398,10 @@ Sums of so few bits are exact in f32, though not those of their squares.  And th
 of equal ones is again what they are: 1 / n is off by less than half of the last bit of
 a number this little above a power of 2.
 """
-_FEW = 4
+_FEW, _FEW_SUMS = 4, 32
 _NEIGHBOURS = 4
-"""Numbers of an output of which the largest error of one run says little; then those of
-so many runs beside it count as well."""
+"""Numbers of an output, and sums that outputs hang on, of which the largest error of
+one run says little; then those of so many runs beside it count as well."""
 _LAST_BITS = 2.0**-22
 """By how much inputs beside such rows are nudged: what a function makes of the last
 bits of f32 is nobody's error."""
@@ -564,15 +564,23 @@ def _runs_at(
 
 
 def _says_little(program: KernelGraph) -> bool:
-    """Whether an output is so few numbers of f32 that a program is right by chance.
+    """Whether an output in f32 hangs on so few numbers that it is right by chance.
 
-    As a loss: its roundings may cancel where those of another one of its kind do not.
+    As a loss, or rows that are divided by a norm each: the roundings of one sum may
+    cancel where those of another one of its kind do not.
     """
-    return any(
-        r.type.dtype == f32
-        and math.prod(program.extent_of[n] or 1 for n in r.type.names) < _FEW
-        for r in program.returns
+    types = kernel_types(program)
+    wide = [r for r in program.returns if r.type.dtype == f32]
+    sums = [n for n in program.applies if n.op.kind is Kind.REDUCTION]
+    return bool(wide) and (
+        any(_count(program, r.type) < _FEW for r in wide)
+        or any(_count(program, types[n.result]) < _FEW_SUMS for n in sums)
     )
+
+
+def _count(program: KernelGraph, kind: TensorType) -> int:
+    """Elements of a value."""
+    return math.prod(program.extent_of[n] or 1 for n in kind.names)
 
 
 _Asked = tuple[int, float]
