@@ -704,9 +704,13 @@ NORM_SHARES = {"batch_norm": 0.76, "group_norm": 0.76}
 their moments.  [M] H100: batch norm of [64, 64, 512, 512] in f32, not training, 3753 µs
 (3671 estimated with this share); group norm of [112, 64, 512, 512] in 8 groups, two
 reads and a write, 10025 µs (9635)."""
-SOFTMAX_READS = 3
-"""How often softmaxes read rows of which those at work do not fit into L2.  [M] H200:
-4096 rows of 393,216, f32, take 6.18 ms, and so many reads and a write 5.99."""
+ROW_READS = {
+    **dict.fromkeys(SOFTMAXES, 3),
+    **dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), 2),
+}
+"""How often calls read rows of which those at work do not fit into L2.  [M] H200:
+softmax of 4096 rows of 393,216, f32, takes 6.18 ms, and so many reads and a write 5.99.
+H100: layer norm of 7168 rows of 262,144, f32, 7969 µs (7323 estimated)."""
 
 
 @dataclass(frozen=True)
@@ -1129,9 +1133,9 @@ def _read_again(
 ) -> float:
     """Bytes that are read from memory more than once.
 
-    A softmax does that with long rows; a group norm is made by two kernels.
+    Softmaxes and norms do that with long rows; a group norm is made by two kernels.
     """
-    if call.name not in {*SOFTMAXES, "group_norm"}:
+    if call.name not in ROW_READS:
         return 0.0
     whole = tensor_bytes(call.types[call.value("x")], extents)
     if call.name == "group_norm":
@@ -1139,7 +1143,8 @@ def _read_again(
     rows = whole / size_of(call.over, extents)
     rows /= call.types[call.value("x")].dtype.itemsize
     at_work = whole * min(1.0, hardware.sms / rows)
-    return (SOFTMAX_READS - 1) * whole if at_work > hardware.l2_bytes else 0.0
+    reads = ROW_READS[call.name] - 1
+    return reads * whole if at_work > hardware.l2_bytes else 0.0
 
 
 def _copied_rows(call: FusedCall, extents: Mapping[str, int | None]) -> float:

@@ -140,12 +140,27 @@ def side_by_side(program: KernelGraph) -> Groups:
     groups: dict[str, tuple[str, ...]] = {}
     taken = set(program.extent_of)
     for chain in chains:
-        sizes = [found.extents[d] or 0 for d in chain]
-        if 0 < prod(sizes) <= LARGEST_INDEX:
-            name = free_name("_".join(chain), taken)
+        for group in _short_enough(chain, found.extents):
+            name = free_name("_".join(group), taken)
             taken.add(name)
-            groups[name] = tuple(chain)
+            groups[name] = group
     return groups
+
+
+def _short_enough(
+    chain: Sequence[str], extents: Mapping[str, int | None]
+) -> list[tuple[str, ...]]:
+    """A chain in pieces that can be indexed, those at its end as long as can be."""
+    pieces: list[tuple[str, ...]] = []
+    left = list(chain)
+    while left:
+        piece = [left.pop()]
+        while left and 0 < prod(extents[d] or 0 for d in (left[-1], *piece)) <= (
+            LARGEST_INDEX
+        ):
+            piece.insert(0, left.pop())
+        pieces.insert(0, tuple(piece))
+    return [piece for piece in pieces if len(piece) > 1]
 
 
 class _Dims:
