@@ -74,8 +74,8 @@ MOST_PAIRS = 16
 """Plans of two kernels for rows in parts, of one length of the parts."""
 
 PART_LENGTHS = (4096, 16384)
-"""Elements that parts of a row have at most: what a block of few warps holds, and of
-which there are less to read for each block that combines them."""
+"""Elements that parts of a row have at most: what a block of few warps holds; where
+that gives no plans, what there are fewer of to read for blocks that combine them."""
 
 
 @dataclass(frozen=True)
@@ -435,7 +435,10 @@ class SegmentSearch:
                 for a, b in pairs
             ]
             graphs = (p.graph for p in _accurate_ones(found, rows.program))
-            plans += [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
+            made = [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
+            plans += made
+            if made:
+                break
 
     def _is_right(self, form: KernelGraph, segment: KernelGraph) -> bool:
         """Whether another form of a segment is equal to it, and about as accurate.

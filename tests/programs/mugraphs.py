@@ -330,3 +330,18 @@ def split_k(
         total = b.sum(b.load(parts, "k#, m/grid, n/grid"), over="k#")
         y = b.store(total, "m/grid, n/grid", dtype=dtype)
     return g.returns(y).build()
+
+
+def odd_parts(m: int, k: int) -> KernelGraph:
+    """Two parts of a concatenation, the second one of which another kernel reads."""
+    g = KernelBuilder("odd", m=m, k=k)
+    x = g.input("x", f16, "m, k")
+    with g.block(grid={"m": 2}) as b:
+        t = b.load(x, "m/grid, k")
+        first, second = (
+            b.store(v, "m/grid, k", dtype=f16) for v in (b.square(t), b.neg(t))
+        )
+    with g.block(grid={"m": 3}) as b:
+        again = b.store(b.exp(b.load(second, "m/grid, k")), "m/grid, k", dtype=f16)
+    joined = g.concat(first, second, again, dims="k, k, k", to="j")
+    return g.returns(joined).build()

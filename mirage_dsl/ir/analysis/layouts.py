@@ -34,10 +34,12 @@ from mirage_dsl.ops.definition import Kind
 # -- Concatenations that cost nothing --------------------------------------------------
 # A kernel-level concatenation copies.  Where a block graph makes an operand, it
 # can as well store it into its part of the whole, which is then allocated before
-# the kernel starts.  Only operands that are made otherwise are copied.
+# the kernel starts.  Only operands that are made otherwise are copied.  A part may
+# start anywhere, for kernels are compiled for where it lies; one of a symbolic extent
+# starts where it is aligned, for they are compiled once for all extents.
 
 ALIGNMENT = 16
-"""Bytes at whose multiples parts start: kernels access them as aligned tensors."""
+"""Bytes at whose multiples such parts start."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,8 @@ def _place(
 ) -> Place | None:
     """The place of an operand.
 
-    None if it is not aligned, has another format, or repeats along an axis of the
-    whole, where it has but one element to store.
+    None if it has another format, repeats along an axis of the whole, where it has but
+    one element to store, or is of symbolic extents and not aligned.
     """
     joined, to = node.attr("dims"), str(node.attr("to"))
     assert isinstance(joined, tuple)
@@ -134,7 +136,8 @@ def _place(
     along = whole.names.index(to)
     offset = start * steps[along] * whole.dtype.itemsize
     repeats = len(part.names) < len(whole.names)
-    if repeats or part.dtype != whole.dtype or offset % ALIGNMENT:
+    odd = bool(offset % ALIGNMENT) and not sizes.keys() >= {*whole.names}
+    if repeats or odd or part.dtype != whole.dtype:
         return None
     axes = tuple(whole.names.index(to if n == joined[at] else n) for n in part.names)
     return Place(
