@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,9 +18,11 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar, f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check import check
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.walk import map_nodes
 from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
@@ -337,3 +341,36 @@ def test_a_stencil_is_what_it_is() -> None:
     for seed, change in itertools.product(range(5), wrong):
         made = verify(STENCIL.format(**RIGHT | change), program, seed=seed)
         assert made.verdict == "different", made
+
+
+def moved_slices(graph: KernelGraph) -> Iterator[KernelGraph]:
+    """The graph with one slice an element further on, or before where it was."""
+    for node in graph.applies:
+        attrs = dict(node.attrs)
+        if "start" not in attrs:
+            continue
+        start, stop = node.attr("start"), node.attr("stop")
+        extent = graph.extent_of[str(attrs["dim"])]
+        assert isinstance(start, int)
+        assert isinstance(stop, int)
+        assert extent is not None
+        for step in (-1, 1):
+            if start + step >= 0 and stop + step <= extent:
+                moved = {**attrs, "start": start + step, "stop": stop + step}
+                made = replace(node, attrs=tuple(sorted(moved.items())))
+                yield map_nodes(graph, lambda n, a=node, b=made: b if n is a else n)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_no_slice_that_is_moved_is_accepted(name: str) -> None:
+    program = mirage.kernel(WINDOWS[name]).trace(mirage.f32[(3, 4096)])
+    x = np.random.default_rng(0).normal(size=(3, 4096))
+    (exact,) = evaluate_numpy(program, x)
+    count = 0
+    for seed, wrong in enumerate(moved_slices(program)):
+        (found,) = evaluate_numpy(wrong, x)
+        assert not np.allclose(found, exact)
+        made = verify(wrong, program, seed=seed, stability=False)
+        assert not made.equivalent, wrong
+        count += 1
+    assert count >= 2
