@@ -356,6 +356,8 @@ class Chains:
                 self.cutter.halves(group),
                 *self.cutter.at_calls(group),
             ):
+                if self.segments.late():
+                    break
                 seconds = self._searched((right,))
                 ways += [(*a, *b) for a in self._searched((left,)) for b in seconds]
         ways.append((alone,))

@@ -249,7 +249,8 @@ class SegmentSearch:
                 if self.split:
                     with self.budget.step():
                         plans += self.split_apart(plans, inside)
-                    if not written:
+                if self.split and not written:
+                    with self.budget.step():
                         self._add_in_parts(segment, inside, plans)
                 plans.sort(key=lambda p: p.microseconds)
                 self.memo.keep(key, lambda: self.document(plans, segment))
