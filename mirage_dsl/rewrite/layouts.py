@@ -42,7 +42,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from math import prod
 
 from mirage_dsl.core.types import (
     LARGEST_INDEX,
@@ -155,9 +154,9 @@ def _short_enough(
     left = list(chain)
     while left:
         piece = [left.pop()]
-        while left and 0 < prod(extents[d] or 0 for d in (left[-1], *piece)) <= (
-            LARGEST_INDEX
-        ):
+        length = extents[piece[0]] or 0
+        while left and 0 < length * (extents[left[-1]] or 0) <= LARGEST_INDEX:
+            length *= extents[left[-1]] or 0
             piece.insert(0, left.pop())
         pieces.insert(0, tuple(piece))
     return [piece for piece in pieces if len(piece) > 1]

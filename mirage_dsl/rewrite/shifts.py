@@ -369,13 +369,9 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
 
 def _subtracts(node: BlockNode, value: str) -> bool:
     """Whether a node is the difference of another value and this one."""
-    if (
-        not isinstance(node, Apply)
-        or node.op is not SUB
-        or node.values[-1:] != (value,)
-    ):
+    if not isinstance(node, Apply) or node.op is not SUB or len(node.values) != 2:
         return False
-    return len(node.values) == 2 and node.values[0] != value
+    return node.values[1] == value != node.values[0]
 
 
 class _Shift:

@@ -272,8 +272,8 @@ MAX_STATES, FEW_STATES = 128_000, 8_000
 """States of one extraction, and of those of a closure that has had many in all; beyond
 them the remaining DAGs are the best ones at hand."""
 ENOUGH_STATES = MAX_STATES
-"""What is many for a closure.  Those of the published programs have less, and no
-extraction of theirs has 70,000."""
+"""What is many for a closure.  No search of a published program is cut short by that,
+and no extraction of theirs has 70,000."""
 MAX_ROOT_CHOICES = 8
 
 _U = np.uint64
