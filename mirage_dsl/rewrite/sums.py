@@ -37,6 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from math import prod
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import (
@@ -591,6 +592,15 @@ def in_parts(program: KernelGraph, longest: int = LONGEST) -> InParts | None:
         return None
     found = _PartsWriter(program, squares, part).found()
     return None if found is None or check(found.program) else found
+
+
+def row_length(program: KernelGraph) -> int:
+    """Elements of the rows whose squares wait for their sums; 0 where none do."""
+    squares = _Squares.of(program)
+    if squares is None:
+        return 0
+    extents = derived_extents(program, program.extent_of)
+    return prod(extents[d] or 0 for d in squares.over)
 
 
 def read_in_turn(program: KernelGraph) -> list[frozenset[str]]:

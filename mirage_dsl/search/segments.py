@@ -44,7 +44,7 @@ from mirage_dsl.ops.table import CAST, SUB
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.sums import in_parts
+from mirage_dsl.rewrite.sums import in_parts, row_length
 from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.memo import Memo, names_of, normal_text, renamed
 from mirage_dsl.search.partition import Cutter
@@ -73,6 +73,9 @@ AS_LONG = 1.005
 MOST_PAIRS = 16
 """Plans of two kernels for rows in parts, of one length of the parts."""
 
+LONGEST_HELD = 32768
+"""Elements of a row that no block holds with what is made of it: half the registers of
+a multiprocessor.  Where its variance can be had in parts, no kernel of it is sought."""
 PART_LENGTHS = (4096, 16384)
 """Elements that parts of a row have at most: what a block of few warps holds; where
 that gives no plans, what there are fewer of to read for blocks that combine them."""
@@ -240,16 +243,14 @@ class SegmentSearch:
             with self._own_ledger():
                 self.ledger.found["segments"] += 1
                 plans: list[Plan] = []
-                with self.budget.step():
-                    self._size(key, segment, inside, written, plans)
-                plans.sort(key=lambda p: p.microseconds)
-                most = self.keep * self.enough
-                spared = (p for p in plans[most:] if _subtracts_alike(p.graph, segment))
-                plans[most:] = islice(spared, MOST_SPARED)
-                if self.split:
+                parts = self.split and not written
+                first = parts and row_length(segment) > LONGEST_HELD
+                if first:
                     with self.budget.step():
-                        plans += self.split_apart(plans, inside)
-                if self.split and not written:
+                        self._add_in_parts(segment, inside, plans)
+                if not plans:
+                    self._add_kernels(key, segment, inside, written, plans)
+                if parts and not first:
                     with self.budget.step():
                         self._add_in_parts(segment, inside, plans)
                 plans.sort(key=lambda p: p.microseconds)
@@ -257,6 +258,25 @@ class SegmentSearch:
         finally:
             self.exhausted &= before
         return plans
+
+    def _add_kernels(
+        self,
+        key: str,
+        segment: KernelGraph,
+        inside: AbstractSet[str],
+        written: bool,
+        plans: list[Plan],
+    ) -> None:
+        """Append the best plans of one kernel, and of loops that two share out."""
+        with self.budget.step():
+            self._size(key, segment, inside, written, plans)
+        plans.sort(key=lambda p: p.microseconds)
+        most = self.keep * self.enough
+        spared = (p for p in plans[most:] if _subtracts_alike(p.graph, segment))
+        plans[most:] = islice(spared, MOST_SPARED)
+        if self.split:
+            with self.budget.step():
+                plans += self.split_apart(plans, inside)
 
     @contextmanager
     def _own_ledger(self) -> Generator[None]:
