@@ -268,12 +268,9 @@ def additive_cost(work: EdgeWork, hardware: Hardware) -> Floats:
 
 # -- The cheapest DAGs -----------------------------------------------------------------
 
-MAX_STATES, FEW_STATES = 128_000, 8_000
-"""States of one extraction, and of those of a closure that has had many in all; beyond
-them the remaining DAGs are the best ones at hand."""
-ENOUGH_STATES = MAX_STATES
-"""What is many for a closure.  No search of a published program is cut short by that,
-and no extraction of theirs has 70,000."""
+MAX_STATES, FEW_STATES = 200_000, 8_000
+"""States of one extraction, and of one that has to be quick; beyond them the remaining
+DAGs are the best ones at hand."""
 MAX_ROOT_CHOICES = 8
 
 _U = np.uint64

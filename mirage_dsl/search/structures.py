@@ -60,7 +60,6 @@ from mirage_dsl.search.closure import (
 )
 from mirage_dsl.search.extract import (
     ACCURATE,
-    ENOUGH_STATES,
     FEW_STATES,
     MAX_STATES,
     Bools,
@@ -295,8 +294,7 @@ class _Search:
         if part is None:
             result.spend("extract", began)
             return
-        many = self.written or result.counters.get("expanded", 0) > ENOUGH_STATES
-        states = FEW_STATES if many else MAX_STATES
+        states = FEW_STATES if self.written else MAX_STATES
         found, accurate = self.cheap(edges, configuration, part, alive, states)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
