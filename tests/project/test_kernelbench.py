@@ -23,6 +23,7 @@ from benchmarks.kernelbench_gpu import (
     TOLERANCE,
     Sizes,
     Timed,
+    beyond,
     furthest,
     module_of,
     without_data,
@@ -344,3 +345,12 @@ def test_how_far_results_are_apart() -> None:
     for wrong in ([nan, 4.0, -inf, nan], [1.0, 4.0, inf, nan], [1.0, 4.0, -inf, 0.0]):
         assert furthest([torch.tensor(wrong)], [right]) > TOLERANCE
     assert furthest(torch.tensor([2, 3]), torch.tensor([2, 4])) == 0.25
+
+
+def test_noise_is_as_far_from_float64_as_eagers() -> None:
+    exact = torch.tensor([0.0, 1e-17], dtype=torch.float64)
+    eager, ours = torch.tensor([3e-9, -2e-9]), torch.tensor([-5e-9, 8e-9])
+    assert furthest(ours, eager) > 1
+    assert beyond(ours, eager, exact) == 0
+    assert beyond(1e3 * ours, eager, exact) > 1
+    assert beyond(torch.tensor([1.0, float("nan")]), eager, exact) == float("inf")
