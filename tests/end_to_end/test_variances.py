@@ -159,13 +159,13 @@ def test_other_rows_stay(function: Any, shapes: Any) -> None:
 MUTANTS = {
     "only squares of parts": ("add x_squares, x_weighted", "add x_squares, x_squares"),
     "only means of parts": ("add x_squares, x_weighted", "add x_weighted, x_weighted"),
-    "unweighted": ("mul x_apart2, 1*k_in", "mul x_apart2, 1"),
-    "weighted by parts": ("mul x_apart2, 1*k_in", "mul x_apart2, 1*k_part"),
+    "unweighted": ("mul x_apart2, 1/k_in", "mul x_apart2, 1"),
+    "weighted by parts": ("mul x_apart2, 1/k_in", "mul x_apart2, 1/k_part"),
     "mean of too many": ("mul x_part, 1/k_in", "mul x_part, 1/k"),
-    "mean of too few": ("mul x_total, 1/k_part", "mul x_total, 1/k_in"),
+    "mean of too few": ("mul t, 1/k_part", "mul t, 1/k_in"),
     "not centred": ("mul x_apart, x_apart", "mul x_mean, x_mean"),
     "about 0": ("sub x_parts, x_mean", "sub x_parts, 0"),
-    "one part short": ("mul x_total, 1/k_part", "mul x_total, 1/34"),
+    "one part short": ("mul t, 1/k_part", "mul t, 1/34"),
 }
 
 VARIANCE = """mirage 1
