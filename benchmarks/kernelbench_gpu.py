@@ -281,7 +281,9 @@ class _Times:
             with self._shared.turn():
                 self.error = furthest(found, wanted)
                 if self.error > TOLERANCE:
-                    self.error = beyond(found, wanted, _in_double(model, inputs))
+                    # Where float64 has no room, the difference to eager stays.
+                    with contextlib.suppress(torch.OutOfMemoryError):
+                        self.error = beyond(found, wanted, _in_double(model, inputs))
             calls[OURS] = lambda: kernel(*inputs)
             del found
         except Exception as problem:

@@ -192,7 +192,6 @@ ROWS: dict[str, Operator] = {}
 """The rows entered so far, by name."""
 
 
-@cache
 def known_values(name: str) -> tuple[tuple[int, int], ...]:
     """Where the unknown function of a row is known: arguments and values.
 

@@ -771,7 +771,7 @@ class _Driver:
                     self.budget.now = self.budget.verified
         if not any(c.mugraph.blocks for c in kept):
             # What was secured may be a part of a plan, and so no plan of these.
-            kept += self.secured
+            kept += [c for c in self.secured if c not in kept]
         return sorted(kept or [self._as_written()], key=lambda c: c.rank)[: self.k]
 
     def _ends(self, kept: Sequence[Candidate]) -> bool:

@@ -119,7 +119,7 @@ Structures = Callable[[KernelGraph, bool], Found]
 Or only those of the program as it is written."""
 
 
-def _reads_joined(block: BlockGraph) -> bool:
+def reads_joined(block: BlockGraph) -> bool:
     """Whether an operator reads a value that is joined over the loop.
 
     Such a value is whole in the end, so the block without the loop computes the same
@@ -249,7 +249,9 @@ class SegmentSearch:
                     with self.budget.step():
                         self._add_in_parts(segment, inside, plans)
                 if not plans:
-                    self._add_kernels(key, segment, inside, written, plans)
+                    with self.budget.step():
+                        self._size(key, segment, inside, written, plans)
+                    self._keep_best(segment, inside, plans)
                 if parts and not first:
                     with self.budget.step():
                         self._add_in_parts(segment, inside, plans)
@@ -259,17 +261,10 @@ class SegmentSearch:
             self.exhausted &= before
         return plans
 
-    def _add_kernels(
-        self,
-        key: str,
-        segment: KernelGraph,
-        inside: AbstractSet[str],
-        written: bool,
-        plans: list[Plan],
+    def _keep_best(
+        self, segment: KernelGraph, inside: AbstractSet[str], plans: list[Plan]
     ) -> None:
-        """Append the best plans of one kernel, and of loops that two share out."""
-        with self.budget.step():
-            self._size(key, segment, inside, written, plans)
+        """Leave the best plans of one kernel, and append those of loops in halves."""
         plans.sort(key=lambda p: p.microseconds)
         most = self.keep * self.enough
         spared = (p for p in plans[most:] if _subtracts_alike(p.graph, segment))
@@ -385,7 +380,7 @@ class SegmentSearch:
         """The structures to size."""
         admitted: list[BlockGraph] = []
         for block in blocks:
-            if _reads_joined(block):
+            if reads_joined(block):
                 self.ledger.cut["joined values"] += 1
             elif not self.constraints.admits_structure(block):
                 self.ledger.cut["constraints"] += 1

@@ -294,8 +294,7 @@ class _Search:
         if part is None:
             result.spend("extract", began)
             return
-        states = FEW_STATES if self.written else MAX_STATES
-        found, accurate = self.cheap(edges, configuration, part, alive, states)
+        found, accurate = self.cheap(edges, configuration, part, alive)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
@@ -322,12 +321,12 @@ class _Search:
         configuration: Configuration,
         part: Condensed,
         alive: Bools,
-        states: int,
     ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
         """The cheapest DAGs of a configuration, and those that cancel no more."""
         tiles = placeholder_tiles(self.space, configuration)
         work = work_of(self.space, edges, configuration, tiles)
         costs = additive_cost(work, self.hardware)
+        states = FEW_STATES if self.written else MAX_STATES
         found = cheapest(part, costs, VARIETY * self.per_configuration, states)
         if not found.exact:
             # What is wanted at least may be had exactly.

@@ -40,7 +40,7 @@ from mirage_dsl.search.closure import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.rewrites import REWRITES
-from mirage_dsl.search.segments import _reads_joined, one_kernel
+from mirage_dsl.search.segments import one_kernel, reads_joined
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.search.space import Configuration, Space, space_of
 from mirage_dsl.search.useful import (
@@ -359,7 +359,7 @@ def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[st
     for node in block.nodes:
         if isinstance(node, Apply) and (node.is_view or node.op.kind is Kind.CONCAT):
             yield f"`{node.result}`: a block has no {node.op.name}"
-    if _reads_joined(block):
+    if reads_joined(block):
         yield (
             "an operator reads a value that is joined over the loop, which would be "
             "whole without the loop"
