@@ -546,16 +546,22 @@ class _Shrinking:
                         self.classes.join(a, b)
 
     def _relate_constants(self) -> None:
-        """A dim that only constants know is the program's, of that name and extent.
+        """A dim that is no tensor's is the program's, of that name and extent.
 
-        That is one whose elements are all alike, so that no tensor is read of it.
+        That is one of which constants know alone, whose elements are all alike, or
+        positions: of windows, say, that are gathered.  At its true extent it is as
+        long on both sides.
         """
         program, candidate = self.graphs
-        counted = {index.name for index in candidate.indices}
-        kinds = kernel_types(candidate).items()
-        known = {n for value, kind in kinds if value not in counted for n in kind.names}
+        types = kernel_types(candidate)
+        counted = [index.name for index in candidate.indices]
+        free = {n for value in counted for n in types[value].names}
+        known = {n for v, t in types.items() if v not in counted for n in t.names}
+        ours = {self.classes.find((0, name)) for name, _ in program.extents}
+        free = {n for n in free if self.classes.find((1, n)) not in ours}
         for name, extent in candidate.extents:
-            if name not in known and program.extent_of.get(name) == extent is not None:
+            alike = program.extent_of.get(name) == extent is not None
+            if alike and (name in free or name not in known):
                 self.classes.join((0, name), (1, name))
 
     def _relate_cuts(self, parts: Sequence[Part]) -> None:

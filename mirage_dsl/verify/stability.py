@@ -41,7 +41,7 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, TensorType, f32
+from mirage_dsl.core.types import DType, Scalar, TensorType, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.canonical import attribute_dims
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
@@ -164,7 +164,7 @@ def _step_ratios(
     steps = _steps(program, seed, executed)
     if steps is None:
         return
-    found = evaluate_runs(candidate, steps.inputs, executed)
+    found = _outputs(candidate, program, steps.inputs, executed)
     for cell in steps.cells:
         missed = sum(pair.missed(found, steps.exact) for pair in cell.pairs)
         yield missed / (cell.missed + _MISSED * 2 * len(cell.pairs)), cell.name
@@ -193,8 +193,8 @@ def _steps(program: KernelGraph, seed: int, executed: RunsDomain) -> _Steps | No
         as_held(v, i.type.dtype) if i.type.dtype.is_float else v
         for i, v in zip(program.inputs, joined, strict=True)
     ]
-    exact = evaluate_runs(program, inputs)
-    rounded = evaluate_runs(program, inputs, executed)
+    exact = _outputs(program, program, inputs)
+    rounded = _outputs(program, program, inputs, executed)
     starts = np.cumsum([0, *sizes])
     cells: list[_Cell] = []
     for number, name in enumerate(names):
@@ -463,7 +463,9 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
         look()
         runs = _program_runs(shrunk.program, seed, model)
         if runs.names:
-            found = evaluate_runs(shrunk.candidate, runs.inputs, model.domain)
+            found = _outputs(
+                shrunk.candidate, shrunk.program, runs.inputs, model.domain
+            )
             ratios += zip(_ratios(runs, found), runs.names, strict=True)
     used = len(ratios)
     ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
@@ -501,6 +503,60 @@ def _verdict(worst: float, where: str, used: int) -> Stability:
         return Stability(False, worst, reason)
     reason = f"stable: at most {worst:.2f} times the error of the program"
     return Stability(True, worst, reason)
+
+
+# -- What is infinite whatever is computed ---------------------------------------------
+# Scores that a mask takes out, or the largest element of no elements, are infinities
+# that a program means.  They are no sizes that errors are compared to.
+
+
+_DRAWS = 2
+"""Floats with which an element is infinite that is so with all."""
+
+
+def _outputs(
+    graph: KernelGraph,
+    program: KernelGraph,
+    inputs: Sequence[Array],
+    domain: RunsDomain | None = None,
+) -> list[Array]:
+    """The outputs of runs, as `evaluate_runs` has them, of a program or a candidate.
+
+    Elements that are infinite in the program whatever its floats are 0 where they are
+    that infinity, and no number where they are anything else.
+    """
+    found = evaluate_runs(graph, inputs, domain)
+    if not _knows_infinity(program):
+        return found
+    meant = _infinities(program, inputs)
+    return [
+        np.where(np.isinf(at), np.where(v == at, 0.0, np.nan), v)
+        for v, at in zip(found, meant, strict=True)
+    ]
+
+
+def _knows_infinity(program: KernelGraph) -> bool:
+    """Whether an infinity is among the constants of a program."""
+    operands = (o for node in program.applies for o in node.operands)
+    return any(isinstance(o, Scalar) and math.isinf(o.value) for o in operands)
+
+
+def _infinities(program: KernelGraph, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of runs where they hang on integers and masks alone, and 0 elsewhere.
+
+    That is where they are infinite with other floats as well.
+    """
+    rng = np.random.default_rng(11)
+    found: list[list[Array]] = []
+    for _ in range(_DRAWS):
+        plain = [
+            rng.normal(size=v.shape) if i.type.dtype.is_float else v
+            for i, v in zip(program.inputs, inputs, strict=True)
+        ]
+        found.append(evaluate_runs(program, plain))
+    return [
+        np.where(np.isinf(a) & (a == b), a, 0.0) for a, b in zip(*found, strict=True)
+    ]
 
 
 # -- The program -----------------------------------------------------------------------
@@ -649,7 +705,7 @@ def _tried(
     inputs = _drawn(
         program, [*families, *beside], [*asked, (len(families), 1.0)], model
     )
-    exact = evaluate_runs(program, inputs)
+    exact = _outputs(program, program, inputs)
     least = [_least(r, v, model) for r, v in zip(program.returns, exact, strict=True)]
     inputs, exact = ([v[:-1] for v in values] for values in (inputs, exact))
     return _judged(program, asked, inputs, exact, least, model)
@@ -679,7 +735,7 @@ def _tried_also(
 ) -> _Tried:
     """The program at more scales."""
     inputs = _drawn(program, families, asked, model)
-    exact = evaluate_runs(program, inputs)
+    exact = _outputs(program, program, inputs)
     return _judged(program, asked, inputs, exact, tried.least, model)
 
 
@@ -784,7 +840,7 @@ def _nudged_errors(
         strict=True,
     )
     inputs = [a if item.type.dtype.is_float else b for item, a, b in drawn]
-    moved = evaluate_runs(program, inputs)
+    moved = _outputs(program, program, inputs)
     return _errors(moved, tried.exact, tried.least)
 
 
@@ -796,7 +852,7 @@ def _errors_beside(
         as_held(v * _nudges(rng, v), item.type.dtype) if item.type.dtype.is_float else v
         for item, v in zip(program.inputs, tried.inputs, strict=True)
     ]
-    exact = evaluate_runs(program, inputs)
+    exact = _outputs(program, program, inputs)
     return _program_errors(program, inputs, exact, tried.least, model)
 
 
@@ -848,14 +904,14 @@ def _program_errors(
     found = [[math.inf for _ in exact] for _ in inputs[0]]
     if not found:
         return found
-    rounded = evaluate_runs(program, inputs, model.domain)
+    rounded = _outputs(program, program, inputs, model.domain)
     says = np.flatnonzero(_held(program, inputs, exact) & _finite(rounded))
     if not len(says):
         return found
     inputs, exact, rounded = ([v[says] for v in a] for a in (inputs, exact, rounded))
     errors = without = _errors(rounded, exact, least)
     if model.unbounded != model.domain:
-        unbounded = evaluate_runs(program, inputs, model.unbounded)
+        unbounded = _outputs(program, program, inputs, model.unbounded)
         without = _errors(unbounded, exact, least)
     for at, own, other in zip(says.tolist(), errors, without, strict=True):
         most = _at_least_rounding(program, other)

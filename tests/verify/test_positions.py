@@ -17,6 +17,15 @@ from mirage_dsl.verify.verifier import verify
 Function = Callable[..., Any]
 SEEDS = range(20)
 
+
+def _windows(x: Any) -> Any:
+    """The largest elements of windows of four, of which some are outside."""
+    at = torch.arange(31)[:, None] * 2 + torch.arange(4) - 1
+    inside = (at >= 0) & (at < x.shape[-1])
+    rows = torch.where(inside, at, torch.zeros_like(at))
+    return torch.where(inside, x[:, rows], -torch.inf).amax(-1)
+
+
 FLOATS = [((64, 64), "float32")]
 LABELLED = [((32, 64), "float32"), ((32,), "int64")]
 PROGRAMS: dict[str, tuple[Function, list[tuple[tuple[int, ...], str]]]] = {
@@ -34,6 +43,7 @@ PROGRAMS: dict[str, tuple[Function, list[tuple[tuple[int, ...], str]]]] = {
     "fewer positions": (lambda x: x[:, torch.arange(40)], FLOATS),
     "positions below 0": (lambda x: x[:, torch.arange(40) - 2], FLOATS),
     "every position twice": (lambda x: x[torch.arange(64) // 2], FLOATS),
+    "windows": (_windows, FLOATS),
 }
 
 
@@ -61,13 +71,17 @@ MUTANTS = {
     "fewer positions": ("gather x, index1", "gather x, a", "a = add index1, 1"),
     "positions below 0": ("sub index1, 2", "sub index1, 1", ""),
     "every position twice": ("floor_divide index1, 2", "floor_divide index1, 3", ""),
+    "windows": ("sub add1, 1", "sub add1, 2", ""),
+    "windows, apart": ("mul index1, 2", "mul index1, 3", ""),
+    "windows, counted from 1": ("less_equal 0", "less 0", ""),
+    "windows, up to the end": ("less sub1", "less_equal sub1", ""),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_shifted_position_is_refused(name: str) -> None:
     before, after, node = MUTANTS[name]
-    program = _traced(name)
+    program = _traced(name.partition(",")[0])
     lines = str(program).splitlines()
     at = next(i for i, line in enumerate(lines) if before in line)
     lines[at] = lines[at].replace(before, after)
@@ -76,3 +90,60 @@ def test_a_shifted_position_is_refused(name: str) -> None:
     mutant = parse("\n".join(lines))
     for seed in SEEDS:
         assert not verify(mutant, program, seed=seed).equivalent, seed
+
+
+WINDOWS = """mirage 1
+mugraph f(x: f32[m, k]) -> f32[m, n] where m = 64, k = 64, n = 31, w = 4 {
+  rows = index n
+  columns = index w
+  BODY
+  return y
+}
+"""
+AS_WRITTEN = """
+  twice = mul rows, 2
+  at = add twice, columns
+  before = sub at, 1
+  first = less_equal 0, before
+  last = less before, 1*k
+  inside = mul first, last
+  place = where inside, before, 0
+  p = gather x, place dim(k)
+  v = where inside, p, -inf
+  y = max v over(w)
+"""
+IN_A_BLOCK = """
+  y = block grid(m / 16) loop(n / 8) {
+    i = load rows[n/loop]
+    j = load columns[w]
+    t = load x[m/grid, k]
+    twice = mul i, 2
+    before = sub twice, 1
+    at = add before, j
+    first = less_equal FIRST, at
+    last = less at, 1*k
+    inside = mul first, last
+    place = where inside, at, 0
+    p = gather t, place dim(k)
+    v = where inside, p, FILL
+    l = max v over(w)
+    a = accumulate l concat
+    store y: f32[m/grid, n] = a
+  }
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "fill", "right"),
+    [("0", "-inf", True), ("1", "-inf", False), ("0", "0", False)],
+)
+def test_dims_of_positions_alone_are_as_long_on_both_sides(
+    first: str, fill: str, right: bool
+) -> None:
+    """That of a window is a dim of no tensor."""
+    program = parse(WINDOWS.replace("BODY", AS_WRITTEN))
+    block = IN_A_BLOCK.replace("FIRST", first).replace("FILL", fill)
+    candidate = parse(WINDOWS.replace("BODY", block))
+    for seed in SEEDS:
+        found = verify(candidate, program, seed=seed)
+        assert found.ok == right, (seed, str(found))

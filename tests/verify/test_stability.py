@@ -14,6 +14,7 @@ from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.verify import stability
+from mirage_dsl.verify.sizes import shrink
 from mirage_dsl.verify.verifier import verify
 
 SEEDS = range(5)
@@ -226,6 +227,41 @@ def test_an_overflow_that_does_no_harm_counts(name: str) -> None:
         assert found is not None
         assert not found.ok
         assert "not finite where the program is" in found.reason
+
+
+# -- Infinities that are meant ---------------------------------------------------------
+
+
+def _masked(fill: float, *, exact: bool = True) -> KernelGraph:
+    """Scores of which a mask, and positions, take some out."""
+    b: Any = KernelBuilder("f", m=32, k=64, n=48)
+    q, w = b.input("q", f16, "m, k"), b.input("w", f16, "k, n")
+    mask = b.input("mask", boolean, "m, n")
+    if not exact:
+        # The same but for rounding: what is near to it in size is lost.
+        q = b.sub(b.add(q, scalar(2048)), scalar(2048))
+    product = b.matmul(q, w, over="k")
+    return b.returns(b.where(mask, scalar(fill), product)).build()
+
+
+def test_scores_that_are_taken_out_are_no_sizes_of_others() -> None:
+    program = _masked(-np.inf)
+    for seed in SEEDS:
+        found = verify(program, program, seed=seed).stability
+        assert found is not None
+        assert found.ok, found.reason
+        lossy = verify(_masked(-np.inf, exact=False), program, seed=seed).stability
+        assert lossy is not None
+        assert not lossy.ok
+
+
+@pytest.mark.parametrize("fill", [0.0, np.inf, -65504.0])
+def test_another_number_in_the_place_of_an_infinity_is_an_error(fill: float) -> None:
+    candidate, program = _masked(fill), _masked(-np.inf)
+    for seed in SEEDS:
+        assert not verify(candidate, program, seed=seed).ok
+        shrunk = shrink(candidate, program, ragged=False, seed=seed)
+        assert not stability.measure_stability(shrunk, seed).ok
 
 
 # -- Truth values ----------------------------------------------------------------------
