@@ -289,6 +289,7 @@ class _Search:
         began = time.perf_counter()
         result.count({"configurations": 1})
         alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
+        alive &= ~_read_joined(saturation, alive)
         nodes = len(saturation.shape)
         part = condense(saturation.edges, nodes, alive, saturation.roots)
         if part is None:
@@ -369,6 +370,26 @@ class _Search:
         over |= np.array(saturation.site_along, np.int64)
         function = kind == FUNCTION
         return np.where(function, over[np.where(function, arg, 0)], summed)
+
+
+def _read_joined(saturation: Saturation, alive: Bools) -> Bools:
+    """Which edges read what iterations alone make, side by side.
+
+    That is whole in the end: a block without the loop computes the same with less.
+    What is made in another way as well is read as that.
+    """
+    made, kind, *operands, _ = saturation.edges.T
+    read = np.stack(operands)
+    dead = np.zeros(len(made), np.bool_)
+    while True:
+        otherwise = np.zeros(len(saturation.shape) + 1, np.bool_)
+        otherwise[made[alive & ~dead & (kind != GATHER)]] = True
+        joined = np.zeros(len(saturation.shape) + 1, np.bool_)
+        joined[made[kind == GATHER]] = True
+        found = np.asarray((joined & ~otherwise)[read].any(axis=0))
+        if not (found & ~dead).any():
+            return dead
+        dead |= found
 
 
 def _varied(

@@ -25,6 +25,7 @@ from tests.search.test_structures import outline
 
 PRIME = (1 << 31) - 1
 ITERATIONS = TILE = 3
+JOINED = "concat:"
 Residues = NDArray[np.int64]
 
 
@@ -59,6 +60,14 @@ class Term:
     piece: bool
     stage: str
     values: Residues
+
+    @property
+    def reads_joined(self) -> bool:
+        """Whether anything is made of what iterations make side by side.
+
+        Such is only stored: a block without the loop computes the same with less.
+        """
+        return JOINED in self.text[1:]
 
 
 class Enumerator:
@@ -102,7 +111,7 @@ class Enumerator:
             if a.piece:
                 axis = self.dims.index(str(self.loop))
                 joined = np.concatenate(list(a.values), axis)[None]
-                yield Term(f"concat:{a.text}", size, a.dims, False, "after", joined)
+                yield Term(f"{JOINED}{a.text}", size, a.dims, False, "after", joined)
 
     def maxima(self, a: Term) -> Iterator[Term]:
         """Maxima over a dim, and over the iterations, in the order of residues."""
@@ -286,7 +295,6 @@ def reference(
         (quotient(), "h", 4),
         (quotient(), "b", 4),
         (softmax_of_one(), None, 2),
-        (softmax_of_one(), "n", 4),
         (softmax_of_one(), "b", 4),
         (weighted_mean(), None, 5),
         (weighted_exponentials(), "n", 4),
@@ -315,6 +323,7 @@ def test_the_search_misses_nothing(
         and not t.piece
         and t.values.shape[1:] == wanted.shape
         and np.array_equal(t.values[0], wanted)
+        and not t.reads_joined
     }
     found = structures(
         program,
