@@ -1048,9 +1048,7 @@ def enabled_kinds(space: Space) -> set[np.int64]:
     terms = space.terms
     names = [v.names for v in space.values]
     dots = any(
-        v.op is not None
-        and v.op.term is Term.CONTRACT
-        and names[v.operands[0]] == names[v.operands[1]]
+        v.term is Term.CONTRACT and names[v.operands[0]] == names[v.operands[1]]
         for v in space.values
     )
     kinds = {KIND[t] for t in terms if t in KIND}
@@ -1129,7 +1127,7 @@ def _evaluate_program(
     counts, nodes = w.counts, w.nodes
     found: list[Ints] = []
     for i, value in enumerate(space.values):
-        kind = LOAD if value.op is None else KIND[value.op.term]
+        kind = LOAD if value.term is None else KIND[value.term]
         x = _ahead(fields, kind, s.site_of.get(i, value.over), value.names, BEFORE)
         x["operands"][: len(value.operands)] = value.operands
         size = int(_element_count(value.names, r.dims, r.loop))

@@ -798,7 +798,7 @@ def moved_differences(
     own = [
         key
         for v, key in zip(space.values, saturation.program_keys, strict=True)
-        if v.op is not None and v.op.term is Term.SUB
+        if v.term is Term.SUB
         if names is None or v.name in names
     ]
     made = saturation.key[saturation.edges[:, 0]]

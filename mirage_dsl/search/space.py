@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
-from mirage_dsl.core.types import AxisNames, Scalar, TensorType, f64
+from mirage_dsl.core.types import (
+    AxisNames,
+    MemorySpace,
+    Scalar,
+    TensorType,
+    boolean,
+    f64,
+)
 from mirage_dsl.ir.graph import Apply, Attrs, BlockGraph, KernelGraph, Operand, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import parts
@@ -84,6 +91,8 @@ class Value:
         over: Dims that the operator reduces, as a mask.
         along: The dim that it scans, as a mask.
         constant: The number, for a constant.
+        counted: Whether it is integers or truth values that are made of positions and
+            constants alone, element by element.
         location: The user's line that made it.
     """
 
@@ -95,7 +104,20 @@ class Value:
     over: int = 0
     along: int = 0
     constant: Scalar | None = None
+    counted: bool = False
     location: SourceLocation | None = field(default=None, compare=False)
+
+    @property
+    def term(self) -> Term | None:
+        """What its operator is to the search; None for tensors read and for constants.
+
+        What is counted takes no memory and next to no time, in whatever order it is
+        computed, so its operators are functions of which nothing is known: it is
+        computed as it is written.
+        """
+        if self.op is None:
+            return None
+        return Term.FUNCTION if self.counted else self.op.term
 
     @property
     def is_load(self) -> bool:
@@ -192,18 +214,18 @@ class Space:
     @cached_property
     def functions(self) -> tuple[int, ...]:
         """Indices of the results of uninterpreted functions."""
-        return tuple(i for i, v in enumerate(self.values) if v.op and _opaque(v.op))
+        return tuple(i for i, v in enumerate(self.values) if _is_opaque(v))
 
     @cached_property
     def terms(self) -> frozenset[Term]:
         """Abstract operations that the program uses."""
-        return frozenset(v.op.term for v in self.values if v.op)
+        return frozenset(v.term for v in self.values if v.term is not None)
 
     @cached_property
     def reduced(self) -> int:
         """Dims that the program sums over."""
         summed = (Term.SUM, Term.CONTRACT)
-        masks = [v.over for v in self.values if v.op and v.op.term in summed]
+        masks = [v.over for v in self.values if v.term in summed]
         return _union(masks)
 
     def folds(self, loop: str | None) -> bool:
@@ -306,12 +328,10 @@ def space_of(program: KernelGraph) -> Space:
     return reader.finish(outputs)
 
 
-def _opaque(op: Operator) -> bool:
-    return op.term is Term.FUNCTION and op.kind in (
-        Kind.ELEMENTWISE,
-        Kind.REDUCTION,
-        Kind.SCAN,
-    )
+def _is_opaque(value: Value) -> bool:
+    kinds = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.SCAN)
+    op = value.op
+    return op is not None and value.term is Term.FUNCTION and op.kind in kinds
 
 
 def _union(masks: Iterator[int] | list[int]) -> int:
@@ -341,7 +361,8 @@ class _Reader:
         """A tensor that exists in memory: an input, or a view of one."""
         kind = self.types[name]
         self.index[name] = len(self.values)
-        self.values.append(Value(name, self.mask(kind.names), kind))
+        counted = kind.space is MemorySpace.NOWHERE
+        self.values.append(Value(name, self.mask(kind.names), kind, counted=counted))
 
     def read(self, node: Apply) -> None:
         if node.op.term is Term.IDENTITY and "dtype" in node.op.attributes:
@@ -365,6 +386,11 @@ class _Reader:
         operands = tuple(self._operand(o) for o in node.operands)
         kind = self.types[node.result]
         names, over = self.mask(kind.names), self.mask(node.over)
+        own = [self.values[i] for i in operands]
+        exact = kind.dtype.is_integer or kind.dtype == boolean
+        counted = exact and node.op.kind is Kind.ELEMENTWISE
+        counted &= any(v.counted for v in own)
+        counted &= all(v.counted or v.constant is not None for v in own)
         self.index[node.result] = len(self.values)
         self.values.append(
             Value(
@@ -375,6 +401,7 @@ class _Reader:
                 operands,
                 over,
                 self.mask(node.along),
+                counted=counted,
                 location=node.location,
             )
         )

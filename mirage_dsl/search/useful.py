@@ -500,7 +500,7 @@ class Terms:
         if value.op is None:
             return self._leaf(value)
         operands = [self.sum_of(i) for i in value.operands]
-        match value.op.term:
+        match value.term:
             case Term.ADD:
                 return sum_of_terms(operands[0] + operands[1])
             case Term.SUB:
