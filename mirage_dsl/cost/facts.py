@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
-from mirage_dsl.core.types import Dim, TensorType, f32
+from mirage_dsl.core.types import Dim, Scalar, TensorType, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.graph import (
@@ -34,7 +34,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST
+from mirage_dsl.ops.table import ADD, CAST, MUL, SUB, WHERE
 from mirage_dsl.tile.build import (
     Suited,
     build,
@@ -613,9 +613,35 @@ class _Builder:
             return order
         at = order.index(along.dim)
         axes = self.flow.tiles[along.index].axes
-        if along.known != "in_row" or len(axes) != 1:
+        if along.known == "in_row" and len(axes) == 1:
+            return (*order[:at], *axes, *order[at + 1 :])
+        if at > 0:
             return order[:at]
-        return (*order[:at], *axes, *order[at + 1 :])
+        steps = self.strides.get(along.index, {})
+        return next(((d,) for d in reversed(axes) if steps.get(d) == 1), ())
+
+    @cached_property
+    def strides(self) -> Mapping[str, Mapping[Dim, int]]:
+        """By what a step along each of its dims changes integers, where that is known.
+
+        Where one of two numbers is chosen, and one is a constant, it is as in the
+        other: positions outside are moved to some place inside.
+        """
+        found: dict[str, Mapping[Dim, int]] = {}
+        for statement, _ in walk(self.program.body):
+            match statement:
+                case Positions():
+                    sizes = [self.program.extents[d.name] or 0 for d in statement.at]
+                    made = {d: prod(sizes[i + 1 :]) for i, d in enumerate(statement.at)}
+                case Convert() | Cast():
+                    made = found.get(statement.operand)
+                case Compute(inner=None):
+                    made = _strides_of(statement, found, self.program.extents)
+                case _:
+                    made = None
+            if made is not None:
+                found.update(dict.fromkeys(makes(statement), made))
+        return found
 
     def share(self, load: Load) -> float:
         """Of the lanes of a load, those that are read where some are left out."""
@@ -729,6 +755,39 @@ class _Builder:
             (reductions[0], reductions[1]),
             (others[0], others[1]),
         )
+
+
+def _strides_of(
+    statement: Compute,
+    known: Mapping[str, Mapping[Dim, int]],
+    extents: Mapping[str, int | None],
+) -> Mapping[Dim, int] | None:
+    """`strides` of what is computed of integers; None where they are not known."""
+    operands = statement.operands
+    if statement.op is WHERE:
+        operands = tuple(o for o in operands[1:] if isinstance(o, str))
+        return known.get(operands[0]) if len(operands) == 1 else None
+    sizes = {n: e for n, e in extents.items() if e is not None}
+    numbers = [
+        o.at(sizes)
+        for o in operands
+        if isinstance(o, Scalar) and {n for n, _ in o.extents} <= {*sizes}
+    ]
+    tiles = [known.get(o) for o in operands if isinstance(o, str)]
+    made = [t for t in tiles if t is not None]
+    if len(made) < len(tiles) or not tiles:
+        return None
+    if statement.op is MUL and len(made) == len(numbers) == 1:
+        factor = int(numbers[0])
+        return {d: n * factor for d, n in made[0].items()} if factor else None
+    if statement.op not in (ADD, SUB):
+        return None
+    signs = [-1 if statement.op is SUB and at else 1 for at in range(len(operands))]
+    found: dict[Dim, int] = {}
+    for operand, sign in zip(operands, signs, strict=True):
+        for dim, step in known.get(operand, {}).items() if operand in known else ():
+            found[dim] = found.get(dim, 0) + sign * step
+    return found
 
 
 def _written_run(store: Store, kind: TensorType | None) -> Order:

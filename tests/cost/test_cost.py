@@ -352,3 +352,39 @@ def test_many_results_of_few_numbers_take_a_library_long() -> None:
     found = mirage.superoptimize(graph, hardware=H200, use_cache=False)
     assert found.best.mugraph.blocks
     assert found.best.cost.microseconds < 1500
+
+
+WINDOWS = """mirage 1
+mugraph f(x: f32[m, k], i: i64[n, w]) -> f32[m, n]
+where m = 12288, k = 65536, n = 65536, w = 8 {
+  rows = index n
+  columns = index w
+  y = block grid(n / 512, m / 1) {
+    t = load x[m/grid, k]
+    AT
+    inside = less_equal 0, at
+    place = where inside, at, 0
+    p = gather t, place dim(k)
+    v = where inside, p, -inf
+    l = max v over(w)
+    store y: f32[m/grid, n/grid] = l
+  }
+  return y
+}
+"""
+
+
+def memory_of(at: str) -> float:
+    """µs of the memory's work for windows of positions."""
+    loads = "r = load rows[n/grid]\n    c = load columns[w]\n    "
+    (kernel,) = estimate(parse(WINDOWS.replace("AT", loads + at)), H100).kernels
+    return kernel.memory
+
+
+def test_positions_that_follow_one_another_are_read_as_rows_are() -> None:
+    """Windows of eight took 2.5 ms; by an index that is data they may lie anywhere."""
+    windows = memory_of("a = add r, c\n    at = sub a, 4")
+    assert 2000 < windows < 3000
+    assert memory_of("at = load i[n/grid, w]") > 3 * windows
+    columns = "b = mul r, 512\n    d = mul c, 512\n    a = add b, d\n    at = sub a, 4"
+    assert memory_of(columns) > 3 * windows

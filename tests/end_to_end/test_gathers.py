@@ -298,6 +298,32 @@ def paged(q: Any, k: Any, v: Any, table: Any) -> Any:
     return torch.einsum("bhs,bshd->bhd", logits.softmax(-1), values)
 
 
+def places(extent: Any, window: int, step: int, apart: int, around: int) -> Any:
+    """Positions of the elements of windows, some of them outside."""
+    count = (extent + 2 * around - apart * (window - 1) - 1) // step + 1
+    firsts = torch.arange(count)[:, None] * step
+    return firsts + torch.arange(window) * apart - around
+
+
+def windows(x: Any) -> Any:
+    """The largest elements of windows: PyTorch's `max_pool1d`."""
+    at = places(x.shape[-1], 3, 2, 2, 1)
+    inside = (at >= 0) & (at < x.shape[-1])
+    rows = torch.where(inside, at, torch.zeros_like(at))
+    return torch.where(inside, x[..., rows], -torch.inf).amax(-1)
+
+
+def windows_of_planes(x: Any) -> Any:
+    """The means of windows of planes: PyTorch's `avg_pool2d`."""
+    h, w = x.shape[-2:]
+    i = places(h, 3, 1, 1, 1)[:, :, None, None]
+    j = places(w, 2, 2, 1, 0)
+    inside = (i >= 0) & (i < h) & (j >= 0) & (j < w)
+    at = torch.where(inside, i * w + j, torch.zeros_like(i))
+    flat = x.reshape(*x.shape[:-2], -1)
+    return torch.where(inside, flat[..., at], 0.0).mean((-1, -3))
+
+
 SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "embedding and norm": (embedding_norm, [W, IDS, normal(16)], 1),
     "cross entropy of rows": (
@@ -314,6 +340,8 @@ SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "rows of computed ones": (lambda w, i: torch.exp(w)[i], [W, IDS], 1),
     "picked twice": (lambda w, i, j: w[i] * w[j], [W, IDS, indices(49, 24)], 1),
     "by an index that is picked": (lambda w, i, j: w[i[j]] + 1, [W, IDS, IDS % 24], 1),
+    "windows": (windows, [normal(4, 1000)], 1),
+    "windows of planes": (windows_of_planes, [normal(3, 40, 64)], 1),
 }
 
 
@@ -323,6 +351,14 @@ def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
         mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
     ]
     return mirage.kernel(function).trace(*specs)
+
+
+def test_windows_are_what_pytorch_pools() -> None:
+    x = normal(3, 40, 64)
+    torch.testing.assert_close(windows(x), F.max_pool1d(x, 3, 2, 1, 2))
+    rows = F.pad(x, (0, 0, 1, 1))
+    wanted = F.avg_pool2d(rows, (3, 2), (1, 2))
+    torch.testing.assert_close(windows_of_planes(x), wanted)
 
 
 @pytest.mark.parametrize("name", SEARCHED)
