@@ -251,6 +251,19 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
+class Tf32:
+    """What PyTorch may round to TF32 of f32, before it multiplies.
+
+    Attributes:
+        convolutions: Operands of convolutions; so it is unless somebody says otherwise.
+        products: Those of matrix products.
+    """
+
+    convolutions: bool = True
+    products: bool = False
+
+
+@dataclass(frozen=True)
 class Task:
     """What a worker needs before it can judge candidates.
 
@@ -260,6 +273,7 @@ class Task:
         draws: How many sets of them.
         device: The number of the GPU.
         backend: What runs them.
+        tf32: How PyTorch multiplies in the process that asks.
     """
 
     program: KernelGraph
@@ -267,6 +281,7 @@ class Task:
     draws: int = 3
     device: int = 0
     backend: str = DEFAULT_BACKEND
+    tf32: Tf32 = Tf32()
 
 
 @dataclass(frozen=True)

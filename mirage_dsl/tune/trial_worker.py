@@ -20,11 +20,12 @@ from torch import Tensor
 
 from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
-from mirage_dsl.core.types import DType, Scalar, dtype_named, f32
+from mirage_dsl.core.types import DType, Scalar, dtype_named, f16, f32
 from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.evaluate import evaluate
 from mirage_dsl.ir.graph import KernelGraph, Return
-from mirage_dsl.ops.definition import Numbers, Operator
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ops.definition import Kind, Numbers, Operator
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.tune.measure import (
     Final,
@@ -223,6 +224,8 @@ EPSILONS = 8
 SMALLEST_TOLERANCE = 2e-5
 FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
 """Ways to draw inputs: whether all are positive, and by what they are scaled."""
+LEAST_POSITIVE = 2.0**-14
+"""Among many numbers one is 0, of which there is no logarithm."""
 
 Tensors = list[torch.Tensor]
 
@@ -253,7 +256,7 @@ class TrialWorker:
         for positive, scale in FORMS:
             tensors = self._draw(seed, scale)
             if positive:
-                tensors = [t.abs() for t in tensors]
+                tensors = [_positive(t) for t in tensors]
             right = evaluate_torch(self._task.program, tensors)
             if all(map(self._holds, right, self._task.program.returns)):
                 break
@@ -431,11 +434,35 @@ class TrialWorker:
         return worst
 
     def tolerance(self) -> float:
-        """A few roundings of the coarsest output; 8 bits are rounded to only once."""
+        """A few roundings of the coarsest format; 8 bits are rounded to only once.
+
+        Libraries choose themselves which of their kernels round to TF32 where they may:
+        one that computes the program may do so, and that of another layout not.
+        """
         formats = [r.type.dtype for r in self._task.program.returns]
         formats += [dtype_named(s.dtype) or f32 for s in self._task.inputs]
+        if _rounds_to_tf32(self._task):
+            # Which has as many bits.
+            formats.append(f16)
         epsilons = [d.epsilon for d in formats if d.is_float and not d.only_stores]
         return max(SMALLEST_TOLERANCE, EPSILONS * max(epsilons, default=0.0))
+
+
+def _positive(values: torch.Tensor) -> torch.Tensor:
+    """Sizes of numbers, none of them 0."""
+    found = values.abs()
+    return found.clamp_min_(LEAST_POSITIVE) if found.is_floating_point() else found
+
+
+def _rounds_to_tf32(task: Task) -> bool:
+    """Whether libraries may compute products of a program with operands in TF32."""
+    types = kernel_types(task.program)
+    for node in task.program.applies:
+        convolves = node.op.on_matrix_units and task.tf32.convolutions
+        multiplies = node.op.kind is Kind.CONTRACTION and task.tf32.products
+        if (convolves or multiplies) and types[node.values[0]].dtype == f32:
+            return True
+    return False
 
 
 def _largest(found: Tensors, right: Tensors) -> float:
@@ -468,6 +495,8 @@ def main() -> None:
             torch.cuda.empty_cache()
         elif isinstance(request, Task):
             torch.cuda.set_device(request.device)
+            torch.backends.cudnn.allow_tf32 = request.tf32.convolutions
+            torch.backends.cuda.matmul.allow_tf32 = request.tf32.products
             judge = TrialWorker(request)
             judge.warm_up()
             # One clock for all processes.

@@ -65,7 +65,7 @@ from mirage_dsl.store.superoptimize import (
     usable,
     vouched,
 )
-from mirage_dsl.tune.measure import InputSpec, Marks, Task, Timing, Tuner
+from mirage_dsl.tune.measure import InputSpec, Marks, Task, Tf32, Timing, Tuner
 
 # -- Timings in the cache --------------------------------------------------------------
 
@@ -123,6 +123,7 @@ def _surroundings(backend: Backend) -> dict[str, str]:
         "gpu": torch.cuda.get_device_name(),
         "driver": driver,
         "cuda": str(torch.version.cuda),
+        "tf32": str(allowed_tf32()),
         **{n: importlib.metadata.version(n) for n in ("torch", *backend.packages)},
     }
 
@@ -794,7 +795,20 @@ def task_of(program: KernelGraph) -> Task:
     import torch
 
     inputs = tuple(input_spec(i, program) for i in program.inputs)
-    return Task(program, inputs, device=torch.cuda.current_device())
+    device = torch.cuda.current_device()
+    return Task(program, inputs, device=device, tf32=allowed_tf32())
+
+
+def allowed_tf32() -> Tf32:
+    """How PyTorch multiplies f32 in this process."""
+    import torch
+
+    # Later versions refuse the older question where the newer setting was used.
+    cudnn: Any = getattr(torch.backends.cudnn, "conv", None)
+    matmul: Any = torch.backends.cuda.matmul
+    if hasattr(cudnn, "fp32_precision"):
+        return Tf32(cudnn.fp32_precision == "tf32", matmul.fp32_precision == "tf32")
+    return Tf32(torch.backends.cudnn.allow_tf32, matmul.allow_tf32)
 
 
 def input_spec(item: Input, program: KernelGraph) -> InputSpec:

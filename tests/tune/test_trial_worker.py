@@ -11,15 +11,29 @@ from typing import Any
 import pytest
 import torch
 
+import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.tune import trial_worker
-from mirage_dsl.tune.measure import Final, InputSpec, Task, Trial
+from mirage_dsl.tune.measure import Final, InputSpec, Task, Tf32, Trial
 from mirage_dsl.tune.timing import Time, chain_length
 from mirage_dsl.tune.trial_worker import LOST, TrialWorker, relative_error
+from mirage_dsl.tune.tuner import input_spec
 from tests.tune.trials import GRAPH, INPUTS
+
+F32_PROGRAMS = {
+    "conv": mirage.kernel(lambda x, w: torch.nn.functional.conv2d(x, w)).trace(
+        mirage.spec((1, 3, 8, 8), "float32"), mirage.spec((4, 3, 3, 3), "float32")
+    ),
+    "matmul": mirage.kernel(lambda x, y: x @ y).trace(
+        *[mirage.spec((8, 8), "float32")] * 2,
+    ),
+    "add": mirage.kernel(lambda x, y: x + y).trace(
+        *[mirage.spec((8, 8), "float32")] * 2
+    ),
+}
 
 
 def test_right_and_wrong_candidates() -> None:
@@ -110,6 +124,32 @@ def test_each_finalist_has_to_be_right_in_its_chain(
     assert (good.microseconds, good.reason) == (5.0, "")
     assert wrong.microseconds is None
     assert "wrong in a chain of calls" in wrong.reason
+
+
+@pytest.mark.parametrize("products", [True, False])
+@pytest.mark.parametrize("convolutions", [True, False])
+def test_what_libraries_may_round_to_tf32_is_allowed_its_errors(
+    convolutions: bool, products: bool
+) -> None:
+    """Of two layouts of a convolution one may have a kernel that rounds to it."""
+    tf32 = Tf32(convolutions, products)
+    for kind, rounds in (("conv", convolutions), ("matmul", products), ("add", False)):
+        program = F32_PROGRAMS[kind]
+        inputs = tuple(input_spec(i, program) for i in program.inputs)
+        judge = TrialWorker(Task(program, inputs, tf32=tf32), "cpu")
+        assert (judge.tolerance() > 1e-3) == rounds, kind
+
+
+def test_no_positive_number_is_0() -> None:
+    """There is no logarithm of it, so that nothing could be timed."""
+    program = mirage.kernel(lambda x: mirage.sum(mirage.log(x))).trace(
+        mirage.spec((8, 8), "float32")
+    )
+    zeros = torch.zeros(8, 8)
+    judge = TrialWorker(Task(program, (InputSpec((8, 8), (8, 1), "float32"),)), "cpu")
+    assert judge.draws[0][0].min() > 0
+    assert trial_worker._positive(zeros).min() > 0
+    assert trial_worker._positive(torch.tensor([-3, 0])).tolist() == [3, 0]
 
 
 def test_chains_of_long_calls_are_short() -> None:
