@@ -150,6 +150,10 @@ def residual(x: Any, w: Any, y: Any) -> Any:
     return y + x @ w
 
 
+def biased(x: Any, w: Any, b: Any) -> Any:
+    return x @ w + b
+
+
 def turned(x: Any, w: Any, b: Any) -> Any:
     return (x @ w + b).T
 
@@ -216,6 +220,7 @@ _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
         (first_place, ((4, 6, 5),), "torch.argmax(x, 1)"),
         (first_least_place, ((4, 6),), "torch.argmin(x, 1)"),
         (residual, ((6, 8), (8, 4), (6, 4)), "torch.addmm(y, x, w)"),
+        (biased, ((6, 8), (8, 4), (4,)), "torch.addmm(b, x, w)"),
         (turned, ((6, 8), (8, 4), (4,)), "torch.addmm("),
     ],
 )
