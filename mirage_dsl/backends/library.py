@@ -549,7 +549,7 @@ def _sum_of_product(call: FusedCall, values: Values) -> str:
     dims = call.dims(call.result)
     found = product(a, b, dims)
     assert found is not None
-    # A vector is added where the product is stored; a matrix of one row is copied first.
+    # A vector is added where the product is stored, a matrix of one row copied first.
     added = c.text if c.dims == dims[-1:] else aligned(c.text, c.dims, dims)
     return f"torch.addmm({added}, {', '.join(found)})"
 

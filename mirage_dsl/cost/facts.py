@@ -28,6 +28,7 @@ from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
     LoopBound,
+    Operand,
     Split,
     dims_of,
     partial_dim,
@@ -763,31 +764,40 @@ def _strides_of(
     extents: Mapping[str, int | None],
 ) -> Mapping[Dim, int] | None:
     """`strides` of what is computed of integers; None where they are not known."""
-    operands = statement.operands
+    tiles = [o for o in statement.operands if isinstance(o, str)]
     if statement.op is WHERE:
-        operands = tuple(o for o in operands[1:] if isinstance(o, str))
-        return known.get(operands[0]) if len(operands) == 1 else None
-    sizes = {n: e for n, e in extents.items() if e is not None}
-    numbers = [
-        o.at(sizes)
-        for o in operands
-        if isinstance(o, Scalar) and {n for n, _ in o.extents} <= {*sizes}
-    ]
-    tiles = [known.get(o) for o in operands if isinstance(o, str)]
-    made = [t for t in tiles if t is not None]
-    if len(made) < len(tiles) or not tiles:
+        chosen = [o for o in statement.operands[1:] if isinstance(o, str)]
+        return known.get(chosen[0]) if len(chosen) == 1 else None
+    if not tiles or not all(tile in known for tile in tiles):
         return None
-    if statement.op is MUL and len(made) == len(numbers) == 1:
-        factor = int(numbers[0])
-        return {d: n * factor for d, n in made[0].items()} if factor else None
+    if statement.op is MUL and len(tiles) == 1:
+        factor = _whole_number(statement.operands, extents)
+        return {d: n * factor for d, n in known[tiles[0]].items()} if factor else None
     if statement.op not in (ADD, SUB):
         return None
-    signs = [-1 if statement.op is SUB and at else 1 for at in range(len(operands))]
     found: dict[Dim, int] = {}
-    for operand, sign in zip(operands, signs, strict=True):
-        for dim, step in known.get(operand, {}).items() if operand in known else ():
+    for at, operand in enumerate(statement.operands):
+        sign = -1 if at and statement.op is SUB else 1
+        if isinstance(operand, Scalar):
+            continue
+        steps = known[operand]
+        for dim, step in steps.items():
             found[dim] = found.get(dim, 0) + sign * step
     return found
+
+
+def _whole_number(
+    operands: Iterable[Operand], extents: Mapping[str, int | None]
+) -> int | None:
+    """The constant among operands, if it is an integer."""
+    sizes = {n: e for n, e in extents.items() if e is not None}
+    for constant in operands:
+        if isinstance(constant, Scalar) and {n for n, _ in constant.extents} <= {
+            *sizes
+        }:
+            number = constant.at(sizes)
+            return int(number) if number.is_integer() else None
+    return None
 
 
 def _written_run(store: Store, kind: TensorType | None) -> Order:

@@ -497,10 +497,10 @@ class Terms:
         return self._sums[index]
 
     def _make(self, index: int, value: Value) -> Sum:
-        if value.op is None:
-            return self._leaf(value)
         operands = [self.sum_of(i) for i in value.operands]
         match value.term:
+            case None:
+                return self._leaf(value)
             case Term.ADD:
                 return sum_of_terms(operands[0] + operands[1])
             case Term.SUB:
