@@ -8,10 +8,10 @@ of a commutative operator, does not matter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from difflib import SequenceMatcher
-from itertools import chain, count
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
@@ -248,30 +248,40 @@ def _number_dims(graph: KernelGraph) -> dict[str, str]:
     `k#` is named after `k`.  Nodes are visited from the returned values backwards,
     operands first, so that their order in the graph does not count.
     """
-    numbers: dict[str, str] = {}
-
-    def visit(name: str) -> None:
-        if name not in numbers:
-            numbers[name] = f"d{len(numbers)}"
-
+    found = _Places()
     for item in graph.inputs:
-        for name in item.type.names:
-            visit(name)
+        found.visit(item.type.names)
     counted = {i.name: i.type.names for i in graph.indices}
     for node in _backwards(graph):
-        counting = (counted.get(value, ()) for value in operands_of(node))
-        own = attribute_dims(node) if isinstance(node, Apply) else ()
-        for name in chain(*counting, own):
-            visit(name)
+        for value in operands_of(node):
+            found.visit(counted.get(value, ()))
         if isinstance(node, Apply):
-            continue
-        for name in _block_dims(node):
-            base = partial_base(name, node)
+            found.visit(attribute_dims(node))
+        else:
+            found.visit_block(node)
+    for item in graph.returns:
+        # Positions may be returned as they are.
+        found.visit(item.type.names)
+    return found.numbers
+
+
+class _Places:
+    """Numbers dims in the order in which they are visited first."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, str] = {}
+
+    def visit(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.numbers.setdefault(name, f"d{len(self.numbers)}")
+
+    def visit_block(self, block: BlockGraph) -> None:
+        for name in _block_dims(block):
+            base = partial_base(name, block)
             if base is not None and name == partial_dim(base):
-                visit(base)
-                numbers.setdefault(name, partial_dim(numbers[base]))
-            visit(name)
-    return numbers
+                self.visit([base])
+                self.numbers.setdefault(name, partial_dim(self.numbers[base]))
+            self.visit([name])
 
 
 def attribute_dims(node: Apply) -> Iterator[str]:

@@ -107,7 +107,7 @@ class RunsDomain(NumpyDomain):
         shape: tuple[int, ...],
     ) -> Array:
         """What stands in for it, in each run."""
-        whole = [o.reshape(len(o), -1) for o in operands]
+        whole = [o.reshape(len(o), math.prod(o.shape[1:])) for o in operands]
         return stand_in(op, whole, numbers, shape)
 
     def running_max(self, value: Array, axis: int) -> Array:
@@ -150,12 +150,13 @@ def evaluate_runs(
 
     Args:
         graph: A program or μGraph that was checked.
-        inputs: One array per input, the first axis over the runs.
+        inputs: One array per input, the first axis over the runs; of a graph without
+            inputs there is one run.
         domain: The arithmetic; float64 without rounding unless given.
     """
     domain = domain or RunsDomain()
-    runs = len(inputs[0])
-    each = max(1, *(math.prod(v.shape[1:]) for v in inputs))
+    runs = len(inputs[0]) if inputs else 1
+    each = max((1, *(math.prod(v.shape[1:]) for v in inputs)))
     parts = _parts(runs, max(TOGETHER // each, _FEWEST))
     found = [_outputs_of(graph, [v[p] for v in inputs], domain) for p in parts]
     if len(found) == 1:
@@ -182,7 +183,7 @@ def _outputs_of(
 ) -> list[Array]:
     """The outputs of runs that are evaluated at once."""
     look()
-    runs = len(inputs[0])
+    runs = len(inputs[0]) if inputs else 1
     given = [v if v.dtype.kind in "iu" else v.astype(domain.compute) for v in inputs]
     outputs = evaluate(graph, given, domain)
     return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]
@@ -388,6 +389,9 @@ def domain_difference(shrunk: Shrunk, seed: int) -> DomainDifference | None:
     """
     graphs = shrunk.candidate, shrunk.program
     if graphs[0] == graphs[1] or all(map(_defined_everywhere, graphs)):
+        return None
+    if not shrunk.program.inputs:
+        # What is made of constants alone is the same on every input.
         return None
     draws, ours = _program_side(shrunk.program, seed)
     theirs = _evaluated(shrunk.candidate, draws.inputs)

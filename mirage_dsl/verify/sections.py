@@ -224,7 +224,6 @@ class _Cutting:
                 name="section",
                 inputs=(*graph.inputs, *(Input(n, self.known[n][side]) for n in given)),
                 nodes=tuple(kept),
-                indices=tuple(i for i in graph.indices if i.name in read_by(kept)),
                 returns=tuple(pair[side] for pair in outputs),
             )
             for side, (graph, kept) in enumerate(
@@ -232,6 +231,10 @@ class _Cutting:
             )
         ]
         used = [read_by(g.nodes) | {r.value for r in g.returns} for g in found]
+        found = [
+            replace(g, indices=tuple(i for i in g.indices if i.name in values))
+            for g, values in zip(found, used, strict=True)
+        ]
         places = {
             at
             for graph, values in zip(found, used, strict=True)

@@ -455,6 +455,8 @@ _IN_F32 = _Model(
 
 def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
     """Compare the errors of both graphs over the families of inputs."""
+    if not shrunk.program.inputs:
+        return _stability_of_constants(shrunk)
     models = [_EXECUTED]
     if _adds_values(shrunk.candidate):
         models.append(_IN_F32)
@@ -471,6 +473,22 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
     ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
     worst, where = max(ratios, key=lambda r: r[0], default=(0.0, ""))
     return _verdict(worst, where, used)
+
+
+def _stability_of_constants(shrunk: Shrunk) -> Stability:
+    """The same of what is made of no inputs."""
+    exact = evaluate_runs(shrunk.program, [])
+    least = [
+        _least(r, v, _EXECUTED)
+        for r, v in zip(shrunk.program.returns, exact, strict=True)
+    ]
+    graphs = (shrunk.program, shrunk.candidate)
+    own, found = (evaluate_runs(g, [], _EXECUTED.domain) for g in graphs)
+    (errors,) = _errors(own, exact, least)
+    allowed = [_at_least_rounding(shrunk.program, errors)]
+    runs = _Runs(["no inputs"], [], exact, allowed, least)
+    (ratio,) = _ratios(runs, found)
+    return _verdict(ratio, "without inputs", 1)
 
 
 def _adds_values(graph: KernelGraph) -> bool:
@@ -505,7 +523,7 @@ def _verdict(worst: float, where: str, used: int) -> Stability:
     return Stability(True, worst, reason)
 
 
-# -- What is infinite whatever is computed ---------------------------------------------
+# -- Infinities that are meant ---------------------------------------------------------
 # Scores that a mask takes out, or the largest element of no elements, are infinities
 # that a program means.  They are no sizes that errors are compared to.
 
@@ -522,41 +540,50 @@ def _outputs(
 ) -> list[Array]:
     """The outputs of runs, as `evaluate_runs` has them, of a program or a candidate.
 
-    Elements that are infinite in the program whatever its floats are 0 where they are
-    that infinity, and no number where they are anything else.
+    Elements whose infinity the program means are 0 where they are that infinity, and no
+    number where they are anything else.
     """
     found = evaluate_runs(graph, inputs, domain)
-    if not _knows_infinity(program):
+    known = _known_infinities(program)
+    if not known:
         return found
-    meant = _infinities(program, inputs)
+    meant = _infinities(program, inputs, known)
     return [
         np.where(np.isinf(at), np.where(v == at, 0.0, np.nan), v)
         for v, at in zip(found, meant, strict=True)
     ]
 
 
-def _knows_infinity(program: KernelGraph) -> bool:
-    """Whether an infinity is among the constants of a program."""
+def _known_infinities(program: KernelGraph) -> list[float]:
+    """The infinities among the constants of a program."""
     operands = (o for node in program.applies for o in node.operands)
-    return any(isinstance(o, Scalar) and math.isinf(o.value) for o in operands)
+    values = (o.value for o in operands if isinstance(o, Scalar))
+    return sorted({v for v in values if isinstance(v, float) and math.isinf(v)})
 
 
-def _infinities(program: KernelGraph, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of runs where they hang on integers and masks alone, and 0 elsewhere.
+def _infinities(
+    program: KernelGraph, inputs: Sequence[Array], known: Sequence[float]
+) -> list[Array]:
+    """The outputs of runs where they are infinities that are meant, and 0 elsewhere.
 
-    That is where they are infinite with other floats as well.
+    That is one of the program's constants, or what is infinite with other floats too,
+    and so hangs on integers and masks alone.  Others may be too large for floats.
     """
     rng = np.random.default_rng(11)
-    found: list[list[Array]] = []
-    for _ in range(_DRAWS):
-        plain = [
+    plain = [
+        [
             rng.normal(size=v.shape) if i.type.dtype.is_float else v
             for i, v in zip(program.inputs, inputs, strict=True)
         ]
-        found.append(evaluate_runs(program, plain))
-    return [
-        np.where(np.isinf(a) & (a == b), a, 0.0) for a, b in zip(*found, strict=True)
+        for _ in range(_DRAWS)
     ]
+    exact, *others = (evaluate_runs(program, values) for values in (inputs, *plain))
+    found: list[Array] = []
+    for value, *same in zip(exact, *others, strict=True):
+        always = np.logical_and.reduce([value == other for other in same])
+        meant = np.isinf(value) & (np.isin(value, known) | always)
+        found.append(np.where(meant, value, 0.0))
+    return found
 
 
 # -- The program -----------------------------------------------------------------------

@@ -184,6 +184,26 @@ def test_what_is_around_a_sort_is_fused() -> None:
         torch.testing.assert_close(one, other)
 
 
+FILTERS: dict[str, Function] = {
+    "the largest": lambda x: torch.where(x < x.topk(3)[0][:, -1:], -torch.inf, x),
+    "the smaller half": lambda x: x.masked_fill(x < x.sort(1)[0][:, 4:5], -torch.inf),
+    "those that are likely": lambda x: torch.where(
+        x.softmax(1).sort(1, descending=True)[0].cumsum(1) > 0.5, -torch.inf, x
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_scores_are_filtered(name: str) -> None:
+    function = FILTERS[name]
+    best = mirage.superoptimize(
+        traced(function, X), effort="quick", use_cache=False
+    ).best
+    assert best.mugraph.blocks
+    found = TritonExecutable(best.mugraph, interpret=True)(X)[0]
+    torch.testing.assert_close(found, function(X))
+
+
 WRONG_SORTS: dict[str, tuple[Function, Function]] = {
     "the other way": (lambda x: x.sort(1)[0], lambda x: x.sort(1, True)[0]),
     "the other axis": (lambda x: x.sort(1)[0], lambda x: x.sort(0)[0]),

@@ -103,6 +103,28 @@ def test_as_pytorch(name: str) -> None:
     torch.testing.assert_close(mirage.kernel(function)(*tensors), expected)
 
 
+AT_CONSTANTS: dict[str, Function] = {
+    "a list": lambda x: torch.zeros(4, 8).index_add(0, torch.tensor([1, 2, 0, 3]), x),
+    "of some rows": lambda x: x.index_add(0, torch.tensor([1, 2]), x[:2]),
+    "halves": lambda x: torch.zeros(2, 8).index_add(0, torch.arange(4) // 2, x),
+    "positions": lambda x: x.index_add(0, torch.arange(4), x),
+    "columns": lambda x: torch.where(
+        x.scatter_add(1, torch.arange(8)[None].expand(4, 8) // 2, x) > x, x, -torch.inf
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_CONSTANTS)
+def test_indices_that_are_made_of_nothing(name: str) -> None:
+    """What is verified by itself has no inputs then."""
+    function, x = AT_CONSTANTS[name], normal(4, 8)
+    best = mirage.superoptimize(
+        traced(function, [x]), effort="quick", use_cache=False
+    ).best
+    found = TritonExecutable(best.mugraph, interpret=True)(x)[0]
+    torch.testing.assert_close(found, function(x))
+
+
 def test_what_is_around_a_sum_is_fused() -> None:
     def function(x: Any, i: Any, v: Any) -> Any:
         return torch.tanh(x.index_add(0, i, v * torch.sigmoid(v)))
