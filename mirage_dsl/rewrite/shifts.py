@@ -425,6 +425,7 @@ class _Shift:
             block = self._with_companions(block, largest)
         elif logarithms:
             block = self._put_back(block, *self._last(largest))
+            block = self._without_limits(block, largest)
         nodes[self.number] = block
         moved = (self._moved_first_later(n) for n in nodes)
         return replace(self.graph, nodes=tuple(moved))
@@ -495,6 +496,22 @@ class _Shift:
             Apply(least, MAXIMUM, (shift, scalar(-largest))),
             Apply(limited, MINIMUM, (least, scalar(largest))),
         ]
+
+    def _without_limits(self, block: BlockGraph, limited: str) -> BlockGraph:
+        """The block with the shift as it is, where it is subtracted and no more.
+
+        What is left of an infinite row is NaN then, as where the program subtracts
+        its maximum.
+        """
+        made = makers(block)
+        readers = [n for n in block.nodes if limited in operands_of(n)]
+        if self._runs or not all(_subtracts(n, limited) for n in readers):
+            return block
+        (least,) = operands_of(made[limited])
+        (shift,) = operands_of(made[least])
+        names = {limited: shift}
+        kept = (n for n in block.nodes if n.result not in (least, limited))
+        return replace(block, nodes=tuple(with_operands(n, names) for n in kept))
 
     def _with_companions(self, block: BlockGraph, shift: str) -> BlockGraph:
         """The block with the larger one of all shifts in the place of its own."""

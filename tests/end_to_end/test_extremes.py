@@ -125,7 +125,7 @@ def test_rows_of_any_size(name: str) -> None:
         check(function, x, graphs=graphs)
 
 
-@pytest.mark.parametrize("name", ["softmax", "of a product", "of the sum"])
+@pytest.mark.parametrize("name", ["softmax", "of a product", "logarithm", "of the sum"])
 def test_rows_that_are_masked_wholly_or_infinite(name: str) -> None:
     function = SOFTMAXES[name]
     graphs = graphs_of(function, FAR["all 3e38"])
