@@ -381,7 +381,7 @@ def _in_f32(x: Any) -> Any:
 
 
 @public
-def softmax(x: Any, axis: Any = -1, *, dtype: Any = None) -> Any:
+def softmax(x: Any, axis: Any = -1, dtype: Any = None) -> Any:
     """Exponentials over their sum, along an axis."""
     x = x if dtype is None else f.to(x, dtype)
     e = f.exp(x - f.rowshift(x, axis))

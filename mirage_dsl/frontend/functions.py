@@ -86,6 +86,7 @@ from mirage_dsl.ops.table import (
     MAXIMUM,
     MIN,
     MUL,
+    NEG,
     OPERATORS,
     PROD,
     RELU,
@@ -235,6 +236,9 @@ def _of_integers(
     if op is RELU:
         given, operands = [*given, 0], [*operands, scalar(0)]
         return _of_integers(recorder, MAXIMUM, given, operands)
+    if op is NEG and format_of(op, recorder.origin, given, operands) == u8:
+        # Without a sign there is no -1 to multiply by.
+        return _of_integers(recorder, SUB, [0, *given], [scalar(0), *operands])
     if op.chooses and isinstance(given[0], Tensor) and not is_condition(given[0]):
         operands = [complement(complement(given[0])).handle, *operands[1:]]
     dtype = format_of(op, recorder.origin, given, operands)

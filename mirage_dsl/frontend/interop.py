@@ -565,7 +565,11 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if functional:
         _name_reduction(told)
     table = _FUNCTIONAL if functional else _TORCH
-    found = _dispatch(table, "torch", name.strip("_"), args, told)
+    bare = name.strip("_")
+    if bare not in table:
+        # Those of `torch.special` are also in `torch`, but for a few.
+        bare = bare.removeprefix("special_")
+    found = _dispatch(table, "torch", bare, args, told)
     if in_place:
         return write(f"{name}(inplace=True)", args[0], found, ())
     return found if out is None else into(f"torch.{name}", out, found, (args, told))

@@ -602,11 +602,16 @@ class Selected(NoTensor):
             UnsupportedError: Its rows are of other places.
         """
         if isinstance(other, Selected):
-            same = other.mask.handle == self.mask.handle and other.rank == self.rank
+            same = self.is_of_places_of(other) and other.rank == self.rank
             return other.whole if same else self.refuse()
         if isinstance(other, Tensor) and other.ndim > self.rank:
             self.refuse()
         return other
+
+    def is_of_places_of(self, other: Selected) -> bool:
+        """Whether both are of one mask, which may have been computed for each."""
+        recorder = self.mask.recorder
+        return recorder.are_alike(self.mask.handle, other.mask.handle)
 
     def rows(self, whole: Any) -> Selected:
         """Others of the same places."""
@@ -736,7 +741,7 @@ def rows_of(x: Tensor, index: Any) -> Selected | None:
         return None
     first, count = chosen[0], len(chosen)
     axes = [part.axis for part in chosen]
-    known = all(part.mask.handle == first.mask.handle for part in chosen)
+    known = all(part.is_of_places_of(first) for part in chosen)
     if not known or None in axes or len(set(axes)) < count or x.ndim < count:
         first.refuse()
     if any(not isinstance(part, Selected) for part in parts[:count]):
@@ -805,7 +810,7 @@ def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> A
     if not isinstance(index, Selected) or index.axis is None:
         return added_at(x, dim, index, source, alpha=alpha)
     (at,) = normal_axes(dim, x.ndim, "index_add")
-    same = isinstance(source, Selected) and source.mask.handle == index.mask.handle
+    same = isinstance(source, Selected) and source.is_of_places_of(index)
     if at or not same or source.rank != x.ndim - 1:
         index.refuse()
     if source.whole.handle.value.dtype != x.handle.value.dtype:

@@ -26,7 +26,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from typing import Any, Protocol
 
@@ -740,6 +740,30 @@ class ProgramRecord:
         self.nodes.append(Apply(result.name, op, names, attrs, location))
         self.made[result.name] = result
         return result
+
+    def are_alike(self, one: Handle, other: Handle) -> bool:
+        """Whether two tensors are the same, or what was computed twice in one way."""
+        if one == other:
+            return True
+        if self.branches.begun or len(one.axes) != len(other.axes):
+            return False
+        pairs = zip(one.axes, other.axes, strict=True)
+        if any(self.dims.resolve(a) != self.dims.resolve(b) for a, b in pairs):
+            return False
+        made: dict[object, Apply] = {
+            n.result: n for n in self.nodes if isinstance(n, Apply)
+        }
+
+        @cache
+        def alike(one: object, other: object) -> bool:
+            first, second = made.get(one), made.get(other)
+            if one == other or first is None or second is None:
+                return one == other
+            pairs = zip(first.operands, second.operands, strict=True)
+            same = (first.op, first.attrs) == (second.op, second.attrs)
+            return same and all(alike(*pair) for pair in pairs)
+
+        return alike(one.value.name, other.value.name)
 
     # -- What is known of positions ------------------------------------------------
     # A view of a value that is computed of positions alone is the same computation on

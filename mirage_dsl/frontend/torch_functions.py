@@ -584,7 +584,18 @@ def nll_loss(
 ) -> Any:
     """Minus the logarithmic probabilities of labels, of rows that are not ignored."""
     _check_reduction(reduction)
+    if input.ndim == 1:
+        given = (weight, ignore_index, reduction)
+        return _of_one_row(nll_loss, input, target, given)
     return _of_labels(input, target, weight, ignore_index, reduction, 0.0)
+
+
+def _of_one_row(
+    loss: Callable[..., Any], x: Any, target: Any, given: tuple[Any, ...]
+) -> Any:
+    """A loss of classes without an axis of rows."""
+    found = loss(f.expand_dims(x, 0), f.expand_dims(target, 0), *given)
+    return f.squeeze(found, 0) if found.ndim else found
 
 
 def _of_labels(
@@ -668,6 +679,9 @@ def cross_entropy(
 ) -> Any:
     """Minus the logarithm of the softmax at labels, or by probabilities."""
     _check_reduction(reduction)
+    if input.ndim == 1:
+        given = (weight, ignore_index, reduction, label_smoothing)
+        return _of_one_row(cross_entropy, input, target, given)
     found = log_softmax(input, 1)
     if not target.handle.value.dtype.is_integer:
         return _of_probabilities(found, target, weight, reduction, label_smoothing)

@@ -61,11 +61,13 @@ def nibbles(x: Any, packed: Any, scale: Any) -> Any:
 
 WIDE = numbers(-100, 100, 24, 40, dtype=torch.int32)
 SMALL = numbers(1, 90, 24, 40, dtype=torch.int32)
+BYTES = numbers(0, 256, 24, 40, dtype=torch.uint8)
 HALF = normal(16, 64).half()
 CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "bits": (bits, [WIDE, SMALL]),
     "counts": (counts, [WIDE, SMALL]),
     "masked": (masked, [normal(24, 40), normal(24, 40) > 0, WIDE]),
+    "without a sign": (lambda a: (-a, (-a).float() * 2, ~a + 1), [BYTES]),
     "weights by channel": (
         by_channel,
         [HALF, numbers(-127, 128, 64, 32, dtype=torch.int8), normal(32).half()],

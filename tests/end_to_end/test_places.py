@@ -89,6 +89,22 @@ def changed(x: Any, mask: Any) -> Any:
     return y
 
 
+def written_twice(x: Any) -> Any:
+    """One mask, computed where it is read and where it is stored by."""
+    y = x * 1
+    y[x > 0] = x[x > 0] * 2
+    y[~(y < 1)] = x.flip(0)[~(y < 1)]
+    y[y < 0] = y[y < 0].exp()
+    return y
+
+
+def of_a_later_mask(x: Any, _: Any) -> Any:
+    y = x * 1
+    y[y < 0] += 2
+    y[y < 0] = x[x < 0]
+    return y
+
+
 X, W = normal(TOKENS, HIDDEN), normal(TOKENS, TAKEN, seed=1).abs()
 UP, DOWN = normal(EXPERTS, 8, HIDDEN, seed=2), normal(EXPERTS, HIDDEN, 4, seed=3)
 # Nobody takes expert 2.
@@ -113,6 +129,7 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
         [X, MASK],
     ),
     "one hot": (lambda i: F.one_hot(i, 5), [CHOSEN]),
+    "a mask that is written twice": (written_twice, [X]),
 }
 
 
@@ -241,6 +258,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "a sum of all": (lambda x, m: x[m].sum(), "nobody knows how many"),
     "rows joined": (lambda x, m: torch.cat([x[m], x]), "cat of the elements"),
     "rows of two masks": (lambda x, m: x.index_add(0, m.nonzero()[:, 0], x[~m]), ""),
+    "rows of a mask before a change": (of_a_later_mask, "nobody knows how many"),
     "places that are moved": (
         lambda x, m: x[m.nonzero()[:, 0] + 1] * 2,
         "nobody knows how many",

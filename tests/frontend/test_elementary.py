@@ -124,3 +124,28 @@ def test_mish_keeps_its_digits_where_it_vanishes() -> None:
     u = np.exp(x.astype(np.float64))
     exact = x * (u * u + 2 * u) / (u * u + 2 * u + 2)
     np.testing.assert_allclose(found, exact, rtol=5e-7)
+
+
+IN_SPECIAL = "erf exp2 expit expm1 log1p logit round sinc"
+
+
+@pytest.mark.parametrize("name", IN_SPECIAL.split())
+def test_names_of_torch_special(name: str) -> None:
+    x = torch.linspace(0.1, 0.9, 12).reshape(3, 4)
+    function = getattr(torch.special, name)
+    torch.testing.assert_close(mirage.kernel(lambda x: function(x))(x), function(x))
+
+
+def test_functions_of_torch_special() -> None:
+    def function(x: Any) -> Any:
+        s = torch.special
+        return (
+            s.xlogy(x, x),
+            s.softmax(x, 1),
+            s.log_softmax(x, 1),
+            s.logsumexp(x, 1),
+            x.softmax(1, torch.float64),
+        )
+
+    x = torch.linspace(0.0, 0.9, 12).reshape(3, 4)
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))

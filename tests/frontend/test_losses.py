@@ -97,6 +97,19 @@ def test_cosines_of_shapes_that_broadcast() -> None:
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_labels_without_rows(reduction: str) -> None:
+    def losses(x: Any, label: Any, share: Any) -> Any:
+        return (
+            F.cross_entropy(x, label, share, reduction=reduction, label_smoothing=0.1),
+            F.cross_entropy(x, share, reduction=reduction),
+            F.nll_loss(x, label, reduction=reduction),
+        )
+
+    given = (X[0], torch.tensor(2), P[0])
+    torch.testing.assert_close(mirage.kernel(losses)(*given), losses(*given))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_margins_of_labels(reduction: str) -> None:
     label = torch.tensor([0, 5, 2, 2, 1])
 
