@@ -377,6 +377,15 @@ def test_blocks_pick_the_elements(name: str) -> None:
     torch.testing.assert_close(found, function(*tensors), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.gpu
+def test_windows_on_a_gpu() -> None:
+    x = torch.randn(64, 100_001, device="cuda")
+    torch.testing.assert_close(mirage.kernel(windows)(x), F.max_pool1d(x, 3, 2, 1, 2))
+    planes = torch.randn(16, 250, 126, device="cuda")
+    wanted = F.avg_pool2d(F.pad(planes, (0, 0, 1, 1)), (3, 2), (1, 2))
+    torch.testing.assert_close(mirage.kernel(windows_of_planes)(planes), wanted)
+
+
 # -- What must not be accepted -------------------------------------------------------
 
 WRONG: dict[str, tuple[Function, Function]] = {

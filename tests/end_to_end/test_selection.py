@@ -204,6 +204,13 @@ def test_scores_are_filtered(name: str) -> None:
     torch.testing.assert_close(found, function(X))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FILTERS)
+def test_scores_are_filtered_on_a_gpu(name: str) -> None:
+    function, x = FILTERS[name], X.cuda()
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))
+
+
 WRONG_SORTS: dict[str, tuple[Function, Function]] = {
     "the other way": (lambda x: x.sort(1)[0], lambda x: x.sort(1, True)[0]),
     "the other axis": (lambda x: x.sort(1)[0], lambda x: x.sort(0)[0]),
