@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import prod
+from math import nan, prod
 from typing import Literal
 
 import numpy as np
@@ -792,10 +792,9 @@ def _whole_number(
     """The constant among operands, if it is an integer."""
     sizes = {n: e for n, e in extents.items() if e is not None}
     for constant in operands:
-        if isinstance(constant, Scalar) and {n for n, _ in constant.extents} <= {
-            *sizes
-        }:
-            number = constant.at(sizes)
+        if isinstance(constant, Scalar):
+            known = all(n in sizes for n, _ in constant.extents)
+            number = constant.at(sizes) if known else nan
             return int(number) if number.is_integer() else None
     return None
 

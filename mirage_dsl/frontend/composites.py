@@ -705,6 +705,8 @@ def einsum(equation: Any, *operands: Any) -> Any:
     _check_result(str(equation), terms, output)
     for at, labels in enumerate(terms):
         terms[at], given[at] = _of_diagonals(str(equation), labels, given[at])
+    for at in range(len(terms)):
+        terms[at], given[at] = _without_ones(terms, at, given)
     term, x = terms[0], given[0]
     for at in range(1, len(terms)):
         wanted = set(output).union(*terms[at + 1 :])
@@ -781,6 +783,22 @@ def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     every = "".join(expanded)
     once = sorted(c for c in set(every) - set(around) if every.count(c) == 1)
     return expanded, around + "".join(once)
+
+
+def _without_ones(
+    terms: Sequence[str], at: int, given: Sequence[Any]
+) -> tuple[str, Any]:
+    """An operand without axes of extent 1 along which another one is longer."""
+    longer = {
+        label
+        for term, x in zip(terms, given, strict=True)
+        for label, extent in zip(term, x.shape, strict=True)
+        if not isinstance(extent, int) or extent != 1
+    }
+    term, x = terms[at], given[at]
+    ones = [i for i, c in enumerate(term) if c in longer and x.shape[i] == 1]
+    kept = "".join(c for i, c in enumerate(term) if i not in ones)
+    return kept, f.squeeze(x, tuple(ones)) if ones else x
 
 
 def _single(term: str, output: str, x: Any) -> Any:

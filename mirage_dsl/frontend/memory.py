@@ -702,7 +702,15 @@ def _pick(x: _Views, axis: int, item: object) -> None:
             "use where() to select by a mask, and index one after the other by several",
             user_location(),
         )
-    if isinstance(item, bool) or not isinstance(item, SupportsIndex) or is_array(item):
+    if is_array(item):
+        kind = type(item)
+        raise UnsupportedError(
+            f"an index that is a {kind.__module__.partition('.')[0]} {kind.__name__}, "
+            "whose values would be frozen into the program; pass it as an argument, "
+            "write the positions as a list, or make them by arange",
+            user_location(),
+        )
+    if isinstance(item, bool) or not isinstance(item, SupportsIndex):
         raise UnsupportedError(
             f"an index of type {type(item).__name__}: only integers, slices, None and "
             "... are possible; use where() to select by values",

@@ -379,13 +379,14 @@ def _read_joined(saturation: Saturation, alive: Bools) -> Bools:
     What is made in another way as well is read as that.
     """
     made, kind, *operands, _ = saturation.edges.T
-    read = np.stack(operands)
+    read, joins = np.stack(operands), kind == GATHER
+    nodes = len(saturation.shape) + 1
+    joined = np.zeros(nodes, np.bool_)
+    joined[made[joins]] = True
     dead = np.zeros(len(made), np.bool_)
     while True:
-        otherwise = np.zeros(len(saturation.shape) + 1, np.bool_)
-        otherwise[made[alive & ~dead & (kind != GATHER)]] = True
-        joined = np.zeros(len(saturation.shape) + 1, np.bool_)
-        joined[made[kind == GATHER]] = True
+        otherwise = np.zeros(nodes, np.bool_)
+        otherwise[made[alive & ~dead & ~joins]] = True
         found = np.asarray((joined & ~otherwise)[read].any(axis=0))
         if not (found & ~dead).any():
             return dead

@@ -155,6 +155,10 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "of other lengths": (lambda x, i, j: x[i, j[:2]], "do not broadcast"),
     "too many": (lambda x, i, j: x[i, j, i, j], "4 indices for"),
     "of floats": (lambda x, i, j: x[i, j * 0.5], "a tensor beside other indices"),
+    "made elsewhere": (
+        lambda x, i, j: x[torch.triu_indices(2, 2)[0]] + i[0] + j[0],
+        "an index that is a torch Tensor, whose values would be frozen",
+    ),
     "selected by a matrix": (
         lambda x, i, j: x.index_select(0, i[None]) + j[0],
         "index_select by an index of several axes",

@@ -362,6 +362,10 @@ def test_narrow_is_pytorchs(where: tuple[int, int, int]) -> None:
         ("...i->...", [(2, 3, 4)]),
         ("ba", [(3, 4)]),
         ("ij,jk", [(3, 4), (4, 5)]),
+        ("ij,kj->ik", [(3, 4), (5, 1)]),
+        ("bij,bjk->bik", [(1, 3, 4), (2, 4, 5)]),
+        ("ij,ij->ij", [(1, 4), (3, 1)]),
+        ("ij,ij->j", [(1, 4), (1, 4)]),
     ],
 )
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
