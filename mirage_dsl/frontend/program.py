@@ -750,9 +750,10 @@ class ProgramRecord:
         pairs = zip(one.axes, other.axes, strict=True)
         if any(self.dims.resolve(a) != self.dims.resolve(b) for a, b in pairs):
             return False
-        made: dict[object, Apply] = {
-            n.result: n for n in self.nodes if isinstance(n, Apply)
-        }
+        made: dict[object, Apply] = {}
+        for node in self.nodes:
+            if isinstance(node, Apply):
+                made[node.result] = node
 
         @cache
         def alike(one: object, other: object) -> bool:

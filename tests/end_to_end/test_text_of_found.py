@@ -24,7 +24,7 @@ from mirage_dsl.search.structures import structures
 from tests.pace import Stopwatch
 from tests.programs.workloads import WORKLOADS, Workload
 
-FEWEST = 2000
+FEWEST = 1500
 MOST_SECONDS = 15
 
 TILES = itertools.cycle((1, 8, 16, 32, 64, 128, 256))

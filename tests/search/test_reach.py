@@ -215,7 +215,7 @@ def largest(x: Any) -> Any:
 
 
 def largest_of_a_product(x: Any, w: Any) -> Any:
-    return (x @ w).max(-1)
+    return m.max(x @ w, -1)
 
 
 def largest_over_two_dims(x: Any) -> Any:
@@ -223,7 +223,7 @@ def largest_over_two_dims(x: Any) -> Any:
 
 
 def largest_of_the_largest(x: Any) -> Any:
-    return x.max(2).max(0)
+    return m.max(m.max(x, 2), 0)
 
 
 def largest_and_sum(x: Any) -> Any:
