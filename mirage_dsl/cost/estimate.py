@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import SECTOR, WARP, Hardware
@@ -196,7 +197,8 @@ def _reads(
     source = loads.source
     tile = footprint.elements(loads.dims) * loads.itemsize
     asked = loaded(footprint) * footprint.readers
-    runs = _runs(footprint, loads.runs, loads.itemsize)
+    run, pitch = _runs(footprint, loads.runs, loads.itemsize)
+    runs = np.where(_parted(footprint), loads.itemsize, run), pitch
     read = np.maximum(asked, source) / _coalescing(runs[0])
     through = read / _whole_sectors(*runs)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
@@ -216,6 +218,12 @@ def _reads(
         first = np.minimum(first, some.min(axis=0, initial=np.inf))
     flying = np.maximum(flying, early)
     return _Reads(fetched.sum(axis=0), through.sum(axis=0), held, flying, first)
+
+
+def _parted(footprint: Footprint) -> NDArray[np.bool_]:
+    """Whether nothing lies together, by load: see `Loads.apart`."""
+    lanes = footprint.pieces[footprint.facts.tables.loads.apart].prod(axis=1)
+    return np.asarray(lanes > 1)
 
 
 def loaded(footprint: Footprint) -> Numbers:

@@ -354,6 +354,7 @@ class Loads:
         value: Row of its sizes.
         dims: The dims of its tile.
         runs: The same in the order of memory, the innermost first.
+        apart: Dims with more than one lane of which nothing lies together.
         itemsize: Bytes of an element.
         source: Bytes of what it is loaded from.
         share: Of its lanes, those that are read.
@@ -368,6 +369,7 @@ class Loads:
     value: Rows
     dims: Rows
     runs: Rows
+    apart: Rows
     itemsize: Column
     source: Column
     share: Column
@@ -591,6 +593,7 @@ class _Builder:
             runs=self.places(
                 self.run(load, kind) for load, kind in zip(own, kinds, strict=True)
             ),
+            apart=self.places(map(self.apart, own)),
             itemsize=as_column(kind.dtype.itemsize for kind in kinds),
             source=as_column(
                 kind.dtype.itemsize
@@ -616,10 +619,27 @@ class _Builder:
         axes = self.flow.tiles[along.index].axes
         if along.known == "in_row" and len(axes) == 1:
             return (*order[:at], *axes, *order[at + 1 :])
-        if at > 0:
-            return order[:at]
-        steps = self.strides.get(along.index, {})
-        return next(((d,) for d in reversed(axes) if steps.get(d) == 1), ())
+        return order[:at] or self.in_steps(load)
+
+    def in_steps(self, load: Load) -> Order:
+        """The dim of an index along which its positions follow one another, or none."""
+        along = load.along
+        steps = {} if along is None else self.strides.get(along.index, {})
+        return next(((d,) for d in load.tile.axes[::-1] if steps.get(d) == 1), ())
+
+    def apart(self, load: Load) -> Order:
+        """Dims of a tile that part lanes that read what lies together.
+
+        Threads are laid along the last axes of a tile whose addresses are not known:
+        those of an index have to be the last ones for neighbours to read neighbours.
+        Windows of 65536 positions: 2.5 ms on an H100 with one row in a tile, 13 with
+        16 rows between the axis of windows and that of their elements.
+        """
+        along, order = load.along, load.tile.axes
+        if along is None or not (inner := self.in_steps(load)):
+            return ()
+        own = self.flow.tiles[along.index].axes
+        return tuple(d for d in order[order.index(inner[0]) :] if d not in own)
 
     @cached_property
     def strides(self) -> Mapping[str, Mapping[Dim, int]]:

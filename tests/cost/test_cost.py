@@ -374,17 +374,50 @@ where m = 12288, k = 65536, n = 65536, w = 8 {
 """
 
 
-def memory_of(at: str) -> float:
+def memory_of(at: str, text: str = WINDOWS) -> float:
     """µs of the memory's work for windows of positions."""
     loads = "r = load rows[n/grid]\n    c = load columns[w]\n    "
-    (kernel,) = estimate(parse(WINDOWS.replace("AT", loads + at)), H100).kernels
+    (kernel,) = estimate(parse(text.replace("AT", loads + at)), H100).kernels
     return kernel.memory
 
 
 def test_positions_that_follow_one_another_are_read_as_rows_are() -> None:
     """Windows of eight took 2.5 ms; by an index that is data they may lie anywhere."""
-    windows = memory_of("a = add r, c\n    at = sub a, 4")
+    steps = "a = add r, c\n    at = sub a, 4"
+    windows = memory_of(steps)
     assert 2000 < windows < 3000
     assert memory_of("at = load i[n/grid, w]") > 3 * windows
     columns = "b = mul r, 512\n    d = mul c, 512\n    a = add b, d\n    at = sub a, 4"
     assert memory_of(columns) > 3 * windows
+
+
+APART = """mirage 1
+mugraph f(x: f32[b, m, k]) -> f32[b, m, n]
+where b = 64, m = 192, k = 65536, n = 65536, w = 8 {
+  rows = index n
+  columns = index w
+  y = block grid(n / 64, b / 1) loop(m / 16) num_warps(16) {
+    r = load rows[n/grid]
+    c = load columns[w]
+    d = mul c, 3
+    a = add r, d
+    at = sub a, 4
+    inside = less_equal 0, at
+    t = load x[b/grid, m/loop, k]
+    place = where inside, at, 0
+    p = gather t, place dim(k)
+    v = where inside, p, -inf
+    l = max v over(w)
+    all = accumulate l concat
+    store y: f32[b/grid, m, n/grid] = all
+  }
+  return y
+}
+"""
+
+
+def test_rows_between_windows_and_their_elements_part_neighbours() -> None:
+    """As seen, 13 ms with 16 rows there; of tiles with a row each, 2.5."""
+    parted, alone = parse(APART), parse(APART.replace("m / 16", "m / 1"))
+    times = [estimate(g, H100).kernels[0].memory for g in (parted, alone)]
+    assert times[0] > 3 * times[1]

@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
         UnsupportedError,
         [lambda x: torch.batch_norm(x, None, None, x, x, False, 0.1, 1e-5, False)],
     ),
-    "where()": (
+    "as an argument": (
         UnsupportedError,
         [lambda x: x[ROWS], lambda x: x[ROWS.numpy()]],
     ),
