@@ -449,9 +449,10 @@ class TrialWorker:
 
 
 def _positive(values: torch.Tensor) -> torch.Tensor:
-    """Sizes of numbers, none of them 0."""
+    """Sizes of numbers, none 0 but those of 8 bits, which PyTorch only stores."""
     found = values.abs()
-    return found.clamp_min_(LEAST_POSITIVE) if found.is_floating_point() else found
+    computes = found.is_floating_point() and found.itemsize > 1
+    return found.clamp_min_(LEAST_POSITIVE) if computes else found
 
 
 def _rounds_to_tf32(task: Task) -> bool:

@@ -150,6 +150,8 @@ def test_no_positive_number_is_0() -> None:
     assert judge.draws[0][0].min() > 0
     assert trial_worker._positive(zeros).min() > 0
     assert trial_worker._positive(torch.tensor([-3, 0])).tolist() == [3, 0]
+    narrow = torch.tensor([-3.0, 0.0]).to(torch.float8_e4m3fn)
+    assert trial_worker._positive(narrow).float().tolist() == [3, 0]
 
 
 def test_chains_of_long_calls_are_short() -> None:
