@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import ml_dtypes
@@ -1099,8 +1100,21 @@ _SPREAD = 1000.0
 """What stand-ins of indices are multiplied with, so that they differ."""
 
 
+Multiply = Callable[[Array, Array, NDArray[np.int32]], None]
+"""Multiplies rows in place by elements of as many rows, or of one, at places."""
+
+
+def multiply_picked(rows: Array, operand: Array, places: NDArray[np.int32]) -> None:
+    """Multiply rows in place by the elements of an operand's rows at places."""
+    rows *= operand[:, places]
+
+
 def stand_in(
-    op: Operator, operands: Sequence[Array], numbers: Numbers, shape: tuple[int, ...]
+    op: Operator,
+    operands: Sequence[Array],
+    numbers: Numbers,
+    shape: tuple[int, ...],
+    multiply: Multiply = multiply_picked,
 ) -> Array:
     """A function of a library operator's operands that is as good as any other one.
 
@@ -1112,23 +1126,36 @@ def stand_in(
         operands: One row of elements for each run.
         numbers: Its attributes that are integers.
         shape: Of the result in each run.
+        multiply: What `multiply_picked` does, maybe faster.
     """
     text = f"{op.function} {sorted(numbers.items())}"
-    rng = np.random.default_rng(zlib.crc32(text.encode()))
-    total = np.zeros((1,) * (len(shape) + 1), operands[0].dtype)
+    lengths = tuple(operand.shape[1] for operand in operands)
+    runs, dtype = max(map(len, operands)), np.result_type(*operands)
+    total = np.zeros((runs, math.prod(shape)), dtype)
     with np.errstate(all="ignore"):
-        for _ in range(_TERMS):
-            term = np.ones_like(total)
-            for operand in operands:
-                places = rng.integers(operand.shape[1], size=shape)
-                term = term * operand[:, places]
-            total = total + term
-        mean = np.asarray(total / operands[0].dtype.type(_TERMS))
+        for term in _places_of_terms(text, lengths, math.prod(shape)):
+            product = np.ones_like(total)
+            for operand, places in zip(operands, term, strict=True):
+                multiply(product, operand, places)
+            total += product
+        mean = np.asarray(total / dtype.type(_TERMS)).reshape(runs, *shape)
         if op.gives is None:
             return mean
         # Indices along the second axis, of which the result has no more elements.
         places = np.floor(np.abs(np.nan_to_num(mean)) * _SPREAD) % shape[1]
         return places.astype(op.gives.long_name)
+
+
+@lru_cache(maxsize=64)
+def _places_of_terms(
+    text: str, lengths: tuple[int, ...], count: int
+) -> tuple[tuple[NDArray[np.int32], ...], ...]:
+    """Of each term, the places in each operand of what a result's elements are of."""
+    rng = np.random.default_rng(zlib.crc32(text.encode()))
+    return tuple(
+        tuple(rng.integers(length, size=count).astype(np.int32) for length in lengths)
+        for _ in range(_TERMS)
+    )
 
 
 _ODD = 107

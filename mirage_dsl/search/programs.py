@@ -29,6 +29,7 @@ from mirage_dsl.search.segments import (
     plans_of,
     silent,
     structural_search,
+    without_cancelling,
 )
 from mirage_dsl.search.sizes import Constraints
 
@@ -344,7 +345,8 @@ class Chains:
         library = any(a.library for a in run)
         fits = len(nodes) <= MOST_OPERATORS or single
         if not library and fits and not self.segments.late():
-            plans = self.segments.plans(segment, inside)[: self.keep]
+            found = self.segments.plans(segment, inside)
+            plans = without_cancelling(found, segment)[: self.keep]
         ways: list[Parts] = [(p,) for p in plans]
         if not single:
             return ways

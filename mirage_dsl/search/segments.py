@@ -703,6 +703,21 @@ def _accurate_ones(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
     return list(islice(alike, MOST_SPARED)) or best
 
 
+def without_cancelling(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
+    """Plans, sorted, but those as slow as one that subtracts as its program does.
+
+    They would be searched for little, and mostly be refused: a part of a program meets
+    any numbers when it is verified by itself.
+    """
+    alike = (p.microseconds for p in plans if _subtracts_alike(p.graph, program))
+    least = next(alike, math.inf)
+    return [
+        p
+        for p in plans
+        if AS_LONG * p.microseconds < least or _subtracts_alike(p.graph, program)
+    ]
+
+
 def _subtracts_alike(graph: KernelGraph, program: KernelGraph) -> bool:
     """Whether a μGraph subtracts only values of such dims as its program does.
 

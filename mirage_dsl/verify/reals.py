@@ -30,10 +30,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_dsl.core.compiled import entry
 from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import fitted, index_limits
@@ -42,15 +44,27 @@ from mirage_dsl.ir.evaluate import (
     NumpyDomain,
     evaluate,
     evaluate_numpy,
+    multiply_picked,
     numpy_dtype,
     stand_in,
 )
 from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Array, Numbers, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 # -- Several at once -------------------------------------------------------------------
+
+
+@entry
+def _multiply_picked(rows: Any, operand: Any, places: Any) -> None:
+    """`multiply_picked`, in a third of the time: sections of a network are of these."""
+    for run in range(rows.shape[0]):
+        of = run if operand.shape[0] > 1 else 0
+        for at in range(places.shape[0]):
+            rows[run, at] *= operand[of, places[at]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,9 @@ class RunsDomain(NumpyDomain):
     ) -> Array:
         """What stands in for it, in each run."""
         whole = [o.reshape(len(o), math.prod(o.shape[1:])) for o in operands]
-        return stand_in(op, whole, numbers, shape)
+        floats = all(o.dtype.kind == "f" for o in whole)
+        multiply = _multiply_picked if floats else multiply_picked
+        return stand_in(op, whole, numbers, shape, multiply)
 
     def running_max(self, value: Array, axis: int) -> Array:
         """Along an axis of a run."""
@@ -156,7 +172,7 @@ def evaluate_runs(
     """
     domain = domain or RunsDomain()
     runs = len(inputs[0]) if inputs else 1
-    each = max((1, *(math.prod(v.shape[1:]) for v in inputs)))
+    each = max((_largest_value(graph), *(math.prod(v.shape[1:]) for v in inputs)))
     parts = _parts(runs, max(TOGETHER // each, _FEWEST))
     found = [_outputs_of(graph, [v[p] for v in inputs], domain) for p in parts]
     if len(found) == 1:
@@ -164,8 +180,19 @@ def evaluate_runs(
     return [np.concatenate(outputs) for outputs in zip(*found, strict=True)]
 
 
+@lru_cache(maxsize=64)
+def _largest_value(graph: KernelGraph) -> int:
+    """How many elements the largest tensor of a run has, by the extents known."""
+    extents = derived_extents(graph, graph.extent_of)
+    sizes = (
+        math.prod(extents.get(n) or 1 for n in kind.names)
+        for kind in kernel_types(graph).values()
+    )
+    return max(sizes, default=1)
+
+
 TOGETHER = 1 << 16
-"""Elements of an input that are evaluated at once: what an operator makes of more has
+"""Elements of a tensor that are evaluated at once: what an operator makes of more has
 left the processor's caches before the next one reads it."""
 _FEWEST = 8
 """Runs at once, however large: each evaluation has its overhead."""
