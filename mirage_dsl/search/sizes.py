@@ -857,6 +857,8 @@ class _Tried:
         fixed: Dims over parts whose number is decided.
         parts: Numbers of parts of others.
         between: Whether fewer parts will do where there are not so many.
+        around: What all blocks have around them; None where that hangs on how many
+            parts earlier ones make.
     """
 
     number: int
@@ -864,6 +866,20 @@ class _Tried:
     fixed: frozenset[str]
     parts: Sequence[int]
     between: bool
+    around: _Around | None
+
+
+@dataclass(frozen=True)
+class _Around:
+    """The tensors that blocks read and store, as they lie for library kernels."""
+
+    types: Mapping[str, TensorType]
+    extents: Mapping[str, int | None]
+
+    @classmethod
+    def of(cls, graph: KernelGraph, extents: Mapping[str, int | None]) -> _Around:
+        """All of a graph's."""
+        return cls(around_libraries(graph, kernel_types(graph), extents), extents)
 
 
 @dataclass(frozen=True)
@@ -905,6 +921,10 @@ class Sizer:
         """
         beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
+        around = None
+        if not any(map(_parts_stored, graph.blocks)):
+            around = _Around.of(graph, derived_extents(graph, graph.extent_of))
+        asked = frozenset(inside)
         # No kernel takes less than its launch, part of which the one ahead may hide.
         worst += 1e6 * self.hardware.dependent * (len(graph.blocks) - 1)
         worst -= 1e6 * self.hardware.launch * len(graph.blocks)
@@ -915,7 +935,7 @@ class Sizer:
             if self.budget.late():
                 return None
             if only is None or at in only:
-                tried = _Tried(at, frozenset(inside), frozenset(fixed), parts, between)
+                tried = _Tried(at, asked, frozenset(fixed), parts, between, around)
                 beam = [s for state in beam for s in self._next(*state, tried)]
                 beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])
                 beam = beam[:BEAM]
@@ -993,14 +1013,16 @@ class Sizer:
         at = tried.number
         block = graph.nodes[at]
         assert isinstance(block, BlockGraph)
-        # What this block and later ones would make of dims is not decided yet.
-        before = replace(graph, nodes=graph.nodes[:at])
-        extents = derived_extents(before, graph.extent_of)
+        around = tried.around
+        if around is None:
+            # What this block and later ones would make of dims is not decided yet.
+            before = replace(graph, nodes=graph.nodes[:at])
+            around = _Around.of(graph, derived_extents(before, graph.extent_of))
+        types, extents = around.types, around.extents
         made = _parts_stored(block)
         wanted: Sequence[int | None] = tried.parts if made else (None,)
         if made and made[0] in tried.fixed:
             wanted = (extents[made[0]],)
-        types = around_libraries(graph, kernel_types(graph), extents)
         read = tuple(types[s] for s in block.sources)
         sizes = tuple(extents[n] for t in read for n in t.names)
         inside = tried.inside | self._inside(graph, at, types, extents)
@@ -1011,7 +1033,9 @@ class Sizer:
             self._known[key] = self._choose(types, extents, inside, block, *ways)
         for best in self._known[key]:
             nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
-            sized = with_derived_extents(replace(graph, nodes=nodes))
+            sized = replace(graph, nodes=nodes)
+            if made:
+                sized = with_derived_extents(sized)
             yield paid + best.microseconds, sized
 
     def _choose(
