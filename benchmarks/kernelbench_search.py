@@ -132,7 +132,7 @@ def searched(
         result.complete,
         result.cut_short,
         len(launched(best.mugraph)),
-        eager_launches(model, inputs),
+        eager_launches(model.to("meta"), inputs),
         len(best.mugraph.blocks),
         best.cost.microseconds,
         estimate(result.library, DEFAULT).microseconds,

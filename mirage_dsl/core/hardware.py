@@ -111,6 +111,9 @@ class Architecture:
         )
 
 
+GRID_AXES = 3
+"""Along so many a launch numbers its blocks, at most."""
+
 WARP = 32
 """Threads of a warp, on all of them."""
 SECTOR = 32

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
+from mirage_dsl.core.hardware import SECTOR
 from mirage_dsl.core.types import Dim, Scalar, TensorType, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.settled import unmasked
@@ -358,6 +359,7 @@ class Loads:
         itemsize: Bytes of an element.
         source: Bytes of what it is loaded from.
         share: Of its lanes, those that are read.
+        steps: Of each, how far apart known positions are along dims, by places.
         looped: Whether it is made in every iteration.
         late: Whether only code after the loop reads it.
         turned: Whether registers want it in another order than memory has.
@@ -373,6 +375,7 @@ class Loads:
     itemsize: Column
     source: Column
     share: Column
+    steps: tuple[Mapping[int, int], ...]
     looped: Flags
     late: Flags
     turned: Flags
@@ -456,6 +459,7 @@ class Tables:
         stores: The stores.
         shared: What lies in shared memory.
         work: The other operators.
+        windows: Which pieces are of windows, whose elements are joined.
     """
 
     extents: Column
@@ -467,6 +471,7 @@ class Tables:
     stores: Stores
     shared: Shared
     work: Work
+    windows: Flags
 
 
 class _Builder:
@@ -497,7 +502,7 @@ class _Builder:
     def tables(self) -> Tables:
         extents = self.program.extents
         products, operands = self.products(), self.operands()
-        loads, work = self.loads(), self.work()
+        loads, stores, work = self.loads(), self.stores(), self.work()
         return Tables(
             extents=as_column([*(extents.get(d.name) or 1 for d in self.place), 1]),
             members=self.places(self.sets),
@@ -505,9 +510,10 @@ class _Builder:
             products=products,
             operands=operands,
             loads=loads,
-            stores=self.stores(),
+            stores=stores,
             shared=self.shared(),
             work=work,
+            windows=self.windows(loads),
         )
 
     def products(self) -> Products:
@@ -584,7 +590,7 @@ class _Builder:
         readers = [
             [float(p in flow.products_of(v)) for p in facts.products] for v in names
         ]
-        extents = self.program.extents
+        extents, steps = self.program.extents, tuple(map(self.steps, own))
         return Loads(
             own=own,
             again=tuple(facts.again.get(v) for v in names),
@@ -603,6 +609,7 @@ class _Builder:
                 for kind, reached in zip(kinds, self.reached(own), strict=True)
             ),
             share=as_column(map(self.share, own)),
+            steps=steps,
             looped=flags(flow.stage[v] == "body" for v in names)[:, None],
             late=flags(v in facts.used_only_after for v in names),
             turned=flags(v in facts.turned_loads for v in names),
@@ -623,8 +630,13 @@ class _Builder:
             return (*order[:at], *axes, *order[at + 1 :])
         if at > 0:
             return order[:at]
-        steps = self.strides.get(along.index, {})
-        return next(((d,) for d in load.tile.axes[::-1] if steps.get(d) == 1), ())
+        steps, extents = self.strides.get(along.index, {}), self.program.extents
+        # Of windows both their places and their elements follow one another; these
+        # fill the gaps between those.
+        most = SECTOR // kind.dtype.itemsize if len(axes) > 1 else 1
+        in_row = [d for d in load.tile.axes[::-1] if 0 < steps.get(d, 0) <= most]
+        longest = max(in_row, key=lambda d: extents[d.name] or 0, default=None)
+        return () if longest is None else (longest,)
 
     def apart(self, load: Load, kind: TensorType) -> Order:
         """Dims of a tile that part lanes that read what lies together.
@@ -641,6 +653,28 @@ class _Builder:
         if run[0] not in own:
             return ()
         return tuple(d for d in order[order.index(run[0]) :] if d not in own)
+
+    def windows(self, loads: Loads) -> Flags:
+        """Which pieces several lanes read one element along, and no result has."""
+        every = (s for s, _ in self.flow.steps)
+        stored = {d for s in every if isinstance(s, Store) for d in dims_of(s.at)}
+        found = {at for steps in loads.steps if len(steps) > 1 for at in steps}
+        kept = {self.place[d] for d in stored if d in self.place}
+        return flags(at in found - kept for at in range(len(self.place) + 1))
+
+    def steps(self, load: Load) -> Mapping[int, int]:
+        """How far apart known positions are along dims, by places; none if unknown.
+
+        Of windows several lanes read one element, which is then in L1.
+        """
+        along = load.along
+        if along is None:
+            return {}
+        found = self.strides.get(along.index, {})
+        axes = self.flow.tiles[along.index].axes
+        if not found.keys() >= {*axes}:
+            return {}
+        return {self.place[d]: abs(found[d]) for d in axes if d in self.place}
 
     @cached_property
     def strides(self) -> Mapping[str, Mapping[Dim, int]]:
@@ -666,12 +700,18 @@ class _Builder:
         return found
 
     def share(self, load: Load) -> float:
-        """Of the lanes of a load, those that are read where some are left out."""
+        """Of the lanes of a load, those that are read where some are left out.
+
+        Positions of one dim are each read by one lane.  Those of several, as of
+        windows, are read by many, and few lie outside.
+        """
         along = load.along
         if along is None or along.under is None:
             return 1.0
-        extents = self.program.extents
-        lanes = prod(extents[d.name] or 1 for d in self.flow.tiles[along.index].axes)
+        extents, axes = self.program.extents, self.flow.tiles[along.index].axes
+        if len(axes) > 1:
+            return 1.0
+        lanes = prod(extents[d.name] or 1 for d in axes)
         return min(1.0, (extents[along.dim.name] or 1) / lanes)
 
     def reached(self, own: Iterable[Load]) -> list[list[AbstractSet[str]]]:

@@ -126,6 +126,18 @@ class Footprint:
         """Elements that values of each set of dims take."""
         return self.padded[self.facts.tables.members].prod(axis=1)
 
+    @property
+    def sizes_without_windows(self) -> Numbers:
+        """The same of an element of each window: each is used up when it is read.
+
+        A thread of windows of 16, 64 elements of which it reads, takes 54 registers.
+        """
+        members, windows = self.facts.tables.members, self.facts.tables.windows
+        if not windows.any():
+            return self.sizes
+        held = np.where(windows[:, None], 1.0, self.padded)
+        return held[members].prod(axis=1)
+
     def elements(self, members: NDArray[np.intp]) -> Numbers:
         """Elements with data in values of these dims, one row for each of them."""
         return self.pieces[members].prod(axis=1)
@@ -566,7 +578,7 @@ def _registers(footprint: Footprint, live: Live) -> Numbers:
     threads = np.where(shared, np.minimum(threads, 4 * WARP), threads)
     tiles, rows = facts.flow.tiles, facts.tables.value
     words = as_column(min(tiles[n].dtype.itemsize, 4) / 4 for n in names)
-    sizes = footprint.sizes[[rows[n] for n in names]]
+    sizes = footprint.sizes_without_windows[[rows[n] for n in names]]
     held = live.at @ np.maximum(sizes * words / threads, 1.0)
     for at, product in enumerate(facts.products):
         more = _registers_of(product, at, footprint)

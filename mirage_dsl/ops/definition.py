@@ -289,6 +289,8 @@ class Operator:
         channels_last_of: Of a library operator: the row that it computes the same as,
             with tensors whose second axis is the fastest in memory, and the others in
             their order.
+        pools: Of a library operator: the reduction of each window; a sum is divided by
+            how many elements there are.
         indexed: Of a library operator: its second operand holds indices, integers of
             any format, along an axis of `size` elements of the result.
         steps: Its result moves in steps, where an operand moves as little as it may.
@@ -328,6 +330,7 @@ class Operator:
     part: str = ""
     carried: int = 0
     channels_last_of: Operator | None = None
+    pools: Operator | None = None
     indexed: bool = False
     steps: bool = False
     domain: tuple[float, float] = (-4.0, 4.0)

@@ -666,14 +666,20 @@ class _Fusing:
 
 
 def _without_twins(block: BlockGraph) -> BlockGraph:
-    """The block with one of all loads that are equal, and of all operators."""
+    """The block with one of all loads that are equal, and of all operators.
+
+    Also of those with their operands swapped where that changes nothing.
+    """
     first, names = dict[ValueNode, str](), dict[str, str]()
 
     def kept(node: BlockNode) -> list[BlockNode]:
         node = with_operands(node, names)
         if not isinstance(node, Load | Apply):
             return [node]
-        known = first.setdefault(replace(node, result=""), node.result)
+        alike = replace(node, result="")
+        if isinstance(alike, Apply) and alike.op.commutative:
+            alike = replace(alike, operands=tuple(sorted(alike.operands, key=str)))
+        known = first.setdefault(alike, node.result)
         if known != node.result:
             names[node.result] = known
         return [node] if known == node.result else []

@@ -396,18 +396,23 @@ class _Driver:
         """The plans, best first, without iterations and masks that do nothing."""
         for row in ("skip-tiles", "settle-masks") if self.program.indices else ():
             plans = [self._varied(plan, row) for plan in plans]
-        plans = sorted(plans, key=lambda p: p.microseconds)
-        plans += self._with_channels_last(plans[: self.k])
+        segments = self.segments
+        for made in (
+            segments.sized_for_gathers,
+            segments.with_windows,
+            segments.with_channels_last,
+        ):
+            plans = sorted(plans, key=lambda p: p.microseconds)
+            plans += self._others(made, plans)
         return sorted(plans, key=lambda p: p.microseconds)
 
-    def _with_channels_last(self, plans: Sequence[Plan]) -> list[Plan]:
-        """The plans whose convolutions can have their channels last, with them so.
-
-        Beside the others, for what libraries make of either is a guess.
-        """
-        found = (self.segments.with_channels_last(p.graph) for p in plans)
-        made = (plan for plan in found if plan is not None)
-        return [p for p in made if self.segments.constraints.admits(p.graph)]
+    def _others(
+        self, of: Callable[[KernelGraph], Plan | None], plans: Sequence[Plan]
+    ) -> list[Plan]:
+        """What is made of the best plans, beside them: estimates are but guesses."""
+        made = (of(p.graph) for p in plans[: self.k])
+        found = [plan for plan in made if plan is not None]
+        return [p for p in found if self.segments.constraints.admits(p.graph)]
 
     def _varied(self, plan: Plan, row: str) -> Plan:
         """A plan, or what a rewrite makes of it if that is estimated to take no more.

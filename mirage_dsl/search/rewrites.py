@@ -35,6 +35,7 @@ from mirage_dsl.rewrite.sinking import (
     sink_views,
 )
 from mirage_dsl.rewrite.sums import combined_variances, multiplied_out
+from mirage_dsl.rewrite.windows import with_windows
 from mirage_dsl.verify.shifts import reductions_as_shifts
 
 
@@ -58,6 +59,7 @@ class Use(Enum):
     )
     STRUCTURE = "applied to what is found of one kernel, without sizes, which stays too"
     SEGMENT = "applied to a segment; what comes of it is searched as two"
+    CALL = "applied to calls of PyTorch's; what comes of it is searched as one kernel"
     FOUND = "applied to all that is found"
     VARIANT = "applied to what is found, where the estimate of the outcome is less"
 
@@ -246,6 +248,13 @@ _ROWS = (
         (Use.VARIANT,),
         "more blocks share a loop's iterations, and a second kernel joins the parts",
         _split,
+    ),
+    Rewrite(
+        "windows",
+        Level.MUGRAPH,
+        (Use.CALL,),
+        "pooling is a reduction of elements that are picked at positions",
+        with_windows,
     ),
     Rewrite(
         "channels-last",

@@ -18,7 +18,7 @@ from itertools import islice, product
 from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
-from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.hardware import GRID_AXES, Hardware
 from mirage_dsl.core.types import Axis
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import least_microseconds, library_kernel
@@ -32,24 +32,28 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     KernelGraph,
     Load,
+    Split,
     Store,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import lines_of, to_text, with_lines
-from mirage_dsl.ir.walk import live, map_blocks
+from mirage_dsl.ir.walk import live, map_blocks, operands_of, with_operands
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, SUB
 from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
+from mirage_dsl.rewrite.sinking import with_gathers_given
 from mirage_dsl.rewrite.sums import in_parts, row_length
+from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
 from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.memo import Memo, names_of, normal_text, renamed
 from mirage_dsl.search.partition import Cutter
 from mirage_dsl.search.result import Ledger, Plan
-from mirage_dsl.search.rewrites import REWRITES
+from mirage_dsl.search.rewrites import REWRITES, Use, rewritten
 from mirage_dsl.search.sizes import (
     Constraints,
     Sizer,
@@ -65,6 +69,9 @@ HOPELESS = 1.5
 MOST_SPLIT = 6
 """Structures of a segment whose loops are split over the grid, the best ones."""
 
+
+WORTH_A_SEARCH = 0.04
+"""Share of the time from which on a call of PyTorch's is searched as a kernel."""
 
 MOST_SPARED = 4
 """Plans that are kept since they are accurate, where better ones may not be."""
@@ -487,6 +494,64 @@ class SegmentSearch:
         }
         return self.sizer.sized(made, only=only)
 
+    def with_windows(self, graph: KernelGraph) -> Plan | None:
+        """A μGraph whose pooling kernels do; None where they do none of it.
+
+        A call that takes little of the time is not worth their search.
+        """
+        made, calls = graph, pools(graph)
+        enough = (
+            WORTH_A_SEARCH * Plan.of(graph, self.hardware).microseconds
+            if calls
+            else 0.0
+        )
+        for call in calls:
+            program = alone(made, call)
+            taken = Plan.of(program, self.hardware).microseconds
+            if taken < enough:
+                continue
+            found = partial(self.kernel_of_pool, program, HOPELESS * taken)
+            kernel = self.memo.once(("windows", program), found)
+            if kernel is not None:
+                made = in_place(made, call, kernel)
+        return None if made is graph else Plan.of(made, self.hardware)
+
+    def kernel_of_pool(self, program: KernelGraph, most: float) -> KernelGraph | None:
+        """The best kernel for a call of PyTorch's pooling, which takes `most` µs.
+
+        It has no loop: what one loads ahead goes to shared memory element by element.
+
+        Args:
+            program: The call.
+            most: Estimate in µs from which on a kernel is not wanted.
+        """
+        form = rewritten(with_windows(program), Use.NORMAL)
+        flat = flattened(form)
+        given = with_gathers_given(form if flat is None else flat.program)
+        if given is None or self.late():
+            return None
+        block = as_written(given.program)
+        if block is None:
+            return None
+        whole = given.restored(one_kernel(given.program, block))
+        best = self.sized_for_gathers(REWRITES["fuse-gathers"](whole))
+        if best is None or best.microseconds > most:
+            return None
+        return best.graph if flat is None else flat.restored(best.graph)
+
+    def sized_for_gathers(self, graph: KernelGraph) -> Plan | None:
+        """A μGraph with other sizes for its blocks that pick elements themselves.
+
+        They had those for reading what a gather ahead of them had picked.  None if
+        there are no such blocks, or none fits.
+        """
+        only = {
+            at
+            for at, node in enumerate(graph.nodes)
+            if isinstance(node, BlockGraph) and node.gathered
+        }
+        return self.sizer.sized(graph, only=only) if only else None
+
     def _worst(self, plans: Sequence[Plan]) -> float:
         """The estimate from which on a structure is not worth its sizes."""
         best = sorted(p.microseconds for p in plans)
@@ -659,6 +724,33 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
     needed = set(block.sources) | {r.value for r in segment.returns} - kept.keys()
     beside = live(segment.applies, needed)
     return with_derived_extents(replace(segment, nodes=(*beside, block)))
+
+
+def as_written(segment: KernelGraph) -> BlockGraph | None:
+    """A segment as one block without a loop, its result split along each of its dims.
+
+    None where that has too many.
+    """
+    (item,) = segment.returns
+    grid = tuple(Split(name, 1) for name in item.type.names)
+    if len(grid) > GRID_AXES:
+        return None
+    block, types = BlockGraph(grid, None, ()), kernel_types(segment)
+    names: dict[str, str] = {}
+    nodes: list[BlockNode] = []
+    for given in segment.given:
+        names[given.name] = f"{given.name}_t"
+        axes = _split_axes(types[given.name].axes, block)
+        nodes.append(Load(names[given.name], given.name, axes))
+    for node in segment.applies:
+        names[node.result] = f"{node.result}_t"
+        made = with_operands(node, names)
+        nodes.append(replace(made, result=names[node.result]))
+    axes, dtype = _split_axes(item.type.axes, block), item.type.dtype
+    nodes.append(Store(item.value, names[item.value], axes, dtype))
+    read = {v for n in nodes if not isinstance(n, Load) for v in operands_of(n)}
+    kept = (n for n in nodes if not isinstance(n, Load) or n.result in read)
+    return insert_casts(replace(block, nodes=tuple(kept)), types)
 
 
 def _split_axes(axes: tuple[Axis, ...], block: BlockGraph) -> tuple[Axis, ...]:

@@ -486,9 +486,14 @@ class _Sweep:
     def schedules(self, warps: AbstractSet[int] | None, *, few: bool) -> Schedules:
         """Schedules worth trying for this family, of so many warps."""
         products = bool(self.facts.products)
-        warps = warps or ({4, 8} if products else {4, 8, 16})
         looped = self.facts.block.loop is not None
-        stages = (2,) if not looped else (2, 4) if few else (2, 3, 4, 5, 6)
+        usual = {4, 8} if products else {4, 8, 16}
+        stages = (2, 4) if few else (2, 3, 4, 5, 6)
+        if any(len(steps) > 1 for steps in self.facts.plain.tables.loads.steps):
+            # A warp wants neighbours, and windows do not go through shared memory.
+            usual, stages = usual | {1, 2}, (1,)
+        warps = warps or usual
+        stages = stages if looped else (2,)
         swaps = (False, True) if products else (False,)
         return list(itertools.product(sorted(warps), stages, swaps))
 

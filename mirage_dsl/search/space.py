@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SourceLocation, UnsupportedError
+from mirage_dsl.core.hardware import GRID_AXES
 from mirage_dsl.core.types import (
     AxisNames,
     MemorySpace,
@@ -259,7 +260,7 @@ class Space:
         return self.program.extent_of[dim] or symbolic
 
 
-def configurations(space: Space, max_grid: int = 3) -> Iterator[Configuration]:
+def configurations(space: Space, max_grid: int = GRID_AXES) -> Iterator[Configuration]:
     """Every structural configuration, fewer splits first."""
     for loop in (None, *space.loop_dims):
         for shared in _disjoint(space.shared_axes, max_grid):

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
-from mirage_dsl.core.hardware import DEFAULT, Hardware
+from mirage_dsl.core.hardware import DEFAULT, GRID_AXES, Hardware
 from mirage_dsl.core.types import MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
@@ -259,8 +259,6 @@ class Membership:
 
 # -- Rules of the space ----------------------------------------------------------------
 
-MOST_GRID_DIMS = 3
-
 _NEW = (AttributeKind.NEW_DIM, AttributeKind.NEW_DIMS)
 
 
@@ -353,8 +351,8 @@ def outside(
 
 
 def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[str]:
-    if len(block.axes) > MOST_GRID_DIMS:
-        yield f"its grid splits {len(block.axes)} dims, at most {MOST_GRID_DIMS} are"
+    if len(block.axes) > GRID_AXES:
+        yield f"its grid splits {len(block.axes)} dims, at most {GRID_AXES} are"
     yield from _mixed_splits(block)
     for node in block.nodes:
         if isinstance(node, Apply) and (node.is_view or node.op.kind is Kind.CONCAT):

@@ -90,12 +90,21 @@ from mirage_dsl.ir.graph import Store as BlockStore
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import looped_dims, loops_inside_grid, piece_extent
 from mirage_dsl.ir.text.printer import block_node_text
-from mirage_dsl.ir.walk import makers, map_nodes, post_order, users, with_operands
+from mirage_dsl.ir.walk import (
+    makers,
+    map_nodes,
+    operands_of,
+    post_order,
+    users,
+    with_operands,
+)
 from mirage_dsl.ops.definition import Kind, Operator, Term, Truth
 from mirage_dsl.ops.table import (
     ADD,
     CAST,
     EXP,
+    LESS,
+    LESS_EQUAL,
     MAX,
     MAXIMUM,
     MINIMUM,
@@ -1367,6 +1376,20 @@ def picked(
     return {node.result: looking.at(node) for node in gathers}
 
 
+def unread(block: BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
+    """Values of which nothing is made: gathers are loaded at others in their place."""
+    alive = {s.value for s in block.settled}
+    for node in reversed(block.nodes):
+        if isinstance(node, Apply) and node.result in gathers:
+            how = gathers[node.result]
+            alive.update((node.values[0], how.index))
+            alive.update(() if how.under is None else (how.under,))
+        elif not isinstance(node, Apply) or node.result in alive:
+            alive.update(operands_of(node))
+    made = (n.result for n in block.applies if n.result not in gathers)
+    return frozenset(made) - alive
+
+
 class _Looking:
     def __init__(
         self,
@@ -1387,7 +1410,7 @@ class _Looking:
         index, dim = node.values[1], str(node.attr("dim"))
         size, values = self._extents.get(dim), self._of(index)
         if values is None or size is None:
-            return Picked(index, "no", *self._chosen_by(node))
+            return self._bounded(node, size)
         needed = self._needed(node.result, self._dim(index))
         under, holds = self._condition(needed, self._dim(index), node)
         if under is None:
@@ -1402,6 +1425,77 @@ class _Looking:
         breaks = int((steps != 1).sum())
         row = len(steps) > 0 and breaks * FEW_BREAKS <= len(steps)
         return Picked(index, "in_row" if row else "apart", under, holds)
+
+    def _bounded(self, node: Apply, size: int | None) -> Picked:
+        """How a gather is loaded whose positions are not looked at one by one.
+
+        As those of windows, which have several dims: that they are inside may follow
+        from what they are computed of, and from what is read at all.
+        """
+        index = node.values[1]
+        under, holds = self._chosen_by(node)
+        known = under is not None and holds
+        true = frozenset[str]()
+        if under is not None and holds:
+            true = self._all_true(under)
+        chosen = self._taken(index, true)
+        span = self._between(chosen, self._held(true))
+        alike = {*self._types[chosen].names} == {*self._types[index].names}
+        if alike and size is not None and span is not None:
+            if 0 <= span[0] <= span[1] < size:
+                return Picked(chosen, "apart", under, holds)
+        return Picked(index, "no", under, holds)
+
+    # -- What follows from a condition -----------------------------------------------
+
+    def _all_true(self, condition: str) -> frozenset[str]:
+        """The truth values of which one is the product: where it is true, all are."""
+        node = self._made[condition]
+        if not isinstance(node, Apply) or node.op is not MUL:
+            return frozenset((condition,))
+        return frozenset[str]().union(*map(self._all_true, node.values))
+
+    def _taken(self, index: str, true: AbstractSet[str]) -> str:
+        """What is chosen of where some truth values are true, in an index's place."""
+        node = self._made[index]
+        if isinstance(node, Apply) and node.op is WHERE:
+            condition, first, _ = node.operands
+            known = isinstance(condition, str) and self._all_true(condition) <= true
+            if known and isinstance(first, str):
+                return self._taken(first, true)
+        return index
+
+    def _held(self, true: AbstractSet[str]) -> Mapping[str, Span]:
+        """Between what integers are where some comparisons are true."""
+        found: dict[str, Span] = {}
+        for name in true:
+            node = self._made[name]
+            if not isinstance(node, Apply) or node.op not in (LESS, LESS_EQUAL):
+                continue
+            (small, large), strict = node.operands, node.op is LESS
+            least, most = (_whole(o, self._extents) for o in (small, large))
+            if isinstance(small, str) and most is not None:
+                low, high = found.get(small, (-MOST, MOST))
+                found[small] = low, min(high, most - strict)
+            elif isinstance(large, str) and least is not None:
+                low, high = found.get(large, (-MOST, MOST))
+                found[large] = max(low, least + strict), high
+        return found
+
+    def _between(self, value: str, held: Mapping[str, Span]) -> Span | None:
+        """Between what an integer lies in lanes that are read; None if nobody knows."""
+        node = self._made[value]
+        if self._types[value].dtype != i64:
+            return None
+        if isinstance(node, Apply):
+            parts = {v: self._between(v, held) for v in node.values}
+            known = {v: span for v, span in parts.items() if span is not None}
+            own = _span(node, known, self._outer, self._extents)
+        else:
+            own = _span(node, {}, self._outer, self._extents)
+            # Lanes outside are not read.
+            own = None if own is None else (own[0], own[1] // 2 - 1)
+        return _both(own, held.get(value))
 
     # -- What values are at each position of their dim -----------------------------
 
@@ -1448,12 +1542,8 @@ class _Looking:
 
     def _number(self, constant: Scalar) -> Values | None:
         """A constant, if it is an integer."""
-        sizes = {n: self._extents.get(n) for n, _ in constant.extents}
-        known = {n: e for n, e in sizes.items() if e is not None}
-        if len(known) < len(sizes):
-            return None
-        number = constant.at(known)
-        return np.asarray(int(number)) if number == int(number) else None
+        number = _whole(constant, self._extents)
+        return None if number is None else np.asarray(number)
 
     # -- Where elements matter -----------------------------------------------------
 
@@ -1587,7 +1677,7 @@ def narrow(
     while found != before:
         before = set(found)
         for value in before:
-            if not all(_takes(n, value, found, types) for n in readers[value]):
+            if not all(_takes(n, value, found, types, extents) for n in readers[value]):
                 found.discard(value)
         # What is computed of a value in i64 is in i64 too.
         for node in block.applies:
@@ -1613,7 +1703,7 @@ def _span(
     if not isinstance(node, Apply):
         return None
     given = node.operands[1:] if node.op is WHERE else node.operands
-    parts = [_operand(o, spans) for o in given]
+    parts = [_operand(o, spans, extents) for o in given]
     if len(parts) != 2 or parts[0] is None or parts[1] is None:
         return None
     (a, b), (c, d) = parts[0], parts[1]
@@ -1629,17 +1719,33 @@ def _span(
     return None
 
 
-def _operand(operand: Operand, spans: Mapping[str, Span]) -> Span | None:
+def _both(one: Span | None, other: Span | None) -> Span | None:
+    """Between what integers lie that lie in both spans; None is any."""
+    if one is None or other is None:
+        return one or other
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _operand(
+    operand: Operand, spans: Mapping[str, Span], extents: Mapping[str, int | None]
+) -> Span | None:
     if isinstance(operand, str):
         return spans.get(operand)
-    number = _whole(operand)
+    number = _whole(operand, extents)
     return None if number is None else (number, number)
 
 
-def _whole(constant: Scalar) -> int | None:
-    value = constant.value
-    whole = isinstance(value, Fraction) and value.denominator == 1
-    return int(value) if whole and not constant.extents else None
+def _whole(constant: Operand, extents: Mapping[str, int | None]) -> int | None:
+    """A constant, if it is an integer at these extents."""
+    if isinstance(constant, str) or not isinstance(constant.value, Fraction):
+        return None
+    number = constant.value
+    for name, power in constant.extents:
+        extent = extents.get(name)
+        if extent is None:
+            return None
+        number *= Fraction(extent) ** power
+    return int(number) if number.denominator == 1 else None
 
 
 def _integers(node: Apply, types: Mapping[str, TensorType]) -> set[str]:
@@ -1648,16 +1754,23 @@ def _integers(node: Apply, types: Mapping[str, TensorType]) -> set[str]:
 
 
 def _takes(
-    node: object, value: str, found: set[str], types: Mapping[str, TensorType]
+    node: object,
+    value: str,
+    found: set[str],
+    types: Mapping[str, TensorType],
+    extents: Mapping[str, int | None],
 ) -> bool:
     """Whether a reader of a value takes it in i32, as it takes its other operands."""
     if not isinstance(node, Apply):
         return False
+    if node.op.kind is Kind.GATHER:
+        # Positions are of any format; that of what is picked stays.
+        return value != node.values[0]
     if node.result in found or node.op.gives is not None:
         return True
     if node.op.truth is not Truth.COMPARES:
         return False
-    numbers = [_whole(o) for o in node.operands if isinstance(o, Scalar)]
+    numbers = [_whole(o, extents) for o in node.operands if isinstance(o, Scalar)]
     fits = all(n is not None and -MOST <= n < MOST for n in numbers)
     return fits and _integers(node, types) <= found and value in node.values
 
@@ -1772,6 +1885,7 @@ class _Builder:
         around = self._outer
         self._narrow = narrow(block, types, around.types, around.extents)
         self._picked = picked(block, types, around.types, around.extents)
+        self._unread = unread(block, self._picked) if self._picked else frozenset[str]()
         self._loads = {n.result: n for n in block.loads}
         self._body: list[Statement] = []
         self._notes: list[Note] = []
@@ -1935,6 +2049,8 @@ class _Builder:
                 self._load(node, node)
             case Apply() if node.op.kind is Kind.GATHER:
                 self._load(node, self._loads[node.values[0]])
+            case Apply() if node.result in self._unread:
+                pass
             case Apply():
                 self._values[node.result] = self._apply(node)
             case RunningMax():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -48,6 +49,17 @@ from mirage_dsl.verify.constants import brought_together, literals, with_literal
 
 Correspondence = tuple[Axis, Axis]
 """An axis of the program and the same axis of the candidate."""
+
+
+def _counted(graph: KernelGraph) -> frozenset[str]:
+    """The positions of a graph."""
+    return frozenset(index.name for index in graph.indices)
+
+
+def _names(graph: KernelGraph, values: AbstractSet[str]) -> set[str]:
+    """The dims that some values of a graph have."""
+    types = kernel_types(graph)
+    return {n for value in values for n in types[value].names}
 
 
 def interface_difference(candidate: KernelGraph, program: KernelGraph) -> str | None:
@@ -550,19 +562,24 @@ class _Shrinking:
 
         That is one of which constants know alone, whose elements are all alike, or
         positions: of windows, say, that are gathered.  At its true extent it is as
-        long on both sides.
+        long on both sides.  Positions under another name are as long as all those of
+        the program that there are so many of.
         """
         program, candidate = self.graphs
-        types = kernel_types(candidate)
-        counted = [index.name for index in candidate.indices]
-        free = {n for value in counted for n in types[value].names}
-        known = {n for v, t in types.items() if v not in counted for n in t.names}
+        counted, values = _counted(candidate), kernel_types(candidate).keys()
+        tensors, free = _names(candidate, values - counted), _names(candidate, counted)
         ours = {self.classes.find((0, name)) for name, _ in program.extents}
         free = {n for n in free if self.classes.find((1, n)) not in ours}
+        passed = {i.name for i in program.inputs} | {r.value for r in program.returns}
+        others = _names(program, _counted(program)) - _names(program, passed)
         for name, extent in candidate.extents:
             alike = program.extent_of.get(name) == extent is not None
-            if alike and (name in free or name not in known):
+            if alike and (name in free or name not in tensors):
                 self.classes.join((0, name), (1, name))
+            elif name in free and extent is not None:
+                for other in sorted(others):
+                    if program.extent_of.get(other) == extent:
+                        self.classes.join((0, other), (1, name))
 
     def _relate_cuts(self, parts: Sequence[Part]) -> None:
         """Dims that are cut, and made alike of the same dims, are the same.

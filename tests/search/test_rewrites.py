@@ -232,6 +232,13 @@ mugraph product(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 256, 
   return y
 }
 """,
+    "windows": """
+mugraph f(x: f32[n, c, k]) -> f32[n, c, m] where n = 2, c = 4, k = 8, m = 4 {
+  y = max_pool1d x of(n, c, k) gives(n, c, m) kernel(3) stride(2) padding(1)\
+dilation(1) ceil(0)
+  return y
+}
+""",
     "channels-last": """
 mugraph f(x: f32[n, c, h, v], w: f32[d, p, q, r]) -> f32[n, d, s, t]
     where n = 2, c = 4, h = 6, v = 8, d = 3, p = 4, q = 3, r = 3, s = 4, t = 6 {

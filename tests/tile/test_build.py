@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.core.types import i32
 from mirage_dsl.ir.analysis.launches import launched_early, launches
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import Suited, build, programs, suited
 from mirage_dsl.tile.program import (
+    Along,
     Announce,
     Ask,
     Compute,
@@ -26,6 +28,7 @@ from mirage_dsl.tile.program import (
     Mask,
     Pick,
     Pieces,
+    Positions,
     Product,
     Start,
     Statement,
@@ -34,6 +37,7 @@ from mirage_dsl.tile.program import (
     Unsized,
     Update,
     Wait,
+    makes,
     outer_of,
     value,
     walk,
@@ -297,3 +301,78 @@ mugraph f(x: f16[m, k]) -> f32[m, k] where m = 16, k = 64 {
     )
     whole = next(s for s in of_kind(program, Load) if s.result == "xt_all")
     assert not any(d.loop for d in whole.tile.axes)
+
+
+# -- Positions of several dims ---------------------------------------------------------
+
+PICKED = """mirage 1
+mugraph f(x: f32[m, k]) -> f32[m, n] where m = 4, k = 100, n = 99, w = 8 {
+  rows = index n
+  columns = index w
+  y = block grid(n / 32, m / 1) {
+    r = load rows[n/grid]
+    c = load columns[w]
+    t = load x[m/grid, k]
+    a = add r, c
+    at = sub a, 4
+    CONDITION
+    place = where inside, at, 0
+    p = gather t, place dim(k)
+    v = where READ, p, 0
+    l = sum v over(w)
+    store y: f32[m/grid, n/grid] = l
+  }
+  return y
+}
+"""
+AHEAD, ON = "ahead = less_equal 0, at", "on = less at, 1*k"
+BOTH = f"{AHEAD}\n    {ON}\n    inside = mul ahead, on"
+SWAPPED = f"{BOTH}\n    other = mul on, ahead"
+
+
+def along_of(condition: str, read: str = "inside") -> tuple[TileProgram, Along]:
+    """How the positions of windows are read, under a condition."""
+    text = PICKED.replace("CONDITION", condition).replace("READ", read)
+    (program,) = programs(parse(text))
+    along = next(s.along for s in of_kind(program, Load) if s.along is not None)
+    return program, along
+
+
+def test_positions_that_a_condition_keeps_inside_are_not_compared() -> None:
+    program, along = along_of(BOTH)
+    assert (along.index, along.known, along.under) == ("at", "apart", "inside")
+    assert "place" not in {n for s, _ in walk(program.body) for n in makes(s)}
+
+
+def test_a_condition_of_the_same_comparisons_serves() -> None:
+    _, along = along_of(SWAPPED, "other")
+    assert (along.index, along.known, along.under) == ("at", "apart", "other")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        AHEAD.replace("ahead", "inside"),
+        ON.replace("on", "inside"),
+        BOTH.replace("less_equal 0", "less_equal -1"),
+        BOTH.replace("1*k", "101"),
+    ],
+)
+def test_positions_that_may_be_outside_are_compared(condition: str) -> None:
+    _, along = along_of(condition)
+    assert along.known == "no"
+
+
+def test_lanes_that_are_read_otherwise_count() -> None:
+    """Where the condition does not decide what is read, it says nothing."""
+    _, along = along_of(f"{BOTH}\n    never = less 5, at", "never")
+    assert along.known == "no"
+
+
+def test_positions_of_windows_are_counted_in_32_bits() -> None:
+    program, along = along_of(BOTH)
+    made = {n: s for s, _ in walk(program.body) for n in makes(s)}
+    for name in (along.index, "r", "c"):
+        statement = made[name]
+        assert isinstance(statement, Compute | Positions)
+        assert statement.tile.dtype == i32

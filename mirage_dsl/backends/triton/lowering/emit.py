@@ -36,7 +36,7 @@ from mirage_dsl.backends.triton.lowering.kernel import (
     source_comment,
 )
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.hardware import FIRST_EARLY
+from mirage_dsl.core.hardware import FIRST_EARLY, GRID_AXES
 from mirage_dsl.core.types import (
     Axis,
     Scalar,
@@ -211,11 +211,11 @@ def check_rank(block: BlockGraph) -> None:
     """Refuse what the launch cannot number.
 
     Raises:
-        UnsupportedError: The grid has more than three axes.
+        UnsupportedError: The grid has too many axes.
     """
-    if len(block.axes) > 3:
+    if len(block.axes) > GRID_AXES:
         raise UnsupportedError(
-            f"a grid of {len(block.axes)} axes; a launch has at most 3"
+            f"a grid of {len(block.axes)} axes; a launch has at most {GRID_AXES}"
         )
 
 

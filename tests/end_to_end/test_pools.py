@@ -1,0 +1,93 @@
+"""Pooling by generated kernels: right in the interpreter, compiled, faster on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.rewrite.windows import pools
+from mirage_dsl.search.budget import SearchBudget
+from mirage_dsl.search.programs import structural_search
+from mirage_dsl.search.segments import SegmentSearch
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+CASES: dict[str, tuple[Function, tuple[int, ...]]] = {
+    "rows": (lambda x: functional.max_pool1d(x, 8, 1, 4, 3), (2, 3, 150)),
+    "rows apart": (lambda x: functional.max_pool1d(x, 3, 2, 1), (2, 3, 151)),
+    "means of rows": (lambda x: functional.avg_pool1d(x, 5, 1, 2), (2, 3, 130)),
+    "planes": (lambda x: functional.max_pool2d(x, 4, 1, 1), (2, 3, 13, 40)),
+    "planes apart": (lambda x: functional.max_pool2d(x, 3, 2, 1), (2, 4, 12, 35)),
+    "means of planes": (
+        lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        (2, 3, 12, 35),
+    ),
+    "one image": (lambda x: functional.max_pool2d(x, 2, 1), (1, 5, 9, 33)),
+}
+
+
+def searched() -> SegmentSearch:
+    budget = SearchBudget()
+    return SegmentSearch(structural_search(H100, 0, 1, budget.now), H100, budget=budget)
+
+
+def program_of(name: str) -> KernelGraph:
+    function, shape = CASES[name]
+    return mirage.kernel(function).bind(mirage.spec(shape, "float32")).program
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_computes_it(name: str) -> None:
+    """The kernel of a search, whatever it is estimated to take at these sizes."""
+    program = program_of(name)
+    (call,) = pools(program)
+    function, shape = CASES[name]
+    made = searched().kernel_of_pool(program, most=float("inf"))
+    assert made is not None, call
+    (block,) = made.blocks
+    assert block.loop is None
+    assert parse(str(made)) == made
+    assert mirage.verify(made, program).ok
+    assert all(r.spills == 0 for r in compile_only(made, "sm_90"))
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    x[0, 0, ..., 3] = float("nan")
+    (found,) = TritonExecutable(made, interpret=True)(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
+
+
+def network(x: torch.Tensor) -> torch.Tensor:
+    y = functional.max_pool2d(torch.relu(x), 3, 1, 1)
+    return functional.avg_pool2d(y * 2, 3, 1, 1) + 1
+
+
+def test_calls_among_kernels_are_replaced() -> None:
+    x = mirage.spec((32, 64, 256, 256), "float32")
+    program = mirage.kernel(network).bind(x).program
+    found = mirage.superoptimize(program, hardware=H100, use_cache=False)
+    assert found.best.certificate is not None
+    assert found.best.certificate.ok
+    assert not pools(found.best.mugraph)
+    assert len(found.best.mugraph.blocks) >= 2
+    assert found.best.cost.microseconds < estimate(found.library, H100).microseconds
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name: str) -> None:
+    function, shape = CASES[name]
+    made = searched().kernel_of_pool(program_of(name), most=float("inf"))
+    assert made is not None
+    x = torch.randn(*shape, device="cuda")
+    x[0, 0, ..., 3] = float("nan")
+    (found,) = TritonExecutable(made, interpret=False)(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
