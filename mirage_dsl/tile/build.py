@@ -1434,17 +1434,17 @@ class _Looking:
         """
         index = node.values[1]
         under, holds = self._chosen_by(node)
-        known = under is not None and holds
         true = frozenset[str]()
         if under is not None and holds:
             true = self._all_true(under)
         chosen = self._taken(index, true)
         span = self._between(chosen, self._held(true))
         alike = {*self._types[chosen].names} == {*self._types[index].names}
-        if alike and size is not None and span is not None:
-            if 0 <= span[0] <= span[1] < size:
-                return Picked(chosen, "apart", under, holds)
-        return Picked(index, "no", under, holds)
+        if not alike or size is None or span is None:
+            return Picked(index, "no", under, holds)
+        if span[0] < 0 or span[1] >= size:
+            return Picked(index, "no", under, holds)
+        return Picked(chosen, "apart", under, holds)
 
     # -- What follows from a condition -----------------------------------------------
 
