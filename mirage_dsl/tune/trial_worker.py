@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import CodeType
 from typing import Any
 
@@ -222,6 +222,9 @@ LOST = 70
 """Exit status of a process whose GPU is lost to it."""
 EPSILONS = 8
 SMALLEST_TOLERANCE = 2e-5
+TF32_ERRORS, MOST_OF_TF32 = 2, 0.05
+"""Times PyTorch's own error that a candidate may be off where libraries may round to
+TF32, and the largest error that is taken for rounding."""
 FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
 """Ways to draw inputs: whether all are positive, and by what they are scaled."""
 LEAST_POSITIVE = 2.0**-14
@@ -437,7 +440,9 @@ class TrialWorker:
         """A few roundings of the coarsest format; 8 bits are rounded to only once.
 
         Libraries choose themselves which of their kernels round to TF32 where they may:
-        one that computes the program may do so, and that of another layout not.
+        one that computes the program may do so, and that of another layout not.  What
+        follows may make more of it, as a hyperbolic tangent of long sums that are
+        nearly 0: so PyTorch's own error counts there too.
         """
         formats = [r.type.dtype for r in self._task.program.returns]
         formats += [dtype_named(s.dtype) or f32 for s in self._task.inputs]
@@ -445,7 +450,21 @@ class TrialWorker:
             # Which has as many bits.
             formats.append(f16)
         epsilons = [d.epsilon for d in formats if d.is_float and not d.only_stores]
-        return max(SMALLEST_TOLERANCE, EPSILONS * max(epsilons, default=0.0))
+        own = min(TF32_ERRORS * self._own_error, MOST_OF_TF32)
+        return max(SMALLEST_TOLERANCE, EPSILONS * max(epsilons, default=0.0), own)
+
+    @cached_property
+    def _own_error(self) -> float:
+        """That of PyTorch's kernels for the program, where these may round to TF32."""
+        if not _rounds_to_tf32(self._task):
+            return 0.0
+        try:
+            error = self.error_of(self.compiled(self._task.program), 1)
+        except Exception as failure:
+            # As where there is no room for it.
+            _log.info("the program: %s: %s", type(failure).__name__, failure)
+            return 0.0
+        return error if math.isfinite(error) else 0.0
 
 
 def _positive(values: torch.Tensor) -> torch.Tensor:

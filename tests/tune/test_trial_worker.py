@@ -140,6 +140,24 @@ def test_what_libraries_may_round_to_tf32_is_allowed_its_errors(
         assert (judge.tolerance() > 1e-3) == rounds, kind
 
 
+@pytest.mark.parametrize(
+    ("error", "allowed"), [(9.2e-3, 1.84e-2), (0.4, 0.05), (float("nan"), 8 * 2.0**-10)]
+)
+def test_what_pytorch_errs_by_rounding_to_tf32_is_allowed(
+    error: float, allowed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hyperbolic tangent of long sums is off by more than their last bits."""
+    monkeypatch.setattr(TrialWorker, "error_of", lambda *_: error)
+    found: dict[bool, float] = {}
+    for rounds in (True, False):
+        program = F32_PROGRAMS["conv"]
+        inputs = tuple(input_spec(i, program) for i in program.inputs)
+        task = Task(program, inputs, tf32=Tf32(rounds, products=False))
+        found[rounds] = TrialWorker(task, "cpu").tolerance()
+    assert found[True] == pytest.approx(allowed, rel=0.05)
+    assert found[False] < 1e-4
+
+
 def test_no_positive_number_is_0() -> None:
     """There is no logarithm of it, so that nothing could be timed."""
     program = mirage.kernel(lambda x: mirage.sum(mirage.log(x))).trace(
