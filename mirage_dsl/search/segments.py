@@ -77,6 +77,8 @@ MOST_SPARED = 4
 """Plans that are kept since they are accurate, where better ones may not be."""
 AS_LONG = 1.005
 """By how much estimates of plans differ that are the same but for a few operators."""
+NOT_WORTH_IT = 1.02
+"""By how much a plan of a part that cancels has to be better than one that does not."""
 MOST_PAIRS = 16
 """Plans of two kernels for rows in parts, of one length of the parts."""
 
@@ -796,17 +798,17 @@ def _accurate_ones(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
 
 
 def without_cancelling(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
-    """Plans, sorted, but those as slow as one that subtracts as its program does.
+    """Plans, sorted, but those that are little better than one that subtracts alike.
 
-    They would be searched for little, and mostly be refused: a part of a program meets
-    any numbers when it is verified by itself.
+    They are mostly refused, since a part of a program meets any numbers when it is
+    verified by itself, and then the whole is verified for them.
     """
     alike = (p.microseconds for p in plans if _subtracts_alike(p.graph, program))
     least = next(alike, math.inf)
     return [
         p
         for p in plans
-        if AS_LONG * p.microseconds < least or _subtracts_alike(p.graph, program)
+        if NOT_WORTH_IT * p.microseconds < least or _subtracts_alike(p.graph, program)
     ]
 
 
