@@ -65,7 +65,15 @@ from mirage_dsl.store.superoptimize import (
     usable,
     vouched,
 )
-from mirage_dsl.tune.measure import InputSpec, Marks, Task, Tf32, Timing, Tuner
+from mirage_dsl.tune.measure import (
+    NO_TIME,
+    InputSpec,
+    Marks,
+    Task,
+    Tf32,
+    Timing,
+    Tuner,
+)
 
 # -- Timings in the cache --------------------------------------------------------------
 
@@ -516,6 +524,9 @@ def _rank(measured: Measured) -> tuple[bool, float]:
 
 _log = logging.getLogger("mirage_dsl.tuner")
 
+CLEARLY = 0.8
+"""Share of the program's estimate; plans of less are better, though estimates err."""
+
 _TURN = threading.RLock()
 """One program is tuned at a time: two would disturb each other's times."""
 
@@ -704,9 +715,9 @@ def tuned(
                 )
                 if kept is None:
                     kept = _climbed(climb, begun, hardware)
-                    if use_cache and kept[0]:
+                    if use_cache and kept[0] and not _ran_out(kept[1]):
                         store.store(key, timings_document(*kept, program))
-    return _in_order(result, *kept)
+    return _in_order(result, hardware, *kept)
 
 
 def _is_tuned(backend: str) -> bool:
@@ -715,13 +726,31 @@ def _is_tuned(backend: str) -> bool:
 
 
 def _in_order(
-    result: SearchResult, found: Sequence[Candidate], measured: Sequence[Measured]
+    result: SearchResult,
+    hardware: Hardware,
+    found: Sequence[Candidate],
+    measured: Sequence[Measured],
 ) -> Tuned:
-    """The result with what was chosen first, as it is where nothing could be timed."""
+    """The result with what was chosen first, as it is where nothing could be timed.
+
+    Or where no generated kernel was, for want of time, that clearly takes less than the
+    program by estimate: as of a network, whose dozens of kernels take long to compile.
+    """
     if not found:
         _log.warning("%s: no candidate could be timed", result.program.name)
         return Tuned(result, tuple(measured))
+    if _ran_out(measured):
+        most = CLEARLY * estimate(result.library, hardware).microseconds
+        if result.best.cost.microseconds < most:
+            _log.info("%s: the best by estimate, untimed", result.program.name)
+            return Tuned(result, tuple(measured))
     return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))
+
+
+def _ran_out(measured: Sequence[Measured]) -> bool:
+    """Whether time was over before any generated kernel was judged."""
+    reasons = [m.timing.reason for m in measured if m.mugraph.blocks]
+    return bool(reasons) and set(reasons) == {NO_TIME}
 
 
 def _climbed(

@@ -25,7 +25,7 @@ from mirage_dsl.search.result import SearchResult
 from mirage_dsl.store.cache import TIMINGS, Cache
 from mirage_dsl.store.superoptimize import for_program
 from mirage_dsl.tune import tuner
-from mirage_dsl.tune.measure import Timing
+from mirage_dsl.tune.measure import NO_TIME, Timing
 from mirage_dsl.tune.tuner import Ahead, timings_key, tuned
 from tests.programs import mugraphs
 from tests.tune.tuning import Device, TrialWorker, gated, library_first, searched
@@ -122,6 +122,26 @@ def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.result.best.mugraph.blocks
     assert found.result.best.mugraph != result.best.mugraph
     assert found.measured[-1].timing.reason == "wrong results"
+
+
+@pytest.mark.parametrize(("reason", "kernels"), [(NO_TIME, True), ("spills", False)])
+def test_what_is_clearly_better_by_estimate_needs_no_time(
+    reason: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where time was over before a kernel was judged; another process times it."""
+    result = searched()
+
+    def judge(graph: KernelGraph) -> Timing:
+        return Timing(0, reason=reason) if graph.blocks else Timing(0, 30.0, 1e-4)
+
+    device = Device(monkeypatch, judge)
+    program = estimate(result.library, H100).microseconds
+    assert result.best.cost.microseconds < tuner.CLEARLY * program
+    assert bool(tuned(result).result.best.mugraph.blocks) == kernels
+    assert (Cache().entries(TIMINGS) == []) == kernels
+    device.timed.clear()
+    monkeypatch.setattr(tuner, "CLEARLY", 0.0)
+    assert not tuned(result, use_cache=False).result.best.mugraph.blocks
 
 
 def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
