@@ -502,11 +502,9 @@ class SegmentSearch:
         A call that takes little of the time is not worth their search.
         """
         made, calls = graph, pools(graph)
-        enough = (
-            WORTH_A_SEARCH * Plan.of(graph, self.hardware).microseconds
-            if calls
-            else 0.0
-        )
+        if not calls:
+            return None
+        enough = WORTH_A_SEARCH * Plan.of(graph, self.hardware).microseconds
         for call in calls:
             program = alone(made, call)
             taken = Plan.of(program, self.hardware).microseconds
@@ -803,13 +801,10 @@ def without_cancelling(plans: Sequence[Plan], program: KernelGraph) -> list[Plan
     They are mostly refused, since a part of a program meets any numbers when it is
     verified by itself, and then the whole is verified for them.
     """
-    alike = (p.microseconds for p in plans if _subtracts_alike(p.graph, program))
-    least = next(alike, math.inf)
-    return [
-        p
-        for p in plans
-        if NOT_WORTH_IT * p.microseconds < least or _subtracts_alike(p.graph, program)
-    ]
+    alike = [_subtracts_alike(p.graph, program) for p in plans]
+    pairs = list(zip(plans, alike, strict=True))
+    least = next((p.microseconds for p, own in pairs if own), math.inf)
+    return [p for p, own in pairs if own or NOT_WORTH_IT * p.microseconds < least]
 
 
 def _subtracts_alike(graph: KernelGraph, program: KernelGraph) -> bool:
