@@ -19,6 +19,7 @@ from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.windows import with_windows
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
 from tests.programs.windows import MODELS, ROWS
@@ -50,7 +51,10 @@ def test_what_is_around_them_is_fused(name: str) -> None:
     assert best.certificate is not None
     assert best.certificate.ok
     assert best.mugraph.blocks
-    assert library(best.mugraph) == library(MODELS[name].traced)
+    program = MODELS[name].traced
+    # Pooling may be a kernel too.
+    both = (program, with_windows(program))
+    assert library(best.mugraph) in [library(graph) for graph in both]
     assert best.cost.launches <= LAUNCHES[name]
     assert parse(str(best.mugraph)) == best.mugraph
 
