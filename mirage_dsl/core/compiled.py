@@ -46,7 +46,7 @@ _njit: Any = numba.njit
 
 MODULES = (
     *("core/compiled", "search/closure", "search/extract", "search/multi_kernel/dags"),
-    *("search/useful", "verify/fields", "verify/reals"),
+    *("search/useful", "verify/fields"),
 )
 
 _UNUSED = frozenset(

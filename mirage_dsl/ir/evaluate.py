@@ -1100,21 +1100,11 @@ _SPREAD = 1000.0
 """What stand-ins of indices are multiplied with, so that they differ."""
 
 
-Multiply = Callable[[Array, Array, NDArray[np.int32]], None]
-"""Multiplies rows in place by elements of as many rows, or of one, at places."""
-
-
-def multiply_picked(rows: Array, operand: Array, places: NDArray[np.int32]) -> None:
-    """Multiply rows in place by the elements of an operand's rows at places."""
-    rows *= operand[:, places]
-
-
 def stand_in(
     op: Operator,
     operands: Sequence[Array],
     numbers: Numbers,
     shape: tuple[int, ...],
-    multiply: Multiply = multiply_picked,
 ) -> Array:
     """A function of a library operator's operands that is as good as any other one.
 
@@ -1126,7 +1116,6 @@ def stand_in(
         operands: One row of elements for each run.
         numbers: Its attributes that are integers.
         shape: Of the result in each run.
-        multiply: What `multiply_picked` does, maybe faster.
     """
     text = f"{op.function} {sorted(numbers.items())}"
     lengths = tuple(operand.shape[1] for operand in operands)
@@ -1136,7 +1125,7 @@ def stand_in(
         for term in _places_of_terms(text, lengths, math.prod(shape)):
             product = np.ones_like(total)
             for operand, places in zip(operands, term, strict=True):
-                multiply(product, operand, places)
+                product *= np.take(operand, places, axis=1)
             total += product
         mean = np.asarray(total / dtype.type(_TERMS)).reshape(runs, *shape)
         if op.gives is None:

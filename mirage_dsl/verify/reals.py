@@ -30,23 +30,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.compiled import entry, inner
 from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import fitted, index_limits
 from mirage_dsl.ir.evaluate import (
     BlockEvaluator,
-    Multiply,
     NumpyDomain,
     evaluate,
     evaluate_numpy,
-    multiply_picked,
     numpy_dtype,
     stand_in,
 )
@@ -58,30 +53,6 @@ from mirage_dsl.verify.certificate import Counterexample, nested_tuples
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 # -- Several at once -------------------------------------------------------------------
-
-
-@inner
-def _multiply(rows: Any, operand: Any, places: Any) -> None:
-    """`multiply_picked`, in a third of the time: sections of a network are of these."""
-    for run in range(rows.shape[0]):
-        of = run if operand.shape[0] > 1 else 0
-        for at in range(places.shape[0]):
-            rows[run, at] *= operand[of, places[at]]
-
-
-@entry
-def _multiply_f32(rows: Any, operand: Any, places: Any) -> None:
-    _multiply(rows, operand, places)
-
-
-@entry
-def _multiply_f64(rows: Any, operand: Any, places: Any) -> None:
-    _multiply(rows, operand, places)
-
-
-_COMPILED: Mapping[str, Multiply] = MappingProxyType(
-    {"f4": _multiply_f32, "f8": _multiply_f64}
-)
 
 
 @dataclass(frozen=True)
@@ -138,12 +109,8 @@ class RunsDomain(NumpyDomain):
         shape: tuple[int, ...],
     ) -> Array:
         """What stands in for it, in each run."""
-        rows = (o.reshape(len(o), math.prod(o.shape[1:])) for o in operands)
-        # One type of each argument: what is compiled tells arrays that are read only.
-        whole = [np.require(o, requirements=["C", "W"]) for o in rows]
-        kinds = {o.dtype.str[1:] for o in whole}
-        multiply = _COMPILED.get(kinds.pop()) if len(kinds) == 1 else None
-        return stand_in(op, whole, numbers, shape, multiply or multiply_picked)
+        whole = [o.reshape(len(o), math.prod(o.shape[1:])) for o in operands]
+        return stand_in(op, whole, numbers, shape)
 
     def running_max(self, value: Array, axis: int) -> Array:
         """Along an axis of a run."""
