@@ -45,6 +45,7 @@ from mirage_dsl.ir.maps import (
     parts,
 )
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
+from mirage_dsl.ir.walk import read_last
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Array, Kind, Numbers, Operator, Truth
 
@@ -843,7 +844,9 @@ def evaluate(
         values[item.name] = _from_caller(arrays, item.type, value, extents)
     for item in graph.indices:
         values[item.name] = index_values(arrays, item.type, extents)
-    for node in graph.nodes:
+    # Only what is still to be read is kept: programs make more than memory holds.
+    ended = read_last(graph.nodes, (r.value for r in graph.returns))
+    for node, gone in zip(graph.nodes, ended, strict=True):
         look()
         match node:
             case Apply():
@@ -853,6 +856,8 @@ def evaluate(
             case BlockGraph():
                 block_types(node, types)
                 values.update(blocks(node, values, extents, domain))
+        for value in gone:
+            values.pop(value, None)
     return [_to_caller(arrays, r, _lookup(values, r.value)) for r in graph.returns]
 
 

@@ -10,7 +10,7 @@ some (`map_nodes`, `with_operands`), and drops what nothing needs any more (`liv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, overload
 
@@ -55,6 +55,21 @@ def operands_of(node: Node) -> tuple[str, ...]:
 def results_of(node: Node) -> tuple[str, ...]:
     """What a node makes: of a block graph, the tensors that it stores."""
     return node.results if isinstance(node, BlockGraph) else (node.result,)
+
+
+def read_last(nodes: Sequence[Node], kept: Iterable[str]) -> list[set[str]]:
+    """For each node, the values of its level that it reads and none behind it does.
+
+    Args:
+        nodes: In order.
+        kept: Values that are wanted in the end.
+    """
+    seen = set(kept)
+    found: list[set[str]] = []
+    for node in reversed(nodes):
+        found.append({*operands_of(node)} - seen)
+        seen |= found[-1]
+    return found[::-1]
 
 
 def read_by(nodes: Iterable[Node]) -> set[str]:

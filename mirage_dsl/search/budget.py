@@ -53,6 +53,9 @@ UNLIMITED = Budget()
 TO_FIND = 0.85
 """Share of a search's budget for finding plans; the rest is left to verify them."""
 
+TO_SECURE = 0.75
+"""Share of it for having an answer to a long program, before it is searched."""
+
 GRACE = 0.2
 """Seconds beyond the budget for each step without which there would be no good answer:
 joining what was found, a quick answer, verifying the best, ordering its statements."""
@@ -96,6 +99,10 @@ class SearchBudget:
         self.cut_short |= late
         return late
 
+    def past(self, share: float) -> bool:
+        """Whether more than a share of the time is used up."""
+        return self._after(share).late()
+
     @contextmanager
     def step(self, budget: Budget | None = None) -> Generator[None]:
         """What is in here ends with what is known when its time is up.
@@ -123,6 +130,11 @@ class SearchBudget:
             return UNLIMITED
         grace = min(GRACE, max(0.0, ALL_BEYOND - self.spent) / STEPS)
         return Budget(self.started + share * self.limit + graces * grace)
+
+    @property
+    def secured(self) -> Budget:
+        """Until a long program has an answer; then it is what is verified of it."""
+        return self._after(TO_SECURE)
 
     @property
     def found(self) -> Budget:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mirage_dsl.core.errors import SearchError
@@ -114,6 +115,9 @@ GOOD_ENOUGH = 1.03
 
 MOST_DIMS = 5
 """Values of more dims are slow to verify: an answer is verified before the search."""
+
+BEFORE_SECURED = 0.03
+"""Share of the budget after which an answer is verified as soon as there is one."""
 
 SPARE = 2
 """Plans at hand for each one wanted, where that decides what is searched no more."""
@@ -266,6 +270,10 @@ def every_mugraph(
     )
 
 
+def _microseconds(plan: Plan) -> float:
+    return plan.microseconds
+
+
 def _structure(plan: Plan) -> str:
     return canonical_hash(plan.graph, sizes=False)
 
@@ -300,7 +308,7 @@ class _Driver:
     """One search.
 
     Attributes:
-        secured: Candidates that were verified before the search.
+        secured: Candidates that were verified before the search, or while it went on.
         known: What verification made of each plan that it has seen.
         cut: Whether the program was cut into segments, too.
         refused: Whether verification left too little of what one space has.
@@ -348,6 +356,11 @@ class _Driver:
     def ledger(self) -> Ledger:
         return self.segments.ledger
 
+    @cached_property
+    def quick(self) -> Quick:
+        """What finds an answer soon."""
+        return Quick(self.segments, self.budget.fused)
+
     def result(self, found: Sequence[Candidate]) -> SearchResult:
         """What was found."""
         return SearchResult(
@@ -376,20 +389,19 @@ class _Driver:
         plans = [Plan.of(asked, self.segments.hardware)]
         self.library = plans[0].microseconds
         forms = self.forms
-        quick = Quick(self.segments, self.budget.fused)
         with self.budget.step(self.budget.joined):
             opened = self._opened(rewritten(self.program, Use.NORMAL))
             forms.append(self._flat(opened))
         if forms:
             if _takes_long_to_verify(forms[0]):
-                self._secure(quick, forms[0])
+                self._secure(forms[0])
             with self.budget.step(self.budget.joined):
                 self.written = forms[0]
                 forms[0] = rewritten(forms[0], Use.PROVEN)
                 self._search_forms(plans)
         if self.budget.cut_short and not self.budget.interrupted:
-            self._hurry(quick, forms)
-        plans += self._allowed(quick.plans)
+            self._hurry()
+        plans += self._allowed(self.quick.plans)
         return self._ranked(plans)
 
     def _ranked(self, plans: list[Plan]) -> list[Plan]:
@@ -402,9 +414,9 @@ class _Driver:
             segments.with_windows,
             segments.with_channels_last,
         ):
-            plans = sorted(plans, key=lambda p: p.microseconds)
+            plans = sorted(plans, key=_microseconds)
             plans += self._others(made, plans)
-        return sorted(plans, key=lambda p: p.microseconds)
+        return sorted(plans, key=_microseconds)
 
     def _others(
         self, of: Callable[[KernelGraph], Plan | None], plans: Sequence[Plan]
@@ -442,6 +454,7 @@ class _Driver:
             for form in dict.fromkeys(reversed(self.forms)):
                 if self._one_space(form, plans):
                     return self._complete(form, plans)
+                self._secure_best(plans)
         return self._search_kernels(plans)
 
     def _complete(self, form: KernelGraph, plans: list[Plan]) -> None:
@@ -466,6 +479,7 @@ class _Driver:
 
     def _search_kernels(self, plans: list[Plan]) -> None:
         """Append the plans as one kernel, and as several where that is worth it."""
+        self._secure_best(plans)
         whole: list[Plan] = []
         for form in dict.fromkeys(self.forms[1:]):
             whole += self._allowed(self._whole(Cutter(form)))
@@ -530,15 +544,35 @@ class _Driver:
                 self._search_forms(more)
         return self._ranked(more)
 
-    def _secure(self, quick: Quick, program: KernelGraph) -> None:
+    def _secure(self, program: KernelGraph) -> None:
         """Have an answer to a long program before its search, and verify it."""
-        quick.fuse(program)
-        for plan in self._allowed(quick.plans):
-            self._try(plan.graph, self.budget.verified, self.verified)
+        self.quick.fuse(program)
+        for plan in self._allowed(self.quick.plans):
+            self._try(plan.graph, self.budget.secured, self.verified)
             if not self.secured and self.verify:
                 self._try(plan.graph, self.budget.over, self._as_far_as_verified)
             if self.secured:
                 break
+
+    def _secure_best(self, plans: Sequence[Plan]) -> None:
+        """Have the best of some plans verified, where there may be no time for it.
+
+        A search that has not ended by now may take all that is left.
+        """
+        if self.secured or not self.budget.past(BEFORE_SECURED):
+            return
+        best = min(filter(self._is_unseen, plans), key=_microseconds, default=None)
+        if best is None and not self.quick.plans:
+            with self.budget.step(self.budget.secured):
+                self._fuse()
+            quick = self._allowed(self.quick.plans)
+            best = min(filter(self._is_unseen, quick), key=_microseconds, default=None)
+        if best is not None:
+            self._try(best.graph, self.budget.verified, self.verified)
+
+    def _is_unseen(self, plan: Plan) -> bool:
+        """Whether a plan is an answer that was not verified: it beats the libraries."""
+        return plan.microseconds < self.library and plan.graph not in self.known
 
     def _try(
         self,
@@ -563,13 +597,16 @@ class _Driver:
                 return candidate
         return None
 
-    def _hurry(self, quick: Quick, forms: Sequence[KernelGraph]) -> None:
+    def _hurry(self) -> None:
         """Find what can be found quickly, where time is up."""
-        if not quick.plans:
-            for form in dict.fromkeys(forms):
-                quick.fuse(form)
-        for form in dict.fromkeys(forms):
-            quick.fuse(form, products=True)
+        if not self.quick.plans:
+            self._fuse()
+        self._fuse(products=True)
+
+    def _fuse(self, *, products: bool = False) -> None:
+        """The quick search of all forms."""
+        for form in dict.fromkeys(self.forms):
+            self.quick.fuse(form, products=products)
 
     def _cut(self, form: KernelGraph, plans: list[Plan]) -> None:
         """Append the plans of one form of the program, cut into segments.
@@ -580,9 +617,10 @@ class _Driver:
         chains, enough = self._chains(form), self._enough(plans)
         self.segments.ahead(item for c in chains for item in c.wanted(enough))
         for own in chains:
-            some = own.cheapest(products=False)[:1]
-            some += own.cheapest(self._enough(plans))
-            plans += self._from_chains(own.cutter, some)
+            enough = self._enough(plans)
+            plans += self._from_chains(own.cutter, own.cheapest(products=False)[:1])
+            self._secure_best(plans)
+            plans += self._from_chains(own.cutter, own.cheapest(enough))
 
     def _chains(self, form: KernelGraph) -> list[Chains]:
         """The ways to order a form, which share what is known of segments."""
@@ -605,7 +643,7 @@ class _Driver:
         There are as many that are better, and some to replace those that verification
         refuses, or they are hopeless, as far as estimates go.
         """
-        ranked = sorted(plans, key=lambda p: p.microseconds)
+        ranked = sorted(plans, key=_microseconds)
         if self.refused:
             # Plans that are better say nothing of those that are accurate.
             return HOPELESS * ranked[0].microseconds

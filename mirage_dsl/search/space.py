@@ -74,6 +74,10 @@ class Configuration:
             for at, dim in enumerate(axis)
         )
 
+    def splits_less(self, other: Configuration) -> bool:
+        """Whether it splits some of the dims that another one does, and no more."""
+        return self.shared == other.shared and {*self.grid} < {*other.grid}
+
     def __str__(self) -> str:
         axes = ", ".join(" & ".join(axis) for axis in self.axes)
         return f"grid({axes}) loop({self.loop or ''})"

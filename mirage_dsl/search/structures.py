@@ -272,9 +272,47 @@ class _Search:
         words = edge_words(saturation)
         drawings = Drawings(self.space, saturation, group[0].loop)
         edges = Edges.of(self.space, saturation)
-        for configuration in group:
+        for configuration in self.worthwhile(saturation, group, result):
             look()
             self.extract(drawings, edges, words, configuration, result)
+
+    def worthwhile(
+        self,
+        saturation: Saturation,
+        group: list[Configuration],
+        result: StructureSet,
+    ) -> Iterator[Configuration]:
+        """The configurations to extract, each when those before it are.
+
+        Where an answer is wanted soon, those of most splits are the first.  A grid of
+        some of the dims of one that has structures is left out if it allows no other
+        edges: it is that one with tiles that are whole.  Not so of products, whose
+        tiles are not as large.
+        """
+        if not self.own or (saturation.edges[:, 1] == CONTRACT).any():
+            yield from group
+            return
+        reduced = self.reduced(saturation)
+        dims = dict.fromkeys(d for c in group for d in c.grid)
+        whole = {d for d in dims if not self.splits(saturation, d)}
+        served: list[tuple[Configuration, Bools]] = []
+        for configuration in reversed(group):
+            cut = reduced & self.space.mask(configuration.grid) != 0
+            if not whole.isdisjoint(configuration.grid) or any(
+                configuration.splits_less(other) and np.array_equal(cut, edges)
+                for other, edges in served
+            ):
+                continue
+            known = len(result.structures)
+            yield configuration
+            if len(result.structures) > known:
+                served.append((configuration, cut))
+
+    def splits(self, saturation: Saturation, dim: str) -> bool:
+        """Whether any structure of a loop choice has a dim in its grid."""
+        alive = self.reduced(saturation) & self.space.mask((dim,)) == 0
+        nodes = len(saturation.shape)
+        return condense(saturation.edges, nodes, alive, saturation.roots) is not None
 
     def extract(
         self,

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, TensorType
@@ -84,6 +84,13 @@ class Section:
         return cls(candidate, program, (digest, canonical_hash(program)))
 
     @property
+    def elements(self) -> int:
+        """How many numbers its program is given and returns; symbolic extents are 1."""
+        size = derived_extents(self.program, self.program.extent_of)
+        types = [t.type for t in (*self.program.given, *self.program.returns)]
+        return sum(math.prod(size.get(d) or 1 for d in t.names) for t in types)
+
+    @property
     def is_one_graph(self) -> bool:
         """Whether both sides are the same."""
         if self.candidate.nodes or self.program.nodes:
@@ -101,7 +108,7 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] |
     None where the two cannot be cut: they do not call alike, or one gives a call, or
     returns, an input that the other one does not.
     """
-    cutting = _Cutting.of(candidate, program)
+    cutting = _cutting(candidate, program)
     if cutting is None:
         return None
     found = [part.section for part in cutting.parts if not part.section.is_one_graph]
@@ -111,6 +118,12 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] |
 
 
 # -- Cutting ---------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _cutting(candidate: KernelGraph, program: KernelGraph) -> _Cutting | None:
+    """A candidate and its program cut; what is verified in part is cut again."""
+    return _Cutting.of(candidate, program)
 
 
 @dataclass(frozen=True)
@@ -391,7 +404,7 @@ def mended(
 
     None where there is no such graph, or no block graph of the candidate in it.
     """
-    cutting = _Cutting.of(candidate, program)
+    cutting = _cutting(candidate, program)
     if cutting is None or not _have_one_interface(*cutting.sides):
         return None
     lost = _lost(cutting, is_right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -129,6 +130,19 @@ def test_symbolic_extents_come_from_the_arrays() -> None:
     xs, ys = draw((2, 12), (3, 1))
     expected = xs.reshape(2, 3, 4) * ys
     np.testing.assert_allclose(one(graph, xs, ys), expected)
+
+
+def test_values_are_kept_only_until_they_are_read_last() -> None:
+    b = KernelBuilder("f", m=1 << 17)
+    value = b.input("x", f32, "m")
+    for _ in range(40):
+        value = b.add(value, 1)
+    graph, xs = b.returns(value).build(), np.zeros(1 << 17)
+    tracemalloc.start()
+    assert one(graph, xs)[0] == 40
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * xs.nbytes
 
 
 def test_errors_name_the_input() -> None:

@@ -16,6 +16,7 @@ from mirage_dsl.ir.walk import (
     map_nodes,
     operands_of,
     post_order,
+    read_last,
     results_of,
     users,
     with_operands,
@@ -70,6 +71,11 @@ def test_a_block_graph_reads_sources_and_makes_what_it_stores() -> None:
     moved = with_operands(BLOCK, {"x": "x2", "s": "nothing"})
     assert moved.sources == ("x2",)
     assert makers(moved)["d"] == makers(BLOCK)["d"]
+
+
+def test_what_is_returned_is_read_last_by_nobody() -> None:
+    assert read_last(GRAPH.nodes, ["y", "p"]) == [{"x"}, {"z"}, {"q"}]
+    assert read_last(GRAPH.nodes, ["p"]) == [{"x"}, {"y", "z"}, {"q"}]
 
 
 def test_makers_are_of_one_level() -> None:

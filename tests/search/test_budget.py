@@ -17,6 +17,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.work import OutOfTimeError, look, until
+from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.printer import to_text
@@ -357,6 +358,32 @@ def many_layers(count: int) -> KernelGraph:
         return torch.softmax(x * 2 + 1, -1)
 
     return traced(function, (64, 64), (64, 64))
+
+
+@pytest.mark.usefixtures("nominal_time")
+def test_a_search_that_takes_long_has_an_answer_verified_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is no time left where it ends."""
+    certified, late = driver.certified, list[str]()
+
+    def whole(*_: Any) -> None:
+        late.append("")
+        while True:
+            look()
+
+    def endless(*given: Any) -> Any:
+        while late:
+            look()
+        return certified(*given)
+
+    monkeypatch.setattr(driver, "BEFORE_SECURED", 0.0)
+    monkeypatch.setattr(driver._Driver, "_whole", whole)
+    monkeypatch.setattr(driver, "certified", endless)
+    result = search(many_layers(1), H100, budget_seconds=ENOUGH)
+    assert late
+    assert result.best.mugraph.blocks
+    assert result.best.cost.microseconds < estimate(result.library, H100).microseconds
 
 
 @pytest.mark.usefixtures("nominal_time")

@@ -13,6 +13,7 @@ import pytest
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Scalar, f32
+from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
@@ -237,6 +238,27 @@ def test_only_allowed_configurations() -> None:
         PROGRAMS["rmslin"](), H100, allow=lambda c: c.grid == ("n",), max_grid=2
     )
     assert {s.configuration.grid for s in result.structures} == {("n",)}
+
+
+def test_soon_only_the_finest_grids_are_tried() -> None:
+    """Tiles that are whole make others of them; but not where they hold rows."""
+
+    def scaled(x: Any, y: Any) -> Any:
+        return mirage.exp(x) * y
+
+    def normed(x: Any, y: Any) -> Any:
+        return mirage.rms_norm(x) * y
+
+    def grids(function: Any) -> set[tuple[str, ...]]:
+        spec = mirage.spec((8, 16, 32), "float16")
+        program = expand(trace_function(function, (spec, spec), name="f"))
+        soon = structures(program, H100, own=True).structures
+        every = structures(program, H100).structures
+        assert {s.configuration for s in soon} < {s.configuration for s in every}
+        return {s.configuration.grid for s in soon if not s.configuration.loop}
+
+    assert {len(g) for g in grids(scaled)} == {3}
+    assert {len(g) for g in grids(normed)} == {2}
 
 
 def test_what_is_joined_over_the_loop_is_stored_and_read_by_nothing() -> None:
