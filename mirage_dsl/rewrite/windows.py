@@ -24,9 +24,8 @@ from fractions import Fraction
 from mirage_dsl.core.types import (
     AxisNames,
     Dim,
-    MemorySpace,
     Scalar,
-    flat_type,
+    f32,
     scalar,
 )
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
@@ -88,13 +87,13 @@ def with_windows(graph: KernelGraph) -> KernelGraph:
 
 
 def alone(graph: KernelGraph, call: Apply) -> KernelGraph:
-    """The program of one call of a graph."""
+    """The program of one call of a graph.
+
+    What it is given has the axes that it has there, as kernels load it by these.
+    """
     types = kernel_types(graph)
     (source,) = call.values
-    given, made = (
-        flat_type(types[v].dtype, types[v].dims, MemorySpace.DEVICE)
-        for v in (source, call.result)
-    )
+    given, made = types[source], types[call.result]
     used = {*given.names, *made.names}
     return KernelGraph(
         graph.name,
@@ -174,6 +173,7 @@ class _Writer:
 
     def __post_init__(self) -> None:
         self.extents.update(self.graph.extents)
+        self._types = kernel_types(self.graph)
         self._names = FreshNames(self.graph)
 
     def written(self, node: Apply) -> list[KernelNode]:
@@ -194,7 +194,13 @@ class _Writer:
             reduction, self._do(table.WHERE, inside, picked, fill), attrs=over
         )
         if reduction is table.SUM:
-            joined = self._do(table.DIV, joined, self._count(node, inside, over))
+            count = self._count(node, inside, over)
+            dtype = self._types[node.result].dtype
+            joined = self._do(table.DIV, joined, count)
+            if isinstance(count, str) and dtype.itemsize < f32.itemsize:
+                # What is counted is in f32, and so is what is divided by it.
+                attrs: Attrs = (("dtype", dtype.name),)
+                joined = self._do(table.CAST, joined, attrs=attrs)
         last = self._nodes[-1]
         assert isinstance(last, Apply)
         assert last.result == joined

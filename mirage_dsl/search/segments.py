@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
-from mirage_dsl.core.types import Axis
+from mirage_dsl.core.types import Axis, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import least_microseconds, library_kernel
 from mirage_dsl.ir.analysis.layouts import with_channels_last
@@ -729,13 +729,13 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
 def as_written(segment: KernelGraph) -> BlockGraph | None:
     """A segment as one block without a loop, its result split along each of its dims.
 
-    None where that has too many.
+    None where that has too many, or what no block computes in.
     """
     (item,) = segment.returns
     grid = tuple(Split(name, 1) for name in item.type.names)
-    if len(grid) > GRID_AXES:
-        return None
     block, types = BlockGraph(grid, None, ()), kernel_types(segment)
+    if len(grid) > GRID_AXES or any(t.dtype == f64 for t in types.values()):
+        return None
     names: dict[str, str] = {}
     nodes: list[BlockNode] = []
     for given in segment.given:

@@ -15,7 +15,7 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.windows import pools
+from mirage_dsl.rewrite.windows import alone, in_place, pools
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.programs import structural_search
 from mirage_dsl.search.segments import SegmentSearch
@@ -63,6 +63,28 @@ def test_a_kernel_computes_it(name: str) -> None:
     x[0, 0, ..., 3] = float("nan")
     (found,) = TritonExecutable(made, interpret=True)(x)
     torch.testing.assert_close(found, function(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 40), (2, 1, 40), (3, 40), (1, 1, 40)])
+def test_a_kernel_stands_in_the_place_of_a_call(shape: tuple[int, ...]) -> None:
+    """It loads what a caller passes by its own axes, those of one element too."""
+    function: Function = lambda x: functional.max_pool1d(x, 3, 2, 1)  # noqa: E731
+    program = mirage.kernel(function).bind(mirage.spec(shape, "float32")).program
+    (call,) = pools(program)
+    kernel = searched().kernel_of_pool(alone(program, call), most=float("inf"))
+    assert kernel is not None
+    made = in_place(program, call, kernel)
+    assert parse(str(made)) == made
+    assert mirage.verify(made, program).ok
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    (found,) = TritonExecutable(made, interpret=True)(x)
+    torch.testing.assert_close(found, function(x))
+
+
+def test_no_kernel_computes_in_f64() -> None:
+    x = mirage.spec((2, 3, 40), "float64")
+    program = mirage.kernel(CASES["rows"][0]).bind(x).program
+    assert searched().kernel_of_pool(program, most=float("inf")) is None
 
 
 def network(x: torch.Tensor) -> torch.Tensor:

@@ -79,6 +79,15 @@ def test_it_is_verified(name: str) -> None:
     assert certificate.program_hash == mirage.verify(program, program).program_hash
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", POOLS)
+def test_the_format_stays(name: str, dtype: str) -> None:
+    """A mean of what is there is divided by what was counted, which is in f32."""
+    function, shape = POOLS[name]
+    program = mirage.kernel(function).bind(mirage.spec(shape, dtype)).program
+    assert not check(with_windows(program))
+
+
 OTHERS = {
     "stride": (3, 3),
     "padding": (0, 0),
